@@ -1,0 +1,39 @@
+"""Fixtures that every lane may use: the stores that real Java brokers wrote."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+def _make_read_only(root: Path) -> None:
+    for path in root.rglob("*"):
+        if path.is_file():
+            path.chmod(0o444)
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """Small hand-checkable stores (`tests/fixtures/golden/README.md`)."""
+    return FIXTURES / "golden"
+
+
+@pytest.fixture(scope="session")
+def public_a(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store, tier and manifest of a cleanly stopped Java broker. Copy before writing."""
+    root = tmp_path_factory.mktemp("public-a")
+    with tarfile.open(FIXTURES / "public-a.tar.xz") as archive:
+        archive.extractall(root, filter="data")
+    _make_read_only(root / "public-a")
+    return root / "public-a"
+
+
+@pytest.fixture(scope="session")
+def public_a_manifest(public_a: Path) -> dict[str, Any]:
+    return json.loads((public_a / "manifest.json").read_bytes())

@@ -1,0 +1,394 @@
+"""The store's configuration: Java's keys and defaults, read from an ordinary `broker.conf`.
+
+`StoreConfig` holds the keys that this project acts on. Each attribute is a Java key with its unit
+made visible; `docs/configuration.md` is generated from the annotations here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import os
+import re
+import socket
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, field
+
+from tieredstore.errors import Invalid
+
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+
+
+class StorageLevel(enum.IntEnum):
+    """Which reads go to the tier (`tieredStorageLevel`)."""
+
+    DISABLE = 0
+    NOT_IN_DISK = 1
+    NOT_IN_MEM = 2
+    FORCE = 3
+
+    @classmethod
+    def parse(cls, value: str) -> StorageLevel:
+        """A name, or an integer as Java reads it (an unknown integer is DISABLE)."""
+        text = value.strip()
+        if text.lstrip("+-").isdigit():
+            number = int(text)
+            return cls(number) if number in cls._value2member_map_ else cls.DISABLE
+        try:
+            return cls[text]
+        except KeyError:
+            names = ", ".join(cls.__members__)
+            raise Invalid(
+                f"tieredStorageLevel: expected one of {names} or 0 to 3, found {value!r}"
+            ) from None
+
+
+def _meta(description: str, ge: float, le: float) -> Meta:
+    return Meta(description=description, ge=ge, le=le)
+
+
+def _int32(description: str, minimum: int = 1) -> Meta:
+    return _meta(description, minimum, _INT32_MAX)
+
+
+def _int64(description: str, minimum: int = 1) -> Meta:
+    return _meta(description, minimum, _INT64_MAX)
+
+
+def _text(description: str) -> Meta:
+    return Meta(description=description)
+
+
+def _host_name() -> str:
+    return socket.gethostname() or "DEFAULT_BROKER"
+
+
+def _default_root() -> str:
+    return os.path.join(os.path.expanduser("~"), "store")
+
+
+POSIX_PROVIDER = "org.apache.rocketmq.tieredstore.provider.PosixFileSegment"
+MEMORY_PROVIDER = "org.apache.rocketmq.tieredstore.provider.MemoryFileSegment"
+JSON_METADATA = "org.apache.rocketmq.tieredstore.metadata.DefaultMetadataStore"
+
+
+class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """All keys, defaults as in Apache RocketMQ 5.5.0 unless a description says "ours".
+
+    Build one with keyword arguments, or with `load_broker_conf`.
+    """
+
+    # Who and where
+    broker_name: Annotated[str, _text("First element of every path in the tier.")] = field(
+        name="brokerName", default_factory=_host_name
+    )
+    broker_cluster_name: Annotated[str, _text("Top folder of the Posix tier.")] = field(
+        name="brokerClusterName", default="DefaultCluster"
+    )
+    broker_role: Annotated[str, _text("ASYNC_MASTER or SLAVE; a SLAVE never uploads.")] = field(
+        name="brokerRole", default="ASYNC_MASTER"
+    )
+    store_path_root_dir: Annotated[
+        str, _text("Root of the local store, the metadata JSON and the local index files.")
+    ] = field(name="storePathRootDir", default_factory=_default_root)
+    store_path_commit_log: Annotated[
+        str, _text("Folder of the commit log; empty for `commitlog` under the root.")
+    ] = field(name="storePathCommitLog", default="")
+    message_store_plug_in: Annotated[
+        str, _text("Comma-separated class names of store plugins, the outermost first.")
+    ] = field(name="messageStorePlugIn", default="")
+
+    # Local store
+    store_type: Annotated[str, _text("`default` (files) or `defaultRocksDB`.")] = field(
+        name="storeType", default="default"
+    )
+    flush_disk_type: Annotated[str, _text("Only ASYNC_FLUSH so far.")] = field(
+        name="flushDiskType", default="ASYNC_FLUSH"
+    )
+    mapped_file_size_commit_log_bytes: Annotated[
+        int, _int32("Size of a commit log file, bytes.", 64)
+    ] = field(name="mappedFileSizeCommitLog", default=1 << 30)
+    mapped_file_size_consume_queue_bytes: Annotated[
+        int, _int32("Size of a consume queue file, bytes, rounded up to a multiple of 20.", 20)
+    ] = field(name="mappedFileSizeConsumeQueue", default=6_000_000)
+    max_hash_slot_num: Annotated[int, _int32("Hash slots of a local index file.")] = field(
+        name="maxHashSlotNum", default=5_000_000
+    )
+    max_index_num: Annotated[int, _int32("Items of a local index file.", 2)] = field(
+        name="maxIndexNum", default=20_000_000
+    )
+    message_index_enable: Annotated[
+        bool, _text("Whether messages are put in the key indexes, local and tiered.")
+    ] = field(name="messageIndexEnable", default=True)
+    max_message_size_bytes: Annotated[int, _int32("Largest body accepted, bytes.")] = field(
+        name="maxMessageSize", default=4 << 20
+    )
+    enabled_append_prop_crc: Annotated[
+        bool, _text("Append a CRC of the whole record as its last property.")
+    ] = field(name="enabledAppendPropCRC", default=False)
+    enable_lmq: Annotated[bool, _text("Whether light message queues are served.")] = field(
+        name="enableLmq", default=False
+    )
+    enable_multi_dispatch: Annotated[
+        bool, _text("Whether messages are dispatched to the light queues that they name.")
+    ] = field(name="enableMultiDispatch", default=False)
+    message_delay_level: Annotated[str, _text("Delays of the levels 1, 2, …")] = field(
+        name="messageDelayLevel",
+        default="1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+    )
+    max_transfer_bytes_in_memory: Annotated[
+        int, _int32("Most bytes of one get, of messages in memory or in the tier.")
+    ] = field(name="maxTransferBytesOnMessageInMemory", default=262_144)
+    max_transfer_count_in_memory: Annotated[
+        int, _int32("Most messages of one get, of messages in memory.")
+    ] = field(name="maxTransferCountOnMessageInMemory", default=32)
+    max_transfer_bytes_in_disk: Annotated[
+        int, _int32("Most bytes of one get, of messages on disk.")
+    ] = field(name="maxTransferBytesOnMessageInDisk", default=65_536)
+    max_transfer_count_in_disk: Annotated[
+        int, _int32("Most messages of one get, of messages on disk.")
+    ] = field(name="maxTransferCountOnMessageInDisk", default=8)
+    access_message_in_memory_max_ratio: Annotated[
+        int, _meta("Share of the memory that the tail of the log may take, percent.", 0, 100)
+    ] = field(name="accessMessageInMemoryMaxRatio", default=40)
+    max_filter_message_size_bytes: Annotated[
+        int, _int32("Consume queue bytes that one filtered get may walk.")
+    ] = field(name="maxFilterMessageSize", default=16_000)
+    max_msgs_num_batch: Annotated[int, _int32("Most messages of one key query.")] = field(
+        name="maxMsgsNumBatch", default=64
+    )
+
+    # Tier: where and what
+    storage_level: Annotated[
+        StorageLevel,
+        _text("DISABLE, NOT_IN_DISK, NOT_IN_MEM or FORCE (0 to 3): which reads go to the tier."),
+    ] = field(name="tieredStorageLevel", default=StorageLevel.NOT_IN_DISK)
+    metadata_service_provider: Annotated[str, _text("Class of the metadata store.")] = field(
+        name="tieredMetadataServiceProvider", default=JSON_METADATA
+    )
+    backend_service_provider: Annotated[
+        str, _text("Class of the segment provider. The default, memory, keeps nothing.")
+    ] = field(name="tieredBackendServiceProvider", default=MEMORY_PROVIDER)
+    tier_file_path: Annotated[
+        str, _text("Root of a Posix tier; empty for the working directory.")
+    ] = field(name="tieredStoreFilePath", default="")
+    backlog: Annotated[
+        str,
+        Meta(
+            description="Ours. What of a queue's backlog is uploaded when the tier first sees it: "
+            "`all`, or `recent` (the last two minutes, as Java).",
+            pattern="^(all|recent)$",
+        ),
+    ] = field(name="tieredStoreBacklog", default="all")
+
+    # Tier: segments
+    commit_log_max_size_bytes: Annotated[int, _int64("Largest commit log segment, bytes.")] = field(
+        name="tieredStoreCommitLogMaxSize", default=1 << 30
+    )
+    consume_queue_max_size_bytes: Annotated[
+        int, _int64("Largest consume queue segment, bytes.", 20)
+    ] = field(name="tieredStoreConsumeQueueMaxSize", default=104_857_600)
+    commit_log_rolling_interval_hours: Annotated[
+        int, _int32("Age at which a commit log segment is rolled, hours.", 0)
+    ] = field(name="commitLogRollingInterval", default=24)
+    commit_log_rolling_minimum_size_bytes: Annotated[
+        int, _int32("Size below which age does not roll a segment, bytes.", 0)
+    ] = field(name="commitLogRollingMinimumSize", default=16 << 20)
+    index_file_max_hash_slot_num: Annotated[int, _int32("Hash slots of a tiered index file.")] = (
+        field(name="tieredStoreIndexFileMaxHashSlotNum", default=5_000_000)
+    )
+    index_file_max_index_num: Annotated[
+        int, _meta("Items of a tiered index file; one less is usable.", 2, 1 << 25)
+    ] = field(name="tieredStoreIndexFileMaxIndexNum", default=20_000_000)
+
+    # Tier: upload
+    group_commit: Annotated[
+        bool, _text("Gather messages before an upload; false uploads at every scan.")
+    ] = field(name="tieredStoreGroupCommit", default=True)
+    group_commit_timeout_ms: Annotated[
+        int, _int32("Age of the oldest message not uploaded that starts an upload, ms.", 0)
+    ] = field(name="tieredStoreGroupCommitTimeout", default=30_000)
+    group_commit_count: Annotated[
+        int, _int32("Backlog that starts an upload, and most messages of one batch.")
+    ] = field(name="tieredStoreGroupCommitCount", default=4096)
+    group_commit_size_bytes: Annotated[
+        int, _int32("Most bytes of one batch; a single larger message is a batch of its own.")
+    ] = field(name="tieredStoreGroupCommitSize", default=4 << 20)
+    max_group_commit_count: Annotated[
+        int, _int32("Most appended, not yet committed buffers of a segment.")
+    ] = field(name="tieredStoreMaxGroupCommitCount", default=10_000)
+    max_pending_limit: Annotated[
+        int, _int32("A quarter of it is the number of queues in upload or recovery at once.", 4)
+    ] = field(name="tieredStoreMaxPendingLimit", default=10_000)
+    dispatch_threads: Annotated[int, _meta("Ours. Threads that upload.", 1, 256)] = field(
+        name="tieredStoreDispatchThreads", default=8
+    )
+
+    # Tier: reads
+    read_ahead_cache_enable: Annotated[bool, _text("Whether reads are cached ahead.")] = field(
+        name="readAheadCacheEnable", default=True
+    )
+    read_ahead_message_count_threshold: Annotated[
+        int, _int32("Most messages of one backend read.")
+    ] = field(name="readAheadMessageCountThreshold", default=4096)
+    read_ahead_message_size_threshold_bytes: Annotated[
+        int, _int32("Most commit log bytes of one backend read (one message at least).")
+    ] = field(name="readAheadMessageSizeThreshold", default=16 << 20)
+    read_ahead_cache_expire_duration_ms: Annotated[
+        int, _int64("Time after its last access at which a block leaves the cache, ms.")
+    ] = field(name="readAheadCacheExpireDuration", default=15_000)
+    read_ahead_cache_size_threshold_rate: Annotated[
+        float, _meta("Share of the process's memory that the cache may take.", 0.0, 1.0)
+    ] = field(name="readAheadCacheSizeThresholdRate", default=0.3)
+    read_ahead_cache_size_bytes: Annotated[
+        int, _int64("Ours. Absolute limit of the cache, bytes; 0 to use the share.", 0)
+    ] = field(name="readAheadCacheSizeBytes", default=0)
+    record_get_message_result: Annotated[bool, _text("Log each result of a get.")] = field(
+        name="recordGetMessageResult", default=False
+    )
+
+    # Tier: retention
+    delete_file_enable: Annotated[bool, _text("Whether the expiry job runs.")] = field(
+        name="tieredStoreDeleteFileEnable", default=True
+    )
+    file_reserved_time_hours: Annotated[
+        int, _int32("Retention of topics without `reserve.time`, and of the index, hours.", 0)
+    ] = field(name="tieredStoreFileReservedTime", default=72)
+    delete_file_interval_ms: Annotated[
+        int, _int64("Time between two runs of the expiry job, ms.")
+    ] = field(name="tieredStoreDeleteFileInterval", default=3_600_000)
+
+    # Tier: Posix
+    posix_fsync_enable: Annotated[
+        bool, _text("Ours. Whether the Posix provider syncs each write to disk, as Java does.")
+    ] = field(name="tieredStorePosixFsyncEnable", default=True)
+    posix_max_open_files: Annotated[
+        int, _meta("Ours. Open segment files of the Posix provider.", 4, 1 << 20)
+    ] = field(name="tieredStorePosixMaxOpenFiles", default=512)
+
+
+UNUSED_KEYS: Mapping[str, str] = {
+    "tieredStoreCrcCheckEnable": "not used by the Java module either",
+    "objectStoreEndpoint": "not used by the Java module either",
+    "objectStoreBucket": "not used by the Java module either",
+    "objectStoreAccessKey": "not used by the Java module either",
+    "objectStoreSecretKey": "not used by the Java module either",
+    "writeWithoutMmap": "changes how Java writes index files, never what is in them",
+}
+"""Keys that are accepted and change nothing, and why."""
+
+REFUSED_VALUES: Mapping[str, tuple[str, str]] = {
+    "flushDiskType": ("SYNC_FLUSH", "synchronous flush is not built yet"),
+    "brokerRole": ("SYNC_MASTER", "replication is not built"),
+    "enableDLegerCommitLog": ("true", "DLedger is not built"),
+    "enableControllerMode": ("true", "controller mode is not built"),
+    "duplicationEnable": ("true", "duplication is not built"),
+    "aclEnable": ("true", "access control is not built"),
+    "authenticationEnabled": ("true", "authentication is not built"),
+    "authorizationEnabled": ("true", "authorization is not built"),
+    "transientStorePoolEnable": ("true", "the transient store pool is not built"),
+}
+"""Key -> (value, reason): settings whose absence would weaken durability or security."""
+
+FIELDS_BY_KEY: Mapping[str, msgspec.structs.FieldInfo] = {
+    info.encode_name: info for info in msgspec.structs.fields(StoreConfig)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    """A configuration and what was noticed while loading it.
+
+    explicit_keys: Java keys that were given a value; warnings: one line each, for a log.
+    """
+
+    config: StoreConfig
+    explicit_keys: frozenset[str]
+    warnings: tuple[str, ...]
+
+
+def config_from_properties(
+    properties: Mapping[str, str], *, source: str, serving: bool = False
+) -> LoadedConfig:
+    """Build a StoreConfig from string properties.
+
+    Unknown `tiered…` and `readAhead…` keys are warnings with the nearest match; other keys of a
+    broker are ignored. Raises Invalid on a bad value, naming key and `source`; with `serving`
+    (a process that accepts messages) also on the settings of `REFUSED_VALUES`.
+    """
+    known: dict[str, Any] = {}
+    warnings: list[str] = []
+    for key, value in properties.items():
+        if key in FIELDS_BY_KEY:
+            known[key] = _parse(key, value, source)
+        elif key in UNUSED_KEYS:
+            warnings.append(f"{source}: {key} has no effect: {UNUSED_KEYS[key]}")
+        elif key.startswith(("tiered", "readAhead")):
+            close = difflib.get_close_matches(key, FIELDS_BY_KEY, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            warnings.append(f"{source}: unknown key {key}{hint}")
+        if serving and key in REFUSED_VALUES and value == REFUSED_VALUES[key][0]:
+            raise Invalid(
+                f"{source}: {key}={value} is refused: {REFUSED_VALUES[key][1]}", path=source
+            )
+    names = {FIELDS_BY_KEY[key].name: value for key, value in known.items()}
+    return LoadedConfig(StoreConfig(**names), frozenset(known), tuple(warnings))
+
+
+_ANY = re.compile(".*", re.DOTALL)
+_JAVA_LITERALS = {
+    bool: re.compile("true|false", re.IGNORECASE),
+    int: re.compile(r"[+-]?\d+", re.ASCII),
+    float: re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII),
+}
+
+
+def _base_type(annotation: Any) -> type[Any]:
+    arguments = typing.get_args(annotation)
+    base: type[Any] = arguments[0] if arguments else annotation
+    return base
+
+
+def _parse(key: str, value: str, source: str) -> object:
+    info = FIELDS_BY_KEY[key]
+    if key == "tieredStorageLevel":
+        return StorageLevel.parse(value)
+    if not _JAVA_LITERALS.get(_base_type(info.type), _ANY).fullmatch(value):
+        raise Invalid(
+            f"{source}: {key}: expected a {_base_type(info.type).__name__}, found {value!r}",
+            path=source,
+        )
+    try:
+        return msgspec.convert(value, info.type, strict=False)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"{source}: {key}={value!r}: {error}", path=source) from None
+
+
+def load_broker_conf(
+    path: Path, overrides: Mapping[str, str] | None = None, *, serving: bool = False
+) -> LoadedConfig:
+    """Read a Java properties file as a Java broker would; `overrides` win over it.
+
+    Java reads such a file as ISO 8859-1 with `\\uXXXX` escapes. Raises Invalid when the file is
+    missing, cannot be read or holds a bad value.
+    """
+    import javaproperties
+
+    try:
+        with path.open(encoding="latin-1") as file:
+            properties = dict(javaproperties.load(file))
+    except FileNotFoundError:
+        raise Invalid(f"{path}: no such configuration file", path=str(path)) from None
+    except (OSError, javaproperties.InvalidUEscapeError) as error:
+        raise Invalid(
+            f"{path}: cannot be read as a properties file: {error}", path=str(path)
+        ) from (error)
+    properties.update(overrides or {})
+    return config_from_properties(properties, source=str(path), serving=serving)

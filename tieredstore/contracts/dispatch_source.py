@@ -1,0 +1,79 @@
+"""DispatchSource: what the tier needs from the store below it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+
+class QueueKey(NamedTuple):
+    """One queue of one topic."""
+
+    topic: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRange:
+    """Queue offsets of the messages that may be dispatched: [min_offset, max_offset).
+
+    max_offset never passes the confirm offset.
+    """
+
+    min_offset: int
+    max_offset: int
+
+
+@runtime_checkable
+class DispatchSource(Protocol):
+    """Thread-safe reads of a local store, in batches."""
+
+    def queues(self) -> Iterable[QueueKey]:
+        """All queues that have (or had) messages, system topics included."""
+        ...
+
+    def queue_range(self, key: QueueKey) -> QueueRange | None:
+        """None for an unknown queue."""
+        ...
+
+    def read_units(self, key: QueueKey, offset: int, count: int) -> npt.NDArray[np.void]:
+        """Up to `count` consume queue units from `offset` on, as an array of
+        `message.consume_queue.UNIT_DTYPE` (physical_offset, size, tags_code). Fewer where a file
+        ends; empty where nothing is."""
+        ...
+
+    def read_records(self, units: npt.NDArray[np.void]) -> Sequence[memoryview]:
+        """The records of those units, in order, in the fewest possible pieces: each buffer holds
+        one or more whole records. Raises Corrupt when one is missing or its size or magic differs
+        from its unit. The buffers stay valid while they are referenced."""
+        ...
+
+    def is_in_store(self, key: QueueKey, offset: int) -> bool:
+        """Whether the local commit log still holds that message."""
+        ...
+
+    def is_in_memory(self, key: QueueKey, offset: int, count: int) -> bool:
+        """Whether the pages of these messages are resident (page cache)."""
+        ...
+
+    def offset_by_time(self, key: QueueKey, timestamp_ms: int) -> int:
+        """First queue offset whose store time is at or after the time, clamped to the range."""
+        ...
+
+    def earliest_message_time(self, key: QueueKey | None = None) -> int:
+        """Store time of the first message, -1 when there is none."""
+        ...
+
+    def topic_reserve_hours(self) -> dict[str, int]:
+        """`reserve.time` of the topics that set it, in hours."""
+        ...
+
+    def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:
+        """Cleaning asks `guard(queue)` for the queue offset from which the tier still needs the
+        messages; None when it needs nothing of that queue."""
+        ...

@@ -1,0 +1,173 @@
+"""MessageStore: what the local store and the tiered store both are. A plugin wraps the next one."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from tieredstore.contracts.dispatch_source import DispatchSource
+    from tieredstore.message.record import Message, StoredMessage
+
+
+class GetMessageStatus(enum.Enum):
+    """RocketMQ's statuses, in its order."""
+
+    FOUND = 0
+    NO_MATCHED_MESSAGE = 1
+    MESSAGE_WAS_REMOVING = 2
+    OFFSET_FOUND_NULL = 3
+    OFFSET_OVERFLOW_BADLY = 4
+    OFFSET_OVERFLOW_ONE = 5
+    OFFSET_TOO_SMALL = 6
+    NO_MATCHED_LOGIC_QUEUE = 7
+    NO_MESSAGE_IN_QUEUE = 8
+    OFFSET_RESET = 9
+
+
+class PutMessageStatus(enum.Enum):
+    """RocketMQ's statuses (those that this store can give)."""
+
+    PUT_OK = 0
+    FLUSH_DISK_TIMEOUT = 1
+    SERVICE_NOT_AVAILABLE = 4
+    CREATE_MAPPED_FILE_FAILED = 5
+    MESSAGE_ILLEGAL = 6
+    PROPERTIES_SIZE_EXCEEDED = 7
+    UNKNOWN_ERROR = 9
+
+
+class BoundaryType(enum.Enum):
+    """LOWER: first message at or after a time. UPPER: last message at or before it."""
+
+    LOWER = "lower"
+    UPPER = "upper"
+
+
+class MessageFilter(Protocol):
+    """Decides which messages a reader wants."""
+
+    def is_matched_by_consume_queue(self, tags_code: int | None) -> bool: ...
+
+    def is_matched_by_commit_log(self, message: StoredMessage) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PutMessageResult:
+    """Outcome of one put, or of one batch.
+
+    physical_offset and queue_offset are those of the first message, wrote_bytes and
+    message_count cover all. `durable` completes when the flush mode's promise holds.
+    """
+
+    status: PutMessageStatus
+    physical_offset: int
+    queue_offset: int
+    wrote_bytes: int
+    message_count: int
+    store_timestamp_ms: int
+    durable: Future[None]
+
+    @property
+    def ok(self) -> bool:
+        return self.status is PutMessageStatus.PUT_OK
+
+
+@dataclass(slots=True)
+class GetMessageResult:
+    """Messages of one queue from an offset on; `next_begin_offset` is where to go on."""
+
+    status: GetMessageStatus
+    next_begin_offset: int
+    min_offset: int = 0
+    max_offset: int = 0
+    messages: list[StoredMessage] = field(default_factory=list)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(message.size for message in self.messages)
+
+
+@runtime_checkable
+class MessageStore(Protocol):
+    """A store of messages by topic and queue. Times are epoch ms, offsets are queue offsets."""
+
+    def load(self) -> None:
+        """Open what is on disk. Raises Invalid, Corrupt, Fenced or Unavailable."""
+        ...
+
+    def start(self) -> None:
+        """Begin the background services."""
+        ...
+
+    def shutdown(self) -> None:
+        """Stop the services, write what must be written. Idempotent."""
+        ...
+
+    def put_message(self, message: Message) -> PutMessageResult: ...
+    def put_messages(self, messages: Sequence[Message]) -> PutMessageResult:
+        """Messages of one topic and queue, with consecutive offsets, all or none."""
+        ...
+
+    def get_message(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        message_filter: MessageFilter | None = None,
+    ) -> GetMessageResult: ...
+
+    async def get_message_async(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        message_filter: MessageFilter | None = None,
+    ) -> GetMessageResult: ...
+
+    def look_message_by_offset(self, physical_offset: int) -> StoredMessage | None:
+        """The message that starts at a byte of the (local) commit log."""
+        ...
+
+    def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int: ...
+    def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int: ...
+
+    def get_offset_in_queue_by_time(
+        self,
+        topic: str,
+        queue_id: int,
+        timestamp_ms: int,
+        boundary: BoundaryType = BoundaryType.LOWER,
+    ) -> int: ...
+
+    def get_earliest_message_time(
+        self, topic: str | None = None, queue_id: int | None = None
+    ) -> int:
+        """Store time of the first message of a queue, or of the store; -1 when there is none."""
+        ...
+
+    def get_message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
+        """Store time of a message, -1 when it is not there."""
+        ...
+
+    def query_message(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+    ) -> list[StoredMessage]:
+        """Messages of a topic with a key (or UNIQ_KEY), store time within [begin, end]."""
+        ...
+
+    def delete_topics(self, topics: set[str]) -> int:
+        """Delete topics; returns how many there were."""
+        ...
+
+    @property
+    def dispatch_source(self) -> DispatchSource:
+        """What a tier above reads from."""
+        ...

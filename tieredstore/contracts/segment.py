@@ -1,0 +1,178 @@
+"""SegmentProvider and FileSegment: what a tier needs from a backend.
+
+A provider holds the segments of one tier. Calls block and are thread-safe; only the tier knows
+asyncio. Names and paths: `docs/formats/tier-layout.md`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class FileSegmentType(enum.IntEnum):
+    """What a segment holds; the value is the `type` of the metadata JSON."""
+
+    COMMIT_LOG = 0
+    CONSUME_QUEUE = 1
+    INDEX = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentId:
+    """The name of a segment, the same on every provider.
+
+    path: logical path `brokerName/topic/queueId`; base_offset: offset of its first byte in the
+    file it belongs to (bytes).
+    """
+
+    path: str
+    type: FileSegmentType
+    base_offset: int
+
+    def __str__(self) -> str:
+        return f"{self.path}/{self.type.name}@{self.base_offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentListing:
+    """One segment as a listing saw it. `token` is the provider's own (chunk extents, say)."""
+
+    id: SegmentId
+    size_bytes: int
+    sealed: bool = False
+    token: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a provider can do.
+
+    rewritable: bytes at a position may be written again (a torn write is repaired in place).
+    conditional: a write that loses a race is told so (Fenced) instead of overwriting.
+    durable: what was written is there after the process ends; a provider that is not never
+    counts as having taken anything.
+    preferred_batch_bytes: writes of about this size are cheapest; 0 for no preference.
+    """
+
+    rewritable: bool
+    conditional: bool
+    durable: bool
+    preferred_batch_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """All bytes are in the segment, as durable as the provider promises."""
+
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FencedWrite:
+    """Nothing of ours was written: another writer holds that position."""
+
+    size_bytes: int
+    writer: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownWrite:
+    """Some, all or none of the bytes may be there. The caller compares before it goes on."""
+
+    reason: str
+
+
+WriteResult: TypeAlias = Written | FencedWrite | UnknownWrite
+
+
+@runtime_checkable
+class FileSegment(Protocol):
+    """One segment, open. Positions are bytes from its own start."""
+
+    @property
+    def id(self) -> SegmentId: ...
+
+    def size(self) -> int:
+        """Real length in bytes, asked from the backend; 0 when the segment is absent.
+
+        Raises Unavailable when it cannot be found out (never a guess).
+        """
+        ...
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
+        """Write the concatenation of `buffers` at `position`, making the segment if needed.
+
+        On a rewritable provider the segment ends behind these bytes afterwards: whatever a torn
+        write left there is gone. `position` beyond the size is Invalid: segments have no holes.
+        Where the outcome cannot be known the result is UnknownWrite, never an exception;
+        Unavailable is raised only when surely nothing was written.
+        """
+        ...
+
+    def read(self, position: int, length: int) -> memoryview:
+        """Exactly `length` bytes. Raises Corrupt when the segment ends before, Unavailable on
+        a backend error. Zeros are never data."""
+        ...
+
+    def read_nowait(self, position: int, length: int) -> memoryview | None:
+        """The same bytes when they are at hand without blocking (page cache, memory), else None."""
+        ...
+
+    def seal(self) -> None:
+        """No more writes. Idempotent."""
+        ...
+
+    def delete(self) -> None:
+        """Remove the segment. Idempotent; raises Unavailable when it is still there afterwards."""
+        ...
+
+    def close(self) -> None:
+        """Release what this object holds. Idempotent."""
+        ...
+
+
+class WriterEpoch(Protocol):
+    """The right to write under one broker prefix of a tier, held until `release`."""
+
+    @property
+    def owner(self) -> str: ...
+
+    def check(self) -> None:
+        """Raise Fenced when the right was lost."""
+        ...
+
+    def release(self) -> None: ...
+
+
+@runtime_checkable
+class SegmentProvider(Protocol):
+    """The backend of one tier (cluster and root are the provider's own)."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    @property
+    def url(self) -> str:
+        """Where the tier is, for messages to people."""
+        ...
+
+    def list(self, prefix: str = "") -> Iterable[SegmentListing]:
+        """All segments whose logical path starts with `prefix` (whole path components), in any
+        order. A failing listing raises Unavailable; it never looks like an empty one."""
+        ...
+
+    def open(self, id: SegmentId, listing: SegmentListing | None = None) -> FileSegment:
+        """A handle; nothing is made or read until it is used. `listing` saves a look-up."""
+        ...
+
+    def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> WriterEpoch:
+        """Take the writer epoch of a broker prefix; raises Fenced naming the owner when a live
+        one holds it (`take_over` ends the other's right where the backend can)."""
+        ...
+
+    def close(self) -> None: ...

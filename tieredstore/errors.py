@@ -1,0 +1,46 @@
+"""The errors raised on purpose: one root, and a kind for each thing that a caller can do."""
+
+from __future__ import annotations
+
+
+class TieredStoreError(Exception):
+    """Root of all errors raised on purpose.
+
+    The message names the file or object, the offset, what was expected and what was found; the
+    attributes carry the same facts for programs.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        topic: str | None = None,
+        queue_id: int | None = None,
+        offset: int | None = None,
+        path: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.queue_id = queue_id
+        self.offset = offset
+        self.path = path
+
+
+class Unavailable(TieredStoreError):
+    """A backend or a file could not be reached now: retry later."""
+
+
+class Fenced(TieredStoreError):
+    """Another writer owns this tier or segment: stop writing."""
+
+
+class Invalid(TieredStoreError):
+    """The call, the argument or the configuration is wrong: fix it."""
+
+
+class Corrupt(TieredStoreError):
+    """Stored bytes are not what their format says: repair the data."""
+
+
+class Busy(TieredStoreError):
+    """A limit is reached: wait or shed load."""

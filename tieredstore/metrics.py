@@ -1,0 +1,97 @@
+"""Counters, gauges and histograms under Java's names; an exporter reads `snapshot()`.
+
+Names and labels: the tiered module's (`rocketmq_tiered_store_…`); ours begin with
+`rocketmq_tiered_store_x_`. The number of label sets of one metric is bounded: beyond
+`MAX_LABEL_SETS` further ones share the set `{"overflow": "true"}`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+MAX_LABEL_SETS = 10_000
+LATENCY_BUCKETS_MS = (1, 3, 5, 7, 10, 100, 200, 400, 600, 800, 1000, 1500, 3000)
+BYTES_BUCKETS = tuple(n << 10 for n in (1, 10, 100, 1024, 10 << 10, 32 << 10, 50 << 10, 100 << 10))
+
+Labels = tuple[tuple[str, str], ...]
+_OVERFLOW: Labels = (("overflow", "true"),)
+
+
+@dataclass(slots=True)
+class Histogram:
+    """counts[i] observations were at most bounds[i]; the last count is of those beyond."""
+
+    bounds: tuple[int, ...]
+    counts: list[int]
+    total: float = 0.0
+
+
+class Metrics:
+    """Thread-safe registry of one store's metrics."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[str, dict[Labels, float]] = {}
+        self._histograms: dict[str, dict[Labels, Histogram]] = {}
+
+    def count(self, name: str, amount: float = 1, **labels: object) -> None:
+        """Add to a counter."""
+        with self._lock:
+            series = self._values.setdefault(name, {})
+            key = _key(series, labels)
+            series[key] = series.get(key, 0) + amount
+
+    def gauge(self, name: str, value: float, **labels: object) -> None:
+        """Set a gauge."""
+        with self._lock:
+            series = self._values.setdefault(name, {})
+            series[_key(series, labels)] = value
+
+    def observe(
+        self,
+        name: str,
+        value: float,
+        bounds: tuple[int, ...] = LATENCY_BUCKETS_MS,
+        **labels: object,
+    ) -> None:
+        """Add one observation to a histogram."""
+        with self._lock:
+            series = self._histograms.setdefault(name, {})
+            key = _key(series, labels)
+            histogram = series.get(key)
+            if histogram is None:
+                histogram = series[key] = Histogram(bounds, [0] * (len(bounds) + 1))
+            histogram.counts[bisect.bisect_left(histogram.bounds, value)] += 1
+            histogram.total += value
+
+    def value(self, name: str, **labels: object) -> float:
+        """Current value of a counter or gauge, 0 when it was never touched."""
+        with self._lock:
+            return self._values.get(name, {}).get(_labels(labels), 0)
+
+    def snapshot(self) -> Iterator[tuple[str, Labels, float | Histogram]]:
+        """All series, copied."""
+        with self._lock:
+            rows: list[tuple[str, Labels, float | Histogram]] = [
+                (name, labels, value)
+                for name, series in self._values.items()
+                for labels, value in series.items()
+            ]
+            rows += [
+                (name, labels, Histogram(h.bounds, list(h.counts), h.total))
+                for name, series_h in self._histograms.items()
+                for labels, h in series_h.items()
+            ]
+        return iter(rows)
+
+
+def _labels(labels: Mapping[str, object]) -> Labels:
+    return tuple(sorted((name, str(value)) for name, value in labels.items()))
+
+
+def _key(series: Mapping[Labels, object], labels: Mapping[str, object]) -> Labels:
+    key = _labels(labels)
+    return key if key in series or len(series) < MAX_LABEL_SETS else _OVERFLOW
