@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import enum
-import os
 import re
 import socket
 import typing
@@ -71,7 +70,7 @@ def _host_name() -> str:
 
 
 def _default_root() -> str:
-    return os.path.join(os.path.expanduser("~"), "store")
+    return str(Path("~").expanduser() / "store")
 
 
 POSIX_PROVIDER = "org.apache.rocketmq.tieredstore.provider.PosixFileSegment"

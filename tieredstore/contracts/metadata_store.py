@@ -1,4 +1,4 @@
-"""MetadataStore: which topics, queues and segments a tier has. Format: `docs/formats/metadata.md`."""
+"""MetadataStore: which topics, queues and segments a tier has (`docs/formats/metadata.md`)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,100 @@
+"""Make the virtual environment of this clone, once, and print its Python.
+
+Usage: python3 scripts/setup_env.py core|dev
+
+`core` is what the package needs, `dev` adds the tools of the tests. A stamp is written last: while
+it matches pyproject.toml, the constraints and the Python version, nothing is done and no network is
+needed. Only the standard library is used, so that any Python 3.11 can run it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+CONSTRAINTS = ROOT / "scripts" / "constraints.txt"
+
+
+def fail(message: str) -> None:
+    print(f"setup: {message}", file=sys.stderr)
+    raise SystemExit(1)
+
+
+def fingerprint() -> str:
+    digest = hashlib.sha256(sys.version.encode())
+    for path in (ROOT / "pyproject.toml", CONSTRAINTS):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def stamp(extras: str) -> Path:
+    return VENV / f".complete-{extras}"
+
+
+def is_complete(extras: str, wanted: str) -> bool:
+    names = ("core", "dev") if extras == "core" else ("dev",)
+    return any(stamp(name).is_file() and stamp(name).read_text() == wanted for name in names)
+
+
+def make_venv() -> None:
+    print(
+        f"setup: making {VENV.relative_to(ROOT)} with Python {sys.version.split()[0]}",
+        file=sys.stderr,
+    )
+    shutil.rmtree(VENV, ignore_errors=True)
+    if subprocess.run([sys.executable, "-m", "venv", str(VENV)], capture_output=True).returncode:
+        # Debian without python3-venv: ensurepip is missing, and a half-built folder is left
+        shutil.rmtree(VENV, ignore_errors=True)
+        done = subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(VENV)])
+        if done.returncode:
+            fail("cannot make a virtual environment: install your system's python3-venv package")
+
+
+def installer(python: Path) -> list[str]:
+    if shutil.which("uv"):
+        return ["uv", "pip", "install", "--quiet", "--python", str(python)]
+    quiet = ["--quiet", "--disable-pip-version-check"]
+    if subprocess.run([str(python), "-m", "pip", "--version"], capture_output=True).returncode == 0:
+        return [str(python), "-m", "pip", "install", *quiet]
+    if (
+        subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True).returncode
+        == 0
+    ):
+        return [sys.executable, "-m", "pip", "--python", str(python), "install", *quiet]
+    fail("no pip: install your system's python3-venv or python3-pip package, or uv")
+    raise AssertionError
+
+
+def main() -> None:
+    extras = sys.argv[1] if len(sys.argv) > 1 else "core"
+    if extras not in {"core", "dev"}:
+        fail(f"expected core or dev, found {extras!r}")
+    if sys.version_info < (3, 11):
+        fail(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}")
+    python = VENV / "bin" / "python"
+    with (ROOT / ".setup.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        wanted = fingerprint()
+        if not is_complete(extras, wanted):
+            if not any(VENV.glob(".complete-*")) or not python.exists():
+                make_venv()
+            for old in VENV.glob(".complete-*"):
+                old.unlink()
+            target = str(ROOT) if extras == "core" else f"{ROOT}[dev]"
+            print(f"setup: installing {extras} dependencies", file=sys.stderr)
+            command = [*installer(python), "--constraint", str(CONSTRAINTS), "--editable", target]
+            if subprocess.run(command, stdout=sys.stderr).returncode:
+                fail("the installation failed; the lines above say why (is there a network?)")
+            stamp(extras).write_text(wanted)
+    os.write(1, f"{python}\n".encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Loading a broker.conf: Java's syntax, Java's keys, our strictness."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tieredstore import config
+from tieredstore.config import StorageLevel, StoreConfig, config_from_properties, load_broker_conf
+from tieredstore.errors import Invalid
+
+
+def conf(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "broker.conf"
+    path.write_bytes(text.encode("latin-1"))
+    return path
+
+
+def test_the_fixture_s_own_conf_loads_without_warnings(public_a: Path) -> None:
+    loaded = load_broker_conf(public_a / "broker.conf")
+    assert loaded.warnings == ()
+    assert loaded.config.broker_name == "labBroker"
+    assert loaded.config.broker_cluster_name == "LabCluster"
+    assert loaded.config.storage_level is StorageLevel.FORCE
+    assert loaded.config.backend_service_provider == config.POSIX_PROVIDER
+    assert "tieredStoreFileReservedTime" in loaded.explicit_keys
+
+
+def test_java_properties_syntax(tmp_path: Path) -> None:
+    text = (
+        "# c\n! c\nbrokerName : caf\\u00e9\\:1\ntieredStoreFilePath=/a\\\n   /b\nmaxIndexNum 77\n"
+    )
+    loaded = load_broker_conf(conf(tmp_path, text))
+    assert loaded.config.broker_name == "café:1"
+    assert loaded.config.tier_file_path == "/a/b"
+    assert loaded.config.max_index_num == 77
+
+
+def test_bytes_beyond_ascii_are_latin_1_as_java_reads_them(tmp_path: Path) -> None:
+    assert load_broker_conf(conf(tmp_path, "brokerName=é")).config.broker_name == "é"
+
+
+def test_defaults_are_those_of_java_5_5_0() -> None:
+    defaults = StoreConfig()
+    assert defaults.storage_level is StorageLevel.NOT_IN_DISK
+    assert defaults.group_commit_timeout_ms == 30_000
+    assert defaults.group_commit_count == 4096
+    assert defaults.group_commit_size_bytes == 4_194_304
+    assert defaults.max_pending_limit // 4 == 2500
+    assert defaults.read_ahead_message_size_threshold_bytes == 16_777_216
+    assert defaults.read_ahead_message_count_threshold == 4096
+    assert defaults.commit_log_max_size_bytes == 1_073_741_824
+    assert defaults.consume_queue_max_size_bytes == 104_857_600
+    assert defaults.index_file_max_hash_slot_num == 5_000_000
+    assert defaults.index_file_max_index_num == 20_000_000
+    assert defaults.file_reserved_time_hours == 72
+    assert defaults.backend_service_provider == config.MEMORY_PROVIDER
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        ("DISABLE", 0),
+        ("NOT_IN_DISK", 1),
+        ("NOT_IN_MEM", 2),
+        ("FORCE", 3),
+        ("0", 0),
+        ("1", 1),
+        ("2", 2),
+        ("3", 3),
+        ("7", 0),
+        ("-1", 0),
+    ],
+)
+def test_storage_level_takes_names_and_integers(text: str, level: int) -> None:
+    loaded = config_from_properties({"tieredStorageLevel": text}, source="t")
+    assert loaded.config.storage_level == level
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("tieredStorageLevel", "junk"),
+        ("tieredStoreGroupCommitCount", "many"),
+        ("tieredStoreGroupCommitCount", "5 "),
+        ("tieredStoreGroupCommitCount", "0"),
+        ("tieredStoreGroupCommitCount", str(2**31)),
+        ("tieredStoreGroupCommit", "yes"),
+        ("tieredStoreGroupCommit", "1"),
+        ("readAheadCacheSizeThresholdRate", "1.5"),
+        ("readAheadCacheSizeThresholdRate", "nan"),
+        ("tieredStoreBacklog", "some"),
+    ],
+)
+def test_a_bad_value_is_an_error_that_names_key_and_source(key: str, value: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        config_from_properties({key: value}, source="broker.conf")
+    assert key in str(caught.value)
+    assert "tieredStorageLevel" in str(caught.value) or "broker.conf" in str(caught.value)
+
+
+def test_an_unknown_tiered_key_is_a_warning_with_the_nearest_match() -> None:
+    loaded = config_from_properties({"tieredStoreGroupCommitCout": "1"}, source="t")
+    assert "tieredStoreGroupCommitCount" in loaded.warnings[0]
+
+
+def test_keys_of_other_parts_of_a_broker_are_ignored() -> None:
+    assert config_from_properties({"listenPort": "10911"}, source="t").warnings == ()
+
+
+@pytest.mark.parametrize("key", sorted(config.UNUSED_KEYS))
+def test_unused_keys_change_nothing_and_say_so(key: str) -> None:
+    loaded = config_from_properties({key: "true"}, source="t")
+    plain = config_from_properties({}, source="t")
+    assert msgspec.structs.asdict(loaded.config) == msgspec.structs.asdict(plain.config)
+    assert key in loaded.warnings[0]
+
+
+@pytest.mark.parametrize("key", sorted(config.REFUSED_VALUES))
+def test_a_serving_process_refuses_what_would_weaken_it(key: str) -> None:
+    value = config.REFUSED_VALUES[key][0]
+    config_from_properties({key: value}, source="t")
+    with pytest.raises(Invalid, match=key):
+        config_from_properties({key: value}, source="t", serving=True)
+
+
+def test_overrides_win_over_the_file(tmp_path: Path) -> None:
+    path = conf(tmp_path, "brokerName=a\n")
+    assert load_broker_conf(path, {"brokerName": "b"}).config.broker_name == "b"
+
+
+def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="no such configuration file"):
+        load_broker_conf(tmp_path / "none.conf")
+
+
+def test_a_bad_escape_is_invalid(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="properties file"):
+        load_broker_conf(conf(tmp_path, "a=\\u00zz\n"))

@@ -1,0 +1,54 @@
+"""Plugins are found by Java's names, by ours, and by module:attribute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tieredstore import registry
+from tieredstore.clock import ManualClock
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.metadata_store import MetadataStore
+from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.errors import Invalid
+
+
+@pytest.mark.parametrize("name", sorted(registry.PROVIDERS))
+def test_every_known_provider_loads(name: str, tmp_path: Path) -> None:
+    config = StoreConfig(backend_service_provider=name, tier_file_path=str(tmp_path))
+    provider = registry.segment_provider(config)
+    assert isinstance(provider, SegmentProvider)
+    provider.close()
+
+
+@pytest.mark.parametrize("name", sorted(registry.METADATA_STORES))
+def test_every_known_metadata_store_loads(name: str, tmp_path: Path) -> None:
+    config = StoreConfig(metadata_service_provider=name, store_path_root_dir=str(tmp_path))
+    store = registry.metadata_store(config, ManualClock())
+    assert isinstance(store, MetadataStore)
+    store.close()
+
+
+@pytest.mark.parametrize("name", sorted(registry.STORES))
+def test_every_known_store_loads(name: str) -> None:
+    assert registry.store_plugin(name).__name__ == "TieredMessageStore"
+
+
+def test_module_and_attribute_name_a_third_party_s_plugin(tmp_path: Path) -> None:
+    config = StoreConfig(backend_service_provider="tieredstore.providers.memory:MemoryProvider")
+    assert isinstance(registry.segment_provider(config), SegmentProvider)
+
+
+@pytest.mark.parametrize("name", ["nonsense", "no.such.module:X", "tieredstore.clock:Nothing"])
+def test_an_unknown_plugin_is_one_clear_error(name: str) -> None:
+    with pytest.raises(Invalid, match="segment provider"):
+        registry.segment_provider(StoreConfig(backend_service_provider=name))
+
+
+def test_urls_name_their_provider() -> None:
+    assert registry.provider_for_url("file:///a/b") == ("posix", "/a/b")
+    with pytest.raises(Invalid, match="expected a URL"):
+        registry.provider_for_url("/a/b")
+    with pytest.raises(Invalid, match="no provider"):
+        registry.provider_for_url("ftp://x")
