@@ -76,8 +76,6 @@ def main() -> None:
     extras = sys.argv[1] if len(sys.argv) > 1 else "core"
     if extras not in {"core", "dev"}:
         fail(f"expected core or dev, found {extras!r}")
-    if sys.version_info < (3, 11):
-        fail(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}")
     python = VENV / "bin" / "python"
     with (ROOT / ".setup.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
