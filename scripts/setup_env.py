@@ -43,30 +43,29 @@ def is_complete(extras: str, wanted: str) -> bool:
     return any(stamp(name).is_file() and stamp(name).read_text() == wanted for name in names)
 
 
+def succeeds(*command: str) -> bool:
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
 def make_venv() -> None:
-    print(
-        f"setup: making {VENV.relative_to(ROOT)} with Python {sys.version.split()[0]}",
-        file=sys.stderr,
-    )
+    version = sys.version.split()[0]
+    print(f"setup: making {VENV.relative_to(ROOT)} with Python {version}", file=sys.stderr)
     shutil.rmtree(VENV, ignore_errors=True)
-    if subprocess.run([sys.executable, "-m", "venv", str(VENV)], capture_output=True).returncode:
-        # Debian without python3-venv: ensurepip is missing, and a half-built folder is left
-        shutil.rmtree(VENV, ignore_errors=True)
-        done = subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(VENV)])
-        if done.returncode:
-            fail("cannot make a virtual environment: install your system's python3-venv package")
+    if succeeds(sys.executable, "-m", "venv", str(VENV)):
+        return
+    # Debian without python3-venv: ensurepip is missing, and a half-built folder is left
+    shutil.rmtree(VENV, ignore_errors=True)
+    if not succeeds(sys.executable, "-m", "venv", "--without-pip", str(VENV)):
+        fail("cannot make a virtual environment: install your system's python3-venv package")
 
 
 def installer(python: Path) -> list[str]:
     if shutil.which("uv"):
         return ["uv", "pip", "install", "--quiet", "--python", str(python)]
     quiet = ["--quiet", "--disable-pip-version-check"]
-    if subprocess.run([str(python), "-m", "pip", "--version"], capture_output=True).returncode == 0:
+    if succeeds(str(python), "-m", "pip", "--version"):
         return [str(python), "-m", "pip", "install", *quiet]
-    if (
-        subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True).returncode
-        == 0
-    ):
+    if succeeds(sys.executable, "-m", "pip", "--version"):
         return [sys.executable, "-m", "pip", "--python", str(python), "install", *quiet]
     fail("no pip: install your system's python3-venv or python3-pip package, or uv")
     raise AssertionError
@@ -88,7 +87,7 @@ def main() -> None:
             target = str(ROOT) if extras == "core" else f"{ROOT}[dev]"
             print(f"setup: installing {extras} dependencies", file=sys.stderr)
             command = [*installer(python), "--constraint", str(CONSTRAINTS), "--editable", target]
-            if subprocess.run(command, stdout=sys.stderr).returncode:
+            if subprocess.run(command, check=False, stdout=sys.stderr).returncode:
                 fail("the installation failed; the lines above say why (is there a network?)")
             stamp(extras).write_text(wanted)
     os.write(1, f"{python}\n".encode())
