@@ -1,0 +1,138 @@
+"""Right answers to the manifest's queries, computed from its `messages[]` and nothing else.
+
+The manifest records what a Java broker answered; where that differs from what is computed here,
+Java is wrong (or the definition differs), and the tests say under which number.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+TRANSFER_BYTES = 262_144
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a get answers. min and max are the queue's, offsets those of the messages."""
+
+    status: str
+    next: int
+    min: int
+    max: int
+    offsets: tuple[int, ...] = ()
+
+    @classmethod
+    def of_row(cls, row: dict[str, Any]) -> Expected:
+        return cls(row["status"], row["next"], row["min"], row["max"], tuple(row["queueOffsets"]))
+
+
+@dataclass
+class Queue:
+    """Messages of a queue by ascending offset, from 0 on."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def times(self) -> list[int]:
+        return [row["storeTimestamp"] for row in self.rows]
+
+
+class Oracle:
+    """Answers for queues whose store holds the offsets [low, high)."""
+
+    def __init__(self, manifest: dict[str, Any]) -> None:
+        self.queues: dict[tuple[str, int], Queue] = defaultdict(Queue)
+        messages = sorted(
+            manifest["messages"], key=lambda m: (m["topic"], m["queueId"], m["queueOffset"])
+        )
+        for message in messages:
+            queue = self.queues[message["topic"], message["queueId"]]
+            if message["queueOffset"] == len(queue.rows):
+                queue.rows.append(message)
+
+    def end(self, topic: str, queue_id: int) -> int:
+        return len(self.queues[topic, queue_id].rows)
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        tags: str,
+        *,
+        low: int = 0,
+        broker_low: int | None = None,
+        overshoot: bool = True,
+    ) -> Expected:
+        """A get from a store that holds the queue from `low` on.
+
+        overshoot: the answer ends after the message that reaches the byte limit (tier), not
+        before it (local store). broker_low: the minimum that the answer reports.
+        """
+        rows = self.queues[topic, queue_id].rows
+        high = len(rows)
+        shown = low if broker_low is None else broker_low
+        if offset < low:
+            return Expected("OFFSET_TOO_SMALL", low, shown, high)
+        if offset == high:
+            return Expected("OFFSET_OVERFLOW_ONE", high, shown, high)
+        if offset > high:
+            return Expected("OFFSET_OVERFLOW_BADLY", high, shown, high)
+        wanted = None if tags == "*" else {tag.strip() for tag in tags.split("||")}
+        found: list[int] = []
+        size = 0
+        position = offset
+        while position < high and len(found) < max_count:
+            row = rows[position]
+            if size >= TRANSFER_BYTES:
+                break
+            if not overshoot and found and size + row["storeSize"] > TRANSFER_BYTES:
+                break
+            if wanted is None or row["tags"] in wanted:
+                found.append(position)
+                size += row["storeSize"]
+            position += 1
+        status = "FOUND" if found else "NO_MATCHED_MESSAGE"
+        return Expected(status, position, shown, high, tuple(found))
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: str, *, low: int = 0
+    ) -> int:
+        """LOWER: the first message at or after the time, the end when there is none. UPPER: the
+        last at or before it, the first message of the queue when there is none."""
+        times = self.queues[topic, queue_id].times[low:]
+        if boundary == "lower":
+            return low + bisect.bisect_left(times, timestamp_ms)
+        return low + max(bisect.bisect_right(times, timestamp_ms) - 1, 0)
+
+    def query(
+        self, topic: str, key: str, begin_ms: int, end_ms: int, low: dict[tuple[str, int], int]
+    ) -> set[tuple[int, int, int, str]]:
+        """All (queue id, offset, store time, topic) of a topic's messages with a key."""
+        return {
+            (row["queueId"], row["queueOffset"], row["storeTimestamp"], row["topic"])
+            for (name, queue_id), queue in self.queues.items()
+            if name == topic
+            for row in queue.rows[low.get((topic, queue_id), 0) :]
+            if begin_ms <= row["storeTimestamp"] <= end_ms and key in keys_of(row)
+        }
+
+
+def keys_of(row: dict[str, Any]) -> set[str]:
+    """The keys under which a message is indexed."""
+    keys = {key for key in (row["properties"].get("KEYS") or "").split(" ") if key}
+    unique = row["properties"].get("UNIQ_KEY")
+    return keys | {unique} if unique else keys
+
+
+def is_right(
+    answer: list[list[Any]], right: set[tuple[int, int, int, str]], max_count: int
+) -> bool:
+    """Whether a key query's answer is right: nothing wrong, nothing twice, nothing missing but
+    what `max_count` cuts off."""
+    rows = [tuple(row) for row in answer]
+    return len(rows) == len(set(rows)) == min(len(right), max_count) and set(rows) <= right

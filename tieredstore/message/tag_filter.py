@@ -1,0 +1,51 @@
+"""Tag subscriptions as consume queues see them: by the hash of the tags, never by their text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from tieredstore.message.hashes import java_string_hash
+
+if TYPE_CHECKING:
+    from tieredstore.message.record import StoredMessage
+
+SUBSCRIBE_ALL = "*"
+
+
+class TagFilter:
+    """Accepts the messages whose tags code is in `codes`; `None` accepts every message.
+
+    Two tags may share a hash, so a consumer compares the text itself, as Java's clients do.
+    A tags code is a 64-bit number of which only the low 32 bits are compared: the rest belongs
+    to other uses of the field (`docs/formats/consume-queue.md`).
+    """
+
+    __slots__ = ("codes",)
+
+    def __init__(self, codes: Iterable[int] | None) -> None:
+        self.codes = None if codes is None else frozenset(codes)
+
+    @classmethod
+    def parse(cls, expression: str | None) -> TagFilter:
+        """The filter of a subscription such as `TagA || TagB`; `*`, empty and None mean all."""
+        if expression is None:
+            return cls(None)
+        tags = [tag.strip() for tag in expression.split("||")]
+        tags = [tag for tag in tags if tag]
+        if not tags or tags == [SUBSCRIBE_ALL]:
+            return cls(None)
+        return cls(java_string_hash(tag) for tag in tags)
+
+    def is_matched_by_consume_queue(self, tags_code: int | None) -> bool:
+        """Whether a unit with this tags code may be wanted; an unknown code (None) always may."""
+        if self.codes is None or tags_code is None:
+            return True
+        return ((tags_code + 0x8000_0000) & 0xFFFF_FFFF) - 0x8000_0000 in self.codes
+
+    def is_matched_by_commit_log(self, message: StoredMessage) -> bool:  # noqa: ARG002
+        """Always: the record says nothing about tags that its unit does not."""
+        return True
+
+    def __repr__(self) -> str:
+        return "TagFilter(*)" if self.codes is None else f"TagFilter({sorted(self.codes)})"

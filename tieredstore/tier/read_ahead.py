@@ -1,0 +1,352 @@
+"""The read-ahead cache: blocks of consecutive messages, weighed by bytes, expiring after access.
+
+A block is what one backend read gave. Readers are answered from the block itself, so a block that
+is too large for the cache, or evicted at once, still answers the read that fetched it.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+import cachetools
+
+if TYPE_CHECKING:
+    from tieredstore.clock import Clock
+    from tieredstore.contracts.dispatch_source import QueueKey
+    from tieredstore.contracts.message_store import MessageFilter
+    from tieredstore.message.record import StoredMessage
+
+MESSAGE_OVERHEAD_BYTES = 200
+"""What the objects around one message of a block weigh beside its bytes."""
+
+BUSY_RATIO = 0.8
+"""Share of the limit above which unread blocks keep further ones out."""
+
+
+class Taken(NamedTuple):
+    """Messages taken from a block, where to go on, and what they weigh in bytes."""
+
+    messages: Sequence[StoredMessage]
+    next_offset: int
+    size_bytes: int
+
+
+class Block:
+    """The messages of one queue with queue offsets in [start, end).
+
+    `offsets[i]` is the queue offset of `messages[i]`, ascending; offsets of the range without a
+    message are units whose record was unusable. `owner` is the object that the bytes were read
+    from: a queue that was deleted and made again has another one.
+    """
+
+    __slots__ = (
+        "_ends",
+        "counted_unread",
+        "end",
+        "key",
+        "messages",
+        "offsets",
+        "owner",
+        "read_to",
+        "start",
+        "weight",
+    )
+
+    def __init__(
+        self,
+        owner: object,
+        key: QueueKey,
+        start: int,
+        end: int,
+        messages: Sequence[StoredMessage],
+        offsets: Sequence[int],
+        sizes: Sequence[int],
+        buffer_bytes: int,
+    ) -> None:
+        self.owner = owner
+        self.key = key
+        self.start = start
+        self.end = end
+        self.messages = messages
+        self.offsets = offsets
+        self.read_to = start
+        self.counted_unread = False
+        self.weight = buffer_bytes + MESSAGE_OVERHEAD_BYTES * (len(messages) + 1)
+        self._ends = list(accumulate(sizes))
+
+    @property
+    def unread(self) -> int:
+        """Messages (and holes) behind the furthest one that a reader has taken or passed."""
+        return self.end - self.read_to
+
+    def take(
+        self,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        message_filter: MessageFilter | None = None,
+    ) -> Taken:
+        """Up to `max_count` messages from `offset` on that the filter wants.
+
+        Ends after the message that reaches `max_bytes`, so there is at least one. Without a limit
+        reached, `next_offset` is the end of the block: what the filter refused is passed.
+        """
+        first = bisect_left(self.offsets, offset)
+        if message_filter is None:
+            taken = self._take_all(first, max_count, max_bytes)
+        else:
+            taken = self._take_matching(first, max_count, max_bytes, message_filter)
+        self.read_to = max(self.read_to, taken.next_offset)
+        return taken
+
+    def _take_all(self, first: int, max_count: int, max_bytes: int) -> Taken:
+        ends = self._ends
+        before = ends[first - 1] if first else 0
+        last = min(first + max_count, len(ends))
+        if last > first and ends[last - 1] - before >= max_bytes:
+            last = bisect_left(ends, before + max_bytes, first, last) + 1
+        size_bytes = ends[last - 1] - before if last > first else 0
+        whole = last == len(ends) and last - first < max_count and size_bytes < max_bytes
+        next_offset = self.end if whole or last == first else self.offsets[last - 1] + 1
+        return Taken(self.messages[first:last], next_offset, size_bytes)
+
+    def _take_matching(
+        self, first: int, max_count: int, max_bytes: int, message_filter: MessageFilter
+    ) -> Taken:
+        found: list[StoredMessage] = []
+        size_bytes = 0
+        by_consume_queue = message_filter.is_matched_by_consume_queue
+        by_commit_log = message_filter.is_matched_by_commit_log
+        for index in range(first, len(self.messages)):
+            message = self.messages[index]
+            if not by_consume_queue(message.tags_code) or not by_commit_log(message):
+                continue
+            found.append(message)
+            size_bytes += message.size
+            if len(found) == max_count or size_bytes >= max_bytes:
+                return Taken(found, self.offsets[index] + 1, size_bytes)
+        return Taken(found, self.end, size_bytes)
+
+
+_CacheKey = tuple["QueueKey", int]
+
+
+class _ExpiringLru(cachetools.Cache[_CacheKey, Block]):
+    """Least recently used first out; `expire` removes what was not accessed for `expire_ms`.
+
+    Access order is expiry order, so expired entries are always at the old end.
+    """
+
+    def __init__(
+        self, limit_bytes: int, expire_ms: int, clock: Clock, on_removed: Callable[[Block], None]
+    ) -> None:
+        super().__init__(limit_bytes, getsizeof=lambda block: block.weight)
+        self._expire_ms = expire_ms
+        self._clock = clock
+        self._on_removed = on_removed
+        self._accessed_ms: OrderedDict[_CacheKey, int] = OrderedDict()
+
+    def __getitem__(self, key: _CacheKey) -> Block:
+        block = super().__getitem__(key)
+        self._touch(key)
+        return block
+
+    def __setitem__(self, key: _CacheKey, block: Block) -> None:
+        super().__setitem__(key, block)
+        self._touch(key)
+
+    def __delitem__(self, key: _CacheKey) -> None:
+        block = super().__getitem__(key)
+        super().__delitem__(key)
+        del self._accessed_ms[key]
+        self._on_removed(block)
+
+    def popitem(self) -> tuple[_CacheKey, Block]:
+        """Remove and return the least recently used entry."""
+        key = next(iter(self._accessed_ms))
+        block = super().__getitem__(key)
+        del self[key]
+        return key, block
+
+    def expire(self) -> None:
+        oldest_kept_ms = self._clock.now_ms() - self._expire_ms
+        while self._accessed_ms:
+            key, accessed_ms = next(iter(self._accessed_ms.items()))
+            if accessed_ms > oldest_kept_ms:
+                return
+            del self[key]
+
+    def _touch(self, key: _CacheKey) -> None:
+        self._accessed_ms[key] = self._clock.now_ms()
+        self._accessed_ms.move_to_end(key)
+
+
+class CacheStats(NamedTuple):
+    """Counters since the start. Accesses and hits count reads; the others count messages."""
+
+    accesses: int
+    hits: int
+    fetched_messages: int
+    wasted_messages: int
+
+
+class ReadAheadCache:
+    """Blocks by queue and offset, at most `limit_bytes` of them. Thread-safe."""
+
+    def __init__(self, limit_bytes: int, expire_ms: int, clock: Clock) -> None:
+        self._limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._starts: dict[QueueKey, list[int]] = {}
+        self._blocks = _ExpiringLru(limit_bytes, expire_ms, clock, self._removed)
+        self._unread_bytes = 0
+        self._accesses = self._hits = self._fetched = self._wasted = 0
+
+    def find(self, key: QueueKey, offset: int, owner: object) -> Block | None:
+        """The block of that owner that holds `offset`; counted as an access."""
+        with self._lock:
+            self._blocks.expire()
+            self._accesses += 1
+            block = self._find(key, offset, owner)
+            self._hits += block is not None
+            return block
+
+    def following(self, block: Block) -> Block | None:
+        """The block that begins where this one ends; not counted as an access."""
+        with self._lock:
+            return self._find(block.key, block.end, block.owner)
+
+    def put(self, block: Block) -> bool:
+        """Keep a block; false when it is larger than the whole cache."""
+        cache_key = (block.key, block.start)
+        with self._lock:
+            self._blocks.expire()
+            self._fetched += block.end - block.start
+            if block.weight > self._limit_bytes:
+                return False
+            if cache_key in self._blocks:
+                del self._blocks[cache_key]
+            self._blocks[cache_key] = block
+            insort(self._starts.setdefault(block.key, []), block.start)
+            block.counted_unread = block.unread > 0
+            self._unread_bytes += block.weight if block.counted_unread else 0
+            return True
+
+    def read_to_end(self, block: Block) -> None:
+        """Somebody has read this block to its end: it may go without loss."""
+        with self._lock:
+            self._uncount_unread(block)
+
+    def next_start(self, key: QueueKey, offset: int) -> int | None:
+        """Start of the first cached block behind `offset`, so that a fetch ends where it begins."""
+        with self._lock:
+            starts = self._starts.get(key, [])
+            index = bisect_right(starts, offset)
+            return starts[index] if index < len(starts) else None
+
+    def is_busy(self) -> bool:
+        """Whether blocks that nobody has read to their end fill the cache up to `BUSY_RATIO`.
+
+        Blocks read to their end do not count: evicting them costs their reader nothing.
+        """
+        with self._lock:
+            self._blocks.expire()
+            return self._unread_bytes > self._limit_bytes * BUSY_RATIO
+
+    def drop(self, key: QueueKey) -> None:
+        """Forget all blocks of a queue."""
+        with self._lock:
+            for start in list(self._starts.get(key, ())):
+                del self._blocks[key, start]
+
+    def expire(self) -> None:
+        """Let go of what was not read lately, also while nobody reads."""
+        with self._lock:
+            self._blocks.expire()
+
+    @property
+    def block_count(self) -> int:
+        return len(self._blocks)
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self._blocks.currsize)
+
+    @property
+    def stats(self) -> CacheStats:
+        with self._lock:
+            return CacheStats(self._accesses, self._hits, self._fetched, self._wasted)
+
+    def _find(self, key: QueueKey, offset: int, owner: object) -> Block | None:
+        starts = self._starts.get(key)
+        index = bisect_right(starts, offset) - 1 if starts else -1
+        if starts is None or index < 0:
+            return None
+        cache_key = (key, starts[index])
+        block = self._blocks[cache_key]
+        if block.owner is not owner:
+            del self._blocks[cache_key]
+            return None
+        return block if offset < block.end else None
+
+    def _uncount_unread(self, block: Block) -> None:
+        if block.counted_unread:
+            block.counted_unread = False
+            self._unread_bytes -= block.weight
+
+    def _removed(self, block: Block) -> None:
+        starts = self._starts[block.key]
+        starts.remove(block.start)
+        if not starts:
+            del self._starts[block.key]
+        self._uncount_unread(block)
+        self._wasted += block.unread
+
+
+class Flight:
+    """A fetch that is under way, planned to bring [start, end); who wants a part of it waits.
+
+    `landed` completes with the block, or with None when the fetch failed: errors are not shared,
+    those who waited fetch for themselves.
+    """
+
+    __slots__ = ("end", "landed", "leader_thread", "start")
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start = start
+        self.end = end
+        self.leader_thread = threading.get_ident()
+        self.landed: Future[Block | None] = Future()
+
+
+class SingleFlight:
+    """At most one fetch of a queue offset at a time. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._flights: dict[QueueKey, list[Flight]] = {}
+
+    def join(self, key: QueueKey, start: int, end: int) -> tuple[Flight, bool]:
+        """The flight that brings `start`, and whether the caller leads it: then it must `land`."""
+        with self._lock:
+            flights = self._flights.setdefault(key, [])
+            for flight in flights:
+                if flight.start <= start < flight.end:
+                    return flight, False
+            flight = Flight(start, end)
+            flights.append(flight)
+            return flight, True
+
+    def land(self, key: QueueKey, flight: Flight, block: Block | None) -> None:
+        """End a flight."""
+        with self._lock:
+            flights = self._flights[key]
+            flights.remove(flight)
+            if not flights:
+                del self._flights[key]
+        flight.landed.set_result(block)
