@@ -1,0 +1,53 @@
+"""Checks of arguments and results that every provider makes the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tieredstore.contracts.segment import Buffer, SegmentId
+from tieredstore.errors import Corrupt, Invalid
+
+
+def total_bytes(buffers: Sequence[Buffer]) -> int:
+    """Length of the concatenation of `buffers`, bytes."""
+    return sum(
+        buffer.nbytes if isinstance(buffer, memoryview) else len(buffer) for buffer in buffers
+    )
+
+
+def check_range(id: SegmentId, position: int, length: int) -> None:
+    """Raise Invalid for a range that no segment can have."""
+    if position < 0 or length < 0:
+        raise Invalid(
+            f"segment {id}: position {position} and length {length} must not be negative",
+            path=id.path,
+            offset=position,
+        )
+
+
+def beyond_end(id: SegmentId, position: int, size_bytes: int) -> Invalid:
+    """The error of a write that would leave a hole."""
+    return Invalid(
+        f"segment {id}: write at position {position}, but the segment ends at {size_bytes}",
+        path=id.path,
+        offset=position,
+    )
+
+
+def ends_before(id: SegmentId, position: int, length: int, found: int) -> Corrupt:
+    """The error of a read past the end; `found` is the number of bytes that are there."""
+    return Corrupt(
+        f"segment {id}: expected {length} bytes at position {position}, found {found} before "
+        "the end",
+        path=id.path,
+        offset=position,
+    )
+
+
+def sealed(id: SegmentId, position: int) -> Invalid:
+    """The error of a write through a handle that has sealed its segment."""
+    return Invalid(
+        f"segment {id}: write at position {position} of a sealed segment",
+        path=id.path,
+        offset=position,
+    )

@@ -1,0 +1,141 @@
+"""Names of segments as paths, Java's way: `docs/formats/tier-layout.md`.
+
+Java escapes nothing, so a name is either usable as it is or refused (Invalid): the mapping from
+segments to paths stays injective and never leaves the root.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from typing import NamedTuple
+
+from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.errors import Invalid
+
+MAX_NAME_BYTES = 255
+MAX_OFFSET = 2**63 - 1
+MAX_QUEUE_ID = 2**31 - 1
+BASE_OFFSET_DIGITS = 20
+
+_FILE_NAME = re.compile(r"([0-9a-f]{8})([0-9]{20})", re.ASCII)
+_QUEUE_ID = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f/\\]")
+
+
+class LogicalPath(NamedTuple):
+    """The parts of a logical path `brokerName/topic/queueId`."""
+
+    broker_name: str
+    topic: str
+    queue_id: str
+
+
+def hash8(text: str) -> str:
+    """First 8 hex digits of the MD5 of the UTF-8 bytes."""
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()[:8]
+
+
+def cluster_directory_name(cluster: str) -> str:
+    """`<H8(cluster)>_<cluster>`. Raises Invalid for a name that cannot be one folder."""
+    check_name(cluster, "cluster name")
+    name = f"{hash8(cluster)}_{cluster}"
+    check_name(name, "cluster folder")
+    return name
+
+
+def segment_file_name(base_offset: int) -> str:
+    """`<H8(base offset)><base offset, 20 digits>`."""
+    return f"{hash8(str(base_offset))}{base_offset:020d}"
+
+
+def parse_segment_file_name(name: str) -> int | None:
+    """The base offset; None when it is not a segment's name."""
+    match = _FILE_NAME.fullmatch(name)
+    if match is None:
+        return None
+    base_offset = int(match[2])
+    if base_offset > MAX_OFFSET or hash8(str(base_offset)) != match[1]:
+        return None
+    return base_offset
+
+
+def parse_type_name(name: str) -> FileSegmentType | None:
+    """The type whose folder has that name."""
+    return FileSegmentType.__members__.get(name)
+
+
+def check_name(name: str, what: str) -> None:
+    """Raise Invalid unless `name` can be one path component of its own."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise Invalid(f"{what} {name!r} is not valid Unicode text") from None
+    if not name:
+        raise Invalid(f"{what} is empty")
+    if size > MAX_NAME_BYTES:
+        raise Invalid(f"{what} {name!r} has {size} bytes, at most {MAX_NAME_BYTES} are possible")
+    found = _UNSAFE.search(name)
+    if found is not None:
+        raise Invalid(f"{what} {name!r} contains {found[0]!r}")
+    if name.startswith("."):
+        # "." and ".." leave the folder; other dot names are this project's own files
+        raise Invalid(f"{what} {name!r} starts with a dot")
+
+
+def is_name(name: str) -> bool:
+    """Whether `check_name` accepts it."""
+    try:
+        check_name(name, "name")
+    except Invalid:
+        return False
+    return True
+
+
+def is_queue_id(text: str) -> bool:
+    """Whether it is a queue id as Java writes it: decimal, no leading zeros, 31 bits."""
+    return _QUEUE_ID.fullmatch(text) is not None and int(text) <= MAX_QUEUE_ID
+
+
+@functools.lru_cache(maxsize=4096)
+def parse_logical_path(path: str) -> LogicalPath:
+    """The three parts of a logical path. Raises Invalid."""
+    parts = path.split("/")
+    if len(parts) != 3:
+        raise Invalid(
+            f"segment path {path!r}: expected brokerName/topic/queueId, found {len(parts)} parts",
+            path=path,
+        )
+    broker_name, topic, queue_id = parts
+    check_name(broker_name, f"segment path {path!r}: broker name")
+    check_name(topic, f"segment path {path!r}: topic")
+    if not is_queue_id(queue_id):
+        raise Invalid(
+            f"segment path {path!r}: queue id {queue_id!r} is not an integer from 0 to "
+            f"{MAX_QUEUE_ID}",
+            path=path,
+        )
+    return LogicalPath(broker_name, topic, queue_id)
+
+
+def relative_segment_path(id: SegmentId) -> str:
+    """`brokerName/topic/queueId/TYPE/<file name>`. Raises Invalid."""
+    parse_logical_path(id.path)
+    if not 0 <= id.base_offset <= MAX_OFFSET:
+        raise Invalid(
+            f"segment {id}: base offset must be from 0 to {MAX_OFFSET}", offset=id.base_offset
+        )
+    return f"{id.path}/{id.type.name}/{segment_file_name(id.base_offset)}"
+
+
+def parse_prefix(prefix: str) -> tuple[str, ...]:
+    """The whole path components (at most three) of a listing's prefix. Raises Invalid."""
+    if not prefix.strip("/"):
+        return ()
+    parts = tuple(prefix.rstrip("/").split("/"))
+    if len(parts) > 3:
+        raise Invalid(f"listing prefix {prefix!r}: expected at most brokerName/topic/queueId")
+    for part in parts:
+        check_name(part, f"listing prefix {prefix!r}: component")
+    return parts

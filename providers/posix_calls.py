@@ -1,0 +1,94 @@
+"""The system calls of the Posix provider, each with a fallback where it is Linux-only.
+
+A test replaces this object to inject faults; `PosixCalls(portable=True)` runs the fallbacks.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+
+from tieredstore.contracts.segment import Buffer
+
+_LINUX = sys.platform.startswith("linux")
+_NOWAIT_UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM})
+
+
+def _vector_limit() -> int:
+    try:
+        return max(16, os.sysconf("SC_IOV_MAX"))
+    except (ValueError, OSError):
+        return 16
+
+
+class PosixCalls:
+    """One method a call; all of them raise OSError as the system does."""
+
+    def __init__(self, *, portable: bool = not _LINUX) -> None:
+        self.vector_limit = _vector_limit()
+        self._nowait_flag = 0 if portable else getattr(os, "RWF_NOWAIT", 0)
+        self._sync = os.fsync if portable else getattr(os, "fdatasync", os.fsync)
+        self._vectored = not portable and hasattr(os, "pwritev")
+
+    def open(self, path: str, flags: int) -> int:
+        return os.open(path, flags | getattr(os, "O_CLOEXEC", 0), 0o644)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def fstat(self, fd: int) -> os.stat_result:
+        return os.fstat(fd)
+
+    def stat(self, path: str) -> os.stat_result:
+        return os.stat(path)  # noqa: PTH116 - the seam is the os module's own call
+
+    def read(self, fd: int, length: int, position: int) -> bytes:
+        """Up to `length` bytes; blocks."""
+        return os.pread(fd, length, position)
+
+    def read_cached(self, fd: int, buffer: memoryview, position: int) -> int | None:
+        """Bytes read from the page cache; None when that cannot be said without blocking."""
+        if not self._nowait_flag:
+            return None
+        try:
+            return os.preadv(fd, [buffer], position, self._nowait_flag)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno in _NOWAIT_UNSUPPORTED:
+                # the file system has no such reads; do not ask it again
+                self._nowait_flag = 0
+                return None
+            raise
+
+    def write(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        """Bytes written of the first `vector_limit` buffers."""
+        if self._vectored:
+            return os.pwritev(fd, buffers[: self.vector_limit], position)
+        return os.pwrite(fd, b"".join(buffers[: self.vector_limit]), position)
+
+    def truncate(self, fd: int, length: int) -> None:
+        os.ftruncate(fd, length)
+
+    def sync(self, fd: int) -> None:
+        """Data, and what of the metadata is needed to read it, on stable storage."""
+        self._sync(fd)
+
+    def sync_directory(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def make_directory(self, path: str) -> None:
+        os.mkdir(path)  # noqa: PTH102 - as above
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)  # noqa: PTH108 - as above
+
+    def scan(self, path: str) -> list[os.DirEntry[str]]:
+        with os.scandir(path) as entries:
+            return list(entries)
