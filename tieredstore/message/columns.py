@@ -1,0 +1,350 @@
+"""Many commit log records of one buffer at once (`docs/formats/record.md`).
+
+Positions and lengths are bytes; arrays have one row per record. The views that gather and scatter
+are dropped before each function returns, so that a mapped file can be closed afterwards.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.errors import Invalid
+from tieredstore.message import layout, sysflag
+from tieredstore.message.buffers import Buffer, unaligned
+from tieredstore.message.crc import CRC_MASK, raw_crc32
+from tieredstore.message.layout import (
+    FIXED_SIZE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MAGICS,
+    MIN_RECORD_SIZE,
+    corrupt,
+)
+from tieredstore.message.properties import find_property, is_blank, split_keys
+
+HEADER_DTYPE: Final = np.dtype(
+    [
+        ("size", ">i4"),
+        ("magic", ">u4"),
+        ("body_crc", ">i4"),
+        ("queue_id", ">i4"),
+        ("flag", ">i4"),
+        ("queue_offset", ">i8"),
+        ("physical_offset", ">i8"),
+        ("sys_flag", ">i4"),
+        ("born_timestamp", ">i8"),
+    ]
+)
+"""The 48 bytes in front of the born host."""
+
+SCALAR_LIMIT: Final = 16
+"""Below this number of records the loop is faster than the columns."""
+
+_SIZE_AND_MAGIC: Final = struct.Struct(">iI")
+_OFFSET: Final = struct.Struct(">q")
+_RUN_LIMIT: Final = 4096
+
+Positions = npt.NDArray[np.int64]
+
+
+class Stop(enum.Enum):
+    """Why a walk over records ended."""
+
+    END = "end"  # exactly behind the last record
+    BLANK = "blank"  # a blank record: the file ends
+    EMPTY = "empty"  # zeros where a record would begin: nothing was written there
+    CUT = "cut"  # a record that goes on behind the end
+    BAD = "bad"  # no record
+
+
+class Walk(NamedTuple):
+    """positions of the records; `next_position` is the byte behind the last of them."""
+
+    positions: Positions
+    next_position: int
+    stop: Stop
+
+
+def walk_records(buffer: Buffer, start: int = 0, end: int | None = None) -> Walk:
+    """Follow the chain of sizes from `start` while records end within [0, end).
+
+    Only sizes and magics are looked at. Runs of equal sizes are guessed and then verified as
+    columns: a record counts only when every size before it is the guessed one.
+    """
+    limit = _limit(buffer, start, end)
+    found: list[Positions] = []
+    single: list[int] = []
+    position, last_size, run = start, -1, SCALAR_LIMIT
+    stop = Stop.END
+    while position < limit:
+        if position + 8 > limit:
+            stop = Stop.CUT
+            break
+        size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, position)
+        if magic not in MAGICS or size < MIN_RECORD_SIZE:
+            stop = _why(size, magic)
+            break
+        if position + size > limit:
+            stop = Stop.CUT
+            break
+        if size != last_size:
+            single.append(position)
+            position += size
+            last_size, run = size, SCALAR_LIMIT
+            continue
+        count = _run_length(buffer, position, size, magic, min(run, (limit - position) // size))
+        if single:
+            found.append(np.array(single, dtype=np.int64))
+            single = []
+        found.append(np.arange(position, position + count * size, size, dtype=np.int64))
+        position += count * size
+        # A full run invites a longer guess, a broken one a cheaper way.
+        last_size, run = (size, min(run * 4, _RUN_LIMIT)) if count >= run else (-1, SCALAR_LIMIT)
+    if single or not found:
+        found.append(np.array(single, dtype=np.int64))
+    return Walk(found[0] if len(found) == 1 else np.concatenate(found), position, stop)
+
+
+def _why(size: int, magic: int) -> Stop:
+    if magic == MAGIC_BLANK:
+        return Stop.BLANK
+    return Stop.EMPTY if size == 0 and magic == 0 else Stop.BAD
+
+
+def _run_length(buffer: Buffer, position: int, size: int, magic: int, count: int) -> int:
+    heads = np.ndarray((count,), ">u8", buffer=buffer, offset=position, strides=(size,))
+    equal = heads == (size << 32 | magic)
+    return count if equal.all() else int(equal.argmin())
+
+
+def _limit(buffer: Buffer, start: int, end: int | None) -> int:
+    limit = len(buffer) if end is None else end
+    if not 0 <= start <= limit <= len(buffer):
+        raise Invalid(f"records from {start} to {limit}: expected a range of {len(buffer)} bytes")
+    return limit
+
+
+def record_positions(buffer: Buffer, start: int = 0, end: int | None = None) -> Positions:
+    """Positions of the records from `start` on, up to `end`, a blank record or unwritten zeros.
+
+    Raises Corrupt for anything else, a record that is cut by the end included.
+    """
+    walk = walk_records(buffer, start, end)
+    if walk.stop in (Stop.BAD, Stop.CUT):
+        layout.checked_size(buffer, walk.next_position, len(buffer) if end is None else end)
+    return walk.positions
+
+
+def gather_headers(buffer: Buffer, positions: Positions) -> npt.NDArray[np.void]:
+    """HEADER_DTYPE[n]. Raises Corrupt when the bytes end before the smallest record would."""
+    positions = _checked_positions(buffer, positions)
+    headers: npt.NDArray[np.void] = unaligned(buffer, HEADER_DTYPE)[positions]
+    return headers
+
+
+def _checked_positions(buffer: Buffer, positions: Positions) -> Positions:
+    positions = np.asarray(positions, dtype=np.int64)
+    if len(positions):
+        low, high = int(positions.min()), int(positions.max())
+        if low < 0 or high + MIN_RECORD_SIZE > len(buffer):
+            bad = low if low < 0 else high
+            room = max(len(buffer) - bad, 0) if bad >= 0 else 0
+            raise corrupt(bad, "bytes", f"at least {MIN_RECORD_SIZE}", room)
+    return positions
+
+
+@dataclass(frozen=True, slots=True)
+class RecordColumns:
+    """Fields of n records; all lengths were checked to lie in their records. Times are epoch ms."""
+
+    positions: Positions
+    sizes: npt.NDArray[np.int64]
+    body_crcs: npt.NDArray[np.int32]
+    queue_ids: npt.NDArray[np.int32]
+    flags: npt.NDArray[np.int32]
+    queue_offsets: npt.NDArray[np.int64]
+    physical_offsets: npt.NDArray[np.int64]
+    sys_flags: npt.NDArray[np.int32]
+    born_timestamps: npt.NDArray[np.int64]
+    store_timestamps: npt.NDArray[np.int64]
+    reconsume_times: npt.NDArray[np.int32]
+    prepared_transaction_offsets: npt.NDArray[np.int64]
+    body_offsets: npt.NDArray[np.int64]
+    body_lengths: npt.NDArray[np.int64]
+    topic_offsets: npt.NDArray[np.int64]
+    topic_lengths: npt.NDArray[np.int64]
+    properties_offsets: npt.NDArray[np.int64]
+    properties_lengths: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+
+def record_columns(buffer: Buffer, positions: Positions) -> RecordColumns:
+    """Decode and check the records at those positions (not their CRCs). Raises Corrupt, which names
+    the first bad one."""
+    positions = _checked_positions(buffer, positions)
+    headers = gather_headers(buffer, positions)
+    sizes = headers["size"].astype(np.int64)
+    ends = positions + sizes
+    magics = headers["magic"]
+    sys_flags = headers["sys_flag"].astype(np.int32)
+    born_extra = np.where(sys_flags & sysflag.BORN_HOST_V6, layout.V6_EXTRA, 0)
+    store_extra = np.where(sys_flags & sysflag.STORE_HOST_V6, layout.V6_EXTRA, 0)
+    body_offsets = positions + FIXED_SIZE + born_extra + store_extra
+    is_v2 = magics == MAGIC_V2
+    _require(
+        buffer,
+        positions,
+        (is_v2 | (magics == MAGIC_V1))
+        & (sizes >= MIN_RECORD_SIZE)
+        & (ends <= len(buffer))
+        & (body_offsets + 3 + is_v2 <= ends),
+    )
+    ints = unaligned(buffer, ">i4")
+    shorts = unaligned(buffer, ">i2")
+    longs = unaligned(buffer, ">i8")
+    body_lengths = ints[body_offsets - 4].astype(np.int64)
+    topic_fields = body_offsets + body_lengths
+    _require(buffer, positions, (body_lengths >= 0) & (topic_fields + 3 + is_v2 <= ends))
+    topic_lengths = np.where(
+        is_v2,
+        shorts[topic_fields].astype(np.int64),
+        unaligned(buffer, "i1")[topic_fields].astype(np.int64),
+    )
+    topic_offsets = topic_fields + 1 + is_v2
+    properties_offsets = topic_offsets + topic_lengths + 2
+    _require(buffer, positions, (topic_lengths >= 0) & (properties_offsets <= ends))
+    properties_lengths = shorts[properties_offsets - 2].astype(np.int64)
+    _require(buffer, positions, properties_offsets + properties_lengths == ends)
+    return RecordColumns(
+        positions=positions,
+        sizes=sizes,
+        body_crcs=headers["body_crc"].astype(np.int32),
+        queue_ids=headers["queue_id"].astype(np.int32),
+        flags=headers["flag"].astype(np.int32),
+        queue_offsets=headers["queue_offset"].astype(np.int64),
+        physical_offsets=headers["physical_offset"].astype(np.int64),
+        sys_flags=sys_flags,
+        born_timestamps=headers["born_timestamp"].astype(np.int64),
+        store_timestamps=longs[positions + 56 + born_extra].astype(np.int64),
+        reconsume_times=ints[body_offsets - 16].astype(np.int32),
+        prepared_transaction_offsets=longs[body_offsets - 12].astype(np.int64),
+        body_offsets=body_offsets,
+        body_lengths=body_lengths,
+        topic_offsets=topic_offsets,
+        topic_lengths=topic_lengths,
+        properties_offsets=properties_offsets,
+        properties_lengths=properties_lengths,
+    )
+
+
+def _require(buffer: Buffer, positions: Positions, good: npt.NDArray[np.bool_]) -> None:
+    """Raise the scalar decoder's error for the first row that is not good."""
+    if not good.all():
+        position = int(positions[int(good.argmin())])
+        size = layout.checked_size(buffer, position, len(buffer))
+        layout.locate(buffer, position, size)
+        raise corrupt(position, "lengths", "to add up", size)  # pragma: no cover
+
+
+def store_timestamps(buffer: Buffer, positions: Positions) -> npt.NDArray[np.int64]:
+    """Store times (epoch ms) of records whose sizes were checked."""
+    positions = _checked_positions(buffer, positions)
+    flags = unaligned(buffer, ">i4")[positions + layout.SYS_FLAG_POSITION]
+    extra = np.where(flags & sysflag.BORN_HOST_V6, layout.V6_EXTRA, 0)
+    times: npt.NDArray[Any] = unaligned(buffer, ">i8")[positions + 56 + extra]
+    return times.astype(np.int64)
+
+
+def rewrite_physical_offsets(
+    buffer: bytearray | memoryview, positions: Positions, offsets: npt.ArrayLike
+) -> None:
+    """Write bytes 28 to 35 of each record in place."""
+    positions = _checked_positions(buffer, positions)
+    values = np.asarray(offsets, dtype=np.int64)
+    if len(values) != len(positions):
+        raise Invalid(f"offsets to write: expected {len(positions)}, found {len(values)}")
+    if len(positions) < SCALAR_LIMIT:
+        for position, value in zip(positions.tolist(), values.tolist(), strict=True):
+            _OFFSET.pack_into(buffer, position + layout.PHYSICAL_OFFSET_POSITION, value)
+        return
+    unaligned(buffer, ">i8")[positions + layout.PHYSICAL_OFFSET_POSITION] = values
+
+
+def check_bodies(buffer: Buffer, columns: RecordColumns) -> npt.NDArray[np.bool_]:
+    """bool[n]: whether each stored body has its CRC."""
+    view = memoryview(buffer)
+    crcs = [
+        raw_crc32(view[start : start + length]) & CRC_MASK
+        for start, length in zip(
+            columns.body_offsets.tolist(), columns.body_lengths.tolist(), strict=True
+        )
+    ]
+    good: npt.NDArray[np.bool_] = np.array(crcs, dtype=np.int64) == columns.body_crcs
+    return good
+
+
+def topics(buffer: Buffer, columns: RecordColumns) -> list[str]:
+    """The topic of each record; equal topics share one string."""
+    view = memoryview(buffer)
+    known: dict[bytes, str] = {}
+    result: list[str] = []
+    for start, length in zip(
+        columns.topic_offsets.tolist(), columns.topic_lengths.tolist(), strict=True
+    ):
+        encoded = bytes(view[start : start + length])
+        topic = known.get(encoded)
+        if topic is None:
+            topic = known[encoded] = encoded.decode("utf-8", "replace")
+        result.append(topic)
+    return result
+
+
+def properties_of(buffer: Buffer, columns: RecordColumns) -> list[bytes]:
+    """The stored properties of each record."""
+    view = memoryview(buffer)
+    return [
+        bytes(view[start : start + length])
+        for start, length in zip(
+            columns.properties_offsets.tolist(), columns.properties_lengths.tolist(), strict=True
+        )
+    ]
+
+
+def index_keys(buffer: Buffer, columns: RecordColumns) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """The keys that the tier indexes: (row of the record int64[k], key[k]).
+
+    UNIQ_KEY unless blank, then the keys of KEYS, each once per record.
+    """
+    rows: list[int] = []
+    keys: list[str] = []
+    for row, data in enumerate(properties_of(buffer, columns)):
+        for key in keys_to_index(data):
+            rows.append(row)
+            keys.append(key)
+    return np.array(rows, dtype=np.int64), keys
+
+
+def keys_to_index(properties: Buffer) -> list[str]:
+    """What `index_keys` takes from the properties of one record."""
+    data = bytes(properties)
+    found: list[str] = []
+    uniq_key = find_property(data, b"UNIQ_KEY")
+    if uniq_key is not None:
+        text = uniq_key.decode("utf-8", "replace")
+        if not is_blank(text):
+            found.append(text)
+    keys = find_property(data, b"KEYS")
+    if keys is not None:
+        for key in split_keys(keys.decode("utf-8", "replace")):
+            if key not in found:
+                found.append(key)
+    return found

@@ -1,0 +1,126 @@
+"""Compressed bodies: zlib, LZ4 frames and ZSTD (`docs/formats/record.md`).
+
+Every inflation has a cap in bytes, held while inflating: no input makes more than that.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import lz4.frame
+import zstandard
+
+from tieredstore.errors import Corrupt, Invalid
+from tieredstore.message.buffers import Buffer
+from tieredstore.message.sysflag import CompressionType, compression_type
+
+DEFAULT_BODY_LIMIT_BYTES = 64 * 1024 * 1024
+"""Largest body after decompression, unless a caller says otherwise."""
+DEFAULT_LEVEL = 5
+"""Java's compressLevel."""
+
+_ZSTD_MAX_WINDOW_BYTES = 8 * 1024 * 1024
+_ZSTD_BLOCK_HEADER = 3
+
+
+def compress(data: Buffer, compression: CompressionType, level: int = DEFAULT_LEVEL) -> bytes:
+    """The body as a producer would send it; mark it with `sysflag.with_compression`."""
+    if compression is CompressionType.ZLIB:
+        return zlib.compress(data, level)
+    if compression is CompressionType.LZ4:
+        return bytes(lz4.frame.compress(data))
+    if compression is CompressionType.ZSTD:
+        return zstandard.ZstdCompressor(level=level).compress(data)
+    raise Invalid(f"compression: expected ZLIB, LZ4 or ZSTD, found {compression!r}")
+
+
+def decompress(data: Buffer, sys_flag: int, limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES) -> bytes:
+    """The body behind a compressed one; the type comes from `sys_flag` (its bit 0 is not looked
+    at). Raises Corrupt when the data are not whole and exactly what the flag says, or when they
+    inflate to more than `limit_bytes`."""
+    compression = compression_type(sys_flag)
+    try:
+        if compression is CompressionType.ZLIB:
+            return _inflate_zlib(data, limit_bytes)
+        if compression is CompressionType.LZ4:
+            return _inflate_lz4(data, limit_bytes)
+        if compression is CompressionType.ZSTD:
+            return _inflate_zstd(data, limit_bytes)
+    except (zlib.error, zstandard.ZstdError, RuntimeError, ValueError, EOFError) as error:
+        raise Corrupt(f"compressed body of {len(data)} bytes: {error}") from error
+    raise Corrupt(f"compressed body: unknown compression type in sysFlag {sys_flag:#x}")
+
+
+def _too_large(limit_bytes: int) -> Corrupt:
+    return Corrupt(f"compressed body: expected at most {limit_bytes} bytes inflated, found more")
+
+
+def _inflate_zlib(data: Buffer, limit_bytes: int) -> bytes:
+    inflater = zlib.decompressobj()
+    # One byte more than allowed tells "exactly full" from "too large" (0 would mean no limit).
+    body = inflater.decompress(data, limit_bytes + 1)
+    if len(body) > limit_bytes:
+        raise _too_large(limit_bytes)
+    if not inflater.eof:
+        raise Corrupt(f"zlib body: the stream does not end within its {len(data)} bytes")
+    if inflater.unused_data:
+        raise Corrupt(f"zlib body: {len(inflater.unused_data)} bytes behind the end of the stream")
+    return bytes(body)
+
+
+def _inflate_lz4(data: Buffer, limit_bytes: int) -> bytes:
+    """One or more frames: Java's stream reads them as one."""
+    rest = bytes(data)
+    bodies: list[bytes] = []
+    room = limit_bytes
+    while True:
+        inflater = lz4.frame.LZ4FrameDecompressor()
+        body = inflater.decompress(rest, room + 1)
+        if len(body) > room:
+            raise _too_large(limit_bytes)
+        if not inflater.eof:
+            raise Corrupt(f"LZ4 body: the frame does not end within its {len(data)} bytes")
+        bodies.append(body)
+        room -= len(body)
+        rest = inflater.unused_data
+        if not rest:
+            return b"".join(bodies)
+
+
+def _inflate_zstd(data: Buffer, limit_bytes: int) -> bytes:
+    rest = memoryview(data)
+    bodies: list[bytes] = []
+    room = limit_bytes
+    while True:
+        frame = rest[: _zstd_frame_size(rest)]
+        inflater = zstandard.ZstdDecompressor(
+            max_window_size=max(_ZSTD_MAX_WINDOW_BYTES, limit_bytes)
+        )
+        with inflater.stream_reader(frame) as reader:
+            body = reader.read(room + 1)
+        if len(body) > room:
+            raise _too_large(limit_bytes)
+        bodies.append(body)
+        room -= len(body)
+        rest = rest[len(frame) :]
+        if not rest:
+            return b"".join(bodies)
+
+
+def _zstd_frame_size(data: memoryview) -> int:
+    """Length of the frame at the start, from its block headers (the library's streams end quietly
+    on a frame that is cut)."""
+    parameters = zstandard.get_frame_parameters(data)
+    position = zstandard.frame_header_size(data)
+    while True:
+        if position + _ZSTD_BLOCK_HEADER > len(data):
+            raise Corrupt(f"ZSTD body: the frame does not end within its {len(data)} bytes")
+        block = int.from_bytes(data[position : position + _ZSTD_BLOCK_HEADER], "little")
+        is_last, kind, size = block & 1, block >> 1 & 3, block >> 3
+        position += _ZSTD_BLOCK_HEADER + (1 if kind == 1 else size)  # kind 1: one repeated byte
+        if is_last:
+            break
+    position += 4 if parameters.has_checksum else 0
+    if position > len(data):
+        raise Corrupt(f"ZSTD body: the frame does not end within its {len(data)} bytes")
+    return position

@@ -1,0 +1,304 @@
+"""Messages on their way in, and the records that they become (`docs/formats/record.md`).
+
+The commit log calls `RecordEncoder.append` once per message and copies the parts of many messages
+in one go: one header struct, no dictionary, no copy of the body.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from tieredstore.errors import Invalid
+from tieredstore.message import properties as props
+from tieredstore.message import sysflag
+from tieredstore.message.buffers import Buffer
+from tieredstore.message.crc import CRC_MASK, raw_crc32
+from tieredstore.message.hashes import tags_code
+from tieredstore.message.hosts import LOCALHOST, V4_SIZE, V6_SIZE, encode_host
+from tieredstore.message.layout import MAGIC_V1, MAGIC_V2
+from tieredstore.message.property_crc import CRC_BLOCK_SIZE, crc_block
+
+DEFAULT_MAX_BODY_BYTES = 4 * 1024 * 1024
+"""Java's maxMessageSize."""
+RECORD_SLACK_BYTES = 64 * 1024
+"""By how much a whole record may exceed the largest body."""
+DIRECT_COPY_BYTES = 8 * 1024
+"""Parts of at least this size are copied straight to their place instead of being joined first."""
+
+_TOPICS_KEPT: Final = 65_536
+_V6_FLAGS: Final = sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6
+
+
+class BodyTooLarge(Invalid):
+    """Body or record beyond the largest message (MESSAGE_ILLEGAL)."""
+
+
+class PropertiesTooLarge(Invalid):
+    """More properties than their i16 length can say (PROPERTIES_SIZE_EXCEEDED)."""
+
+
+class Message(msgspec.Struct, gc=False):
+    """A message to put.
+
+    properties: encoded as in the record (`encode_properties`); born_host: as in the record
+    (`encode_host`); prepared_transaction_offset: bytes in the commit log. The host bits of sys_flag
+    follow from the hosts when the record is made.
+    """
+
+    topic: str
+    body: Buffer
+    queue_id: int = 0
+    properties: bytes = b""
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp_ms: int = 0
+    born_host: bytes = LOCALHOST
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+
+    @classmethod
+    def create(
+        cls,
+        topic: str,
+        body: Buffer,
+        *,
+        queue_id: int = 0,
+        tags: str | None = None,
+        keys: str | Sequence[str] = (),
+        uniq_key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_timestamp_ms: int = 0,
+        born_host: tuple[str, int] = ("127.0.0.1", 0),
+        reconsume_times: int = 0,
+        prepared_transaction_offset: int = 0,
+    ) -> Message:
+        """A message from ordinary values. Raises Invalid for text that properties cannot hold
+        (a key with a space in it, too)."""
+        table = dict(properties or {})
+        key_list = keys.split(" ") if isinstance(keys, str) else list(keys)
+        if any(" " in key for key in key_list):
+            raise Invalid(f"keys of a message: expected texts without spaces, found {key_list!r}")
+        joined = " ".join(key for key in key_list if key)
+        named = {props.KEYS: joined, props.UNIQ_KEY: uniq_key, props.TAGS: tags}
+        table.update({name: value for name, value in named.items() if value})
+        return cls(
+            topic,
+            body,
+            queue_id,
+            props.encode_properties(table),
+            flag,
+            sys_flag,
+            born_timestamp_ms,
+            encode_host(*born_host),
+            reconsume_times,
+            prepared_transaction_offset,
+        )
+
+    @property
+    def tags(self) -> str | None:
+        return props.find_text(self.properties, b"TAGS")
+
+    @property
+    def tags_code(self) -> int:
+        """What the consume queue unit gets (but for delayed messages)."""
+        return tags_code(self.tags)
+
+    @property
+    def keys(self) -> list[str]:
+        return props.split_keys(props.find_text(self.properties, b"KEYS"))
+
+    @property
+    def uniq_key(self) -> str | None:
+        return props.find_text(self.properties, b"UNIQ_KEY")
+
+
+def _header(born_size: int, store_size: int) -> struct.Struct:
+    return struct.Struct(f">iIIiiqqiq{born_size}sq{store_size}siqi")
+
+
+class RecordEncoder:
+    """Makes the records of one store.
+
+    store_host: address of this store as in the record; append_prop_crc: add the `__CRC32#`
+    property; auto_message_version: V2 records for topics of more than 127 bytes (else Invalid).
+    One encoder may be used by many threads under one lock.
+    """
+
+    __slots__ = (
+        "_auto_version",
+        "_fixed",
+        "_headers",
+        "_max_body",
+        "_max_properties",
+        "_prop_crc",
+        "_store_host",
+        "_topics",
+    )
+
+    def __init__(
+        self,
+        store_host: bytes = LOCALHOST,
+        *,
+        append_prop_crc: bool = False,
+        auto_message_version: bool = True,
+        max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+    ) -> None:
+        store_size = len(store_host)
+        if store_size not in (V4_SIZE, V6_SIZE):
+            raise Invalid(f"store host: expected 8 or 20 bytes, found {store_size}")
+        store_flag = sysflag.STORE_HOST_V6 if store_size == V6_SIZE else 0
+        self._store_host = store_host
+        self._prop_crc = append_prop_crc
+        self._auto_version = auto_message_version
+        self._max_body = max_body_bytes
+        self._max_properties = props.MAX_PROPERTIES_BYTES - (
+            CRC_BLOCK_SIZE if append_prop_crc else 0
+        )
+        # By size of the born host: header, its sysFlag bits, fixed bytes of the record.
+        self._headers = {
+            size: (
+                _header(size, store_size),
+                store_flag | (sysflag.BORN_HOST_V6 if size == V6_SIZE else 0),
+                74 + size + store_size,
+            )
+            for size in (V4_SIZE, V6_SIZE)
+        }
+        self._topics: dict[str, tuple[int, bytes]] = {}
+
+    def append(
+        self,
+        parts: list[Buffer],
+        message: Message,
+        queue_offset: int,
+        physical_offset: int,
+        store_timestamp_ms: int,
+    ) -> int:
+        """Append the record of a message to `parts` (their concatenation is the record); returns
+        its size in bytes. Raises Invalid, and then `parts` is as before."""
+        body = message.body
+        properties = message.properties
+        body_length = len(body)
+        properties_length = len(properties)
+        topic = self._topics.get(message.topic) or self._add_topic(message.topic)
+        try:
+            header, host_flags, size = self._headers[len(message.born_host)]
+        except KeyError:
+            raise Invalid(
+                f"born host: expected 8 or 20 bytes, found {len(message.born_host)}"
+            ) from None
+        if self._prop_crc:
+            properties = _room_for_crc(properties)
+            properties_length = len(properties) + CRC_BLOCK_SIZE
+        size += body_length + len(topic[1]) + properties_length
+        if (
+            body_length > self._max_body
+            or properties_length > props.MAX_PROPERTIES_BYTES
+            or size > self._max_body + RECORD_SLACK_BYTES
+        ):
+            self._refuse(body_length, properties_length, size)
+        try:
+            head = header.pack(
+                size,
+                topic[0],
+                raw_crc32(body) & CRC_MASK,
+                message.queue_id,
+                message.flag,
+                queue_offset,
+                physical_offset,
+                message.sys_flag & ~_V6_FLAGS | host_flags,
+                message.born_timestamp_ms,
+                message.born_host,
+                store_timestamp_ms,
+                self._store_host,
+                message.reconsume_times,
+                message.prepared_transaction_offset,
+                body_length,
+            )
+        except struct.error as error:
+            raise Invalid(f"message of topic {message.topic!r}: {error}") from error
+        parts += (head, body, topic[1], properties_length.to_bytes(2, "big"), properties)
+        if self._prop_crc:
+            crc = 0
+            for part in parts[-5:]:
+                crc = raw_crc32(part, crc)
+            parts.append(crc_block(crc & CRC_MASK))
+        return size
+
+    def _add_topic(self, topic: str) -> tuple[int, bytes]:
+        encoded = topic.encode("utf-8", "replace")
+        length = len(encoded)
+        if length <= 127:
+            entry = (MAGIC_V1, length.to_bytes(1, "big") + encoded)
+        elif self._auto_version and length <= 32_767:
+            entry = (MAGIC_V2, length.to_bytes(2, "big") + encoded)
+        else:
+            most = 32_767 if self._auto_version else 127
+            raise Invalid(f"topic: expected at most {most} bytes, found {length}", topic=topic)
+        if len(self._topics) >= _TOPICS_KEPT:
+            self._topics.clear()
+        self._topics[topic] = entry
+        return entry
+
+    def _refuse(self, body_length: int, properties_length: int, size: int) -> None:
+        if properties_length > props.MAX_PROPERTIES_BYTES:
+            raise PropertiesTooLarge(
+                f"properties: expected at most {self._max_properties} bytes, found "
+                f"{properties_length - props.MAX_PROPERTIES_BYTES + self._max_properties}"
+            )
+        raise BodyTooLarge(
+            f"message: expected a body of at most {self._max_body} bytes and a record of at most "
+            f"{self._max_body + RECORD_SLACK_BYTES}, found {body_length} and {size}"
+        )
+
+
+def _room_for_crc(properties: bytes) -> bytes:
+    """The properties to which the CRC block can be added."""
+    properties = props.remove_property(properties, b"__CRC32#")
+    if properties and not properties.endswith(b"\x02"):
+        properties += b"\x02"
+    return properties
+
+
+def encode_record(
+    message: Message,
+    queue_offset: int,
+    physical_offset: int,
+    store_timestamp_ms: int,
+    *,
+    store_host: bytes = LOCALHOST,
+    append_prop_crc: bool = False,
+) -> bytes:
+    """One record. Offsets: queue_offset in messages, physical_offset in bytes. Raises Invalid."""
+    parts: list[Buffer] = []
+    encoder = RecordEncoder(store_host, append_prop_crc=append_prop_crc)
+    encoder.append(parts, message, queue_offset, physical_offset, store_timestamp_ms)
+    return b"".join(parts)
+
+
+def copy_parts(parts: Sequence[Buffer], target: memoryview, position: int) -> int:
+    """Write the concatenation of `parts` into `target` from `position` on, large parts without
+    joining them first; returns the position behind. The target has to be large enough."""
+    joined: list[Buffer] = []
+    size = 0
+    for part in parts:
+        length = len(part)
+        if length < DIRECT_COPY_BYTES:
+            joined.append(part)
+            size += length
+            continue
+        if joined:
+            target[position : position + size] = b"".join(joined)
+            position += size
+            joined, size = [], 0
+        target[position : position + length] = part
+        position += length
+    if joined:
+        target[position : position + size] = b"".join(joined)
+        position += size
+    return position

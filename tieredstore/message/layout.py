@@ -1,0 +1,129 @@
+"""Where the fields of a commit log record are (`docs/formats/record.md`)."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from tieredstore.errors import Corrupt
+from tieredstore.message import sysflag
+from tieredstore.message.buffers import Buffer
+
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+MAGICS = (MAGIC_V1, MAGIC_V2)
+MAGIC_BLANK = 0xCBD43194
+"""Ends a commit log file, and the coda of old tiered segments."""
+
+SIZE_POSITION = 0
+MAGIC_POSITION = 4
+BODY_CRC_POSITION = 8
+QUEUE_ID_POSITION = 12
+FLAG_POSITION = 16
+QUEUE_OFFSET_POSITION = 20
+PHYSICAL_OFFSET_POSITION = 28
+SYS_FLAG_POSITION = 36
+BORN_TIMESTAMP_POSITION = 40
+BORN_HOST_POSITION = 48
+
+V6_EXTRA = 12
+"""Bytes by which an IPv6 host is longer than an IPv4 one."""
+FIXED_SIZE = 88
+"""Bytes in front of the body with two IPv4 hosts, body length included."""
+MIN_RECORD_SIZE = FIXED_SIZE + 3
+"""V1, IPv4 hosts, no body, no topic, no properties."""
+BLANK_SIZE = 8
+"""Size and magic of the blank record; a record leaves at least this much behind it in a file."""
+CODA_SIZE = 16
+"""Bytes of a coda: size 16, MAGIC_BLANK, i64 largest store timestamp."""
+
+_SIZE_AND_MAGIC = struct.Struct(">iI")
+_I4 = struct.Struct(">i")
+_I2 = struct.Struct(">h")
+
+
+class Sections(NamedTuple):
+    """Positions (absolute in the buffer) and lengths of what varies in a record, in bytes."""
+
+    born_host_size: int
+    store_host_size: int
+    body_offset: int
+    body_length: int
+    topic_offset: int
+    topic_length: int
+    properties_offset: int
+    properties_length: int
+
+
+def host_sizes(sys_flag: int) -> tuple[int, int]:
+    """Sizes of born host and store host: 8 or 20 bytes each."""
+    return (
+        20 if sys_flag & sysflag.BORN_HOST_V6 else 8,
+        20 if sys_flag & sysflag.STORE_HOST_V6 else 8,
+    )
+
+
+def corrupt(position: int, field: str, expected: str, found: object) -> Corrupt:
+    """The error of a bad record: names the position in the buffer, and has it as `offset`."""
+    return Corrupt(
+        f"record at {position}: {field}: expected {expected}, found {found}", offset=position
+    )
+
+
+def size_and_magic(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
+    """The first eight bytes of a record; Corrupt when they are not within [0, end)."""
+    if position < 0 or position + BLANK_SIZE > end:
+        raise corrupt(position, "size and magic", f"8 bytes before {end}", max(end - position, 0))
+    size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, position)
+    return size, magic
+
+
+def checked_size(buffer: Buffer, position: int, end: int) -> int:
+    """The size of the record at a position, with its magic and bounds checked. Raises Corrupt."""
+    size, magic = size_and_magic(buffer, position, end)
+    if magic not in MAGICS:
+        raise corrupt(position, "magic", "daa320a7 or daa320ab", f"{magic:08x}")
+    if size < MIN_RECORD_SIZE:
+        raise corrupt(position, "size", f"at least {MIN_RECORD_SIZE}", size)
+    if position + size > end:
+        raise corrupt(position, "size", f"at most {end - position} (end of the buffer)", size)
+    return size
+
+
+def locate(buffer: Buffer, position: int, size: int) -> Sections:
+    """The sections of a record whose size and magic were checked. Raises Corrupt when a length
+    leads out of the record or the lengths do not add up to `size`."""
+    end = position + size
+    sys_flag = _I4.unpack_from(buffer, position + SYS_FLAG_POSITION)[0]
+    born, store = host_sizes(sys_flag)
+    body = position + 72 + born + store
+    if body + 3 > end:
+        raise corrupt(position, "size", f"at least {body + 3 - position}", size)
+    body_length = _I4.unpack_from(buffer, body - 4)[0]
+    if not 0 <= body_length <= end - body - 3:
+        raise corrupt(position, "body length", f"0 to {end - body - 3}", body_length)
+    topic = body + body_length
+    if _is_v2(buffer, position):
+        if topic + 4 > end:
+            raise corrupt(position, "size", f"at least {topic + 4 - position}", size)
+        topic_length = _I2.unpack_from(buffer, topic)[0]
+        topic += 2
+    else:
+        topic_length = buffer[topic]
+        if topic_length > 127:  # a signed byte in Java
+            topic_length -= 256
+        topic += 1
+    if not 0 <= topic_length <= end - topic - 2:
+        raise corrupt(position, "topic length", f"0 to {end - topic - 2}", topic_length)
+    properties = topic + topic_length + 2
+    properties_length = _I2.unpack_from(buffer, properties - 2)[0]
+    if properties_length != end - properties:
+        raise corrupt(position, "properties length", str(end - properties), properties_length)
+    return Sections(
+        born, store, body, body_length, topic, topic_length, properties, properties_length
+    )
+
+
+def _is_v2(buffer: Buffer, position: int) -> bool:
+    # The magics differ in their last byte only, and the caller has checked the others.
+    return buffer[position + 7] == MAGIC_V2 & 0xFF
