@@ -1,0 +1,70 @@
+"""Exit codes, and the one place where errors become a line on stderr."""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+
+from tieredstore.errors import Busy, Corrupt, Fenced, Invalid, TieredStoreError, Unavailable
+
+
+class ExitCode(enum.IntEnum):
+    """What a shell sees. Documented in `docs/cli.md`."""
+
+    OK = 0
+    DAMAGE = 1
+    INVALID = 2
+    NOT_FOUND = 3
+    UNAVAILABLE = 4
+    FENCED = 5
+    BUSY = 6
+    INTERNAL = 70
+    INTERRUPTED = 130
+
+
+_CODES: tuple[tuple[type[TieredStoreError], ExitCode], ...] = (
+    (Corrupt, ExitCode.DAMAGE),
+    (Invalid, ExitCode.INVALID),
+    (Unavailable, ExitCode.UNAVAILABLE),
+    (Fenced, ExitCode.FENCED),
+    (Busy, ExitCode.BUSY),
+)
+
+
+def exit_code_of(error: BaseException) -> ExitCode:
+    """The code for an error that ends a verb."""
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    if isinstance(error, OSError):
+        return ExitCode.UNAVAILABLE
+    if isinstance(error, KeyboardInterrupt):
+        return ExitCode.INTERRUPTED
+    return ExitCode.INTERNAL
+
+
+def line_of(error: BaseException) -> str:
+    """One line: what, where, what to do. Never a traceback, never a line break."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, KeyboardInterrupt):
+        text = "interrupted"
+    elif isinstance(error, OSError):
+        text = f"{error.filename or 'system'}: {error.strerror or text}"
+    elif not isinstance(error, TieredStoreError):
+        text = (
+            f"internal error: {type(error).__name__}: {text}; "
+            "set TIEREDSTORE_TRACEBACK=1 to see where, and report it"
+        )
+    elif isinstance(error, Corrupt) and "verify" not in text:
+        text = f"{text}; run `tieredstore verify` for all damage"
+    elif isinstance(error, Unavailable):
+        text = f"{text}; try again"
+    return f"tieredstore: error: {text}"
+
+
+def close_stdout_quietly() -> None:
+    """After a broken pipe: nothing more is written, and Python's exit does not complain."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    os.close(devnull)

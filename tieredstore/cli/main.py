@@ -1,0 +1,91 @@
+"""The `tieredstore` command. Start-up stays cheap: a verb's module is imported when it runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import NoReturn
+
+import click
+
+from tieredstore import __version__
+from tieredstore.cli.exits import ExitCode, close_stdout_quietly, exit_code_of, line_of
+from tieredstore.cli.output import OutputClosed
+
+VERBS = {
+    "cat": "Print messages of a topic.",
+    "ls": "List the queues of a tier.",
+    "offload": "Copy a broker's store into a tier.",
+    "query": "Find messages by key or message id.",
+    "stat": "Summarise a tier.",
+    "verify": "Check every byte of a tier and report all damage.",
+}
+"""Verb -> its line in `--help`; the module of the same name holds the command `command`."""
+
+
+class LazyGroup(click.Group):
+    """Knows its verbs by name and imports one when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = import_module(f"tieredstore.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="tieredstore")
+def cli() -> None:
+    """RocketMQ messages whose history lives in a tier: copy, list, read, search, verify.
+
+    TIER is a URL such as file:///path/to/tier. Times are epoch milliseconds, ISO 8601 (UTC unless
+    it says otherwise) or relative (-2h). Fields and exit codes: docs/cli.md.
+    """
+
+
+def main() -> NoReturn:
+    """Entry point of the console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line and return its exit code; errors are one line on stderr."""
+    try:
+        result = cli.main(args=arguments, prog_name="tieredstore", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        # Usage errors: click's own text has the usage line and the nearest option.
+        hint = getattr(error, "ctx", None)
+        where = "" if hint is None else f"; see `{hint.command_path} --help`"
+        click.echo(
+            f"tieredstore: error: {' '.join(error.format_message().split())}{where}", err=True
+        )
+        return int(ExitCode.INVALID)
+    except (BrokenPipeError, OutputClosed):
+        close_stdout_quietly()
+        return int(ExitCode.OK)
+    except (Exception, KeyboardInterrupt, click.Abort) as error:
+        if os.environ.get("TIEREDSTORE_TRACEBACK"):
+            raise
+        if isinstance(error, click.Abort):
+            error = KeyboardInterrupt()
+        click.echo(line_of(error), err=True)
+        return int(exit_code_of(error))
+    return int(result) if isinstance(result, int) else int(ExitCode.OK)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""What a tier holds: queues and index files with their segments, from a listing alone or with the
+metadata of a state directory. Layout: `docs/formats/tier-layout.md`.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tieredstore.contracts.metadata_store import (
+    FileSegmentMetadata,
+    MetadataStore,
+    TopicMetadata,
+)
+from tieredstore.contracts.segment import (
+    FileSegmentType,
+    SegmentId,
+    SegmentListing,
+    SegmentProvider,
+)
+from tieredstore.errors import Invalid
+from tieredstore.message.consume_queue import UNIT_SIZE
+from tieredstore.scan.findings import Finding, damage, note
+
+INDEX_TOPIC = "rmq_sys_INDEX"
+"""The topic name under which index segments are filed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentExtent:
+    """One segment and its size in bytes, as the listing saw it."""
+
+    id: SegmentId
+    size_bytes: int
+    listing: SegmentListing | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def base_offset(self) -> int:
+        return self.id.base_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.id.base_offset + self.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFiles:
+    """The segments of one queue, by ascending base offset. Picklable.
+
+    Offsets of consume queue segments are bytes (20 a message), of commit log segments bytes of the
+    queue's own log.
+    """
+
+    broker: str
+    topic: str
+    queue_id: int
+    commit_log: tuple[SegmentExtent, ...] = ()
+    consume_queue: tuple[SegmentExtent, ...] = ()
+
+    @property
+    def path(self) -> str:
+        return f"{self.broker}/{self.topic}/{self.queue_id}"
+
+    @property
+    def consume_queue_min_offset(self) -> int:
+        """Queue offset of the first unit; messages before the commit log's start have expired."""
+        return -(-self.consume_queue[0].base_offset // UNIT_SIZE) if self.consume_queue else 0
+
+    @property
+    def consume_queue_max_offset(self) -> int:
+        """Queue offset behind the last whole unit."""
+        if not self.consume_queue:
+            return 0
+        return max(extent.end_offset for extent in self.consume_queue) // UNIT_SIZE
+
+    @property
+    def commit_log_min_offset(self) -> int:
+        return self.commit_log[0].base_offset if self.commit_log else 0
+
+    @property
+    def commit_log_max_offset(self) -> int:
+        return self.commit_log[-1].end_offset if self.commit_log else 0
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(extent.size_bytes for extent in (*self.commit_log, *self.consume_queue))
+
+    def unit_spans(self) -> list[tuple[int, int]]:
+        """Runs of queue offsets [from, until) that consume queue segments cover without a hole."""
+        spans: list[tuple[int, int]] = []
+        for extent in self.consume_queue:
+            start, end = -(-extent.base_offset // UNIT_SIZE), extent.end_offset // UNIT_SIZE
+            if spans and start <= spans[-1][1]:
+                spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+            elif end > start:
+                spans.append((start, end))
+        return spans
+
+
+@dataclass(frozen=True, slots=True)
+class TierCatalogue:
+    """All queues and index segments of a tier. Picklable.
+
+    topic_ids and topics are None without state. metadata maps a segment to what the state knows of
+    it. findings: what the listing and the metadata already disagree on.
+    """
+
+    url: str
+    queues: tuple[QueueFiles, ...]
+    indexes: Mapping[str, tuple[SegmentExtent, ...]]
+    topics: Mapping[str, TopicMetadata] | None = None
+    metadata: Mapping[SegmentId, FileSegmentMetadata] | None = None
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def topic_ids(self) -> dict[str, int] | None:
+        if self.topics is None:
+            return None
+        return {name: topic.topic_id for name, topic in self.topics.items()}
+
+    @property
+    def brokers(self) -> list[str]:
+        return sorted({queue.broker for queue in self.queues} | set(self.indexes))
+
+    def topic_names(self) -> list[str]:
+        return sorted({queue.topic for queue in self.queues})
+
+    def select(
+        self, topic: str | None = None, queue_id: int | None = None, broker: str | None = None
+    ) -> list[QueueFiles]:
+        """Queues that match; raises Invalid, with near names, when nothing does."""
+        found = [
+            queue
+            for queue in self.queues
+            if (topic is None or queue.topic == topic)
+            and (queue_id is None or queue.queue_id == queue_id)
+            and (broker is None or queue.broker == broker)
+        ]
+        if not found:
+            self._refuse(topic, queue_id, broker)
+        return found
+
+    def _refuse(self, topic: str | None, queue_id: int | None, broker: str | None) -> None:
+        if broker is not None and broker not in self.brokers:
+            known = ", ".join(self.brokers) or "none"
+            raise Invalid(f"{self.url}: no broker {broker!r} in the tier; there are: {known}")
+        if topic is None and queue_id is None:
+            return
+        names = self.topic_names()
+        if topic is not None and topic not in names:
+            import difflib
+
+            close = difflib.get_close_matches(topic, names, n=3)
+            hint = f"did you mean {' or '.join(close)}?" if close else "`ls` shows what there is"
+            raise Invalid(f"{self.url}: no topic {topic!r} in the tier; {hint}", topic=topic)
+        queues = sorted({q.queue_id for q in self.queues if topic is None or q.topic == topic})
+        raise Invalid(
+            f"{self.url}: topic {topic!r} has no queue {queue_id}; it has "
+            + ", ".join(map(str, queues)),
+            topic=topic,
+            queue_id=queue_id,
+        )
+
+
+def load_catalogue(
+    provider: SegmentProvider,
+    metadata: MetadataStore | None = None,
+    *,
+    broker: str | None = None,
+) -> TierCatalogue:
+    """List a tier once and sort what is there into queues.
+
+    With `metadata` only the segments that it knows count: others are findings, as are segments
+    that it knows and the tier lacks. Raises Unavailable when the listing fails.
+    """
+    findings: list[Finding] = []
+    listed = {listing.id: listing for listing in provider.list(broker or "")}
+    known: dict[SegmentId, FileSegmentMetadata] | None = None
+    topics: dict[str, TopicMetadata] | None = None
+    if metadata is not None:
+        topics = {topic.topic: topic for topic in metadata.topics()}
+        known = {
+            entry.id: entry
+            for entry in metadata.segments()
+            if broker is None or entry.path.split("/", 1)[0] == broker
+        }
+        findings.extend(_compare(listed, known))
+    extents = [
+        SegmentExtent(listing.id, listing.size_bytes, listing)
+        for listing in listed.values()
+        if known is None or listing.id in known
+    ]
+    if known is not None:
+        # A missing segment stays in the catalogue, empty, so that readers name it.
+        extents += [
+            SegmentExtent(id, 0)
+            for id, entry in known.items()
+            if id not in listed and entry.size > 0
+        ]
+    queues, indexes = _sort(extents, findings)
+    return TierCatalogue(provider.url, queues, indexes, topics, known, tuple(findings))
+
+
+def _compare(
+    listed: Mapping[SegmentId, SegmentListing], known: Mapping[SegmentId, FileSegmentMetadata]
+) -> Iterator[Finding]:
+    for id, listing in listed.items():
+        if id not in known and listing.size_bytes > 0:
+            yield damage(
+                "segment-unknown",
+                "the tier has a segment that the metadata does not know",
+                segment=id,
+                found=f"{listing.size_bytes} bytes",
+            )
+    for id, entry in known.items():
+        if id not in listed and entry.size > 0:
+            yield damage(
+                "segment-missing",
+                "the metadata knows a segment that the tier lacks",
+                segment=id,
+                expected=f"{entry.size} bytes",
+                found="nothing",
+            )
+
+
+def _sort(
+    extents: Iterable[SegmentExtent], findings: list[Finding]
+) -> tuple[tuple[QueueFiles, ...], dict[str, tuple[SegmentExtent, ...]]]:
+    files: dict[tuple[str, str, int], dict[FileSegmentType, list[SegmentExtent]]] = {}
+    indexes: dict[str, list[SegmentExtent]] = {}
+    for extent in extents:
+        parts = extent.id.path.split("/")
+        if len(parts) != 3 or not (parts[2].isascii() and parts[2].isdecimal()):
+            findings.append(
+                note("path-foreign", "not a path of broker/topic/queueId", segment=extent.id)
+            )
+            continue
+        broker, topic, queue_id = parts[0], parts[1], int(parts[2])
+        if extent.id.type is FileSegmentType.INDEX:
+            indexes.setdefault(broker, []).append(extent)
+        else:
+            queue = files.setdefault((broker, topic, queue_id), {})
+            queue.setdefault(extent.id.type, []).append(extent)
+    by_base = _by_base
+    queues = tuple(
+        QueueFiles(
+            broker,
+            topic,
+            queue_id,
+            by_base(found.get(FileSegmentType.COMMIT_LOG, [])),
+            by_base(found.get(FileSegmentType.CONSUME_QUEUE, [])),
+        )
+        for (broker, topic, queue_id), found in sorted(files.items())
+    )
+    return queues, {broker: by_base(found) for broker, found in sorted(indexes.items())}
+
+
+def _by_base(extents: list[SegmentExtent]) -> tuple[SegmentExtent, ...]:
+    return tuple(sorted(extents, key=lambda extent: extent.base_offset))
+
+
+def extent_at(extents: tuple[SegmentExtent, ...], offset: int) -> SegmentExtent | None:
+    """The segment whose bytes cover `offset`, None when none does."""
+    index = bisect.bisect_right(extents, offset, key=lambda extent: extent.base_offset) - 1
+    if index < 0 or offset >= extents[index].end_offset:
+        return None
+    return extents[index]

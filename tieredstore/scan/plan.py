@@ -1,0 +1,133 @@
+"""Plans a scan: which queue offsets to read, cut into ranges that can be read apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.message.layout import MIN_RECORD_SIZE
+from tieredstore.message.record import StoredMessage
+from tieredstore.scan.catalogue import QueueFiles
+from tieredstore.scan.findings import damage
+from tieredstore.scan.reading import QueueReader
+
+RANGE_BYTES = 128 << 20
+"""Commit log bytes of one range, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRange:
+    """Messages [from_offset, until_offset) of one queue. Picklable.
+
+    since_ms and until_ms: store times [since, until) that messages must have besides; None for no
+    bound. size_bytes: commit log bytes that the range covers.
+    """
+
+    queue: QueueFiles
+    from_offset: int
+    until_offset: int
+    size_bytes: int
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    @property
+    def count(self) -> int:
+        return self.until_offset - self.from_offset
+
+
+def plan(
+    provider: SegmentProvider,
+    queues: Iterable[QueueFiles],
+    *,
+    from_offset: int | None = None,
+    until_offset: int | None = None,
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+    range_bytes: int = RANGE_BYTES,
+) -> Iterator[ScanRange]:
+    """Ranges over the messages of `queues` within queue offsets [from, until) and store times
+    [since, until), in the order of the queues and of their offsets.
+
+    Time bounds are found by binary search, as brokers do: the store times of a queue are taken to
+    rise. Costs O(log n) small reads a queue. Raises Corrupt, Unavailable.
+    """
+    for queue in queues:
+        with QueueReader(provider, queue) as reader:
+            low = max(reader.min_offset(), from_offset or 0)
+            high = reader.max_offset()
+            if until_offset is not None:
+                high = min(high, until_offset)
+            if since_ms is not None:
+                low = max(low, offset_by_time(reader, since_ms))
+            if until_ms is not None:
+                high = min(high, offset_by_time(reader, until_ms))
+            for start, end in queue.unit_spans():
+                start, end = max(start, low), min(end, high)
+                if start < end:
+                    yield from _cut(reader, start, end, range_bytes, since_ms, until_ms)
+
+
+def _cut(
+    reader: QueueReader,
+    start: int,
+    end: int,
+    range_bytes: int,
+    since_ms: int | None,
+    until_ms: int | None,
+) -> Iterator[ScanRange]:
+    total = _log_bytes(reader, start, end)
+    pieces = max(1, -(-total // range_bytes))
+    step = max(1, -(-(end - start) // pieces))
+    for first in range(start, end, step):
+        last = min(first + step, end)
+        size = total if pieces == 1 else _log_bytes(reader, first, last)
+        yield ScanRange(reader.queue, first, last, size, since_ms, until_ms)
+
+
+def _log_bytes(reader: QueueReader, start: int, end: int) -> int:
+    first = reader.read_units(start, 1)[0]
+    last = reader.read_units(end - 1, 1)[0]
+    size = int(last["physical_offset"]) + int(last["size"]) - int(first["physical_offset"])
+    return max(size, 0)
+
+
+def offset_by_time(reader: QueueReader, timestamp_ms: int) -> int:
+    """First queue offset whose store time is at or after `timestamp_ms`, the max offset when there
+    is none. Binary search; raises Corrupt where a message it meets cannot be read."""
+    spans = [
+        (max(start, reader.min_offset()), end)
+        for start, end in reader.queue.unit_spans()
+        if end > reader.min_offset()
+    ]
+    for start, end in spans:
+        if store_time(reader, end - 1) < timestamp_ms:
+            continue
+        low, high = start, end - 1
+        while low < high:
+            middle = (low + high) // 2
+            if store_time(reader, middle) < timestamp_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+    return reader.max_offset()
+
+
+def store_time(reader: QueueReader, offset: int) -> int:
+    """Store time of one message, epoch ms. Raises Corrupt when its unit names no record."""
+    unit = reader.read_units(offset, 1)[0]
+    size = int(unit["size"])
+    if size < MIN_RECORD_SIZE:
+        segment, position = reader.unit_place(offset)
+        raise damage(
+            "unit-invalid",
+            "a consume queue unit with an impossible message size",
+            segment=segment,
+            position=position,
+            queue_offset=offset,
+            expected=f"at least {MIN_RECORD_SIZE}",
+            found=str(size),
+        ).to_error()
+    head = reader.commit_log.read(int(unit["physical_offset"]), MIN_RECORD_SIZE)
+    return StoredMessage(head, 0, size).store_timestamp_ms

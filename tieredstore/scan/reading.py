@@ -1,0 +1,132 @@
+"""Byte ranges of the files of one queue, across segments."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.contracts.segment import FileSegment, SegmentId, SegmentProvider
+from tieredstore.message.consume_queue import UNIT_DTYPE, UNIT_SIZE
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, extent_at
+from tieredstore.scan.findings import Finding, damage
+
+Units = npt.NDArray[np.void]
+"""Consume queue units: an array of `message.consume_queue.UNIT_DTYPE`."""
+
+
+class ExtentReader:
+    """Reads one file, given as its segments. Segments are opened on first use."""
+
+    def __init__(self, provider: SegmentProvider, extents: tuple[SegmentExtent, ...]) -> None:
+        self._provider = provider
+        self._extents = extents
+        self._open: dict[SegmentId, FileSegment] = {}
+
+    def extent_at(self, offset: int) -> SegmentExtent | None:
+        return extent_at(self._extents, offset)
+
+    def read(self, offset: int, length: int) -> memoryview:
+        """Exactly `length` bytes from `offset` (of the file) on, over any number of segments.
+
+        Raises Corrupt where no segment covers the range, Unavailable on a backend error.
+        """
+        pieces: list[memoryview] = []
+        while length > 0:
+            extent = extent_at(self._extents, offset)
+            if extent is None:
+                raise self._missing(offset, length).to_error()
+            count = min(length, extent.end_offset - offset)
+            pieces.append(self._segment(extent).read(offset - extent.base_offset, count))
+            offset += count
+            length -= count
+        if len(pieces) == 1:
+            return pieces[0]
+        return memoryview(b"".join(pieces))
+
+    def _missing(self, offset: int, length: int) -> Finding:
+        before = [extent for extent in self._extents if extent.base_offset <= offset]
+        nearest = before[-1] if before else (self._extents[0] if self._extents else None)
+        return damage(
+            "bytes-missing",
+            "no segment covers these bytes",
+            segment=None if nearest is None else nearest.id,
+            position=None if nearest is None else offset - nearest.base_offset,
+            expected=f"{length} bytes at offset {offset}",
+            found="none" if nearest is None else f"a segment that ends at {nearest.end_offset}",
+        )
+
+    def _segment(self, extent: SegmentExtent) -> FileSegment:
+        segment = self._open.get(extent.id)
+        if segment is None:
+            segment = self._provider.open(extent.id, extent.listing)
+            self._open[extent.id] = segment
+        return segment
+
+    def close(self) -> None:
+        for segment in self._open.values():
+            segment.close()
+        self._open.clear()
+
+
+class QueueReader:
+    """Both files of one queue. A context manager that closes what it opened."""
+
+    def __init__(self, provider: SegmentProvider, queue: QueueFiles) -> None:
+        self.queue = queue
+        self.commit_log = ExtentReader(provider, queue.commit_log)
+        self._consume_queue = ExtentReader(provider, queue.consume_queue)
+        self._spans = queue.unit_spans()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.commit_log.close()
+        self._consume_queue.close()
+
+    def read_units(self, offset: int, count: int) -> Units:
+        """Units of the queue offsets [offset, offset + count), which one span covers."""
+        data = self._consume_queue.read(offset * UNIT_SIZE, count * UNIT_SIZE)
+        return np.frombuffer(data, dtype=UNIT_DTYPE)
+
+    def unit_place(self, offset: int) -> tuple[SegmentId | None, int | None]:
+        """Segment and byte position of a unit, for messages to people."""
+        extent = self._consume_queue.extent_at(offset * UNIT_SIZE)
+        if extent is None:
+            return None, None
+        return extent.id, offset * UNIT_SIZE - extent.base_offset
+
+    def min_offset(self) -> int:
+        """First queue offset whose message the commit log still holds.
+
+        Commit log and consume queue expire separately: the first units may name bytes that are
+        gone. Reads O(log n) units.
+        """
+        if not self._spans:
+            return 0
+        low, high = self._spans[0]
+        start = self.queue.commit_log_min_offset
+        while low < high:
+            middle = (low + high) // 2
+            if int(self.read_units(middle, 1)[0]["physical_offset"]) < start:
+                low = middle + 1
+            else:
+                high = middle
+        if low == self._spans[0][1] and len(self._spans) > 1:
+            return self._spans[1][0]
+        return low
+
+    def max_offset(self) -> int:
+        """Queue offset behind the last message."""
+        return self._spans[-1][1] if self._spans else 0

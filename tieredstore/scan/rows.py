@@ -1,0 +1,94 @@
+"""One message as a row: the same names in the command line, in Arrow and in Spark."""
+
+from __future__ import annotations
+
+import base64
+import enum
+import hashlib
+
+from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES
+from tieredstore.message.record import StoredMessage
+
+COLUMNS = (
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "msg_id",
+    "offset_msg_id",
+    "keys",
+    "tags",
+    "born_timestamp",
+    "store_timestamp",
+    "body",
+    "body_length",
+    "properties",
+    "stored_length",
+    "body_crc",
+    "broker",
+    "physical_offset",
+    "sys_flag",
+    "flag",
+    "reconsume_times",
+    "born_host",
+    "store_host",
+)
+"""All fields of a row, in order. Times in epoch ms; lengths in bytes: body_length after
+decompression, stored_length and body_crc before it."""
+
+
+class BodyForm(enum.StrEnum):
+    """How a row shows the decompressed body: TEXT as UTF-8 (other bytes become U+FFFD), BASE64,
+    SHA256 in hex, NONE as null."""
+
+    TEXT = "text"
+    BASE64 = "base64"
+    SHA256 = "sha256"
+    NONE = "none"
+
+
+def message_row(
+    message: StoredMessage,
+    broker: str,
+    body_form: BodyForm = BodyForm.TEXT,
+    *,
+    body_limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES,
+) -> dict[str, object]:
+    """The row of one message, JSON-ready. Raises Corrupt when a compressed body is damaged or
+    inflates to more than `body_limit_bytes`."""
+    body = message.decoded_body(body_limit_bytes)
+    properties = message.properties
+    return {
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "msg_id": message.msg_id,
+        "offset_msg_id": message.offset_message_id,
+        "keys": message.keys,
+        "tags": properties.get("TAGS"),
+        "born_timestamp": message.born_timestamp_ms,
+        "store_timestamp": message.store_timestamp_ms,
+        "body": _shown(body, body_form),
+        "body_length": len(body),
+        "properties": properties,
+        "stored_length": message.body_length,
+        "body_crc": message.body_crc,
+        "broker": broker,
+        "physical_offset": message.physical_offset,
+        "sys_flag": message.sys_flag,
+        "flag": message.flag,
+        "reconsume_times": message.reconsume_times,
+        "born_host": message.born_host,
+        "store_host": message.store_host,
+    }
+
+
+def _shown(body: bytes | memoryview, form: BodyForm) -> str | None:
+    match form:
+        case BodyForm.TEXT:
+            return str(body, "utf-8", "replace")
+        case BodyForm.BASE64:
+            return base64.b64encode(body).decode("ascii")
+        case BodyForm.SHA256:
+            return hashlib.sha256(body).hexdigest()
+        case BodyForm.NONE:
+            return None
