@@ -1,0 +1,1 @@
+"""Metadata stores: which topics, queues and segments a tier has (`docs/formats/metadata.md`)."""

@@ -1,0 +1,102 @@
+"""The file operations of the metadata store. Crash tests replace this object."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
+
+
+class AppendFile(Protocol):
+    """A file that only grows."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class FileOperations:
+    """All methods raise OSError as the system does."""
+
+    def size(self, path: Path) -> int | None:
+        """Bytes; None when the file is not there."""
+        try:
+            return path.stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def read(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+    def write_synced(self, path: Path, data: bytes) -> None:
+        """Make or empty the file, write, and put the bytes on stable storage."""
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            _write_all(fd, data)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def open_append(self, path: Path, *, empty: bool) -> AppendFile:
+        """Make the file if it is not there; `empty` drops what it holds."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if empty else 0)
+        return _Appender(os.open(path, flags, 0o644))
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.replace(target)
+
+    def link(self, source: Path, target: Path) -> bool:
+        """A second name for a file; False where the file system has none."""
+        try:
+            target.hardlink_to(source)
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                return False
+            raise
+        return True
+
+    def unlink(self, path: Path) -> None:
+        """Idempotent."""
+        path.unlink(missing_ok=True)
+
+    def make_directory(self, path: Path) -> None:
+        """With its parents, durably. Idempotent."""
+        missing = []
+        while not path.is_dir():
+            missing.append(path)
+            path = path.parent
+        for directory in reversed(missing):
+            directory.mkdir(exist_ok=True)
+            self.sync_directory(directory.parent)
+
+    def sync_directory(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+class _Appender:
+    def __init__(self, fd: int) -> None:
+        self._fd: int | None = fd
+
+    def write(self, data: bytes) -> None:
+        assert self._fd is not None
+        _write_all(self._fd, data)
+
+    def close(self) -> None:
+        if self._fd is not None:
+            with suppress(OSError):
+                os.close(self._fd)
+            self._fd = None
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]

@@ -1,0 +1,220 @@
+"""The journal beside the metadata JSON: sizes and times that are newer than the snapshot.
+
+JSON lines. The first names the format version and the SHA-256 of the snapshot that it extends; a
+journal of another snapshot says nothing. Each further line holds one entry's present values and
+their CRC-32; the last line may be torn. Format: `docs/formats/metadata.md`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tieredstore.contracts.metadata_store import FileSegmentMetadata, QueueMetadata
+from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.errors import Corrupt, Invalid, Unavailable
+from tieredstore.message.crc import crc32
+from tieredstore.metadata.file_operations import AppendFile, FileOperations
+from tieredstore.metadata.tables import Tables
+
+FORMAT_VERSION = 1
+
+_LOG = logging.getLogger(__name__)
+_INT64 = range(-(2**63), 2**63)
+
+
+def segment_line(segment: FileSegmentMetadata) -> bytes:
+    """Size, status and times of a segment."""
+    return _line(
+        "segment",
+        [
+            segment.path,
+            int(segment.type),
+            segment.base_offset,
+            segment.status,
+            segment.size,
+            segment.begin_timestamp_ms,
+            segment.end_timestamp_ms,
+            segment.seal_timestamp_ms,
+        ],
+    )
+
+
+def queue_line(queue: QueueMetadata) -> bytes:
+    """Offsets and update time of a queue."""
+    return _line(
+        "queue",
+        [
+            queue.topic,
+            queue.queue_id,
+            queue.min_offset,
+            queue.max_offset,
+            queue.update_timestamp_ms,
+        ],
+    )
+
+
+def _line(kind: str, values: list[object]) -> bytes:
+    encoded = orjson.dumps(values)
+    return b'{"%s":%s,"crc":%d}\n' % (kind.encode(), encoded, crc32(encoded))
+
+
+class Journal:
+    """One journal file. Not thread-safe."""
+
+    def __init__(self, path: Path, operations: FileOperations) -> None:
+        self._path = path
+        self._operations = operations
+        self._file: AppendFile | None = None
+        self.size_bytes = 0
+
+    def replay(self, tables: Tables, digest: str, limit_bytes: int, *, read_only: bool) -> bool:
+        """Apply what extends the snapshot `digest`; whether the file can be appended to.
+
+        A journal of another snapshot, or with a bad line, is set aside as `.ignored`. Raises
+        Invalid for a newer format version, Corrupt when the snapshot that it extends is lost,
+        Unavailable when it cannot be read.
+        """
+        self.size_bytes = 0
+        data = self._read(limit_bytes)
+        if data is None:
+            return False
+        lines = data.split(b"\n")
+        torn = lines.pop()  # empty when the last line is whole
+        header = _header(lines[0]) if lines else None
+        if header is not None:
+            version = header["format"]
+            if version > FORMAT_VERSION and not read_only:
+                raise Invalid(
+                    f"{self._path}: format version {version}, this program writes "
+                    f"{FORMAT_VERSION}: a newer program wrote it",
+                    path=str(self._path),
+                )
+            if not digest and header["snapshot"]:
+                raise Corrupt(
+                    f"{self._path} extends a metadata file that is not there: put back "
+                    f"{self._path.stem} or its .bak, rebuild the metadata from the tier, or "
+                    "remove the journal to begin an empty tier",
+                    path=str(self._path),
+                )
+        if header != {"format": FORMAT_VERSION, "snapshot": digest}:
+            self._ignore("it does not extend the metadata file", read_only)
+            return False
+        for number, line in enumerate(lines[1:], 2):
+            if not _apply(line, tables):
+                self._ignore(f"line {number} is damaged", read_only)
+                return False
+        self.size_bytes = len(data)
+        return not torn
+
+    def start(self, digest: str) -> None:
+        """An empty journal of a snapshot. Raises OSError."""
+        self.close()
+        header = orjson.dumps({"format": FORMAT_VERSION, "snapshot": digest}) + b"\n"
+        self._file = self._operations.open_append(self._path, empty=True)
+        self._file.write(header)
+        self.size_bytes = len(header)
+
+    def append(self, line: bytes) -> None:
+        """Raises OSError; the last line may be torn then."""
+        if self._file is None:
+            self._file = self._operations.open_append(self._path, empty=False)
+        self._file.write(line)
+        self.size_bytes += len(line)
+
+    def close(self) -> None:
+        """Idempotent; `append` opens it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _read(self, limit_bytes: int) -> bytes | None:
+        try:
+            size = self._operations.size(self._path)
+            if size is None:
+                return None
+            if size > limit_bytes:
+                raise Corrupt(
+                    f"{self._path}: {size} bytes, more than the limit of {limit_bytes}",
+                    path=str(self._path),
+                )
+            return self._operations.read(self._path)
+        except OSError as error:
+            raise Unavailable(
+                f"cannot read {self._path}: {error.strerror or error}", path=str(self._path)
+            ) from error
+
+    def _ignore(self, reason: str, read_only: bool) -> None:
+        _LOG.warning("%s is ignored from there on: %s", self._path, reason)
+        if not read_only:
+            with suppress(OSError):  # it is ignored by its content wherever it is
+                self._operations.rename(
+                    self._path, self._path.with_name(f"{self._path.name}.ignored")
+                )
+
+
+def _header(line: bytes) -> dict[str, Any] | None:
+    header = _parse(line)
+    if not isinstance(header, dict) or not isinstance(header.get("snapshot"), str):
+        return None
+    return header if type(header.get("format")) is int else None
+
+
+def _parse(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _apply(line: bytes, tables: Tables) -> bool:
+    """Whether the line is whole; an entry that is not in the tables has no effect."""
+    entry = _parse(line)
+    if not isinstance(entry, dict) or len(entry) != 2:
+        return False
+    kind, values = next(iter(entry.items()))
+    if not isinstance(values, list) or crc32(orjson.dumps(values)) != entry.get("crc"):
+        return False
+    try:
+        if kind == "segment":
+            _apply_segment(values, tables)
+        elif kind == "queue":
+            _apply_queue(values, tables)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def _integers(values: list[Any], count: int) -> Iterator[int]:
+    if len(values) != count or not all(type(value) is int and value in _INT64 for value in values):
+        raise ValueError("not the integers of an entry")
+    return iter(values)
+
+
+def _apply_segment(values: list[Any], tables: Tables) -> None:
+    path = values[0] if values else None
+    kind, base, status, size, begin, end, seal = _integers(values[1:], 7)
+    row = tables.segment(SegmentId(str(path), FileSegmentType(kind), base))
+    if row is None:
+        return
+    segment = row.value.copy()
+    segment.status, segment.size = status, size
+    segment.begin_timestamp_ms, segment.end_timestamp_ms = begin, end
+    segment.seal_timestamp_ms = seal
+    row.value = segment
+
+
+def _apply_queue(values: list[Any], tables: Tables) -> None:
+    topic = values[0] if values else None
+    queue_id, minimum, maximum, updated = _integers(values[1:], 4)
+    row = tables.queues.get(str(topic), {}).get(queue_id)
+    if row is None:
+        return
+    row.value = QueueMetadata(
+        row.value.topic, queue_id, row.value.broker_name, minimum, maximum, updated
+    )

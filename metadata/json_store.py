@@ -1,0 +1,388 @@
+"""JsonMetadataStore: Java's `tieredStoreMetadata.json`, with a journal of sizes and times."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.contracts.metadata_store import (
+    FileSegmentMetadata,
+    QueueMetadata,
+    TopicMetadata,
+)
+from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.errors import Busy, Invalid, Unavailable
+from tieredstore.metadata.file_operations import FileOperations
+from tieredstore.metadata.journal import Journal, queue_line, segment_line
+from tieredstore.metadata.json_format import Limits
+from tieredstore.metadata.snapshot_files import SnapshotFiles
+from tieredstore.metadata.tables import Row, Tables
+
+if TYPE_CHECKING:
+    from tieredstore.config import StoreConfig
+
+_LOG = logging.getLogger(__name__)
+_JOURNAL_READ_FACTOR = 4
+"""A journal is compacted at its limit; one that is this much larger was not written by us."""
+
+
+class JsonMetadataStore:
+    """Metadata in one JSON file that Java brokers read and write, format
+    `docs/formats/metadata.md`.
+
+    `load` comes first. Changes of structure replace the file (several threads, or all of one
+    `batch()`, share a write); changes of sizes and times go to the journal. When a call raises
+    Unavailable, its change is in memory and the next change or `flush` writes it.
+
+    read_only: never changes anything on disk; changing methods raise Invalid.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        broker_name: str,
+        clock: Clock = SYSTEM_CLOCK,
+        *,
+        read_only: bool = False,
+        limits: Limits | None = None,
+        operations: FileOperations | None = None,
+    ) -> None:
+        self._path = Path(path).absolute()
+        self._broker_name = broker_name
+        self._clock = clock
+        self._read_only = read_only
+        self._limits = limits or Limits()
+        operations = operations or FileOperations()
+        self._files = SnapshotFiles(self._path, operations, self._limits, clock)
+        self._journal = Journal(self._path.with_name(f"{self._path.name}.journal"), operations)
+        self._tables = Tables()
+        self._lock = threading.RLock()  # tables, versions, journal
+        self._file_lock = threading.Lock()  # one snapshot at a time; taken before _lock
+        self._batch = threading.local()
+        self._version = 0
+        self._structure_version = 0  # the last change that must be in the main file
+        self._stored_version = 0  # what the main file holds
+        self._loaded = False
+        self._journal_usable = False
+        self._compaction_due = False
+        self._carried: list[bytes] | None = None  # journal lines while a snapshot is written
+
+    @classmethod
+    def from_config(cls, config: StoreConfig, clock: Clock) -> JsonMetadataStore:
+        """The store of `storePathRootDir` and `brokerName`."""
+        root = Path(config.store_path_root_dir)
+        return cls(root / "config" / "tieredStoreMetadata.json", config.broker_name, clock)
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    def load(self) -> None:
+        with self._file_lock, self._lock:
+            self._journal.close()
+            snapshot = self._files.load(read_only=self._read_only)
+            self._tables = snapshot.tables
+            self._journal_usable = self._journal.replay(
+                self._tables,
+                snapshot.digest,
+                self._limits.max_journal_bytes * _JOURNAL_READ_FACTOR,
+                read_only=self._read_only,
+            )
+            self._loaded = True
+            self._compaction_due = False
+            self._version += 1
+            self._structure_version = self._stored_version = self._version
+            if self._journal.size_bytes:
+                self._version += 1  # `flush` brings it to the main file
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """One write for the changes of the block. Not a transaction: what was changed before an
+        exception stays changed."""
+        self._batch.depth = self._depth() + 1
+        try:
+            yield
+        except Exception:
+            self._batch.depth -= 1
+            self._settle()
+            raise
+        except BaseException:
+            self._batch.depth -= 1
+            raise
+        self._batch.depth -= 1
+        self._settle()
+
+    def topics(self) -> list[TopicMetadata]:
+        with self._lock:
+            return [replace(row.value) for row in self._tables.topics.values()]
+
+    def topic(self, topic: str) -> TopicMetadata | None:
+        with self._lock:
+            row = self._tables.topics.get(topic)
+            return replace(row.value) if row is not None else None
+
+    def add_topic(self, topic: str, reserve_time_hours: int = -1) -> TopicMetadata:
+        self._check_text(topic, "topic")
+        with self._changing():
+            row = self._tables.topics.get(topic)
+            if row is None:
+                self._tables.topic_serial += 1
+                row = Row(
+                    TopicMetadata(
+                        self._tables.topic_serial,
+                        topic,
+                        reserve_time_hours=reserve_time_hours,
+                        update_timestamp_ms=self._clock.now_ms(),
+                    )
+                )
+                self._tables.topics[topic] = row
+                self._changed()
+            result = replace(row.value)
+        self._settle()
+        return result
+
+    def update_topic(self, topic: TopicMetadata) -> None:
+        """The stored entry gets these values and the present time."""
+        with self._changing():
+            row = self._tables.topics.get(topic.topic)
+            if row is None:
+                return
+            row.value = replace(topic, update_timestamp_ms=self._clock.now_ms())
+            self._changed()
+        self._settle()
+
+    def delete_topic(self, topic: str) -> None:
+        with self._changing():
+            found = self._tables.topics.pop(topic, None) is not None
+            found |= self._tables.queues.pop(topic, None) is not None
+            if found:
+                self._changed()
+        self._settle()
+
+    def queues(self, topic: str) -> list[QueueMetadata]:
+        with self._lock:
+            return [replace(row.value) for row in self._tables.queues.get(topic, {}).values()]
+
+    def queue(self, topic: str, queue_id: int) -> QueueMetadata | None:
+        with self._lock:
+            row = self._tables.queues.get(topic, {}).get(queue_id)
+            return replace(row.value) if row is not None else None
+
+    def add_queue(self, topic: str, queue_id: int) -> QueueMetadata:
+        self._check_text(topic, "topic")
+        if not 0 <= queue_id < 2**31:
+            raise Invalid(f"topic {topic!r}: queue id {queue_id} is not from 0 to 2^31-1")
+        with self._changing():
+            row = self._tables.queues.get(topic, {}).get(queue_id)
+            if row is None:
+                row = Row(
+                    QueueMetadata(
+                        topic,
+                        queue_id,
+                        self._broker_name,
+                        update_timestamp_ms=self._clock.now_ms(),
+                    )
+                )
+                self._tables.queues.setdefault(topic, {})[queue_id] = row
+                self._changed()
+            result = replace(row.value)
+        self._settle()
+        return result
+
+    def update_queue(self, queue: QueueMetadata) -> None:
+        """The stored entry gets these values and the present time; no-op for an unknown queue."""
+        with self._changing():
+            row = self._tables.queues.get(queue.topic, {}).get(queue.queue_id)
+            if row is None:
+                return
+            row.value = replace(queue, update_timestamp_ms=self._clock.now_ms())
+            self._changed_values(queue_line(row.value))
+        self._settle()
+
+    def delete_queue(self, topic: str, queue_id: int) -> None:
+        with self._changing():
+            if self._tables.queues.get(topic, {}).pop(queue_id, None) is not None:
+                self._changed()
+        self._settle()
+
+    def segments(
+        self, path: str | None = None, type: FileSegmentType | None = None
+    ) -> Iterator[FileSegmentMetadata]:
+        with self._lock:
+            return iter(
+                [
+                    rows[base].value.copy()
+                    for kind, table in self._tables.segments.items()
+                    if type is None or kind is type
+                    for rows in (table.values() if path is None else (table.get(path, {}),))
+                    for base in sorted(rows)
+                ]
+            )
+
+    def segment(self, id: SegmentId) -> FileSegmentMetadata | None:
+        with self._lock:
+            row = self._tables.segment(id)
+            return row.value.copy() if row is not None else None
+
+    def put_segment(self, segment: FileSegmentMetadata) -> None:
+        """Raises Busy when the file would hold more segments than it may be read with."""
+        _check_numbers(segment)
+        with self._changing():
+            row = self._tables.segment(segment.id)
+            if row is None:
+                self._add_segment(segment)
+            else:
+                self._refresh_segment(row, segment)
+        self._settle()
+
+    def delete_segment(self, id: SegmentId) -> None:
+        with self._changing():
+            if self._tables.remove_segment(id):
+                self._changed()
+        self._settle()
+
+    def flush(self) -> None:
+        if self._read_only:
+            return
+        with self._lock:
+            version = self._version
+        if version > self._stored_version:
+            self._store(version)
+
+    def close(self) -> None:
+        self.flush()
+        with self._lock:
+            self._journal.close()
+
+    def destroy(self) -> None:
+        with self._changing():
+            # Java writes 0 here, so its next topic gets id 1; so does ours
+            self._tables = Tables(topic_serial=0)
+            self._changed()
+        self._settle()
+
+    def _add_segment(self, segment: FileSegmentMetadata) -> None:
+        self._check_text(segment.path, "segment path")
+        if self._tables.segment_count >= self._limits.max_segments:
+            raise Busy(
+                f"{self._path}: {self._limits.max_segments} segments, no more are possible",
+                path=str(self._path),
+            )
+        stored = segment.copy()
+        stored.create_timestamp_ms = stored.create_timestamp_ms or self._clock.now_ms()
+        self._tables.add_segment(stored)
+        self._changed()
+
+    def _refresh_segment(self, row: Row[FileSegmentMetadata], segment: FileSegmentMetadata) -> None:
+        stored = replace(segment, create_timestamp_ms=row.value.create_timestamp_ms)
+        if stored == row.value:
+            return
+        status_changed = stored.status != row.value.status
+        row.value = stored
+        if status_changed:
+            self._changed()
+        else:
+            self._changed_values(segment_line(stored))
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        if self._read_only:
+            raise Invalid(f"{self._path} was opened read-only", path=str(self._path))
+        if not self._loaded:
+            # writing now would replace what is there by next to nothing
+            raise Invalid(f"{self._path}: load() must come before changes", path=str(self._path))
+        with self._lock:
+            yield
+
+    def _changed(self) -> None:
+        """A change that must be in the main file before its call returns."""
+        self._version += 1
+        self._structure_version = self._version
+
+    def _changed_values(self, line: bytes) -> None:
+        """A change that may follow later: it goes to the journal."""
+        self._version += 1
+        if self._carried is not None:
+            self._carried.append(line)
+            return
+        if self._journal_usable:
+            try:
+                self._journal.append(line)
+            except OSError as error:
+                _LOG.warning("%s: cannot append to the journal: %s", self._path, error)
+                self._journal_usable = False
+        if not self._journal_usable or self._journal.size_bytes > self._limits.max_journal_bytes:
+            self._compaction_due = True
+
+    def _depth(self) -> int:
+        return getattr(self._batch, "depth", 0)
+
+    def _settle(self) -> None:
+        """Outside a batch: write what must be on disk before the call returns."""
+        if self._depth():
+            return
+        with self._lock:
+            wanted, due = self._structure_version, self._compaction_due
+            latest = self._version
+        if wanted > self._stored_version:
+            self._store(wanted)
+        elif due:
+            try:
+                self._store(latest)
+            except Unavailable as error:  # sizes and times may follow later
+                _LOG.warning("%s: the journal cannot be compacted yet: %s", self._path, error)
+
+    def _store(self, wanted: int) -> None:
+        """Write the main file unless another thread has, up to version `wanted`."""
+        with self._file_lock:
+            if self._stored_version >= wanted:
+                return
+            with self._lock:
+                data = self._tables.encode()
+                version = self._version
+                self._carried = []
+            digest = None
+            try:
+                digest = self._files.replace(data)
+            finally:
+                with self._lock:
+                    carried, self._carried = self._carried or [], None
+                    self._journal_usable = False
+                    if digest is not None:
+                        self._stored_version = version
+                        self._compaction_due = False
+                        self._start_journal(digest, carried)
+
+    def _start_journal(self, digest: str, lines: list[bytes]) -> None:
+        try:
+            self._journal.start(digest)
+            for line in lines:
+                self._journal.append(line)
+        except OSError as error:
+            _LOG.warning("%s: cannot start the journal: %s", self._path, error)
+            return
+        self._journal_usable = True
+
+    def _check_text(self, text: str, what: str) -> None:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise Invalid(f"{what} {text!r} is not valid Unicode text") from None
+        if not text:
+            raise Invalid(f"{what} is empty")
+
+
+def _check_numbers(segment: FileSegmentMetadata) -> None:
+    """Raise Invalid for what the file could not be read back with."""
+    if segment.base_offset < 0 or segment.size < 0:
+        raise Invalid(
+            f"segment {segment.id}: base offset and size {segment.size} must not be negative",
+            path=segment.path,
+            offset=segment.base_offset,
+        )

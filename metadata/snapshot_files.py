@@ -1,0 +1,142 @@
+"""The metadata JSON on disk: the main file, its `.bak`, and how one replaces the other.
+
+At every moment at least one of the two is whole, whatever was written to the disk in which order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from pathlib import Path
+from typing import NamedTuple
+
+from tieredstore.clock import Clock
+from tieredstore.errors import Corrupt, Unavailable
+from tieredstore.metadata.file_operations import FileOperations
+from tieredstore.metadata.json_format import Limits, parse
+from tieredstore.metadata.tables import Tables
+
+_LOG = logging.getLogger(__name__)
+
+
+class Snapshot(NamedTuple):
+    """What was loaded. digest: SHA-256 of the file's bytes in hex, "" when there was no file."""
+
+    tables: Tables
+    digest: str
+
+
+class SnapshotFiles:
+    """Loads and replaces the metadata file. Not thread-safe."""
+
+    def __init__(
+        self, path: Path, operations: FileOperations, limits: Limits, clock: Clock
+    ) -> None:
+        self._main = path
+        self._backup = path.with_name(f"{path.name}.bak")
+        self._operations = operations
+        self._limits = limits
+        self._clock = clock
+        self._main_is_good = False
+
+    def load(self, *, read_only: bool = False) -> Snapshot:
+        """The main file; `.bak` when it is missing, empty or bad; empty tables when neither is
+        there. A bad main file is renamed to `.corrupt-<ms>` once `.bak` proved good.
+
+        Raises Corrupt when there is no good file, Unavailable when one cannot be read.
+        """
+        self._main_is_good = False
+        try:
+            snapshot = self._load(self._main)
+        except Corrupt as error:
+            return self._load_backup(error, read_only)
+        if snapshot is None:
+            return self._load_backup(None, read_only)
+        self._main_is_good = True
+        return snapshot
+
+    def replace(self, data: bytes) -> str:
+        """Make `data` the main file, durably; the former one becomes `.bak`. Returns its SHA-256.
+
+        Raises Unavailable; then the main file is the former or the new one.
+        """
+        temporary = self._main.with_name(f"{self._main.name}.tmp")
+        try:
+            self._operations.make_directory(self._main.parent)
+            self._operations.write_synced(temporary, data)
+            if self._main_is_good:
+                self._back_up()
+            self._operations.rename(temporary, self._main)
+            self._main_is_good = True
+            self._operations.sync_directory(self._main.parent)
+        except OSError as error:
+            raise Unavailable(
+                f"cannot replace {self._main}: {error.strerror or error}", path=str(self._main)
+            ) from error
+        return hashlib.sha256(data).hexdigest()
+
+    def _back_up(self) -> None:
+        """Another name for the main file, so that no moment is without it."""
+        temporary = self._backup.with_name(f"{self._backup.name}.tmp")
+        self._operations.unlink(temporary)
+        if not self._operations.link(self._main, temporary):
+            self._operations.write_synced(temporary, self._operations.read(self._main))
+        self._operations.rename(temporary, self._backup)
+
+    def _load(self, path: Path) -> Snapshot | None:
+        try:
+            size = self._operations.size(path)
+            if not size:
+                return None
+            if size > self._limits.max_file_bytes:
+                raise Corrupt(
+                    f"{path}: {size} bytes, more than the limit of {self._limits.max_file_bytes}",
+                    path=str(path),
+                )
+            data = self._operations.read(path)
+        except OSError as error:
+            raise Unavailable(
+                f"cannot read {path}: {error.strerror or error}", path=str(path)
+            ) from error
+        return Snapshot(parse(data, str(path), self._limits), hashlib.sha256(data).hexdigest())
+
+    def _load_backup(self, main_error: Corrupt | None, read_only: bool) -> Snapshot:
+        advice = (
+            "nothing was changed; put a good copy in place, or rebuild the metadata from the tier"
+        )
+        try:
+            snapshot = self._load(self._backup)
+        except Corrupt as error:
+            first = f"{main_error}" if main_error else f"{self._main} is missing or empty"
+            raise Corrupt(f"{first}; {error}; {advice}", path=str(self._main)) from error
+        if snapshot is None:
+            if main_error is not None:
+                raise Corrupt(
+                    f"{main_error}; {self._backup} is missing or empty; {advice}",
+                    path=str(self._main),
+                )
+            return Snapshot(Tables(), "")
+        if main_error is None:
+            _LOG.warning("%s is missing or empty: %s is used", self._main, self._backup)
+        else:
+            kept = None if read_only else self._set_aside()
+            _LOG.warning(
+                "%s; %s is used, the bad file is kept as %s", main_error, self._backup, kept
+            )
+        return snapshot
+
+    def _set_aside(self) -> Path:
+        now_ms = self._clock.now_ms()
+        kept = self._main.with_name(f"{self._main.name}.corrupt-{now_ms}")
+        try:
+            while self._operations.size(kept) is not None:
+                now_ms += 1
+                kept = self._main.with_name(f"{self._main.name}.corrupt-{now_ms}")
+            self._operations.rename(self._main, kept)
+            self._operations.sync_directory(kept.parent)
+        except OSError as error:
+            raise Unavailable(
+                f"cannot rename {self._main} to {kept}: {error.strerror or error}",
+                path=str(self._main),
+            ) from error
+        return kept
