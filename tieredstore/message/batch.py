@@ -1,0 +1,134 @@
+"""Batches: several messages in one body (`docs/formats/record.md`).
+
+A plain batch becomes one record per message when it is stored. An inner batch stays one record (of
+a batch consume queue) with the same bytes as its body.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from tieredstore.errors import Corrupt, Invalid
+from tieredstore.message import sysflag
+from tieredstore.message.buffers import Buffer
+from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES
+from tieredstore.message.encoding import Message
+from tieredstore.message.properties import MAX_PROPERTIES_BYTES
+from tieredstore.message.record import StoredMessage
+
+_HEAD: Final = struct.Struct(">iiiii")
+_LENGTH: Final = struct.Struct(">h")
+_MIN_SIZE: Final = _HEAD.size + _LENGTH.size
+
+
+class BatchItem(NamedTuple):
+    """One message of a batch; properties are encoded as in a record."""
+
+    flag: int
+    body: Buffer
+    properties: bytes
+
+
+class InnerMessage(NamedTuple):
+    """One message of a stored inner batch."""
+
+    queue_offset: int
+    flag: int
+    body: Buffer
+    properties: bytes
+
+
+def encode_batch(items: Iterable[BatchItem]) -> bytes:
+    """The body of a batch. Raises Invalid for properties that are too long."""
+    parts: list[Buffer] = []
+    for flag, body, properties in items:
+        if len(properties) > MAX_PROPERTIES_BYTES:
+            raise Invalid(
+                f"properties in a batch: expected at most {MAX_PROPERTIES_BYTES} bytes, "
+                f"found {len(properties)}"
+            )
+        size = _MIN_SIZE + len(body) + len(properties)
+        try:
+            head = _HEAD.pack(size, 0, 0, flag, len(body))
+        except struct.error as error:
+            raise Invalid(f"message of {size} bytes in a batch: {error}") from error
+        parts += (head, body, _LENGTH.pack(len(properties)), properties)
+    return b"".join(parts)
+
+
+def decode_batch(body: Buffer) -> list[BatchItem]:
+    """The messages of a batch, in order; their bodies are views. Raises Corrupt, with the position
+    in the body, when sizes do not fit; magic and CRC are not looked at, as in Java."""
+    view = memoryview(body)
+    end = len(view)
+    items: list[BatchItem] = []
+    position = 0
+    while position < end:
+        if position + _MIN_SIZE > end:
+            raise _corrupt(position, "size", f"at least {_MIN_SIZE} bytes", end - position)
+        size, _, _, flag, body_length = _HEAD.unpack_from(view, position)
+        if not _MIN_SIZE <= size <= end - position:
+            raise _corrupt(position, "size", f"{_MIN_SIZE} to {end - position}", size)
+        most = size - _MIN_SIZE
+        if not 0 <= body_length <= most:
+            raise _corrupt(position, "body length", f"0 to {most}", body_length)
+        start = position + _HEAD.size
+        stop = start + body_length
+        length = _LENGTH.unpack_from(view, stop)[0]
+        if length != most - body_length:
+            raise _corrupt(position, "properties length", str(most - body_length), length)
+        properties = bytes(view[stop + _LENGTH.size : position + size])
+        items.append(BatchItem(flag, view[start:stop], properties))
+        position += size
+    return items
+
+
+def _corrupt(position: int, field: str, expected: str, found: int) -> Corrupt:
+    return Corrupt(
+        f"batch at {position}: {field}: expected {expected}, found {found}", offset=position
+    )
+
+
+def expand_batch(message: Message) -> list[Message]:
+    """The messages to put for a plain batch: those of its body, with everything else from the
+    batch. Raises Corrupt."""
+    return [
+        msgspec.structs.replace(message, body=item.body, flag=item.flag, properties=item.properties)
+        for item in decode_batch(message.body)
+    ]
+
+
+def inner_messages(
+    message: StoredMessage, limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES
+) -> list[InnerMessage]:
+    """The messages of a stored inner batch with their queue offsets.
+
+    Raises Invalid when the record is no inner batch, Corrupt when INNER_NUM or INNER_BASE does not
+    fit its body.
+    """
+    if not message.sys_flag & sysflag.INNER_BATCH:
+        raise Invalid(f"record at {message.position}: no inner batch", offset=message.position)
+    items = decode_batch(message.decoded_body(limit_bytes))
+    base = _number(message, "INNER_BASE")
+    count = _number(message, "INNER_NUM")
+    if count != len(items):
+        raise Corrupt(
+            f"inner batch at {message.position}: expected {count} messages (INNER_NUM), "
+            f"found {len(items)}",
+            offset=message.position,
+        )
+    return [InnerMessage(base + index, *item) for index, item in enumerate(items)]
+
+
+def _number(message: StoredMessage, name: str) -> int:
+    text = message.get_property(name)
+    if text is None or not text.isascii() or not text.isdigit() or len(text) > 19:
+        raise Corrupt(
+            f"inner batch at {message.position}: {name}: expected a number, found {text!r}",
+            offset=message.position,
+        )
+    return int(text)

@@ -1,0 +1,85 @@
+"""Hash chains of both index files: each item names the item that had its slot before.
+
+Item numbers begin at 1; 0 ends a chain. A slot holds the number of its newest item.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+
+
+class Links(NamedTuple):
+    """How a batch of items joins its chains.
+
+    previous: int32[n], of each item; slots and heads: the slots of the batch, each once, and the
+    item that each of them has to hold afterwards; new_slots: how many of them were empty.
+    """
+
+    previous: Int32s
+    slots: Int64s
+    heads: Int32s
+    new_slots: int
+
+
+def link_items(heads: npt.NDArray[Any], slot_ids: Int64s, first_number: int) -> Links:
+    """Chain items `first_number`, `first_number + 1`, … of the slots `slot_ids` (int64[n]).
+
+    heads: by slot, the newest item so far (a view of the file, left as it is: write items first,
+    then `heads[links.slots] = links.heads`, then the header). A head that no item before
+    `first_number` can be, as a crash may leave it, counts as empty.
+    """
+    count = len(slot_ids)
+    if count == 0:
+        empty = np.zeros(0, dtype=np.int32)
+        return Links(empty, np.zeros(0, dtype=np.int64), empty, 0)
+    slots, order = _by_slot(slot_ids)
+    ends_run = np.empty(count, dtype=np.bool_)
+    ends_run[-1] = True
+    np.not_equal(slots[1:], slots[:-1], out=ends_run[:-1])
+    starts_run = np.empty(count, dtype=np.bool_)
+    starts_run[0] = True
+    starts_run[1:] = ends_run[:-1]
+    numbers = order + first_number
+    ordered = np.empty(count, dtype=np.int64)
+    ordered[1:] = numbers[:-1]
+    used = slots[starts_run]
+    old = heads[used].astype(np.int64)
+    old[(old < 0) | (old >= first_number)] = 0
+    ordered[starts_run] = old
+    previous = np.empty(count, dtype=np.int32)
+    previous[order] = ordered
+    # One assignment per slot: numpy does not promise which of several would win.
+    last = numbers[ends_run].astype(np.int32)
+    return Links(previous, used, last, int(np.count_nonzero(old == 0)))
+
+
+def link_previous(heads: npt.NDArray[Any], slot_ids: Int64s, numbers: Int32s) -> Int32s:
+    """The previous item of each of the items `numbers` (ascending) of the slots `slot_ids`, when
+    `heads` are the newest items in front of them: int32[n]."""
+    previous = np.empty(len(slot_ids), dtype=np.int32)
+    if len(slot_ids):
+        slots, order = _by_slot(slot_ids)
+        ordered = np.empty(len(slot_ids), dtype=np.int32)
+        ordered[1:] = numbers[order[:-1]]
+        starts_run = np.empty(len(slot_ids), dtype=np.bool_)
+        starts_run[0] = True
+        np.not_equal(slots[1:], slots[:-1], out=starts_run[1:])
+        ordered[starts_run] = heads[slots[starts_run]]
+        previous[order] = ordered
+    return previous
+
+
+def _by_slot(slot_ids: Int64s) -> tuple[Int64s, Int64s]:
+    """Slots in ascending order and the rows that they come from, in their order within a slot."""
+    # Sorting slot and row in one number is several times faster than a stable argsort.
+    bits = len(slot_ids).bit_length()
+    keys = slot_ids << bits
+    keys |= np.arange(len(slot_ids), dtype=np.int64)
+    keys.sort()
+    return keys >> bits, keys & ((1 << bits) - 1)
