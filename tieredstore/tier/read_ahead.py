@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tieredstore.clock import Clock
     from tieredstore.contracts.dispatch_source import QueueKey
     from tieredstore.contracts.message_store import MessageFilter
+    from tieredstore.errors import TieredStoreError
     from tieredstore.message.record import StoredMessage
 
 MESSAGE_OVERHEAD_BYTES = 200
@@ -311,8 +312,8 @@ class ReadAheadCache:
 class Flight:
     """A fetch that is under way, planned to bring [start, end); who wants a part of it waits.
 
-    `landed` completes with the block, or with None when the fetch failed: errors are not shared,
-    those who waited fetch for themselves.
+    `landed` completes with the block, with the error that the backend gave, or with None when the
+    leader gave up without an answer: those who waited then fetch for themselves.
     """
 
     __slots__ = ("end", "landed", "leader_thread", "start")
@@ -321,7 +322,7 @@ class Flight:
         self.start = start
         self.end = end
         self.leader_thread = threading.get_ident()
-        self.landed: Future[Block | None] = Future()
+        self.landed: Future[Block | TieredStoreError | None] = Future()
 
 
 class SingleFlight:
@@ -342,11 +343,11 @@ class SingleFlight:
             flights.append(flight)
             return flight, True
 
-    def land(self, key: QueueKey, flight: Flight, block: Block | None) -> None:
+    def land(self, key: QueueKey, flight: Flight, landed: Block | TieredStoreError | None) -> None:
         """End a flight."""
         with self._lock:
             flights = self._flights[key]
             flights.remove(flight)
             if not flights:
                 del self._flights[key]
-        flight.landed.set_result(block)
+        flight.landed.set_result(landed)

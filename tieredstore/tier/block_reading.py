@@ -1,0 +1,231 @@
+"""Reads a block of messages from a queue in the tier: consume queue units, then what they name.
+
+One bad unit or record costs that message only: every message keeps the queue offset of its own
+unit, and what cannot be used is left out and counted (`docs/formats/consume-queue.md`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
+from tieredstore.message.buffers import unaligned
+from tieredstore.message.layout import CODA_SIZE, QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION
+from tieredstore.message.split import split_messages
+from tieredstore.tier.read_ahead import Block
+from tieredstore.tier.together import together
+
+if TYPE_CHECKING:
+    from tieredstore.message.record import StoredMessage
+    from tieredstore.tier.reading import Reading
+
+GAP_BYTES = 1 << 20
+"""Bytes between two messages that are read along rather than read around: an upload that was
+repeated after a crash leaves its first copy between them."""
+
+Longs = npt.NDArray[np.int64]
+
+
+class TieredQueue(Protocol):
+    """What reading asks of a `FlatMessageFile`."""
+
+    topic: str
+    queue_id: int
+
+    @property
+    def commit_log_min_offset(self) -> int: ...
+    @property
+    def commit_log_commit_offset(self) -> int: ...
+    def next_valid_offset(self, offset: int) -> int: ...
+    def read_units(self, offset: int, count: int) -> Reading[npt.NDArray[np.void]]: ...
+    def read_commit_log(self, offset: int, length: int) -> Reading[memoryview]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Units (rows) whose records lie close together in [start, end) of the commit log."""
+
+    rows: Longs
+    start: int
+    end: int
+
+
+class _Found(NamedTuple):
+    """Messages of some rows, the rows, and the bytes that they are views of."""
+
+    messages: list[StoredMessage]
+    rows: Longs
+    buffer_bytes: int
+
+
+def read_block(file: TieredQueue, start: int, count: int, limit_bytes: int) -> Reading[Block]:
+    """The messages with queue offsets from `start` on, at most `count` of them.
+
+    Ends before the message with which they would span more than `limit_bytes` of commit log, but
+    holds one at least. The block is empty where there is a hole; it then reaches to its end.
+    Raises Unavailable, and Corrupt when the bytes of a whole range are missing.
+    """
+    key = QueueKey(file.topic, file.queue_id)
+    units = yield from file.read_units(start, count)
+    if not len(units):
+        return _hole(file, key, start)
+    offsets = units["physical_offset"].astype(np.int64)
+    sizes = units["size"].astype(np.int64)
+    ends = offsets + sizes
+    if _in_order(file, offsets, sizes, ends):
+        count = max(int(np.searchsorted(ends, offsets[0] + limit_bytes, side="right")), 1)
+        runs = [_Run(np.arange(count), int(offsets[0]), int(ends[count - 1]))]
+    else:
+        runs, count = _runs(file, offsets, sizes, limit_bytes)
+    found = yield from _read_runs(file, key, start, units, runs)
+    return _block(file, key, start, start + count, found)
+
+
+def _hole(file: TieredQueue, key: QueueKey, start: int) -> Block:
+    end = file.next_valid_offset(start)
+    if end <= start:
+        raise Corrupt(
+            f"{key.topic}/{key.queue_id}: no consume queue unit at queue offset {start}, which the "
+            "queue should have",
+            topic=key.topic,
+            queue_id=key.queue_id,
+            offset=start,
+        )
+    return Block(file, key, start, end, [], [], [], 0)
+
+
+def _in_order(file: TieredQueue, offsets: Longs, sizes: Longs, ends: Longs) -> bool:
+    """Whether the records follow one another inside the commit log, as good ones do."""
+    return bool(
+        offsets[0] >= file.commit_log_min_offset
+        and offsets.max() <= file.commit_log_commit_offset
+        and ends[-1] <= file.commit_log_commit_offset
+        and (sizes > 0).all()
+        and (offsets[1:] >= ends[:-1]).all()
+        and (offsets[1:] - ends[:-1] <= GAP_BYTES).all()
+    )
+
+
+def _runs(
+    file: TieredQueue, offsets: Longs, sizes: Longs, limit_bytes: int
+) -> tuple[list[_Run], int]:
+    """Runs of the units that lead into the commit log, and how many units they and the unusable
+    ones between them are."""
+    low, high = file.commit_log_min_offset, file.commit_log_commit_offset
+    usable = (offsets >= low) & (sizes > 0) & (sizes <= high - offsets)
+    runs: list[_Run] = []
+    rows: list[int] = []
+    start = end = total = 0
+    for row, (offset, size, is_usable) in enumerate(
+        zip(offsets.tolist(), sizes.tolist(), usable.tolist(), strict=True)
+    ):
+        if not is_usable:
+            continue
+        joins = bool(rows) and end <= offset <= end + GAP_BYTES
+        total += offset + size - end if joins else size
+        if total > limit_bytes and (runs or rows):
+            return [*runs, *_run(rows, start, end)], row
+        if not joins:
+            runs += _run(rows, start, end)
+            rows, start = [], offset
+        rows.append(row)
+        end = offset + size
+    return [*runs, *_run(rows, start, end)], len(offsets)
+
+
+def _run(rows: list[int], start: int, end: int) -> list[_Run]:
+    return [_Run(np.array(rows, dtype=np.int64), start, end)] if rows else []
+
+
+def _read_runs(
+    file: TieredQueue, key: QueueKey, start: int, units: npt.NDArray[np.void], runs: Sequence[_Run]
+) -> Reading[list[_Found]]:
+    outcomes = yield from together([_read_run(file, key, start, units, run) for run in runs])
+    found: list[_Found] = []
+    for outcome in outcomes:
+        if isinstance(outcome, TieredStoreError):
+            # The only run there is, or a backend that is away: there is no neighbour to save.
+            if len(runs) == 1 or isinstance(outcome, Unavailable):
+                raise outcome
+        else:
+            found.append(outcome)
+    return found
+
+
+def _read_run(
+    file: TieredQueue, key: QueueKey, start: int, units: npt.NDArray[np.void], run: _Run
+) -> Reading[_Found]:
+    length = run.end - run.start
+    buffer = yield from file.read_commit_log(run.start, length)
+    if len(buffer) < length:
+        raise Corrupt(
+            f"{key.topic}/{key.queue_id}: commit log at {run.start}: expected {length} bytes, "
+            f"found {len(buffer)}",
+            topic=key.topic,
+            queue_id=key.queue_id,
+            offset=run.start,
+        )
+    chosen = units[run.rows]
+    split = split_messages(chosen, buffer, buffer_offset=run.start)
+    if split.units_seen < len(chosen):
+        # A unit that points at a coda: its record ends 16 bytes later than the unit says.
+        buffer = yield from file.read_commit_log(run.start, length + CODA_SIZE)
+        split = split_messages(chosen, buffer, buffer_offset=run.start)
+    rows = run.rows[split.indexes]
+    messages = split.messages
+    trusted = _is_own(key, start + rows, messages, buffer, chosen[split.indexes], run.start)
+    if not trusted.all():
+        messages = [m for m, ok in zip(messages, trusted.tolist(), strict=True) if ok]
+        rows = rows[trusted]
+    return _Found(messages, rows, len(buffer))
+
+
+def _is_own(
+    key: QueueKey,
+    queue_offsets: Longs,
+    messages: list[StoredMessage],
+    buffer: memoryview,
+    units: npt.NDArray[np.void],
+    buffer_offset: int,
+) -> npt.NDArray[np.bool_]:
+    """Whether each record says that it is the message of its unit: queue id and queue offset."""
+    positions = units["physical_offset"].astype(np.int64) - buffer_offset
+    if not len(messages):
+        return np.zeros(0, dtype=np.bool_)
+    own: npt.NDArray[np.bool_] = (
+        unaligned(buffer, ">i8")[positions + QUEUE_OFFSET_POSITION] == queue_offsets
+    ) & (unaligned(buffer, ">i4")[positions + QUEUE_ID_POSITION] == key.queue_id)
+    if own.all():
+        return own
+    return np.array(
+        [
+            message.queue_offset == offset and message.queue_id == key.queue_id
+            for message, offset in zip(messages, queue_offsets.tolist(), strict=True)
+        ],
+        dtype=np.bool_,
+    )
+
+
+def _block(file: TieredQueue, key: QueueKey, start: int, end: int, found: list[_Found]) -> Block:
+    messages: Sequence[StoredMessage]
+    if len(found) == 1:
+        messages, rows = found[0].messages, found[0].rows
+    else:
+        pairs = sorted(
+            (row, message)
+            for part in found
+            for row, message in zip(part.rows.tolist(), part.messages, strict=True)
+        )
+        messages = [message for _, message in pairs]
+        rows = np.array([row for row, _ in pairs], dtype=np.int64)
+    dense = len(messages) == end - start
+    offsets: Sequence[int] = range(start, end) if dense else (rows + start).tolist()
+    sizes = [message.size for message in messages]
+    buffer_bytes = sum(part.buffer_bytes for part in found)
+    return Block(file, key, start, end, messages, offsets, sizes, buffer_bytes)

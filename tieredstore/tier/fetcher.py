@@ -1,0 +1,473 @@
+"""MessageStoreFetcher: reads of what is in the tier, through the read-ahead cache."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Generator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.message_store import (
+    BoundaryType,
+    GetMessageResult,
+    GetMessageStatus,
+    MessageFilter,
+)
+from tieredstore.errors import Invalid, TieredStoreError
+from tieredstore.metrics import LATENCY_BUCKETS_MS
+from tieredstore.tier.block_reading import read_block
+from tieredstore.tier.memory_limit import usable_memory_bytes
+from tieredstore.tier.queries import query_message
+from tieredstore.tier.read_ahead import Block, Flight, ReadAheadCache, SingleFlight
+from tieredstore.tier.reading import Reading, run, run_async
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tieredstore.clock import Clock
+    from tieredstore.config import StoreConfig
+    from tieredstore.contracts.metadata_store import MetadataStore
+    from tieredstore.message.record import StoredMessage
+    from tieredstore.metrics import Metrics
+    from tieredstore.tier.flat.file_store import FlatFileStore
+    from tieredstore.tier.flat.message_file import FlatMessageFile
+    from tieredstore.tier.index.service import IndexStoreService
+    from tieredstore.tier.topic_filter import TopicFilter
+
+API_LATENCY = "rocketmq_tiered_store_api_latency"
+BAD_MESSAGES = "rocketmq_tiered_store_x_bad_messages_total"
+READ_ERRORS = "rocketmq_tiered_store_x_read_errors_total"
+POP_FETCH_COUNT = 32
+"""Messages fetched for a reader that asks for one at a time."""
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetch:
+    """A block that a get needs: up to `count` messages of `file` from `start` on; `keep` puts it
+    in the cache."""
+
+    file: FlatMessageFile
+    key: QueueKey
+    start: int
+    count: int
+    keep: bool
+
+
+_Getting: TypeAlias = Generator[_Fetch, "Block | None", GetMessageResult]
+
+
+class MessageStoreFetcher:
+    """Gets, time searches and key queries over the tier alone. Thread-safe.
+
+    Each read exists once, as a generator; the blocking calls and the coroutines drive the same
+    one. `index` may be None where nobody asks by key. `executor` runs what coroutines would block
+    on (None: the event loop's own).
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        flat_files: FlatFileStore,
+        index: IndexStoreService | None,
+        metadata: MetadataStore,
+        topic_filter: TopicFilter,
+        clock: Clock,
+        metrics: Metrics,
+        executor: Executor | None = None,
+    ) -> None:
+        self._config = config
+        self._flat_files = flat_files
+        self._index = index
+        self._metadata = metadata
+        self._topic_filter = topic_filter
+        self._metrics = metrics
+        self._executor = executor
+        self._flights = SingleFlight()
+        limit_bytes = config.read_ahead_cache_size_bytes or int(
+            usable_memory_bytes() * config.read_ahead_cache_size_threshold_rate
+        )
+        self.cache = ReadAheadCache(limit_bytes, config.read_ahead_cache_expire_duration_ms, clock)
+
+    # Messages
+
+    def get_message(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        message_filter: MessageFilter | None = None,
+    ) -> GetMessageResult:
+        """Up to `max_count` messages from a queue offset on that the filter wants.
+
+        OFFSET_FOUND_NULL means that the backend failed: ask again. Raises Invalid for a count
+        below 1, nothing else.
+        """
+        key = QueueKey(topic, queue_id)
+        with self._timed("get_message", topic, group=group):
+            file = self._file_for_get(key, max_count)
+            if file is None:
+                return GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, offset)
+            try:
+                minimum = run(file.min_offset())
+            except TieredStoreError as error:
+                return self._failed_get(key, offset, error)
+            getting = self._get(file, key, minimum, offset, max_count, message_filter)
+            try:
+                fetch = next(getting)
+                while True:
+                    fetch = getting.send(self._fetch(fetch))
+            except StopIteration as stop:
+                return self._report(group, key, offset, stop.value)
+
+    async def get_message_async(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        message_filter: MessageFilter | None = None,
+    ) -> GetMessageResult:
+        """`get_message` without blocking the event loop."""
+        key = QueueKey(topic, queue_id)
+        with self._timed("get_message", topic, group=group):
+            file = self._file_for_get(key, max_count)
+            if file is None:
+                return GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, offset)
+            try:
+                minimum = await run_async(file.min_offset(), self._executor)
+            except TieredStoreError as error:
+                return self._failed_get(key, offset, error)
+            getting = self._get(file, key, minimum, offset, max_count, message_filter)
+            try:
+                fetch = next(getting)
+                while True:
+                    fetch = getting.send(await self._fetch_async(fetch))
+            except StopIteration as stop:
+                return self._report(group, key, offset, stop.value)
+
+    def _file_for_get(self, key: QueueKey, max_count: int) -> FlatMessageFile | None:
+        if max_count < 1:
+            raise Invalid(f"{key.topic}/{key.queue_id}: get of {max_count} messages")
+        return self._flat_files.get(key.topic, key.queue_id)
+
+    def _failed_get(self, key: QueueKey, offset: int, error: TieredStoreError) -> GetMessageResult:
+        self._failed(key, offset, error)
+        return GetMessageResult(GetMessageStatus.OFFSET_FOUND_NULL, offset)
+
+    def _get(
+        self,
+        file: FlatMessageFile,
+        key: QueueKey,
+        minimum: int,
+        offset: int,
+        max_count: int,
+        message_filter: MessageFilter | None,
+    ) -> _Getting:
+        maximum = file.consume_queue_commit_offset
+        refusal = _refuse(offset, minimum, maximum)
+        if refusal is not None:
+            status, following = refusal
+            return GetMessageResult(status, following, minimum, maximum)
+        block = self._cached(file, key, offset)
+        if block is None:
+            block = yield self._plan(file, key, offset, maximum, max_count)
+            if block is None:
+                return GetMessageResult(
+                    GetMessageStatus.OFFSET_FOUND_NULL, offset, minimum, maximum
+                )
+        return self._collect(block, offset, minimum, maximum, max_count, message_filter)
+
+    def _cached(self, file: FlatMessageFile, key: QueueKey, offset: int) -> Block | None:
+        if not self._config.read_ahead_cache_enable:
+            return None
+        return self.cache.find(key, offset, file)
+
+    def _plan(
+        self, file: FlatMessageFile, key: QueueKey, offset: int, maximum: int, max_count: int
+    ) -> _Fetch:
+        """What to fetch for a reader at `offset`: ahead of it, unless the cache cannot hold it."""
+        keep = self._config.read_ahead_cache_enable and not self.cache.is_busy()
+        threshold = self._config.read_ahead_message_count_threshold
+        if not keep:
+            count = min(max_count, threshold)
+        elif max_count == 1:
+            count = min(POP_FETCH_COUNT, threshold)
+        else:
+            count = threshold
+        count = min(count, maximum - offset)
+        if keep:
+            following = self.cache.next_start(key, offset)
+            if following is not None:
+                count = min(count, following - offset)
+        return _Fetch(file, key, offset, count, keep)
+
+    def _collect(
+        self,
+        block: Block,
+        offset: int,
+        minimum: int,
+        maximum: int,
+        max_count: int,
+        message_filter: MessageFilter | None,
+    ) -> GetMessageResult:
+        """Answer from a block and the cached ones behind it, within one window of offsets."""
+        window_end = offset + self._config.read_ahead_message_count_threshold
+        max_bytes = self._config.max_transfer_bytes_in_memory
+        messages: list[StoredMessage] = []
+        following = offset
+        size_bytes = 0
+        current: Block | None = block
+        while current is not None:
+            taken = current.take(
+                following, max_count - len(messages), max_bytes - size_bytes, message_filter
+            )
+            messages += taken.messages
+            following = taken.next_offset
+            size_bytes += taken.size_bytes
+            if following == current.end:
+                self.cache.read_to_end(current)
+            if (
+                len(messages) >= max_count
+                or size_bytes >= max_bytes
+                or not current.end <= following < min(maximum, window_end)
+            ):
+                break
+            current = self.cache.following(current)
+        status = GetMessageStatus.FOUND if messages else GetMessageStatus.NO_MATCHED_MESSAGE
+        return GetMessageResult(status, following, minimum, maximum, messages)
+
+    # Fetches: one at a time for an offset, whoever waits
+
+    def _fetch(self, fetch: _Fetch) -> Block | None:
+        while True:
+            flight, leads = self._join(fetch)
+            if flight is None:
+                return self._lead(fetch, None)
+            if leads:
+                return self._lead(fetch, flight)
+            if flight.leader_thread == threading.get_ident():
+                # The leader is a coroutine of this thread, which goes on only when we return.
+                return self._lead(fetch, None)
+            landed = flight.landed.result()
+            if isinstance(landed, TieredStoreError):
+                return None
+            if landed is not None and _serves(landed, fetch):
+                return landed
+
+    async def _fetch_async(self, fetch: _Fetch) -> Block | None:
+        while True:
+            flight, leads = self._join(fetch)
+            if flight is None or leads:
+                return await self._lead_async(fetch, flight)
+            # Shielded: a reader that gives up must not cancel the flight of the others.
+            landed = await asyncio.shield(asyncio.wrap_future(flight.landed))
+            if isinstance(landed, TieredStoreError):
+                return None
+            if landed is not None and _serves(landed, fetch):
+                return landed
+
+    def _join(self, fetch: _Fetch) -> tuple[Flight | None, bool]:
+        if not fetch.keep:
+            return None, True
+        return self._flights.join(fetch.key, fetch.start, fetch.start + fetch.count)
+
+    def _lead(self, fetch: _Fetch, flight: Flight | None) -> Block | None:
+        landed: Block | TieredStoreError | None = None
+        try:
+            landed = self._fetched(fetch, run(self._reading(fetch)))
+            return landed
+        except TieredStoreError as error:
+            landed = error
+            self._failed(fetch.key, fetch.start, error)
+            return None
+        finally:
+            self._land(fetch, flight, landed)
+
+    async def _lead_async(self, fetch: _Fetch, flight: Flight | None) -> Block | None:
+        landed: Block | TieredStoreError | None = None
+        try:
+            landed = self._fetched(fetch, await run_async(self._reading(fetch), self._executor))
+            return landed
+        except TieredStoreError as error:
+            landed = error
+            self._failed(fetch.key, fetch.start, error)
+            return None
+        finally:
+            self._land(fetch, flight, landed)
+
+    def _land(
+        self, fetch: _Fetch, flight: Flight | None, landed: Block | TieredStoreError | None
+    ) -> None:
+        if flight is not None:
+            self._flights.land(fetch.key, flight, landed)
+
+    def _reading(self, fetch: _Fetch) -> Reading[Block]:
+        limit_bytes = self._config.read_ahead_message_size_threshold_bytes
+        return read_block(fetch.file, fetch.start, fetch.count, limit_bytes)
+
+    def _fetched(self, fetch: _Fetch, block: Block) -> Block:
+        if fetch.keep:
+            self.cache.put(block)
+        bad_count = block.end - block.start - len(block.messages)
+        if bad_count:
+            topic, queue_id = fetch.key
+            self._metrics.count(BAD_MESSAGES, bad_count, topic=topic, queue_id=queue_id)
+            _log.warning(
+                "%s/%d: %d of the queue offsets %d to %d have no usable message in the tier",
+                topic,
+                queue_id,
+                bad_count,
+                block.start,
+                block.end - 1,
+            )
+        return block
+
+    def _failed(self, key: QueueKey, offset: int, error: TieredStoreError) -> None:
+        kind = type(error).__name__
+        self._metrics.count(READ_ERRORS, topic=key.topic, kind=kind)
+        _log.warning("%s/%d: read at %d failed: %s: %s", *key, offset, kind, error)
+
+    # Times
+
+    def offset_by_time(
+        self,
+        topic: str,
+        queue_id: int,
+        timestamp_ms: int,
+        boundary: BoundaryType = BoundaryType.LOWER,
+    ) -> int:
+        """LOWER: first offset at or after the time, else the end; UPPER: last one at or before it,
+        else the minimum. -1 for a queue that the tier does not have. Raises Unavailable, Corrupt.
+        """
+        with self._timed("get_offset_by_time", topic):
+            file = self._flat_files.get(topic, queue_id)
+            if file is None or not file.is_initialised:
+                return -1
+            return run(file.offset_by_time(timestamp_ms, boundary))
+
+    def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
+        """Store time of a message, epoch ms; -1 when it is not in the tier or cannot be read."""
+        with self._timed("get_time_by_offset", topic):
+            file = self._flat_files.get(topic, queue_id)
+            if file is None:
+                return -1
+            try:
+                if file.consume_queue_min_offset <= offset < file.consume_queue_commit_offset:
+                    return run(file.store_timestamp_at(offset))
+            except TieredStoreError as error:
+                self._failed(QueueKey(topic, queue_id), offset, error)
+            return -1
+
+    def earliest_time(self, topic: str, queue_id: int) -> int:
+        """Store time of the first message of a queue in the tier, epoch ms; -1 without one."""
+        with self._timed("get_earliest_message_time", topic):
+            file = self._flat_files.get(topic, queue_id)
+            if file is None:
+                return -1
+            try:
+                minimum = file.consume_queue_min_offset
+                if minimum < file.consume_queue_commit_offset:
+                    return run(file.store_timestamp_at(minimum))
+            except TieredStoreError as error:
+                self._failed(QueueKey(topic, queue_id), -1, error)
+                return file.min_store_timestamp_ms
+            return -1
+
+    # Keys
+
+    def query_message(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+    ) -> list[StoredMessage]:
+        """Messages of a topic with a key or UNIQ_KEY, store time within [begin, end], by queue and
+        offset. Each has the key: what only has its hash is left out. Raises Unavailable, Corrupt.
+        """
+        with self._timed("query_message", topic):
+            return run(self.query_reading(topic, key, max_count, begin_ms, end_ms))
+
+    async def query_message_async(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+    ) -> list[StoredMessage]:
+        """`query_message` without blocking the event loop."""
+        with self._timed("query_message", topic):
+            reading = self.query_reading(topic, key, max_count, begin_ms, end_ms)
+            return await run_async(reading, self._executor)
+
+    def query_reading(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+    ) -> Reading[list[StoredMessage]]:
+        """`query_message` for a caller that drives the reads itself."""
+        if self._index is None or self._topic_filter.is_filtered(topic):
+            return _nothing()
+        return query_message(
+            self._index, self._metadata, self._flat_files, topic, key, max_count, begin_ms, end_ms
+        )
+
+    # Metrics
+
+    @contextmanager
+    def _timed(self, operation: str, topic: str, **labels: object) -> Iterator[None]:
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            elapsed_ms = (time.perf_counter() - begin) * 1000
+            self._metrics.observe(
+                API_LATENCY,
+                elapsed_ms,
+                LATENCY_BUCKETS_MS,
+                operation=operation,
+                topic=topic,
+                **labels,
+            )
+
+    def _report(
+        self, group: str, key: QueueKey, offset: int, result: GetMessageResult
+    ) -> GetMessageResult:
+        if self._config.record_get_message_result:
+            _log.info(
+                "get: group %s, %s/%d at %d: %s, next %d, %d messages, [%d, %d)",
+                group,
+                key.topic,
+                key.queue_id,
+                offset,
+                result.status.name,
+                result.next_begin_offset,
+                len(result.messages),
+                result.min_offset,
+                result.max_offset,
+            )
+        return result
+
+
+def _refuse(offset: int, minimum: int, maximum: int) -> tuple[GetMessageStatus, int] | None:
+    """Status and next offset of a get outside [minimum, maximum); None inside."""
+    if maximum <= 0:
+        return GetMessageStatus.NO_MESSAGE_IN_QUEUE, offset
+    if offset < minimum:
+        return GetMessageStatus.OFFSET_TOO_SMALL, minimum
+    if offset == maximum:
+        return GetMessageStatus.OFFSET_OVERFLOW_ONE, maximum
+    if offset > maximum:
+        return GetMessageStatus.OFFSET_OVERFLOW_BADLY, maximum
+    return None
+
+
+def _serves(block: Block, fetch: _Fetch) -> bool:
+    return block.owner is fetch.file and block.start <= fetch.start < block.end
+
+
+def _nothing() -> Reading[list[StoredMessage]]:
+    yield from ()
+    return []
