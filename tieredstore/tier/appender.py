@@ -1,0 +1,286 @@
+"""SegmentAppender: how bytes get into one segment, whatever the provider.
+
+Appended buffers wait in memory until `commit` writes them. The commit position only moves over
+bytes that are surely in the segment and surely ours; equal size never proves it. After a write of
+unknown outcome, a rewritable provider gets the same bytes again at the same position (what a
+failed sync left in a cache proves nothing either); on any other the appender reads back and
+compares. Bytes are never sent to a position other than their own (`docs/differences.md`, D8).
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections import deque
+
+from tieredstore.contracts.segment import (
+    Buffer,
+    Capabilities,
+    FencedWrite,
+    FileSegment,
+    UnknownWrite,
+    Written,
+)
+from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
+
+_COMPARE_BYTES = 4 << 20
+
+
+class AppendResult(enum.Enum):
+    """RocketMQ's results of an append."""
+
+    SUCCESS = 0
+    FILE_CLOSED = 1
+    FILE_FULL = 2
+    BUFFER_FULL = 3
+
+
+class TailDiffers(Fenced):
+    """The segment holds bytes behind the commit position that are not the ones to be written."""
+
+
+class SegmentAppender:
+    """Append and commit state of one open segment. Positions are bytes from the segment's start.
+
+    `unsure` says that the backend may hold bytes behind `commit_position`: the next commit
+    looks before it writes. Appends come from one thread at a time (the flat file's lock);
+    `commit` may run beside them, and only once at a time.
+    """
+
+    __slots__ = (
+        "_capabilities",
+        "_closed",
+        "_commit_lock",
+        "_pending",
+        "_segment",
+        "_unsure",
+        "append_position",
+        "commit_position",
+        "max_pending_count",
+        "max_size_bytes",
+        "pending_count",
+        "write_size_bytes",
+    )
+
+    def __init__(
+        self,
+        segment: FileSegment,
+        capabilities: Capabilities,
+        *,
+        max_size_bytes: int,
+        commit_position: int = 0,
+        unsure: bool = False,
+        write_size_bytes: int = 4 << 20,
+        max_pending_count: int = 10_000,
+    ) -> None:
+        self._segment = segment
+        self._capabilities = capabilities
+        self._closed = False
+        self._commit_lock = threading.Lock()
+        self._pending: deque[tuple[memoryview, int]] = deque()
+        self._unsure = unsure
+        self.max_size_bytes = max_size_bytes
+        self.write_size_bytes = max(write_size_bytes, capabilities.preferred_batch_bytes)
+        self.max_pending_count = max_pending_count
+        self.pending_count = 0
+        self.append_position = commit_position
+        self.commit_position = commit_position
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes appended and not committed."""
+        return self.append_position - self.commit_position
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes that still fit; an empty segment takes one buffer of any size (D1)."""
+        return max(self.max_size_bytes - self.append_position, 0)
+
+    @property
+    def room_count(self) -> int:
+        """Messages (units, files) that may still be appended before a commit."""
+        return max(self.max_pending_count - self.pending_count, 0)
+
+    def append(self, buffer: Buffer, count: int = 1) -> AppendResult:
+        """Keep a buffer of `count` messages, by reference, for the next commit.
+
+        FILE_CLOSED, FILE_FULL and BUFFER_FULL are checked in this order and change nothing. A
+        buffer alone in its segment, or alone in memory, is taken whatever its size.
+        """
+        view = memoryview(buffer).cast("B")
+        if self._closed:
+            return AppendResult.FILE_CLOSED
+        end = self.append_position + view.nbytes
+        if end > self.max_size_bytes and self.append_position > 0:
+            return AppendResult.FILE_FULL
+        if self.pending_count and self.pending_count + count > self.max_pending_count:
+            return AppendResult.BUFFER_FULL
+        if view.nbytes:
+            self.pending_count += count
+            self._pending.append((view, count))
+            self.append_position = end
+        return AppendResult.SUCCESS
+
+    def commit(self) -> bool:
+        """Write what was appended before the call, in writes of at most `write_size_bytes` (a
+        larger single buffer is one write).
+
+        Returns True when all of it is committed, False when the appender is closed or another
+        thread is committing. Raises Unavailable (what could not be written stays pending, the
+        next call goes on), Fenced when another writer holds the position, Corrupt when committed
+        bytes are gone.
+        """
+        if self._closed:
+            return False
+        target = self.append_position
+        if target <= self.commit_position:
+            return True
+        if not self._commit_lock.acquire(blocking=False):
+            return False
+        try:
+            while self.commit_position < target:
+                self._write_some()
+        finally:
+            self._commit_lock.release()
+        return True
+
+    def rollback(self, commit_position: int | None = None) -> None:
+        """Forget what is not committed. With a `commit_position` below the present one, the
+        bytes behind it count as unsure."""
+        with self._commit_lock:
+            self._pending.clear()
+            self.pending_count = 0
+            if commit_position is not None and commit_position != self.commit_position:
+                if not 0 <= commit_position < self.commit_position:
+                    raise Invalid(
+                        f"{self._segment.id}: rollback to {commit_position}, beyond the commit "
+                        f"position {self.commit_position}"
+                    )
+                self.commit_position = commit_position
+                self._unsure = True
+            self.append_position = self.commit_position
+
+    def take_pending(self) -> list[tuple[memoryview, int]]:
+        """Hand over the buffers not committed, with their counts."""
+        pending = list(self._pending)
+        self.rollback()
+        return pending
+
+    def close(self) -> None:
+        """Refuse further appends and commits, and drop what is pending."""
+        self._closed = True
+        self._pending.clear()
+        self.pending_count = 0
+
+    def _write_some(self) -> None:
+        if self._unsure:
+            self._settle()
+        buffers, length = self._next_write()
+        if not buffers:
+            return
+        position = self.commit_position
+        try:
+            result = self._segment.write(position, buffers)
+        except BaseException:
+            # Unavailable wrote nothing, but an interrupt or a provider's bug may have.
+            self._unsure = True
+            raise
+        if isinstance(result, Written):
+            if result.size_bytes < position + length:
+                self._unsure = True
+                raise Corrupt(
+                    f"{self._segment.id}: after writing {length} bytes at {position} the backend "
+                    f"reports a size of {result.size_bytes}",
+                    offset=position,
+                    path=str(self._segment.id),
+                )
+            self._advance(length)
+        elif isinstance(result, FencedWrite):
+            # A reply may have been lost: then the bytes at our position are our own.
+            if not self._holds(buffers, length):
+                raise Fenced(
+                    f"{self._segment.id}: writer {result.writer or 'unknown'} holds position "
+                    f"{position} (size {result.size_bytes})",
+                    offset=position,
+                    path=str(self._segment.id),
+                )
+            self._advance(length)
+        else:
+            self._after_unknown(result, position + length)
+
+    def _after_unknown(self, result: UnknownWrite, end: int) -> None:
+        self._unsure = True
+        if not self._capabilities.rewritable:
+            self._settle()
+        if self.commit_position < end:
+            raise Unavailable(
+                f"{self._segment.id}: outcome of the write up to {end} is unknown "
+                f"({result.reason}); {self.commit_position} bytes are surely there",
+                offset=self.commit_position,
+                path=str(self._segment.id),
+            )
+
+    def _next_write(self) -> tuple[list[memoryview], int]:
+        buffers: list[memoryview] = []
+        length = 0
+        for view, _ in self._pending:
+            if buffers and length + view.nbytes > self.write_size_bytes:
+                break
+            buffers.append(view)
+            length += view.nbytes
+        return buffers, length
+
+    def _holds(self, buffers: list[memoryview], length: int) -> bool:
+        if self._segment.size() < self.commit_position + length:
+            return False
+        return self._same_bytes(buffers, length)
+
+    def _settle(self) -> None:
+        """Find out how much of the pending bytes the backend holds behind the commit position."""
+        size = self._segment.size()
+        extra = size - self.commit_position
+        if extra < 0:
+            raise Corrupt(
+                f"{self._segment.id}: {self.commit_position} bytes were committed, {size} are "
+                "left in the backend",
+                offset=size,
+                path=str(self._segment.id),
+            )
+        if self._capabilities.rewritable:
+            # Everything behind the commit position is written again, or cut off by that write.
+            self._unsure = False
+            return
+        length = min(extra, self.pending_bytes)
+        if not self._same_bytes([view for view, _ in self._pending], length):
+            raise TailDiffers(
+                f"{self._segment.id}: {extra} bytes behind position {self.commit_position} are "
+                "not those of this writer",
+                offset=self.commit_position,
+                path=str(self._segment.id),
+            )
+        self._advance(length)
+        self._unsure = extra > length
+
+    def _same_bytes(self, buffers: list[memoryview], length: int) -> bool:
+        position = self.commit_position
+        for view in buffers:
+            for start in range(0, min(view.nbytes, length), _COMPARE_BYTES):
+                piece = view[start : min(start + _COMPARE_BYTES, length)]
+                if self._segment.read(position, piece.nbytes) != piece:
+                    return False
+                position += piece.nbytes
+            length -= view.nbytes
+            if length <= 0:
+                break
+        return True
+
+    def _advance(self, length: int) -> None:
+        self.commit_position += length
+        while length:
+            view, count = self._pending[0]
+            if view.nbytes > length:
+                self._pending[0] = (view[length:], count)
+                return
+            length -= view.nbytes
+            self._pending.popleft()
+            self.pending_count -= count

@@ -1,0 +1,572 @@
+"""FlatAppendFile: an ordered list of segments of one type, written at its end.
+
+Offsets are bytes of the whole file; a segment's base offset is the file offset of its first byte.
+Layout and names: `docs/formats/tier-layout.md`; metadata: `docs/formats/metadata.md`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from bisect import bisect_right
+from collections.abc import Mapping
+
+from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.contracts.metadata_store import (
+    NEVER_WRITTEN_MS,
+    FileSegmentMetadata,
+    MetadataStore,
+)
+from tieredstore.contracts.segment import (
+    Buffer,
+    FileSegment,
+    FileSegmentType,
+    SegmentId,
+    SegmentListing,
+    SegmentProvider,
+)
+from tieredstore.errors import Busy, Corrupt, Invalid, Unavailable
+from tieredstore.tier.appender import AppendResult, SegmentAppender, TailDiffers
+from tieredstore.tier.reading import Reading, SegmentRead
+
+STATUS_DELETED = 2
+"""Status of a segment that is being deleted: entry first, then the object, then the entry goes."""
+
+_EMPTY = memoryview(b"")
+_log = logging.getLogger(__name__)
+
+
+class FlatSegment:
+    """One segment of a flat file: its handle, and what of it is committed.
+
+    commit_position: bytes; begin_ms and end_ms: store times of what is committed,
+    NEVER_WRITTEN_MS while nothing is; real_size_bytes and recorded_size_bytes: what backend and
+    metadata said when it was opened.
+    """
+
+    __slots__ = (
+        "base_offset",
+        "begin_ms",
+        "commit_position",
+        "end_ms",
+        "file",
+        "real_size_bytes",
+        "recorded_size_bytes",
+    )
+
+    def __init__(
+        self,
+        file: FileSegment,
+        commit_position: int = 0,
+        begin_ms: int = NEVER_WRITTEN_MS,
+        end_ms: int = NEVER_WRITTEN_MS,
+        real_size_bytes: int = 0,
+        recorded_size_bytes: int = 0,
+    ) -> None:
+        self.file = file
+        self.base_offset = file.id.base_offset
+        self.commit_position = commit_position
+        self.begin_ms = begin_ms
+        self.end_ms = end_ms
+        self.real_size_bytes = real_size_bytes
+        self.recorded_size_bytes = recorded_size_bytes
+
+    @property
+    def end_offset(self) -> int:
+        """File offset behind the last committed byte."""
+        return self.base_offset + self.commit_position
+
+    def extend_times(self, begin_ms: int, end_ms: int) -> None:
+        """Take in the times of newly committed messages."""
+        if begin_ms == NEVER_WRITTEN_MS:
+            return
+        never = self.begin_ms == NEVER_WRITTEN_MS
+        self.begin_ms = begin_ms if never else min(self.begin_ms, begin_ms)
+        self.end_ms = end_ms if never else max(self.end_ms, end_ms)
+
+    def metadata(self, now_ms: int, status: int = 0) -> FileSegmentMetadata:
+        return FileSegmentMetadata(
+            path=self.file.id.path,
+            type=self.file.id.type,
+            base_offset=self.base_offset,
+            status=status,
+            size=self.commit_position,
+            create_timestamp_ms=now_ms,
+            begin_timestamp_ms=self.begin_ms,
+            end_timestamp_ms=self.end_ms,
+        )
+
+
+class FlatAppendFile:
+    """Segments by ascending base offset; only the last one is written.
+
+    Appends, commits, rolls and expiry are serialised by a lock; readers take none: they see the
+    list and the commit positions of the moment.
+    """
+
+    unit_bytes = 1
+
+    def __init__(
+        self,
+        path: str,
+        type: FileSegmentType,
+        provider: SegmentProvider,
+        metadata: MetadataStore,
+        *,
+        max_size_bytes: int = 2**63 - 1,
+        write_size_bytes: int = 4 << 20,
+        max_pending_count: int = 10_000,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.path = path
+        self.type = type
+        self._provider = provider
+        self._metadata = metadata
+        self._max_size_bytes = max_size_bytes
+        self._write_size_bytes = write_size_bytes
+        self._max_pending_count = max_pending_count
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._segments: tuple[FlatSegment, ...] = ()
+        self._appender: SegmentAppender | None = None
+        self._tail_from_before = False
+        self._closed = False
+        self._pending_begin_ms = NEVER_WRITTEN_MS
+        self._pending_end_ms = NEVER_WRITTEN_MS
+
+    # What there is
+
+    @property
+    def segments(self) -> tuple[FlatSegment, ...]:
+        """By ascending base offset."""
+        return self._segments
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the first byte, 0 without segments."""
+        segments = self._segments
+        return segments[0].base_offset if segments else 0
+
+    @property
+    def commit_offset(self) -> int:
+        """Offset behind the last committed byte, 0 without segments."""
+        segments = self._segments
+        return segments[-1].end_offset if segments else 0
+
+    @property
+    def append_offset(self) -> int:
+        """Offset behind the last appended byte, 0 without segments."""
+        segments, appender = self._segments, self._appender
+        if not segments:
+            return 0
+        if appender is None:
+            return segments[-1].end_offset
+        return segments[-1].base_offset + appender.append_position
+
+    @property
+    def size_bytes(self) -> int:
+        """Committed bytes of all segments."""
+        return sum(segment.commit_position for segment in self._segments)
+
+    @property
+    def min_timestamp_ms(self) -> int:
+        """Begin time of the first segment that was written; -1 when none was."""
+        for segment in self._segments:
+            if segment.begin_ms != NEVER_WRITTEN_MS:
+                return segment.begin_ms
+        return -1
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        """End time of the last segment that was written; -1 when none was."""
+        for segment in reversed(self._segments):
+            if segment.end_ms != NEVER_WRITTEN_MS:
+                return segment.end_ms
+        return -1
+
+    @property
+    def holes(self) -> list[tuple[int, int]]:
+        """[first missing, next present) offsets between segments."""
+        segments = self._segments
+        return [
+            (before.end_offset, after.base_offset)
+            for before, after in itertools.pairwise(segments)
+            if before.end_offset < after.base_offset
+        ]
+
+    # Opening
+
+    def recover(self, listings: Mapping[SegmentId, SegmentListing] | None = None) -> None:
+        """Take the segments of the metadata, with what the backend really holds of them.
+
+        The real size of the last segment wins over the metadata; the others end where the next
+        one begins, or where the backend says. `listings` (all segments of the path, at least)
+        saves asking for sizes. Writes nothing. Raises Unavailable, and Corrupt on a bad base.
+        """
+        entries = [
+            entry
+            for entry in self._metadata.segments(self.path, self.type)
+            if entry.status != STATUS_DELETED
+        ]
+        segments = []
+        for index, entry in enumerate(entries):
+            if entry.base_offset < 0 or entry.base_offset % self.unit_bytes:
+                raise Corrupt(
+                    f"{entry.id}: base offset is not a multiple of {self.unit_bytes}",
+                    path=self.path,
+                    offset=entry.base_offset,
+                )
+            listing = listings.get(entry.id) if listings is not None else None
+            file = self._provider.open(entry.id, listing)
+            end = entries[index + 1].base_offset if index + 1 < len(entries) else None
+            room = 2**63 - 1 if end is None else end - entry.base_offset
+            if listings is not None:
+                real = listing.size_bytes if listing is not None else 0
+            elif entry.size == room:
+                real = room
+            else:
+                real = file.size()
+            size = min(real, room)
+            if end is not None and size < room and size < entry.size:
+                _log.error("%s: %d of %d bytes are gone", entry.id, entry.size - size, entry.size)
+            segments.append(
+                FlatSegment(
+                    file,
+                    size - size % self.unit_bytes,
+                    entry.begin_timestamp_ms,
+                    entry.end_timestamp_ms,
+                    real,
+                    entry.size,
+                )
+            )
+        with self._lock:
+            self._segments = tuple(segments)
+            self._appender = None
+
+    def cut(self, offset: int) -> None:
+        """After `recover`: only the bytes below `offset`, within the last segment, count. What
+        lies behind is written over, or compared with, by the next commit."""
+        with self._lock:
+            last = self._segments[-1]
+            if not last.base_offset <= offset <= last.end_offset:
+                raise Invalid(
+                    f"{last.file.id}: cut at {offset}, outside [{last.base_offset}, "
+                    f"{last.end_offset}]"
+                )
+            last.commit_position = offset - last.base_offset
+            if last.commit_position == 0:
+                last.begin_ms = last.end_ms = NEVER_WRITTEN_MS
+            self._appender = None
+
+    def init_offset(self, offset: int) -> None:
+        """Make the first segment at `offset`; nothing when there is one already.
+
+        Raises Corrupt when the backend holds bytes under that name which the metadata does not
+        know, Unavailable when that cannot be found out.
+        """
+        with self._lock:
+            if not self._segments:
+                self._segments = (self._create(offset),)
+                self._appender = None
+
+    def _create(self, offset: int) -> FlatSegment:
+        """Announce a new, empty segment in the metadata."""
+        new_id = SegmentId(self.path, self.type, offset)
+        file = self._provider.open(new_id)
+        if (entry := self._metadata.segment(new_id)) is not None and entry.status == STATUS_DELETED:
+            file.delete()
+        elif (size := file.size()) > 0:
+            raise Corrupt(
+                f"{new_id}: the tier {self._provider.url} holds {size} bytes that the metadata "
+                "does not know of; rebuild the metadata before writing",
+                path=self.path,
+                offset=offset,
+            )
+        segment = FlatSegment(file)
+        self._metadata.put_segment(segment.metadata(self._clock.now_ms()))
+        return segment
+
+    # Writing
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes that still fit in the last segment."""
+        return self._writer().room_bytes
+
+    @property
+    def room_count(self) -> int:
+        """Messages (units) that may be appended before a commit is needed."""
+        return self._writer().room_count
+
+    @property
+    def is_last_empty(self) -> bool:
+        """Whether nothing was appended to the last segment."""
+        return not self._segments or self._writer().append_position == 0
+
+    def _writer(self) -> SegmentAppender:
+        appender = self._appender
+        if appender is None:
+            with self._lock:
+                if not self._segments:
+                    raise Invalid(f"{self.path}/{self.type.name}: need to set base offset")
+                last = self._segments[-1]
+                self._tail_from_before = last.real_size_bytes > last.commit_position
+                appender = self._appender = SegmentAppender(
+                    last.file,
+                    self._provider.capabilities,
+                    max_size_bytes=self._max_size_bytes,
+                    commit_position=last.commit_position,
+                    unsure=self._tail_from_before,
+                    write_size_bytes=self._write_size_bytes,
+                    max_pending_count=self._max_pending_count,
+                )
+        return appender
+
+    def append(
+        self,
+        buffer: Buffer,
+        count: int = 1,
+        begin_ms: int = NEVER_WRITTEN_MS,
+        end_ms: int = NEVER_WRITTEN_MS,
+    ) -> AppendResult:
+        """Append `count` messages (units) whose store times span [begin_ms, end_ms] to the last
+        segment, by reference. FILE_FULL asks for `roll`, BUFFER_FULL for `commit`."""
+        with self._lock:
+            if self._closed:
+                return AppendResult.FILE_CLOSED
+            result = self._writer().append(buffer, count)
+            if result is AppendResult.SUCCESS and begin_ms != NEVER_WRITTEN_MS:
+                never = self._pending_begin_ms == NEVER_WRITTEN_MS
+                self._pending_begin_ms = min(self._pending_begin_ms, begin_ms)
+                self._pending_end_ms = end_ms if never else max(self._pending_end_ms, end_ms)
+            return result
+
+    def commit(self) -> bool:
+        """Write what was appended. False when another commit is running or the file is closed;
+        errors as `SegmentAppender.commit`."""
+        appender = self._appender
+        if self._closed:
+            return False
+        if appender is None:
+            return True
+        before = appender.commit_position
+        try:
+            done = appender.commit()
+        except TailDiffers:
+            if not self._tail_from_before:
+                raise
+            self._replace_foreign_tail(appender)
+            return self.commit()
+        finally:
+            if appender is self._appender and appender.commit_position != before:
+                self._committed(appender)
+        return done
+
+    def _committed(self, appender: SegmentAppender) -> None:
+        with self._lock:
+            last = self._segments[-1]
+            last.extend_times(self._pending_begin_ms, self._pending_end_ms)
+            if not appender.pending_bytes:
+                self._pending_begin_ms = self._pending_end_ms = NEVER_WRITTEN_MS
+            last.commit_position = appender.commit_position
+            self._metadata.put_segment(last.metadata(self._clock.now_ms()))
+
+    def _replace_foreign_tail(self, appender: SegmentAppender) -> None:
+        """An earlier run left bytes behind the last valid ones, on a provider that cannot write
+        them again: the segment is taken to end before them and a new one goes on there."""
+        with self._lock:
+            pending = appender.take_pending()
+            last = self._segments[-1]
+            last.commit_position = appender.commit_position
+            if last.commit_position:
+                self._roll_to(last.end_offset)
+            else:
+                last.file.delete()
+                last.real_size_bytes = 0
+                self._appender = None
+            writer = self._writer()
+            for view, count in pending:
+                writer.append(view, count)
+
+    def rollback(self, commit_offset: int | None = None) -> None:
+        """Forget what is appended and not committed; with an offset below the commit offset,
+        also what is committed behind it in the last segment (it is written again, or compared)."""
+        with self._lock:
+            appender = self._appender
+            if appender is None and commit_offset is None:
+                return
+            if not self._segments:
+                return
+            appender, last = self._writer(), self._segments[-1]
+            position = None if commit_offset is None else commit_offset - last.base_offset
+            appender.rollback(position)
+            last.commit_position = appender.commit_position
+            self._pending_begin_ms = self._pending_end_ms = NEVER_WRITTEN_MS
+
+    def roll(self, offset: int | None = None) -> None:
+        """Begin a new segment at `offset` (default: the append offset), announced in the metadata
+        before it gets a byte. Everything appended must be committed: raises Busy otherwise, and
+        Invalid for an offset below the append offset. An empty last segment is replaced."""
+        with self._lock:
+            at = self.append_offset if offset is None else offset
+            if at < self.append_offset:
+                raise Invalid(f"{self.path}/{self.type.name}: roll at {at} is inside what is there")
+            if self.append_offset != self.commit_offset:
+                raise Busy(f"{self.path}/{self.type.name}: roll before everything is committed")
+            self._roll_to(at)
+
+    def _roll_to(self, offset: int) -> None:
+        last = self._segments[-1]
+        if last.base_offset == offset:
+            return
+        replaced = last.commit_position == 0
+        now_ms = self._clock.now_ms()
+        with self._metadata.batch():
+            new = self._create(offset)
+            status = STATUS_DELETED if replaced else 0
+            self._metadata.put_segment(last.metadata(now_ms, status))
+        self._segments = (*self._segments[:-1], new) if replaced else (*self._segments, new)
+        self._appender = None
+        if replaced:
+            self._remove([last])
+            return
+        try:
+            last.file.seal()
+        except Unavailable as error:
+            _log.warning("%s: not sealed: %s", last.file.id, error)
+
+    # Reading
+
+    def read(self, offset: int, length: int) -> Reading[memoryview]:
+        """The committed bytes from `offset` on, over any number of segments.
+
+        Shorter than `length` where the file or a run of contiguous segments ends; empty when the
+        offset has expired, is in a hole or is not committed. Raises what segments raise.
+        """
+        segments = self._segments
+        index = bisect_right(segments, offset, key=_base_offset) - 1
+        step: list[SegmentRead] = []
+        while length > 0 and 0 <= index < len(segments):
+            segment = segments[index]
+            position = offset - segment.base_offset
+            part = min(length, segment.commit_position - position)
+            if part <= 0:
+                break
+            step.append(SegmentRead(segment.file, position, part))
+            offset, length, index = offset + part, length - part, index + 1
+            if index < len(segments) and segments[index].base_offset != offset:
+                break
+        if not step:
+            return _EMPTY
+        found = yield step
+        return found[0] if len(found) == 1 else memoryview(b"".join(found))
+
+    # Ending
+
+    def roll_if_expired(self, before_ms: int) -> bool:
+        """Begin a new segment when the last one holds only messages older than `before_ms` and
+        nothing waits to be committed, so that `expire` may delete it and offsets go on from
+        where they are (D19). Returns whether it did."""
+        with self._lock:
+            if not self._segments or self.append_offset != self.commit_offset:
+                return False
+            last = self._segments[-1]
+            if last.commit_position == 0 or not _is_expired(last, before_ms):
+                return False
+            self.roll()
+            return True
+
+    def expire(self, before_ms: int) -> list[SegmentId]:
+        """Delete segments from the first on whose newest message is older than `before_ms`.
+
+        The last segment is never deleted. One try per segment: what the backend does not delete
+        now keeps an entry marked as deleted, for `sweep_deleted` (D7). Returns what left the
+        file.
+        """
+        with self._lock:
+            segments = self._segments
+            count = 0
+            while count < len(segments) - 1 and _is_expired(segments[count], before_ms):
+                count += 1
+            victims = segments[:count]
+            if not victims:
+                return []
+            self._mark_deleted(victims)
+            self._segments = segments[count:]
+        self._remove(victims)
+        return [segment.file.id for segment in victims]
+
+    def destroy(self) -> list[SegmentId]:
+        """Delete all segments, and close. Returns those that left; see `expire` for failures."""
+        with self._lock:
+            self.close()
+            victims = self._segments
+            self._mark_deleted(victims)
+            self._segments = ()
+        self._remove(victims)
+        return [segment.file.id for segment in victims]
+
+    def _mark_deleted(self, victims: tuple[FlatSegment, ...]) -> None:
+        now_ms = self._clock.now_ms()
+        with self._metadata.batch():
+            for segment in victims:
+                entry = segment.metadata(now_ms, STATUS_DELETED)
+                entry.size = 0
+                self._metadata.put_segment(entry)
+
+    def _remove(self, victims: tuple[FlatSegment, ...] | list[FlatSegment]) -> None:
+        gone = []
+        for segment in victims:
+            try:
+                segment.file.delete()
+            except Unavailable as error:
+                _log.warning("%s: not deleted, tried again later: %s", segment.file.id, error)
+            else:
+                gone.append(segment.file.id)
+        with self._metadata.batch():
+            for segment_id in gone:
+                self._metadata.delete_segment(segment_id)
+
+    def close(self) -> None:
+        """Refuse appends and commits, release the segments' handles. Idempotent."""
+        with self._lock:
+            self._closed = True
+            if self._appender is not None:
+                self._appender.close()
+            for segment in self._segments:
+                segment.file.close()
+
+
+def sweep_deleted(
+    provider: SegmentProvider, metadata: MetadataStore, prefix: str | None = None
+) -> int:
+    """Finish deletions that were announced: delete the objects, then the entries.
+
+    `prefix` limits it to one path. Returns how many are still there.
+    """
+    left = 0
+    gone = []
+    for entry in list(metadata.segments(prefix)):
+        if entry.status == STATUS_DELETED:
+            try:
+                provider.open(entry.id).delete()
+            except Unavailable as error:
+                _log.warning("%s: not deleted, tried again later: %s", entry.id, error)
+                left += 1
+            else:
+                gone.append(entry.id)
+    if gone:
+        with metadata.batch():
+            for segment_id in gone:
+                metadata.delete_segment(segment_id)
+    return left
+
+
+def _base_offset(segment: FlatSegment) -> int:
+    return segment.base_offset
+
+
+def _is_expired(segment: FlatSegment, before_ms: int) -> bool:
+    """Never-written segments count as expired where they may go at all."""
+    return segment.end_ms == NEVER_WRITTEN_MS or segment.end_ms < before_ms

@@ -1,0 +1,103 @@
+"""A batch of records made ready for the tier: one buffer, physical offsets rewritten, columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.errors import Corrupt
+from tieredstore.message import columns, layout
+from tieredstore.message.buffers import unaligned
+from tieredstore.message.consume_queue import UNIT_DTYPE
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBatch:
+    """Consecutive messages of one queue, as they are in the tier.
+
+    first_offset: queue offset of the first; buffer: the records, one behind the other, with the
+    physical offsets of the tier; per message: starts and ends (bytes in `buffer`), sizes (bytes),
+    offsets (bytes in the queue's commit log), tags_codes, store_timestamps (ms).
+    """
+
+    first_offset: int
+    buffer: bytearray
+    starts: Int64s
+    ends: Int64s
+    sizes: Int64s
+    offsets: Int64s
+    tags_codes: Int64s
+    store_timestamps: Int64s
+
+    @property
+    def count(self) -> int:
+        return len(self.sizes)
+
+    def unit_bytes(self, first: int, stop: int) -> memoryview:
+        """The consume queue units of messages [first, stop), packed."""
+        units = np.empty(stop - first, UNIT_DTYPE)
+        units["physical_offset"] = self.offsets[first:stop]
+        units["size"] = self.sizes[first:stop]
+        units["tags_code"] = self.tags_codes[first:stop]
+        return memoryview(units.tobytes())
+
+
+def prepare(
+    units: npt.NDArray[np.void],
+    records: Sequence[memoryview],
+    commit_log_offset: int,
+    *,
+    first_offset: int,
+    source: str,
+) -> RecordBatch:
+    """Copy records into one buffer and give them physical offsets from `commit_log_offset` on.
+
+    units: the source's consume queue units, for sizes and tags codes. Raises Corrupt, naming
+    `source` and the queue offset, when sizes or magics in the records differ from the units.
+    """
+    sizes = units["size"].astype(np.int64)
+    ends = np.cumsum(sizes)
+    starts = ends - sizes
+    buffer = bytearray(records[0]) if len(records) == 1 else bytearray().join(records)
+    total = int(ends[-1]) if len(ends) else 0
+    if len(buffer) != total or (total and int(sizes.min()) < layout.MIN_RECORD_SIZE):
+        raise Corrupt(
+            f"{source}: {len(sizes)} units from queue offset {first_offset} on name {total} "
+            f"bytes, their records have {len(buffer)}",
+            offset=first_offset,
+            path=source,
+        )
+    _check_headers(buffer, starts, sizes, first_offset, source)
+    offsets = starts + commit_log_offset
+    columns.rewrite_physical_offsets(buffer, starts, offsets)
+    return RecordBatch(
+        first_offset,
+        buffer,
+        starts,
+        ends,
+        sizes,
+        offsets,
+        units["tags_code"].astype(np.int64),
+        columns.store_timestamps(buffer, starts),
+    )
+
+
+def _check_headers(
+    buffer: bytearray, starts: Int64s, sizes: Int64s, first_offset: int, source: str
+) -> None:
+    found = unaligned(buffer, ">i4")[starts]
+    magics = unaligned(buffer, ">u4")[starts + layout.MAGIC_POSITION]
+    good = (found == sizes) & ((magics == layout.MAGIC_V1) | (magics == layout.MAGIC_V2))
+    if not good.all():
+        bad = int(np.argmin(good))
+        raise Corrupt(
+            f"{source}: record of queue offset {first_offset + bad}: expected size "
+            f"{int(sizes[bad])}, found size {int(found[bad])} and magic {int(magics[bad]):08x}",
+            offset=first_offset + bad,
+            path=source,
+        )

@@ -1,0 +1,47 @@
+"""FlatConsumeQueueFile: 20-byte units of one queue, at queue offset times 20.
+
+Format: `docs/formats/consume-queue.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.message.consume_queue import UNIT_DTYPE, UNIT_SIZE
+from tieredstore.tier.flat.append_file import FlatAppendFile
+from tieredstore.tier.reading import Reading
+
+
+class FlatConsumeQueueFile(FlatAppendFile):
+    """Consume queue segments of one queue. The `unit_…` properties are queue offsets."""
+
+    unit_bytes = UNIT_SIZE
+
+    @property
+    def min_unit(self) -> int:
+        return self.min_offset // UNIT_SIZE
+
+    @property
+    def commit_unit(self) -> int:
+        """Behind the last unit that is committed whole."""
+        return self.commit_offset // UNIT_SIZE
+
+    @property
+    def append_unit(self) -> int:
+        return self.append_offset // UNIT_SIZE
+
+    @property
+    def unit_holes(self) -> Sequence[tuple[int, int]]:
+        """[first missing, next present) queue offsets."""
+        return [(begin // UNIT_SIZE, end // UNIT_SIZE) for begin, end in self.holes]
+
+    def read_units(self, unit: int, count: int) -> Reading[npt.NDArray[np.void]]:
+        """Up to `count` units (UNIT_DTYPE) from a queue offset on; fewer where a contiguous run
+        ends, none where nothing is."""
+        if unit < 0 or count <= 0:
+            return np.empty(0, UNIT_DTYPE)
+        found = yield from self.read(unit * UNIT_SIZE, count * UNIT_SIZE)
+        return np.frombuffer(found, UNIT_DTYPE, count=len(found) // UNIT_SIZE)

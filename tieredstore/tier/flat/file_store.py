@@ -1,0 +1,184 @@
+"""FlatFileStore: all queues of one broker in the tier."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.metadata_store import MetadataStore
+from tieredstore.contracts.segment import (
+    FileSegmentType,
+    SegmentId,
+    SegmentListing,
+    SegmentProvider,
+    WriterEpoch,
+)
+from tieredstore.errors import Corrupt
+from tieredstore.tier.flat.append_file import sweep_deleted
+from tieredstore.tier.flat.message_file import FlatMessageFile
+
+_RECOVERY_THREADS = 16
+_log = logging.getLogger(__name__)
+
+
+class FlatFileStore:
+    """The flat files of a broker, by topic and queue. Thread-safe.
+
+    Opening and reading write nothing; a writer calls `become_writer` first.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        provider: SegmentProvider,
+        metadata: MetadataStore,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.config = config
+        self.provider = provider
+        self.metadata = metadata
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._files: dict[QueueKey, FlatMessageFile] = {}
+        self._broken: dict[QueueKey, Corrupt] = {}
+        self._unannounced: dict[str, list[SegmentId]] = {}
+        self._epoch: WriterEpoch | None = None
+
+    def load(self) -> None:
+        """Open all queues that the metadata has, from one listing of the broker's prefix.
+
+        A queue whose data is bad is left out and named by `broken`. Raises Unavailable, and
+        Corrupt when the tier has data of this broker and the metadata knows nothing of it (D18).
+        """
+        listings = {item.id: item for item in self.provider.list(self.config.broker_name)}
+        known = {entry.id for entry in self.metadata.segments()}
+        unannounced: dict[str, list[SegmentId]] = defaultdict(list)
+        for item in listings.values():
+            is_queue = item.id.type is not FileSegmentType.INDEX
+            if is_queue and item.size_bytes and item.id not in known:
+                unannounced[item.id.path].append(item.id)
+        if unannounced and not known:
+            raise Corrupt(
+                f"{self.provider.url}: holds {len(listings)} segments of broker "
+                f"{self.config.broker_name!r}, the metadata none; rebuild the metadata first",
+                path=self.config.broker_name,
+            )
+        keys = [
+            QueueKey(topic.topic, queue.queue_id)
+            for topic in self.metadata.topics()
+            for queue in self.metadata.queues(topic.topic)
+        ]
+        with self._lock:
+            self._files.clear()
+            self._broken.clear()
+            self._unannounced = dict(unannounced)
+        for path, ids in unannounced.items():
+            _log.error(
+                "%s: %d segments in the tier are not in the metadata; rebuild it", path, len(ids)
+            )
+        with ThreadPoolExecutor(_RECOVERY_THREADS, "tiered-recovery") as pool:
+            for _ in pool.map(lambda key: self._recover(key, listings), keys):
+                pass
+
+    def _recover(self, key: QueueKey, listings: dict[SegmentId, SegmentListing]) -> None:
+        file = self._new_file(key)
+        try:
+            file.recover(listings)
+        except Corrupt as error:
+            _log.exception("%s: not opened", file.path)
+            with self._lock:
+                self._broken[key] = error
+            return
+        with self._lock:
+            self._files[key] = file
+
+    def _new_file(self, key: QueueKey) -> FlatMessageFile:
+        file = FlatMessageFile(
+            key.topic, key.queue_id, self.config, self.provider, self.metadata, self._clock
+        )
+        if (ids := self._unannounced.get(file.path)) is not None:
+            file.read_only_reason = (
+                f"the tier holds {ids[0]} and {len(ids) - 1} more segments that the metadata does "
+                "not know of; rebuild the metadata"
+            )
+        return file
+
+    def become_writer(self, *, take_over: bool = False) -> WriterEpoch:
+        """Take the writer epoch of the broker's prefix, once, and finish announced deletions.
+        Raises Fenced naming the owner when another writer lives."""
+        with self._lock:
+            if self._epoch is None:
+                self._epoch = self.provider.acquire_writer(
+                    self.config.broker_name, take_over=take_over
+                )
+                sweep = True
+            else:
+                sweep = False
+            epoch = self._epoch
+        if sweep:
+            self.sweep_deleted()
+        return epoch
+
+    def check_writer(self) -> None:
+        """Raise Fenced when the right to write was taken and is lost."""
+        epoch = self._epoch
+        if epoch is not None:
+            epoch.check()
+
+    @property
+    def broken(self) -> dict[QueueKey, Corrupt]:
+        """Queues that could not be opened, and why."""
+        with self._lock:
+            return dict(self._broken)
+
+    def get(self, topic: str, queue_id: int) -> FlatMessageFile | None:
+        """None for a queue that the tier does not have (or could not open, see `broken`)."""
+        return self._files.get(QueueKey(topic, queue_id))
+
+    def get_or_create(self, topic: str, queue_id: int) -> FlatMessageFile:
+        """The queue's file; a new one is announced only by its `init_offset`. Raises Corrupt for
+        a queue that could not be opened."""
+        key = QueueKey(topic, queue_id)
+        with self._lock:
+            if (error := self._broken.get(key)) is not None:
+                raise error
+            file = self._files.get(key)
+            if file is None:
+                file = self._files[key] = self._new_file(key)
+            return file
+
+    def files(self) -> Iterable[FlatMessageFile]:
+        """All open queues, as of now."""
+        with self._lock:
+            return list(self._files.values())
+
+    def destroy(self, topic: str, queue_id: int) -> None:
+        """Delete a queue from the tier and the metadata. Nothing for an unknown one."""
+        with self._lock:
+            key = QueueKey(topic, queue_id)
+            file = self._files.pop(key, None)
+            self._broken.pop(key, None)
+        if file is not None:
+            file.destroy()
+
+    def sweep_deleted(self) -> int:
+        """Try announced deletions again; returns how many segments are still there."""
+        return sweep_deleted(self.provider, self.metadata)
+
+    def close(self) -> None:
+        """Close all queues (what is appended and not committed is dropped) and give the writer
+        epoch back. Idempotent."""
+        with self._lock:
+            files, epoch = list(self._files.values()), self._epoch
+            self._files.clear()
+            self._epoch = None
+        for file in files:
+            file.close()
+        if epoch is not None:
+            epoch.release()

@@ -1,0 +1,493 @@
+"""FlatMessageFile: one queue in the tier, a commit log and a consume queue that move together.
+
+The consume queue never gets ahead of the commit log, and neither is rolled before both are
+committed up to the same message. So whatever a crash leaves behind the last consume queue unit is
+in the last commit log segment, where the next commit writes over it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.clock import Clock
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.message_store import BoundaryType
+from tieredstore.contracts.metadata_store import MetadataStore
+from tieredstore.contracts.segment import (
+    FileSegmentType,
+    SegmentId,
+    SegmentListing,
+    SegmentProvider,
+)
+from tieredstore.errors import Busy, Corrupt, Invalid
+from tieredstore.message.consume_queue import UNIT_SIZE
+from tieredstore.message.tier_layout import queue_path
+from tieredstore.tier.appender import AppendResult
+from tieredstore.tier.flat import batch, recovery
+from tieredstore.tier.flat.batch import RecordBatch
+from tieredstore.tier.flat.commit_log_file import FlatCommitLogFile
+from tieredstore.tier.flat.consume_queue_file import FlatConsumeQueueFile
+from tieredstore.tier.flat.search import first_at_or_after, queue_offset_at, store_timestamp_at
+from tieredstore.tier.reading import Reading, run
+
+HOUR_MS = 3_600_000
+
+
+@dataclass(slots=True)
+class _Mark:
+    """Units appended and not known to be committed: the first one's queue offset, where its
+    message begins in the commit log, and where the message of each ends."""
+
+    first_unit: int
+    commit_log_begin: int
+    commit_log_ends: npt.NDArray[np.int64]
+
+    @property
+    def behind(self) -> int:
+        """Queue offset behind the last unit."""
+        return self.first_unit + len(self.commit_log_ends)
+
+
+class FlatMessageFile:
+    """The tiered messages of one queue.
+
+    Offsets are queue offsets, or byte offsets of the queue's own commit log. `lock` serialises
+    writers (dispatch, expiry, destroy); readers take no lock.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        config: StoreConfig,
+        provider: SegmentProvider,
+        metadata: MetadataStore,
+        clock: Clock,
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.path = queue_path(config.broker_name, topic, queue_id)
+        self.lock = threading.RLock()
+        self.read_only_reason: str | None = None
+        self._config = config
+        self._metadata = metadata
+        self._clock = clock
+        self._closed = False
+        self._topic_id: int | None = None
+        self._marks: deque[_Mark] = deque()
+        self._first_message: tuple[int, int] | None = None
+        self.commit_log = FlatCommitLogFile(
+            self.path,
+            FileSegmentType.COMMIT_LOG,
+            provider,
+            metadata,
+            max_size_bytes=config.commit_log_max_size_bytes,
+            write_size_bytes=config.group_commit_size_bytes,
+            max_pending_count=config.max_group_commit_count,
+            clock=clock,
+        )
+        units = max(config.consume_queue_max_size_bytes // UNIT_SIZE, 1)
+        self.consume_queue = FlatConsumeQueueFile(
+            self.path,
+            FileSegmentType.CONSUME_QUEUE,
+            provider,
+            metadata,
+            max_size_bytes=units * UNIT_SIZE,
+            write_size_bytes=config.group_commit_size_bytes,
+            max_pending_count=config.max_group_commit_count,
+            clock=clock,
+        )
+
+    def recover(self, listings: Mapping[SegmentId, SegmentListing] | None = None) -> None:
+        """Take what the metadata and the backend have of this queue; writes nothing.
+
+        Whole, valid consume queue units decide what is there. Raises Unavailable, Corrupt.
+        """
+        with self.lock:
+            self.commit_log.recover(listings)
+            self.consume_queue.recover(listings)
+            recovery.validate_tail(self.commit_log, self.consume_queue)
+            recovery.repair_times(self.commit_log, self.consume_queue)
+
+    # What there is
+
+    @property
+    def topic_id(self) -> int:
+        """Id of the topic in the metadata, -1 when it has none yet."""
+        if self._topic_id is None:
+            entry = self._metadata.topic(self.topic)
+            if entry is None:
+                return -1
+            self._topic_id = entry.topic_id
+        return self._topic_id
+
+    @property
+    def is_initialised(self) -> bool:
+        return bool(self.consume_queue.segments)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    @property
+    def consume_queue_min_offset(self) -> int:
+        """Queue offset of the first message that can be read; the commit offset when none can.
+
+        The consume queue's own minimum, or the first message that the commit log still has. May
+        read 8 bytes once after messages expired, blocking; raises Unavailable or Corrupt then.
+        """
+        return run(self.min_offset())
+
+    def min_offset(self) -> Reading[int]:
+        """`consume_queue_min_offset` as a reading."""
+        first = yield from self._first_message_offset()
+        return max(self.consume_queue.min_unit, first)
+
+    @property
+    def consume_queue_max_offset(self) -> int:
+        """Queue offset behind the last appended message."""
+        return self.consume_queue.append_unit
+
+    @property
+    def consume_queue_commit_offset(self) -> int:
+        """Queue offset behind the last message that can be read."""
+        return self.consume_queue.commit_unit
+
+    @property
+    def commit_log_min_offset(self) -> int:
+        return self.commit_log.min_offset
+
+    @property
+    def commit_log_commit_offset(self) -> int:
+        return self.commit_log.commit_offset
+
+    @property
+    def commit_log_max_offset(self) -> int:
+        """Behind the last appended byte."""
+        return self.commit_log.append_offset
+
+    @property
+    def min_store_timestamp_ms(self) -> int:
+        """-1 when nothing was written. From metadata: to the segment."""
+        return max(self.commit_log.min_timestamp_ms, self.consume_queue.min_timestamp_ms)
+
+    @property
+    def max_store_timestamp_ms(self) -> int:
+        """-1 when nothing was written."""
+        return self.commit_log.max_timestamp_ms
+
+    @property
+    def size_bytes(self) -> int:
+        """Committed bytes of commit log and consume queue."""
+        return self.commit_log.size_bytes + self.consume_queue.size_bytes
+
+    @property
+    def holes(self) -> Sequence[tuple[int, int]]:
+        """[first missing, next present) queue offsets that the tier never got or lost."""
+        return self.consume_queue.unit_holes
+
+    def next_valid_offset(self, offset: int) -> int:
+        """`offset` when a message may be there; else the next queue offset that has one, or the
+        commit offset behind the last one."""
+        offset = max(offset, self.consume_queue_min_offset)
+        for begin, end in self.holes:
+            if begin <= offset < end:
+                return end
+        return min(offset, self.consume_queue_commit_offset)
+
+    def _first_message_offset(self) -> Reading[int]:
+        """Queue offset of the first message in the commit log; -1 when the consume queue's
+        minimum says it already, the commit offset when the commit log is empty."""
+        start, commit = self.commit_log.min_offset, self.commit_log.commit_offset
+        if start == 0:
+            return -1  # nothing has expired
+        if start == commit:
+            return self.consume_queue.commit_unit
+        known = self._first_message
+        if known is not None and known[0] == start:
+            return known[1]
+        offset = yield from queue_offset_at(self.commit_log, start)
+        if offset >= 0:
+            self._first_message = (start, offset)
+        return offset
+
+    # Writing
+
+    def init_offset(self, offset: int) -> None:
+        """Announce the queue, its first message being `offset`; nothing when it is there already.
+
+        Raises Corrupt when the tier holds bytes that the metadata does not know of.
+        """
+        with self.lock:
+            self._check_writable()
+            if self.is_initialised:
+                return
+            with self._metadata.batch():
+                self._topic_id = self._metadata.add_topic(self.topic).topic_id
+                self._metadata.add_queue(self.topic, self.queue_id)
+                self.commit_log.init_offset(0)
+                self.consume_queue.init_offset(offset * UNIT_SIZE)
+
+    def skip_to(self, offset: int) -> None:
+        """Go on at a later queue offset, leaving a hole; what is there stays readable. Raises
+        Invalid for an offset below the max offset, Busy while something is not committed."""
+        with self.lock:
+            self._check_writable()
+            self.consume_queue.roll(offset * UNIT_SIZE)
+
+    def append_batch(
+        self, units: npt.NDArray[np.void], records: Sequence[memoryview]
+    ) -> RecordBatch:
+        """Append the next messages of the queue, in order.
+
+        units: their consume queue units (UNIT_DTYPE; sizes and tags codes are used); records:
+        buffers of one or more whole records, together those of the units. They are copied once,
+        with the physical offsets of the tier. Segments are rolled where they are full, which
+        commits what was appended before; a message larger than a segment gets its own.
+
+        Returns the batch as it is in the tier. Raises Corrupt when units and records disagree
+        (nothing is appended), Busy when a commit that rolling needs is in the hands of another
+        thread, and what commits raise; `rollback` then forgets what is not committed.
+        """
+        with self.lock:
+            self._check_writable()
+            if not self.is_initialised:
+                raise Invalid(f"{self.path}: append before the first offset is known")
+            prepared = batch.prepare(
+                units,
+                records,
+                self.commit_log.append_offset,
+                source=self.path,
+                first_offset=self.consume_queue_max_offset,
+            )
+            done = 0
+            while done < prepared.count:
+                stop = self._fitting(prepared, done)
+                if stop > done:
+                    self._append_range(prepared, done, stop)
+                    done = stop
+                else:
+                    self._make_room(prepared, done)
+            return prepared
+
+    def _fitting(self, prepared: RecordBatch, first: int) -> int:
+        """Behind the last message from `first` on that fits both files' segments and limits."""
+        log, queue = self.commit_log, self.consume_queue
+        count = min(
+            prepared.count - first,
+            log.room_count,
+            queue.room_count,
+            queue.room_bytes // UNIT_SIZE,
+        )
+        begin = int(prepared.starts[first])
+        stop = int(np.searchsorted(prepared.ends, begin + log.room_bytes, side="right"))
+        if stop <= first and log.is_last_empty:
+            stop = first + 1
+        return max(min(stop, first + count), first)
+
+    def _append_range(self, prepared: RecordBatch, first: int, stop: int) -> None:
+        data = memoryview(prepared.buffer)
+        write_size = self._config.group_commit_size_bytes
+        at = first
+        while at < stop:
+            begin = int(prepared.starts[at])
+            to = int(np.searchsorted(prepared.ends, begin + write_size, side="right"))
+            to = min(max(to, at + 1), stop)
+            times = prepared.store_timestamps[at:to]
+            self._expect(
+                self.commit_log.append(
+                    data[begin : int(prepared.ends[to - 1])],
+                    to - at,
+                    int(times.min()),
+                    int(times.max()),
+                )
+            )
+            at = to
+        times = prepared.store_timestamps[first:stop]
+        self._marks.append(
+            _Mark(
+                self.consume_queue_max_offset,
+                int(prepared.offsets[first]),
+                prepared.offsets[first:stop] + prepared.sizes[first:stop],
+            )
+        )
+        self._expect(
+            self.consume_queue.append(
+                prepared.unit_bytes(first, stop),
+                stop - first,
+                int(times.min()),
+                int(times.max()),
+            )
+        )
+
+    def _expect(self, result: AppendResult) -> None:
+        if result is not AppendResult.SUCCESS:
+            raise Busy(f"{self.path}: append gave {result.name}")
+
+    def _make_room(self, prepared: RecordBatch, first: int) -> None:
+        if not self.commit():
+            raise Busy(f"{self.path}: another thread commits", topic=self.topic)
+        size = int(prepared.sizes[first])
+        log = self.commit_log
+        if log.room_bytes < size and not log.is_last_empty:
+            log.roll()
+        if self.consume_queue.room_bytes < UNIT_SIZE:
+            self.consume_queue.roll()
+
+    def roll_commit_log_if_due(self) -> bool:
+        """Roll the commit log when its last segment is old and large enough; everything must be
+        committed. Returns whether it was rolled."""
+        with self.lock:
+            hours = self._config.commit_log_rolling_interval_hours
+            due = self.commit_log.is_rolling_due(
+                self._clock.now_ms(),
+                hours * HOUR_MS,
+                self._config.commit_log_rolling_minimum_size_bytes,
+            )
+            if due and not self._marks:
+                self.commit_log.roll()
+                return True
+            return False
+
+    def commit(self) -> bool:
+        """Write the commit log, then the consume queue.
+
+        True when all that was appended is committed; False when another thread is committing.
+        Raises Unavailable (call again, or `rollback`), Fenced, Corrupt.
+        """
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            return not self._closed and self.commit_log.commit() and self.consume_queue.commit()
+        finally:
+            self._forget_marks()
+            self.lock.release()
+
+    def _forget_marks(self) -> None:
+        committed = self.consume_queue_commit_offset
+        while self._marks and self._marks[0].behind <= committed:
+            self._marks.popleft()
+
+    @property
+    def has_uncommitted(self) -> bool:
+        return bool(self._marks)
+
+    def rollback(self) -> None:
+        """Forget the messages that are appended and not committed: the next append begins at the
+        commit offset. Bytes that are in the commit log already are written again, or compared."""
+        with self.lock:
+            self._forget_marks()
+            if not self._marks:
+                return
+            mark = self._marks[0]
+            sure = self.consume_queue_commit_offset
+            self.consume_queue.rollback(sure * UNIT_SIZE)
+            kept = sure - mark.first_unit
+            end = int(mark.commit_log_ends[kept - 1]) if kept else mark.commit_log_begin
+            self.commit_log.rollback(min(end, self.commit_log.commit_offset))
+            self._marks.clear()
+
+    # Reading
+
+    def read_units(self, offset: int, count: int) -> Reading[npt.NDArray[np.void]]:
+        """Up to `count` units (UNIT_DTYPE) from a queue offset on; fewer where a contiguous run
+        ends, none where nothing is (expired, in a hole, not committed)."""
+        units = yield from self.consume_queue.read_units(offset, count)
+        return units
+
+    def read_commit_log(self, offset: int, length: int) -> Reading[memoryview]:
+        """Committed bytes of the commit log from a byte offset on; shorter where they end, empty
+        where nothing is. Raises what segments raise."""
+        found = yield from self.commit_log.read(offset, length)
+        return found
+
+    def offset_by_time(self, timestamp_ms: int, boundary: BoundaryType) -> Reading[int]:
+        """Queue offset by store time.
+
+        LOWER: first message at or after the time; the commit offset when there is none.
+        UPPER: last message at or before it; the min offset when there is none. (D10, D27)
+        """
+        ranges = yield from self._ranges()
+        if boundary is BoundaryType.LOWER:
+            found = yield from first_at_or_after(
+                self.commit_log, self.consume_queue, ranges, timestamp_ms
+            )
+            return self.consume_queue_commit_offset if found is None else found
+        after = yield from first_at_or_after(
+            self.commit_log, self.consume_queue, ranges, timestamp_ms + 1
+        )
+        minimum = yield from self.min_offset()
+        before = [
+            min(end, end if after is None else after) - 1
+            for begin, end in ranges
+            if after is None or begin < after
+        ]
+        return before[-1] if before else minimum
+
+    def store_timestamp_at(self, offset: int) -> Reading[int]:
+        """Store time (ms) of the message at a queue offset; -1 when it is not there."""
+        units = yield from self.consume_queue.read_units(offset, 1)
+        if not len(units):
+            return -1
+        found = yield from store_timestamp_at(self.commit_log, int(units["physical_offset"][0]))
+        return found
+
+    def _ranges(self) -> Reading[list[tuple[int, int]]]:
+        """[first, behind last) queue offsets that have messages."""
+        minimum = yield from self.min_offset()
+        begin, ranges = minimum, []
+        for hole_begin, hole_end in self.holes:
+            ranges.append((begin, hole_begin))
+            begin = max(hole_end, minimum)
+        ranges.append((begin, self.consume_queue_commit_offset))
+        return [(first, behind) for first, behind in ranges if first < behind]
+
+    # Ending
+
+    def expire(self, before_ms: int) -> list[SegmentId]:
+        """Delete the segments whose newest message is older than a time; consume queue first.
+
+        Offsets go on where they are, also when everything expired (D19). What the backend does
+        not delete now is left to `append_file.sweep_deleted` (D7). Returns what left the queue.
+        """
+        with self.lock:
+            if self._closed:
+                return []
+            if not self._marks:
+                with self._metadata.batch():
+                    self.consume_queue.roll_if_expired(before_ms)
+                    self.commit_log.roll_if_expired(before_ms)
+            return self.consume_queue.expire(before_ms) + self.commit_log.expire(before_ms)
+
+    def destroy(self) -> list[SegmentId]:
+        """Delete the queue's segments and its queue metadata (the topic's stays), and close."""
+        with self.lock:
+            self.close()
+            gone = self.consume_queue.destroy() + self.commit_log.destroy()
+            self._metadata.delete_queue(self.topic, self.queue_id)
+            return gone
+
+    def close(self) -> None:
+        """Refuse further writes and release the segments. Idempotent."""
+        with self.lock:
+            self._closed = True
+            self._marks.clear()
+            self.consume_queue.close()
+            self.commit_log.close()
+
+    def _check_writable(self) -> None:
+        if self._closed:
+            raise Invalid(f"{self.path}: the file is closed", topic=self.topic)
+        if self.read_only_reason is not None:
+            raise Corrupt(
+                f"{self.path}: not written to: {self.read_only_reason}",
+                topic=self.topic,
+                queue_id=self.queue_id,
+                path=self.path,
+            )

@@ -1,0 +1,87 @@
+"""Reads as generators: the logic exists once, callers choose how to wait.
+
+A reading yields the segment reads of one step and is sent their bytes, in order. `run` drives it
+in the calling thread; `run_async` takes what is at hand without blocking and sends the rest of a
+step to a pool, all at once. An error of a read is thrown into the reading, which may handle it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from tieredstore.contracts.segment import FileSegment
+from tieredstore.errors import TieredStoreError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRead:
+    """`length` bytes from byte `position` of a segment on; exactly that many, or an error."""
+
+    segment: FileSegment
+    position: int
+    length: int
+
+    def now(self) -> memoryview:
+        """Blocking."""
+        return self.segment.read(self.position, self.length)
+
+    def nowait(self) -> memoryview | None:
+        """The bytes when they are at hand, else None."""
+        return self.segment.read_nowait(self.position, self.length)
+
+
+Reading: TypeAlias = Generator[list[SegmentRead], list[memoryview], T]
+
+
+def run(reading: Reading[T]) -> T:
+    """Drive a reading, blocking. Raises what the reading raises."""
+    try:
+        step = next(reading)
+        while True:
+            try:
+                found = [read.now() for read in step]
+            except TieredStoreError as error:
+                step = reading.throw(error)
+            else:
+                step = reading.send(found)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+async def run_async(reading: Reading[T], executor: Executor | None = None) -> T:
+    """Drive a reading from a coroutine; what would block runs in `executor` (None: the loop's)."""
+    try:
+        step = next(reading)
+        while True:
+            try:
+                found = await _read_step(step, executor)
+            except TieredStoreError as error:
+                step = reading.throw(error)
+            else:
+                step = reading.send(found)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+async def _read_step(step: list[SegmentRead], executor: Executor | None) -> list[memoryview]:
+    found = [read.nowait() for read in step]
+    missing = [index for index, data in enumerate(found) if data is None]
+    if missing:
+        loop = asyncio.get_running_loop()
+        waited = await asyncio.gather(
+            *(loop.run_in_executor(executor, step[index].now) for index in missing),
+            return_exceptions=True,
+        )
+        for index, outcome in zip(missing, waited, strict=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+            found[index] = outcome
+    return [data for data in found if data is not None]
