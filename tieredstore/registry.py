@@ -64,12 +64,14 @@ def segment_provider(config: StoreConfig) -> Any:
     )
 
 
-def metadata_store(config: StoreConfig, clock: Clock = SYSTEM_CLOCK) -> Any:
-    """The MetadataStore that `tieredMetadataServiceProvider` names. Raises Invalid."""
+def metadata_store(
+    config: StoreConfig, clock: Clock = SYSTEM_CLOCK, *, read_only: bool = False
+) -> Any:
+    """The MetadataStore that `tieredMetadataServiceProvider` names; with `read_only` it changes
+    nothing on disk. Raises Invalid."""
     name = config.metadata_service_provider
-    return _resolve(name, METADATA_STORES, "tieredstore.metadata", "metadata store").from_config(
-        config, clock
-    )
+    store = _resolve(name, METADATA_STORES, "tieredstore.metadata", "metadata store")
+    return store.from_config(config, clock, read_only=read_only)
 
 
 def store_plugin(name: str) -> type[Any]:

@@ -56,7 +56,7 @@ def open_tier(options: TierOptions) -> Iterator[OpenTier]:
     metadata = None
     if options.state is not None:
         require_state(options.state)
-        metadata = registry.metadata_store(config)
+        metadata = registry.metadata_store(config, read_only=True)
     provider = registry.segment_provider(config)
     try:
         if metadata is not None:

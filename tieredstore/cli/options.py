@@ -57,7 +57,7 @@ def output_option(command: _Command) -> _Command:
     """Adds --output."""
     return click.option(
         "--output",
-        type=click.Choice([format.value for format in OutputFormat]),
+        type=click.Choice([form.value for form in OutputFormat]),
         default=OutputFormat.TABLE.value,
         show_default=True,
         help="How to print.",
