@@ -74,10 +74,12 @@ class JsonMetadataStore:
         self._carried: list[bytes] | None = None  # journal lines while a snapshot is written
 
     @classmethod
-    def from_config(cls, config: StoreConfig, clock: Clock) -> JsonMetadataStore:
+    def from_config(
+        cls, config: StoreConfig, clock: Clock, *, read_only: bool = False
+    ) -> JsonMetadataStore:
         """The store of `storePathRootDir` and `brokerName`."""
-        root = Path(config.store_path_root_dir)
-        return cls(root / "config" / "tieredStoreMetadata.json", config.broker_name, clock)
+        path = Path(config.store_path_root_dir) / "config" / "tieredStoreMetadata.json"
+        return cls(path, config.broker_name, clock, read_only=read_only)
 
     @property
     def path(self) -> Path:
