@@ -1,0 +1,114 @@
+"""A small index service over real parts, for the tests of the key index."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tieredstore.clock import ManualClock
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.providers.posix import PosixProvider
+from tieredstore.tier.index import IndexItem, IndexStoreService
+from tieredstore.tier.reading import run
+
+NOW = 1_700_000_000_000
+FOREVER = 1 << 61
+BROKER = "broker-a"
+
+
+class Node:
+    """One broker's directories; `open` starts a service on them, as a new process would."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        slots: int = 10,
+        max_items: int = 20,
+        provider: SegmentProvider | None = None,
+        broker: str = BROKER,
+        cluster: str = "DefaultCluster",
+        now_ms: int = NOW,
+    ) -> None:
+        self.root = root
+        self.config = StoreConfig(
+            broker_name=broker,
+            index_file_max_hash_slot_num=slots,
+            index_file_max_index_num=max_items,
+        )
+        self.clock = ManualClock(now_ms)
+        (root / "store" / "config").mkdir(parents=True, exist_ok=True)
+        self.provider = provider or PosixProvider(root / "tier", cluster, fsync=False)
+        self.retention_hours: int | None = None
+
+    @property
+    def directory(self) -> Path:
+        return self.root / "store" / "tiered_index_file"
+
+    def metadata(self) -> JsonMetadataStore:
+        path = self.root / "store" / "config" / "tieredStoreMetadata.json"
+        store = JsonMetadataStore(path, self.config.broker_name, self.clock)
+        store.load()
+        return store
+
+    def open(self) -> IndexStoreService:
+        service = IndexStoreService(
+            self.config,
+            self.provider,
+            self.metadata(),
+            self.root / "store",
+            self.clock,
+            retention_hours=lambda: self.retention_hours,
+        )
+        service.recover()
+        return service
+
+    def local_names(self) -> list[str]:
+        return sorted(path.name for path in self.directory.iterdir() if path.name.isdigit())
+
+
+def put(
+    service: IndexStoreService,
+    keys: Sequence[str],
+    *,
+    topic: str = "T",
+    topic_id: int = 1,
+    queue_id: int = 0,
+    first_offset: int = 0,
+    size: int = 100,
+    times: Sequence[int] | int = NOW,
+) -> int:
+    """Key i belongs to the message at `first_offset + i * size`."""
+    count = len(keys)
+    offsets = first_offset + np.arange(count, dtype=np.int64) * size
+    stamps = np.broadcast_to(np.asarray(times, dtype=np.int64), (count,))
+    return service.put_keys(
+        topic_id, topic, queue_id, keys, offsets, np.full(count, size, dtype=np.int32), stamps
+    )
+
+
+def find(
+    service: IndexStoreService,
+    key: str,
+    *,
+    topic: str = "T",
+    max_count: int = 1 << 20,
+    begin_ms: int = 0,
+    end_ms: int = FOREVER,
+    topic_id: int | None = None,
+) -> list[IndexItem]:
+    return run(service.query(topic, key, max_count, begin_ms, end_ms, topic_id=topic_id))
+
+
+def offsets_of(items: Sequence[IndexItem]) -> list[int]:
+    return [item.offset for item in items]
+
+
+def header_of(path: Path) -> tuple[int, int, int, int, int]:
+    """magic, begin, end, slots in use, items."""
+    return struct.unpack(">Iqqii", path.read_bytes()[:28])

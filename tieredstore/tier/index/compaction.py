@@ -1,0 +1,44 @@
+"""From a sealed local file to the form that is uploaded, on disk."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from tieredstore.errors import TieredStoreError, Unavailable
+from tieredstore.message.tiered_index import compact, compacted_size
+from tieredstore.tier.index.durable import sync_file
+from tieredstore.tier.index.local_file import LocalIndexFile
+from tieredstore.tier.index.segments import CompactedIndex
+
+
+def compact_file(file: LocalIndexFile, directory: Path) -> CompactedIndex:
+    """Write the compacted form of a sealed file to `directory/<begin>`, byte for byte as Java.
+
+    A whole one that is there already is taken (a failed upload left it; a start removes them).
+    Raises Unavailable when the disk fails or is full.
+    """
+    size = compacted_size(file.slots, file.item_count)
+    path = directory / str(file.begin_ms)
+    compacted = CompactedIndex(path, size, file.begin_ms, file.end_ms)
+    try:
+        if path.exists() and path.stat().st_size == size:
+            return compacted
+        directory.mkdir(exist_ok=True)
+        temporary = path.with_name(f"{path.name}.tmp")
+        try:
+            with temporary.open("wb") as target:
+                for block in compact(file.buffer, file.slots):
+                    target.write(block)
+                target.flush()
+                sync_file(target.fileno(), temporary)
+            temporary.replace(path)
+        except (OSError, TieredStoreError):
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+    except OSError as error:
+        raise Unavailable(
+            f"{path}: cannot be compacted: {error.strerror}", path=str(path)
+        ) from error
+    return compacted

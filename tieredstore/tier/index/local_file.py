@@ -1,0 +1,340 @@
+"""An index file on local disk while it is written: mapped, queried in place, then compacted.
+
+Layout and capacity are Java's (`docs/formats/tiered-index.md`). A put writes items, then slots,
+then the header, so that a process killed in between leaves chains that end well; `repair` makes
+the rest right at the next start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.errors import Corrupt, Unavailable
+from tieredstore.message.tiered_index import (
+    HEADER_SIZE,
+    ITEM_SIZE,
+    MAGIC_BEGIN,
+    MAGIC_END,
+    SCALAR_LIMIT,
+    SLOT_SIZE,
+    IndexHeader,
+    item_position,
+    items_view,
+    pack_header,
+    put_item,
+    put_items,
+    slots_view,
+    unpack_header,
+    unsealed_size,
+)
+from tieredstore.tier.index.allocation import allocate
+from tieredstore.tier.index.durable import sync_directory, sync_file
+from tieredstore.tier.index.item import IndexItem
+from tieredstore.tier.index.matching import MAX_CHAIN_ITEMS, Wanted
+from tieredstore.tier.index.relink import relink, valid_items
+
+WALK_ITEMS = 4096
+"""A chain is followed this far; the rest of a longer one is found by scanning the hashes."""
+SCAN_ITEMS = 1 << 18
+ALLOCATE_BYTES = 4 << 20
+
+_INT32 = struct.Struct(">i")
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRows:
+    """Keys of messages of one queue, one row a key.
+
+    hashes: int32, as stored; offsets and sizes: bytes, in the queue's tiered commit log;
+    store_timestamps: epoch ms.
+    """
+
+    hashes: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int32]
+    store_timestamps: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def __getitem__(self, rows: slice | npt.NDArray[np.bool_]) -> IndexRows:
+        return IndexRows(
+            self.hashes[rows], self.offsets[rows], self.sizes[rows], self.store_timestamps[rows]
+        )
+
+
+class LocalIndexFile:
+    """One mapped file. Puts come from one thread at a time; queries may run beside them.
+
+    The mapping lives as long as somebody holds the object, so a query may go on after `destroy`.
+    begin_ms: its name, what item times are relative to; item_count: items put; synced_items: those
+    on disk; sealed: no more puts.
+    """
+
+    def __init__(self, path: Path, begin_ms: int, slots: int, max_items: int, fd: int) -> None:
+        self.path = path
+        self.begin_ms = begin_ms
+        self.slots = slots
+        self.max_items = max_items
+        self.sealed = False
+        self.synced_items = 0
+        self._fd = fd
+        self._fd_lock = threading.Lock()
+        self._buffer = memoryview(mmap.mmap(fd, unsealed_size(slots, max_items)))
+        self._heads = slots_view(self._buffer, slots)
+        self._items = items_view(self._buffer, slots, max_items)
+        self._allocated_end = 0
+        start = bytes(self._buffer[:HEADER_SIZE])
+        # A crash may leave a new file without header; it is empty then.
+        header = unpack_header(start) if any(start) else IndexHeader(begin_ms)
+        self.item_count = header.items
+        self.end_ms = header.end_timestamp_ms
+        self.slots_used = header.slots_used
+
+    @classmethod
+    def create(cls, path: Path, begin_ms: int, slots: int, max_items: int) -> LocalIndexFile:
+        """Make a new file of full (sparse) size. Raises Unavailable."""
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise _unavailable(path, "created", error) from error
+        try:
+            os.ftruncate(fd, unsealed_size(slots, max_items))
+            made = cls(path, begin_ms, slots, max_items, fd)
+            made._reserve(0)
+        except BaseException as error:
+            os.close(fd)
+            with contextlib.suppress(OSError):
+                path.unlink()
+            if isinstance(error, OSError | ValueError):
+                raise _unavailable(path, "created", error) from error
+            raise
+        made._write_header()
+        sync_directory(path.parent)
+        return made
+
+    @classmethod
+    def open(cls, path: Path, slots: int, max_items: int) -> LocalIndexFile:
+        """Open a file by its name. Raises Corrupt when size or header are not those of such a
+        file, Unavailable when it cannot be opened."""
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise _unavailable(path, "opened", error) from error
+        try:
+            size, expected = os.fstat(fd).st_size, unsealed_size(slots, max_items)
+            if size != expected:
+                raise Corrupt(
+                    f"{path}: expected {expected} bytes ({slots} slots, {max_items} items), "
+                    f"found {size}",
+                    path=str(path),
+                    offset=size,
+                )
+            opened = cls(path, int(path.name), slots, max_items, fd)
+            if not 0 <= opened.item_count < max_items:
+                raise Corrupt(
+                    f"{path} at 24: expected 0 to {max_items - 1} items, found {opened.item_count}",
+                    path=str(path),
+                    offset=24,
+                )
+        except BaseException as error:
+            os.close(fd)
+            if isinstance(error, OSError):
+                raise _unavailable(path, "opened", error) from error
+            if isinstance(error, Corrupt) and error.path is None:
+                raise Corrupt(f"{path}: {error}", path=str(path), offset=error.offset) from error
+            raise
+        return opened
+
+    @property
+    def room(self) -> int:
+        """Items that still fit; item 0 is never used."""
+        return 0 if self.sealed else self.max_items - 1 - self.item_count
+
+    def put(self, topic_id: int, queue_id: int, rows: IndexRows) -> None:
+        """Add rows; at most `room`. Raises Unavailable, then nothing was added."""
+        count = len(rows)
+        assert 0 < count <= self.room
+        self._reserve(count)
+        if count < SCALAR_LIMIT:
+            columns = zip(
+                rows.hashes.tolist(),
+                rows.offsets.tolist(),
+                rows.sizes.tolist(),
+                rows.store_timestamps.tolist(),
+                strict=True,
+            )
+            for key_hash, offset, size, store_timestamp_ms in columns:
+                header = put_item(
+                    self._buffer,
+                    self.slots,
+                    key_hash,
+                    topic_id,
+                    queue_id,
+                    offset,
+                    size,
+                    store_timestamp_ms,
+                )
+        else:
+            header = put_items(
+                self._buffer,
+                self.slots,
+                rows.hashes,
+                topic_id,
+                queue_id,
+                rows.offsets,
+                rows.sizes,
+                rows.store_timestamps,
+            )
+        self.item_count = header.items
+        self.end_ms = header.end_timestamp_ms
+        self.slots_used = header.slots_used
+        if self.room == 0:
+            self.sealed = True
+
+    def find(self, wanted: Wanted) -> list[IndexItem]:
+        """Items that fit, newest first within a hash, at most `wanted.limit`.
+
+        Raises Corrupt when a chain is not what the format says.
+        """
+        found: list[IndexItem] = []
+        for key_hash in wanted.hashes:
+            for items in self._chain(key_hash):
+                if len(found) >= wanted.limit:
+                    break
+                found += wanted.select(items, key_hash, self.begin_ms)
+        return found[: wanted.limit]
+
+    def sync(self) -> None:
+        """Put everything on disk. Raises Unavailable; the file must then not be trusted."""
+        count = self.item_count
+        with self._fd_lock:
+            if self._fd >= 0 and count != self.synced_items:
+                sync_file(self._fd, self.path)
+        self.synced_items = count
+
+    def repair(self, synced_items: int) -> None:
+        """Make slots, chains and header right after a crash, given how many items were on disk.
+
+        Raises Unavailable when the disk has no space for that.
+        """
+        count = self.item_count
+        self._reserve(0)
+        self.slots_used = relink(self._heads, self._items, count, min(synced_items, count))
+        self.end_ms = self._true_end_ms()
+        self.synced_items = min(synced_items, count)
+        self._write_header()
+
+    @property
+    def buffer(self) -> memoryview:
+        """The whole file."""
+        return self._buffer
+
+    def items(self, first: int = 1) -> npt.NDArray[np.void]:
+        """A view of the items from number `first` on."""
+        return self._items[first : self.item_count + 1]
+
+    def valid_count(self) -> int:
+        """Items that can be real."""
+        return int(np.count_nonzero(valid_items(self.items())))
+
+    def close(self) -> None:
+        """Release the descriptor; the mapping goes with the last user."""
+        with self._fd_lock:
+            if self._fd >= 0:
+                os.close(self._fd)
+            self._fd = -1
+            self.sealed = True
+
+    def destroy(self) -> None:
+        """Close and remove. Raises Unavailable when it cannot be removed."""
+        self.close()
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise _unavailable(self.path, "removed", error) from error
+
+    def _chain(self, key_hash: int) -> Iterator[npt.NDArray[np.void]]:
+        """Items that may have a hash, newest first, in blocks."""
+        if key_hash < 0:
+            return
+        slot = key_hash % self.slots
+        number = int(self._heads[slot])
+        above = self.max_items
+        numbers: list[int] = []
+        while number > 0 and len(numbers) < WALK_ITEMS:
+            if number >= above:
+                raise Corrupt(
+                    f"{self.path}: slot {slot}: expected an item below {above}, found {number}",
+                    path=str(self.path),
+                    offset=HEADER_SIZE + slot * SLOT_SIZE,
+                )
+            numbers.append(number)
+            above = number
+            number = _INT32.unpack_from(
+                self._buffer, item_position(self.slots, number) + ITEM_SIZE - 4
+            )[0]
+        if numbers:
+            yield self._items[numbers]
+        if number > 0:
+            yield from self._scan(key_hash, min(number, above - 1))
+
+    def _scan(self, key_hash: int, last: int) -> Iterator[npt.NDArray[np.void]]:
+        seen = WALK_ITEMS
+        for stop in range(last + 1, 1, -SCAN_ITEMS):
+            start = max(stop - SCAN_ITEMS, 1)
+            rows = np.flatnonzero(self._items["hash"][start:stop] == key_hash)
+            if len(rows):
+                yield self._items[rows[::-1] + start]
+                seen += len(rows)
+                if seen >= MAX_CHAIN_ITEMS:
+                    return
+
+    def _reserve(self, count: int) -> None:
+        end = item_position(self.slots, self.item_count + 1 + count)
+        if end <= self._allocated_end:
+            return
+        limit = unsealed_size(self.slots, self.max_items)
+        # All slots the first time: any of them may be written next.
+        start = self._allocated_end
+        end = min(end + ALLOCATE_BYTES, limit)
+        with self._fd_lock:
+            if self._fd < 0:
+                raise Unavailable(f"{self.path}: the file is closed", path=str(self.path))
+            allocate(self._fd, self.path, start, end - start)
+        self._allocated_end = end
+
+    def _true_end_ms(self) -> int:
+        """The header's end, or a later one if an item's time says so: Java loses the end at a
+        restart (D6)."""
+        items = self.items()
+        if not len(items):
+            return self.end_ms
+        seconds = int(items["time_diff_seconds"].max())
+        return max(self.end_ms, self.begin_ms + seconds * 1000)
+
+    def _write_header(self) -> None:
+        full = self.item_count + 1 == self.max_items
+        header = IndexHeader(
+            self.begin_ms,
+            self.end_ms,
+            self.slots_used,
+            self.item_count,
+            MAGIC_END if full else MAGIC_BEGIN,
+        )
+        self._buffer[:HEADER_SIZE] = pack_header(header)
+
+
+def _unavailable(path: Path, action: str, error: OSError | ValueError) -> Unavailable:
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return Unavailable(f"{path}: cannot be {action}: {reason}", path=str(path))

@@ -1,0 +1,107 @@
+"""One key query over many index files, newest first."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from tieredstore.errors import TieredStoreError, Unavailable
+from tieredstore.tier.index.item import IndexItem
+from tieredstore.tier.index.local_file import LocalIndexFile
+from tieredstore.tier.index.matching import Wanted
+from tieredstore.tier.index.uploaded_file import UploadedIndexFile
+from tieredstore.tier.reading import Reading, SegmentRead
+
+FAN_OUT = 16
+"""Uploaded files that are read at once."""
+
+_log = logging.getLogger(__name__)
+
+
+def query_files(
+    wanted: Wanted,
+    local: Sequence[LocalIndexFile],
+    uploaded: Sequence[UploadedIndexFile],
+    report: Callable[[str, TieredStoreError], None],
+) -> Reading[list[IndexItem]]:
+    """The newest `wanted.limit` distinct items, by topic, queue and offset.
+
+    Files are given by ascending age of creation and asked from the last on. One that fails is
+    reported and left out; Unavailable is raised only when nothing was found and a file could not
+    be reached, since that is not an answer.
+    """
+    found: dict[tuple[int, int, int], IndexItem] = {}
+    unreachable: Unavailable | None = None
+    for local_file in reversed(local):
+        if len(found) >= wanted.limit:
+            break
+        try:
+            _merge(found, local_file.find(wanted))
+        except TieredStoreError as error:
+            report(str(local_file.path), error)
+    may_hold = [file for file in reversed(uploaded) if file.latest_ms >= wanted.begin_ms]
+    for start in range(0, len(may_hold), FAN_OUT):
+        if len(found) >= wanted.limit:
+            break
+        group = may_hold[start : start + FAN_OUT]
+        outcomes = yield from _together([file.find(wanted) for file in group])
+        for file, outcome in zip(group, outcomes, strict=True):
+            if isinstance(outcome, TieredStoreError):
+                report(str(file), outcome)
+                if isinstance(outcome, Unavailable):
+                    unreachable = outcome
+            else:
+                _merge(found, outcome)
+    if unreachable is not None and not found:
+        raise unreachable
+    newest = list(found.values())[: wanted.limit]
+    return sorted(newest, key=lambda item: (item.queue_id, item.offset, item.topic_id))
+
+
+def _merge(found: dict[tuple[int, int, int], IndexItem], items: list[IndexItem]) -> None:
+    for item in items:
+        found.setdefault((item.topic_id, item.queue_id, item.offset), item)
+
+
+def _together(
+    readings: list[Reading[list[IndexItem]]],
+) -> Reading[list[list[IndexItem] | TieredStoreError]]:
+    """Drive several readings in step, so that the reads of one step go out at once."""
+    outcomes: list[list[IndexItem] | TieredStoreError] = [[] for _ in readings]
+    steps: dict[int, list[SegmentRead]] = {}
+
+    def advance(index: int, data: list[memoryview] | TieredStoreError | None) -> None:
+        reading = readings[index]
+        try:
+            if isinstance(data, TieredStoreError):
+                steps[index] = reading.throw(data)
+            elif data is None:
+                steps[index] = next(reading)
+            else:
+                steps[index] = reading.send(data)
+        except StopIteration as stop:
+            steps.pop(index, None)
+            outcomes[index] = stop.value
+        except TieredStoreError as error:
+            steps.pop(index, None)
+            outcomes[index] = error
+
+    for index in range(len(readings)):
+        advance(index, None)
+    while steps:
+        pending = list(steps.items())
+        try:
+            data = yield [read for _, step in pending for read in step]
+        except TieredStoreError:
+            # Which read failed is not said: ask for each file alone.
+            for index, step in pending:
+                try:
+                    advance(index, (yield step))
+                except TieredStoreError as error:
+                    advance(index, error)
+            continue
+        position = 0
+        for index, step in pending:
+            advance(index, data[position : position + len(step)])
+            position += len(step)
+    return outcomes

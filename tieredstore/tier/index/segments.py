@@ -1,0 +1,273 @@
+"""The INDEX segments of a broker: which there are, uploading one more, expiring old ones.
+
+Bases are sums of sizes, as Java lays them out; begin and end of a segment's metadata are those of
+the index file in it (`docs/formats/tier-layout.md`, `docs/formats/metadata.md`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tieredstore.clock import Clock
+from tieredstore.contracts.metadata_store import (
+    NEVER_WRITTEN_MS,
+    FileSegmentMetadata,
+    MetadataStore,
+)
+from tieredstore.contracts.segment import (
+    FencedWrite,
+    FileSegment,
+    FileSegmentType,
+    SegmentId,
+    SegmentProvider,
+    UnknownWrite,
+)
+from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
+from tieredstore.message.tiered_index import HEADER_SIZE
+from tieredstore.tier.index.uploaded_file import UploadedIndexFile, check_whole, header_of
+
+INDEX_TOPIC = "rmq_sys_INDEX"
+PIECE_BYTES = 8 << 20
+MAX_PIECE_BYTES = 64 << 20
+WRITE_ATTEMPTS = 3
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedIndex:
+    """A compacted file ready for upload: its path, size in bytes, begin and end timestamp."""
+
+    path: Path
+    size_bytes: int
+    begin_ms: int
+    end_ms: int
+
+
+@dataclass(slots=True)
+class _Progress:
+    source: CompactedIndex
+    base_offset: int
+    position: int
+
+
+class IndexSegments:
+    """The uploaded part of the index. Writing calls come from one thread at a time."""
+
+    def __init__(
+        self, provider: SegmentProvider, metadata: MetadataStore, broker_name: str, clock: Clock
+    ) -> None:
+        self.path = f"{broker_name}/{INDEX_TOPIC}/0"
+        self._provider = provider
+        self._metadata = metadata
+        self._clock = clock
+        self._progress: _Progress | None = None
+
+    def load(self) -> list[UploadedIndexFile]:
+        """All segments that hold an index file, by ascending base.
+
+        A segment that was announced but whose size never reached the metadata is taken when its
+        bytes are whole; otherwise the next upload writes it anew.
+        """
+        files = []
+        for entry in self._entries():
+            adopted = entry if entry.size > 0 else self._adopt(entry)
+            if adopted is not None:
+                files.append(self._file(adopted))
+        return files
+
+    def upload(self, source: CompactedIndex) -> UploadedIndexFile:
+        """Write a compacted file as the next segment, in pieces, and record it durably.
+
+        After a failure the next call goes on where this process stopped. Raises Unavailable to
+        try again later, Fenced when another writer holds the place, Corrupt when the compacted
+        file or what already is at that place is not what it should be.
+        """
+        entry = self._announce()
+        segment = self._provider.open(entry.id)
+        try:
+            self._write(segment, source, entry.base_offset)
+            entry.size = source.size_bytes
+            entry.begin_timestamp_ms = source.begin_ms
+            entry.end_timestamp_ms = source.end_ms
+            self._metadata.put_segment(entry)
+            # The local copy is removed next, so sizes and times must be on disk now.
+            self._metadata.flush()
+        finally:
+            segment.close()
+        self._progress = None
+        return self._file(entry)
+
+    def expire(self, before_ms: int, removed: list[int]) -> None:
+        """Remove segments from the first on while their end is before a time; their bases are
+        added to `removed`.
+
+        Segments that were announced and never written stay: they are being written. Raises
+        Unavailable when one could not be removed; those before it are.
+        """
+        for entry in self._entries():
+            if entry.size <= 0 or entry.end_timestamp_ms >= before_ms:
+                return
+            with contextlib.closing(self._provider.open(entry.id)) as segment:
+                segment.delete()
+            self._metadata.delete_segment(entry.id)
+            removed.append(entry.base_offset)
+
+    def _entries(self) -> list[FileSegmentMetadata]:
+        return list(self._metadata.segments(self.path, FileSegmentType.INDEX))
+
+    def _file(self, entry: FileSegmentMetadata) -> UploadedIndexFile:
+        return UploadedIndexFile(self._provider.open(entry.id), entry)
+
+    def _adopt(self, entry: FileSegmentMetadata) -> FileSegmentMetadata | None:
+        segment = self._provider.open(entry.id)
+        with contextlib.closing(segment):
+            try:
+                size = segment.size()
+                if size <= HEADER_SIZE:
+                    return None
+                header = header_of(segment, segment.read(0, HEADER_SIZE))
+                check_whole(segment, size, header)
+            except Corrupt as error:
+                _log.warning("index segment left unfinished, to be written anew: %s", error)
+                return None
+        entry.size = size
+        entry.begin_timestamp_ms = header.begin_timestamp_ms
+        entry.end_timestamp_ms = header.end_timestamp_ms
+        self._metadata.put_segment(entry)
+        return entry
+
+    def _announce(self) -> FileSegmentMetadata:
+        """The entry to write: an unwritten last one, else a new one behind the last."""
+        entries = self._entries()
+        last = entries[-1] if entries else None
+        if last is not None and last.size <= 0:
+            return last
+        base = 0 if last is None else last.base_offset + last.size
+        segment_id = SegmentId(self.path, FileSegmentType.INDEX, base)
+        with contextlib.closing(self._provider.open(segment_id)) as segment:
+            found = segment.size()
+        if found > 0:
+            raise Corrupt(
+                f"{segment_id}: expected no such segment, found {found} bytes that the metadata "
+                "does not know; rebuild the metadata",
+                path=str(segment_id),
+                offset=base,
+            )
+        entry = FileSegmentMetadata(
+            self.path,
+            FileSegmentType.INDEX,
+            base,
+            create_timestamp_ms=self._clock.now_ms(),
+            begin_timestamp_ms=NEVER_WRITTEN_MS,
+            end_timestamp_ms=NEVER_WRITTEN_MS,
+        )
+        self._metadata.put_segment(entry)
+        return entry
+
+    def _write(self, segment: FileSegment, source: CompactedIndex, base_offset: int) -> None:
+        progress = self._progress
+        if progress is None or progress.source != source or progress.base_offset != base_offset:
+            start = 0 if self._provider.capabilities.rewritable else _common(segment, source)
+            progress = self._progress = _Progress(source, base_offset, start)
+        for position, piece in _pieces(source, progress.position, self._piece_bytes()):
+            try:
+                self._write_piece(segment, position, piece)
+            except TieredStoreError:
+                if segment_lost(segment, position):
+                    self._progress = None
+                raise
+            progress.position = position + len(piece)
+        size = segment.size()
+        if size != source.size_bytes:
+            self._progress = None
+            raise Unavailable(
+                f"{segment.id}: expected {source.size_bytes} bytes after the upload, found {size}",
+                path=str(segment.id),
+                offset=size,
+            )
+
+    def _piece_bytes(self) -> int:
+        preferred = self._provider.capabilities.preferred_batch_bytes
+        return min(max(preferred, PIECE_BYTES), MAX_PIECE_BYTES)
+
+    def _write_piece(self, segment: FileSegment, position: int, piece: bytes) -> None:
+        reason = ""
+        for _ in range(WRITE_ATTEMPTS):
+            result = segment.write(position, [piece])
+            if isinstance(result, FencedWrite):
+                raise Fenced(
+                    f"{segment.id}: expected to write at {position}, found {result.size_bytes} "
+                    f"bytes of writer {result.writer}",
+                    path=str(segment.id),
+                    offset=position,
+                )
+            if not isinstance(result, UnknownWrite):
+                return
+            reason = result.reason
+            if not self._provider.capabilities.rewritable and _holds(segment, position, piece):
+                return
+        raise Unavailable(
+            f"{segment.id}: write of {len(piece)} bytes at {position} has no known outcome: "
+            f"{reason}",
+            path=str(segment.id),
+            offset=position,
+        )
+
+
+def segment_lost(segment: FileSegment, position: int) -> bool:
+    """Whether what was written before `position` is surely no longer all there."""
+    try:
+        return segment.size() < position
+    except TieredStoreError:
+        return False
+
+
+def _holds(segment: FileSegment, position: int, piece: bytes) -> bool:
+    end = position + len(piece)
+    return segment.size() >= end and segment.read(position, len(piece)) == piece
+
+
+def _pieces(source: CompactedIndex, start: int, length: int) -> Iterator[tuple[int, bytes]]:
+    """(position, bytes) of the compacted file from `start` on."""
+    position = start
+    try:
+        with source.path.open("rb") as file:
+            file.seek(start)
+            while position < source.size_bytes:
+                piece = file.read(min(length, source.size_bytes - position))
+                if not piece:
+                    raise Corrupt(
+                        f"{source.path}: expected {source.size_bytes} bytes, found {position}",
+                        path=str(source.path),
+                        offset=position,
+                    )
+                yield position, piece
+                position += len(piece)
+    except OSError as error:
+        raise Unavailable(
+            f"{source.path}: cannot be read: {error.strerror}", path=str(source.path)
+        ) from error
+
+
+def _common(segment: FileSegment, source: CompactedIndex) -> int:
+    """Bytes from which an upload may go on where bytes cannot be written again.
+
+    What is there is compared; when it is not the start of this file, it is removed.
+    """
+    size = segment.size()
+    if size <= source.size_bytes:
+        for position, piece in _pieces(source, 0, PIECE_BYTES):
+            length = min(len(piece), size - position)
+            if length <= 0:
+                return size
+            if segment.read(position, length) != piece[:length]:
+                break
+        else:
+            return size
+    segment.delete()
+    return 0

@@ -1,0 +1,149 @@
+"""An index file in the tier: compacted, read-only, queried by ranged reads."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.contracts.metadata_store import FileSegmentMetadata
+from tieredstore.contracts.segment import FileSegment
+from tieredstore.errors import Corrupt
+from tieredstore.message.tiered_index import (
+    COMPACTED_ITEM_DTYPE,
+    COMPACTED_ITEM_SIZE,
+    HEADER_SIZE,
+    SLOT_SIZE,
+    IndexHeader,
+    infer_slots,
+    unpack_compacted_slot,
+    unpack_header,
+)
+from tieredstore.tier.index.item import IndexItem
+from tieredstore.tier.index.matching import MAX_CHAIN_ITEMS, Wanted
+from tieredstore.tier.reading import Reading, SegmentRead
+
+FIRST_READ_ITEMS = 1024
+LARGEST_READ_ITEMS = 32_768
+
+
+class UploadedIndexFile:
+    """One INDEX segment. Items may be older than `begin_ms`: Java names a file by its creation.
+
+    base_offset: of the segment, bytes; size_bytes: of the segment; latest_ms: no item is younger.
+    """
+
+    def __init__(self, segment: FileSegment, entry: FileSegmentMetadata) -> None:
+        self._segment = segment
+        self.base_offset = entry.base_offset
+        self.size_bytes = entry.size
+        self.begin_ms = entry.begin_timestamp_ms
+        # Java loses the end at a restart (D6), but nothing is stored after its upload began.
+        self.latest_ms = max(entry.end_timestamp_ms, entry.create_timestamp_ms)
+        self._header: IndexHeader | None = None
+        self._slots = 0
+
+    def __str__(self) -> str:
+        return str(self._segment.id)
+
+    def close(self) -> None:
+        """Release the segment's handle."""
+        self._segment.close()
+
+    def header(self) -> Reading[IndexHeader]:
+        """The file's header, read once. Raises Corrupt when it does not fit the file's size."""
+        if self._header is None:
+            [data] = yield [SegmentRead(self._segment, 0, HEADER_SIZE)]
+            header = header_of(self._segment, data)
+            slots = infer_slots(self.size_bytes, header.items)
+            if slots is None:
+                raise self._corrupt(
+                    24, f"an item count that fits {self.size_bytes} bytes", header.items
+                )
+            self._slots, self._header = slots, header
+        return self._header
+
+    def find(self, wanted: Wanted) -> Reading[list[IndexItem]]:
+        """Items that fit, newest first within a hash, at most `wanted.limit`.
+
+        Raises Corrupt when slots or items are not what the format says.
+        """
+        if self.size_bytes <= HEADER_SIZE:
+            return []
+        header = yield from self.header()
+        found: list[IndexItem] = []
+        if header.items == 0:
+            return found
+        for key_hash in wanted.hashes:
+            position, length = yield from self._slot(key_hash % self._slots)
+            length = min(length, MAX_CHAIN_ITEMS * COMPACTED_ITEM_SIZE)
+            step = FIRST_READ_ITEMS
+            while length > 0 and len(found) < wanted.limit:
+                part = min(length, step * COMPACTED_ITEM_SIZE)
+                [data] = yield [SegmentRead(self._segment, position, part)]
+                items: npt.NDArray[np.void] = np.frombuffer(data, COMPACTED_ITEM_DTYPE)
+                found += wanted.select(items, key_hash, header.begin_timestamp_ms)
+                position += part
+                length -= part
+                step = LARGEST_READ_ITEMS
+        return found[: wanted.limit]
+
+    def _slot(self, slot: int) -> Reading[tuple[int, int]]:
+        [data] = yield [SegmentRead(self._segment, HEADER_SIZE + slot * SLOT_SIZE, SLOT_SIZE)]
+        position, length = unpack_compacted_slot(data)
+        first = HEADER_SIZE + self._slots * SLOT_SIZE
+        if length == 0:
+            return position, 0
+        if (
+            length < 0
+            or length % COMPACTED_ITEM_SIZE
+            or position < first
+            or position + length > self.size_bytes
+        ):
+            raise self._corrupt(
+                HEADER_SIZE + slot * SLOT_SIZE,
+                f"a slot within {first} and {self.size_bytes}",
+                f"position {position}, length {length}",
+            )
+        return position, length
+
+    def _corrupt(self, position: int, expected: str, found: object) -> Corrupt:
+        return Corrupt(
+            f"index segment {self._segment.id} at {position}: expected {expected}, found {found}",
+            path=str(self._segment.id),
+            offset=position,
+        )
+
+
+def header_of(segment: FileSegment, data: memoryview) -> IndexHeader:
+    """The header in the first bytes of a segment. Raises Corrupt, naming the segment."""
+    try:
+        return unpack_header(data)
+    except Corrupt as error:
+        raise Corrupt(
+            f"index segment {segment.id}: {error}", path=str(segment.id), offset=error.offset
+        ) from error
+
+
+def check_whole(segment: FileSegment, size_bytes: int, header: IndexHeader) -> None:
+    """Raise Corrupt unless a segment holds one whole compacted file.
+
+    The first slot must point behind the slots and the last one must end where the file ends, which
+    a cut file cannot fulfil.
+    """
+    slots = infer_slots(size_bytes, header.items)
+    if slots is None:
+        raise Corrupt(
+            f"index segment {segment.id}: {header.items} items do not fit {size_bytes} bytes",
+            path=str(segment.id),
+            offset=24,
+        )
+    start, _ = unpack_compacted_slot(segment.read(HEADER_SIZE, SLOT_SIZE))
+    last = HEADER_SIZE + (slots - 1) * SLOT_SIZE
+    position, length = unpack_compacted_slot(segment.read(last, SLOT_SIZE))
+    if start != HEADER_SIZE + slots * SLOT_SIZE or position + length != size_bytes:
+        raise Corrupt(
+            f"index segment {segment.id}: expected items from {HEADER_SIZE + slots * SLOT_SIZE} "
+            f"to {size_bytes}, found {start} to {position + length}",
+            path=str(segment.id),
+            offset=last,
+        )
