@@ -27,7 +27,7 @@ from tieredstore.message.layout import (
     MIN_RECORD_SIZE,
     corrupt,
 )
-from tieredstore.message.properties import find_property, is_blank, split_keys
+from tieredstore.message.properties import find_text, is_blank, split_keys
 
 HEADER_DTYPE: Final = np.dtype(
     [
@@ -50,6 +50,7 @@ SCALAR_LIMIT: Final = 16
 _SIZE_AND_MAGIC: Final = struct.Struct(">iI")
 _OFFSET: Final = struct.Struct(">q")
 _RUN_LIMIT: Final = 4096
+
 
 Positions = npt.NDArray[np.int64]
 
@@ -335,16 +336,13 @@ def index_keys(buffer: Buffer, columns: RecordColumns) -> tuple[npt.NDArray[np.i
 
 def keys_to_index(properties: Buffer) -> list[str]:
     """What `index_keys` takes from the properties of one record."""
-    data = bytes(properties)
     found: list[str] = []
-    uniq_key = find_property(data, b"UNIQ_KEY")
-    if uniq_key is not None:
-        text = uniq_key.decode("utf-8", "replace")
-        if not is_blank(text):
-            found.append(text)
-    keys = find_property(data, b"KEYS")
+    uniq_key = find_text(properties, b"UNIQ_KEY")
+    if uniq_key is not None and not is_blank(uniq_key):
+        found.append(uniq_key)
+    keys = find_text(properties, b"KEYS")
     if keys is not None:
-        for key in split_keys(keys.decode("utf-8", "replace")):
+        for key in split_keys(keys):
             if key not in found:
                 found.append(key)
     return found

@@ -26,8 +26,9 @@ DEFAULT_MAX_BODY_BYTES = 4 * 1024 * 1024
 """Java's maxMessageSize."""
 RECORD_SLACK_BYTES = 64 * 1024
 """By how much a whole record may exceed the largest body."""
-DIRECT_COPY_BYTES = 8 * 1024
-"""Parts of at least this size are copied straight to their place instead of being joined first."""
+DIRECT_COPY_BYTES = 32 * 1024
+"""Parts of at least this size are copied straight to their place instead of being joined first;
+below, one join and one copy are faster than three copies (measured)."""
 
 _TOPICS_KEPT: Final = 65_536
 _V6_FLAGS: Final = sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6

@@ -103,19 +103,18 @@ def find_property(buffer: Buffer, name: bytes) -> bytes | None:
     """The bytes of one value, without decoding the others; None when it is absent or empty."""
     data = buffer if isinstance(buffer, bytes) else bytes(buffer)
     marked = name + b"\x01"
-    end = len(data)
-    while True:
-        start = data.rfind(marked, 0, end)
-        if start < 0:
-            return None
+    start = data.rfind(marked)
+    while start >= 0:
         if start == 0 or data[start - 1] == 2:
             begin = start + len(marked)
-            stop = data.find(b"\x02", begin)
-            value = data[begin:] if stop < 0 else data[begin:stop]
-            if value:
-                return value
-        # A name may overlap itself ("AA" in "AAA"), so look again one byte earlier.
-        end = start + len(marked) - 1
+            end = data.find(b"\x02", begin)
+            if end < 0:
+                end = len(data)
+            if end > begin:
+                return data[begin:end]
+        # A name may overlap itself ("AA" in "AAA"), so look again from one byte earlier.
+        start = data.rfind(marked, 0, start + len(marked) - 1)
+    return None
 
 
 def find_text(buffer: Buffer, name: bytes) -> str | None:
@@ -144,11 +143,14 @@ def split_keys(value: str | None) -> list[str]:
 
     A value of nothing but white space (as Java sees it) holds no key.
     """
-    if value is None or not value.strip(_JAVA_WHITESPACE):
+    if value is None or is_blank(value):
         return []
+    if KEY_SEPARATOR not in value:
+        return [value]
     return [key for key in value.split(KEY_SEPARATOR) if key]
 
 
 def is_blank(value: str | None) -> bool:
     """Whether Java's StringUtils.isBlank says so."""
-    return value is None or not value.strip(_JAVA_WHITESPACE)
+    # isspace() knows more white space than Java, and answers at the first other character.
+    return not value or (value.isspace() and not value.strip(_JAVA_WHITESPACE))
