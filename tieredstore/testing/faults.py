@@ -1,0 +1,366 @@
+"""Faults and crashes at chosen calls: wrappers around a provider and a metadata store.
+
+All wrappers that share one `Faults` count their changing calls together, from 1, so that a
+scenario over both can be stopped before or after each of its effects:
+
+    for point in crash_points(lambda faults: scenario(new_folder(), faults)):
+        folder = new_folder()
+        run_until_crash(lambda faults: scenario(folder, faults), point)
+        ...  # open `folder` again without faults and check what was promised
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tieredstore.contracts.metadata_store import (
+    FileSegmentMetadata,
+    MetadataStore,
+    QueueMetadata,
+    TopicMetadata,
+)
+from tieredstore.contracts.segment import (
+    Buffer,
+    Capabilities,
+    FencedWrite,
+    FileSegment,
+    FileSegmentType,
+    SegmentId,
+    SegmentListing,
+    SegmentProvider,
+    UnknownWrite,
+    WriterEpoch,
+    WriteResult,
+)
+from tieredstore.errors import Unavailable
+
+T = TypeVar("T")
+
+
+class SimulatedCrash(BaseException):
+    """The process ended here. No `except Exception` catches it."""
+
+
+class Fault(enum.Enum):
+    """What happens at a call.
+
+    FAIL: nothing is done, Unavailable is raised. LOSE_REPLY: all is done, but a write returns
+    UnknownWrite and any other call raises Unavailable. TEAR: the first half of a write is done and
+    it returns UnknownWrite (as LOSE_REPLY where writes are all or nothing, as FAIL for other
+    calls). FENCE: a write does nothing and returns FencedWrite (as FAIL for other calls).
+    CRASH_BEFORE, CRASH_AFTER: SimulatedCrash with nothing or all done. CRASH_TORN: SimulatedCrash
+    with the first half of a write done (as CRASH_BEFORE for other calls).
+    """
+
+    FAIL = "fail"
+    LOSE_REPLY = "lose the reply of"
+    TEAR = "tear"
+    FENCE = "fence"
+    CRASH_BEFORE = "crash before"
+    CRASH_AFTER = "crash after"
+    CRASH_TORN = "crash half-way in"
+
+
+_CRASHES = frozenset({Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_TORN})
+
+
+class Faults:
+    """Which call fails how. `writes` and `reads` map the number of a changing call, and of a
+    reading call of a segment, to its fault (a read knows FAIL and CRASH_BEFORE only).
+
+    After a crash each call raises SimulatedCrash again, on every thread: that process is dead.
+    """
+
+    def __init__(
+        self,
+        writes: Mapping[int, Fault] | None = None,
+        reads: Mapping[int, Fault] | None = None,
+    ) -> None:
+        self._writes = dict(writes or {})
+        self._reads = dict(reads or {})
+        self._lock = threading.Lock()
+        self._read_count = 0
+        self._crashed = False
+        self._at_crash: list[Callable[[], None]] = []
+        self.calls: list[str] = []
+        """Names of the changing calls so far."""
+
+    @property
+    def crashed(self) -> bool:
+        return self._crashed
+
+    def at_crash(self, action: Callable[[], None]) -> None:
+        """Do this when the process ends: give back what the system would."""
+        self._at_crash.append(action)
+
+    def write_fault(self, call: str) -> Fault | None:
+        """Count a changing call; its fault. Raises SimulatedCrash for CRASH_BEFORE."""
+        with self._lock:
+            self._check()
+            self.calls.append(call)
+            fault = self._writes.get(len(self.calls))
+        if fault is Fault.CRASH_BEFORE:
+            self.crash()
+        return fault
+
+    def read_fault(self, call: str) -> None:
+        """Count a reading call. Raises Unavailable or SimulatedCrash when it fails."""
+        with self._lock:
+            self._check()
+            self._read_count += 1
+            fault = self._reads.get(self._read_count)
+        if fault in _CRASHES:
+            self.crash()
+        if fault is not None:
+            raise Unavailable(f"injected: {call} failed")
+
+    def change(self, call: str, action: Callable[[], T]) -> T:
+        """A changing call that is no write of bytes."""
+        fault = self.write_fault(call)
+        if fault is Fault.CRASH_TORN:
+            self.crash()
+        if fault in {Fault.FAIL, Fault.TEAR, Fault.FENCE}:
+            raise Unavailable(f"injected: {call} failed")
+        result = action()
+        if fault is Fault.CRASH_AFTER:
+            self.crash()
+        if fault is Fault.LOSE_REPLY:
+            raise Unavailable(f"injected: the reply of {call} was lost")
+        return result
+
+    def crash(self) -> None:
+        self._crashed = True
+        for action in self._at_crash:
+            action()
+        self._at_crash.clear()
+        raise SimulatedCrash
+
+    def _check(self) -> None:
+        if self._crashed:
+            raise SimulatedCrash
+
+
+@dataclass(frozen=True, slots=True)
+class CrashPoint:
+    """Before, after, or half-way in the `number`-th changing call of a scenario."""
+
+    number: int
+    fault: Fault
+    call: str
+
+    def __str__(self) -> str:
+        return f"{self.fault.value} call {self.number}: {self.call}"
+
+
+def crash_points(scenario: Callable[[Faults], object]) -> list[CrashPoint]:
+    """Run the scenario once without faults and list all its crash points.
+
+    After call n and before call n + 1 differ in what happened between them in memory only, but a
+    scenario may do work of its own there, so both are listed.
+    """
+    faults = Faults()
+    scenario(faults)
+    points = []
+    for number, call in enumerate(faults.calls, 1):
+        kinds = [Fault.CRASH_BEFORE, Fault.CRASH_AFTER]
+        if call.startswith("write "):
+            kinds.insert(1, Fault.CRASH_TORN)
+        points += [CrashPoint(number, kind, call) for kind in kinds]
+    return points
+
+
+def run_until_crash(scenario: Callable[[Faults], object], point: CrashPoint) -> Faults:
+    """Run the scenario and stop at the point. AssertionError when it does not get there."""
+    faults = Faults({point.number: point.fault})
+    try:
+        scenario(faults)
+    except SimulatedCrash:
+        return faults
+    raise AssertionError(f"the scenario ended before its crash point: {point}")
+
+
+class FaultySegment:
+    """A FileSegment whose calls may fail."""
+
+    def __init__(self, segment: FileSegment, faults: Faults, *, tears: bool) -> None:
+        self._segment = segment
+        self._faults = faults
+        self._tears = tears
+
+    @property
+    def id(self) -> SegmentId:
+        return self._segment.id
+
+    def size(self) -> int:
+        self._faults.read_fault(f"size {self.id}")
+        return self._segment.size()
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
+        call = f"write {self.id}"
+        fault = self._faults.write_fault(call)
+        if fault is None:
+            return self._segment.write(position, buffers)
+        if fault is Fault.FAIL:
+            raise Unavailable(f"injected: {call} at {position} failed")
+        if fault is Fault.FENCE:
+            return FencedWrite(self._segment.size(), "injected writer")
+        torn = self._tears and fault in {Fault.TEAR, Fault.CRASH_TORN}
+        if torn:
+            data = b"".join(buffers)
+            buffers = [data[: len(data) // 2]]
+        if fault is not Fault.CRASH_TORN or torn:
+            self._segment.write(position, buffers)
+        if fault in _CRASHES:
+            self._faults.crash()
+        what = "was torn" if torn else "got no reply"
+        return UnknownWrite(f"injected: {call} at {position} {what}")
+
+    def read(self, position: int, length: int) -> memoryview:
+        self._faults.read_fault(f"read {self.id}")
+        return self._segment.read(position, length)
+
+    def read_nowait(self, position: int, length: int) -> memoryview | None:
+        """Not counted: it never fails, it has nothing at hand."""
+        return self._segment.read_nowait(position, length)
+
+    def seal(self) -> None:
+        self._faults.change(f"seal {self.id}", self._segment.seal)
+
+    def delete(self) -> None:
+        self._faults.change(f"delete {self.id}", self._segment.delete)
+
+    def close(self) -> None:
+        self._segment.close()
+
+
+class FaultyProvider:
+    """A SegmentProvider whose segments' calls may fail. A crash gives back its writer epochs."""
+
+    def __init__(self, provider: SegmentProvider, faults: Faults) -> None:
+        self._provider = provider
+        self._faults = faults
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._provider.capabilities
+
+    @property
+    def url(self) -> str:
+        return self._provider.url
+
+    def list(self, prefix: str = "") -> Iterable[SegmentListing]:
+        self._faults.read_fault(f"list {prefix}")
+        return self._provider.list(prefix)
+
+    def open(self, id: SegmentId, listing: SegmentListing | None = None) -> FaultySegment:
+        return FaultySegment(
+            self._provider.open(id, listing),
+            self._faults,
+            tears=self._provider.capabilities.rewritable,
+        )
+
+    def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> WriterEpoch:
+        epoch = self._provider.acquire_writer(broker_name, take_over=take_over)
+        self._faults.at_crash(epoch.release)
+        return epoch
+
+    def close(self) -> None:
+        self._provider.close()
+
+
+class FaultyMetadataStore:
+    """A MetadataStore whose changing calls, and the ends of whose outermost batches, may fail."""
+
+    def __init__(self, store: MetadataStore, faults: Faults) -> None:
+        self._store = store
+        self._faults = faults
+
+    def load(self) -> None:
+        self._store.load()
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        with self._store.batch():
+            yield
+            fault = self._faults.write_fault("metadata batch")
+            if fault is Fault.CRASH_TORN:
+                self._faults.crash()
+        if fault is Fault.CRASH_AFTER:
+            self._faults.crash()
+        if fault is not None:
+            raise Unavailable("injected: the metadata batch failed")
+
+    def topics(self) -> list[TopicMetadata]:
+        return self._store.topics()
+
+    def topic(self, topic: str) -> TopicMetadata | None:
+        return self._store.topic(topic)
+
+    def add_topic(self, topic: str, reserve_time_hours: int = -1) -> TopicMetadata:
+        return self._faults.change(
+            f"metadata add_topic {topic}", lambda: self._store.add_topic(topic, reserve_time_hours)
+        )
+
+    def update_topic(self, topic: TopicMetadata) -> None:
+        self._faults.change(
+            f"metadata update_topic {topic.topic}", lambda: self._store.update_topic(topic)
+        )
+
+    def delete_topic(self, topic: str) -> None:
+        self._faults.change(
+            f"metadata delete_topic {topic}", lambda: self._store.delete_topic(topic)
+        )
+
+    def queues(self, topic: str) -> list[QueueMetadata]:
+        return self._store.queues(topic)
+
+    def queue(self, topic: str, queue_id: int) -> QueueMetadata | None:
+        return self._store.queue(topic, queue_id)
+
+    def add_queue(self, topic: str, queue_id: int) -> QueueMetadata:
+        return self._faults.change(
+            f"metadata add_queue {topic}/{queue_id}",
+            lambda: self._store.add_queue(topic, queue_id),
+        )
+
+    def update_queue(self, queue: QueueMetadata) -> None:
+        self._faults.change(
+            f"metadata update_queue {queue.topic}/{queue.queue_id}",
+            lambda: self._store.update_queue(queue),
+        )
+
+    def delete_queue(self, topic: str, queue_id: int) -> None:
+        self._faults.change(
+            f"metadata delete_queue {topic}/{queue_id}",
+            lambda: self._store.delete_queue(topic, queue_id),
+        )
+
+    def segments(
+        self, path: str | None = None, type: FileSegmentType | None = None
+    ) -> Iterator[FileSegmentMetadata]:
+        return self._store.segments(path, type)
+
+    def segment(self, id: SegmentId) -> FileSegmentMetadata | None:
+        return self._store.segment(id)
+
+    def put_segment(self, segment: FileSegmentMetadata) -> None:
+        self._faults.change(
+            f"metadata put_segment {segment.id}", lambda: self._store.put_segment(segment)
+        )
+
+    def delete_segment(self, id: SegmentId) -> None:
+        self._faults.change(f"metadata delete_segment {id}", lambda: self._store.delete_segment(id))
+
+    def flush(self) -> None:
+        self._faults.change("metadata flush", self._store.flush)
+
+    def close(self) -> None:
+        self._faults.change("metadata close", self._store.close)
+
+    def destroy(self) -> None:
+        self._faults.change("metadata destroy", self._store.destroy)
