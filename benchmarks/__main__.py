@@ -1,0 +1,104 @@
+"""`scripts/bench`: our store beside Java's, alternating in one run."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+from benchmarks.java_peer import JavaPeer
+from benchmarks.model import FULL, QUICK, Measured, Row, Sizes, Workbench
+from benchmarks.report import as_json, environment, markdown
+from benchmarks.rows import ROWS
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes, 2 pairs: a trial")
+    parser.add_argument("--only", default="", metavar="ROW,…", help="rows by name or prefix")
+    parser.add_argument("--pairs", type=int, default=0, help="alternating pairs (7; quick: 2)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all passes there")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="write the table there too")
+    parser.add_argument("--no-java", action="store_true", help="our side alone")
+    parser.add_argument("--folder", type=Path, help="work on this disk (default: the temporary)")
+    parser.add_argument("--core", type=int, default=0, help="the core that our side is kept on")
+    parser.add_argument("--list", action="store_true", help="name the rows and stop")
+    return parser.parse_args()
+
+
+def chosen(only: str) -> list[Row]:
+    wanted = [name for name in only.split(",") if name]
+    rows = [row for row in ROWS if not wanted or any(row.name.startswith(name) for name in wanted)]
+    if not rows:
+        sys.exit(f"bench: no row is called {only}; there are {', '.join(r.name for r in ROWS)}")
+    return rows
+
+
+def measure(row: Row, bench: Workbench, peer: JavaPeer | None, pairs: int) -> Measured:
+    """Warm up both, then alternate: ours, Java, ours, Java, …"""
+    measured = Measured(row)
+    request: dict[str, Any] | None = row.java(bench.sizes) if row.java and peer else None
+    try:
+        with row.ours(bench) as run:
+            for _ in range(row.java_warm_up if request else 0):
+                assert peer is not None
+                assert request is not None
+                peer.ask(request)
+            for _ in range(row.warm_up):
+                run()
+            for _ in range(pairs):
+                gc.collect()
+                measured.ours.append(run())
+                if request is not None:
+                    assert peer is not None
+                    measured.java.append(peer.ask(request))
+    except Exception as error:  # noqa: BLE001 - one row that fails must not lose the others
+        traceback.print_exc()
+        measured.error = f"{type(error).__name__}: {error}"
+    return measured
+
+
+def main() -> int:
+    given = arguments()
+    if given.list:
+        print("\n".join(f"{row.name:20} {row.what}" for row in ROWS))
+        return 0
+    rows = chosen(given.only)
+    sizes: Sizes = QUICK if given.quick else FULL
+    pairs = given.pairs or (2 if given.quick else 7)
+    missing = "left out by --no-java" if given.no_java else JavaPeer.missing()
+    measured: list[Measured] = []
+    with tempfile.TemporaryDirectory(prefix="tieredstore-bench-", dir=given.folder) as name:
+        folder = Path(name)
+        # before this process is pinned: a child inherits the cores
+        peer = None if missing else JavaPeer(folder / "java")
+        os.sched_setaffinity(0, {given.core})
+        sys.setswitchinterval(0.001)  # as a server process has it
+        gc.freeze()
+        try:
+            java = peer.ask({"row": "env"}) if peer else None
+            print(f"Java: {java or missing}; {pairs} pairs", file=sys.stderr)
+            for row in rows:
+                print(f"{row.name}: {row.what}", file=sys.stderr, flush=True)
+                measured.append(measure(row, Workbench(folder / row.name, sizes), peer, pairs))
+                print(markdown(measured[-1:]).split("\n", 2)[-1], file=sys.stderr, flush=True)
+        finally:
+            if peer:
+                peer.close()
+        found = environment(java, folder)
+    table = markdown(measured)
+    print(table)
+    if given.table:
+        given.table.write_text(table + "\n")
+    if given.json:
+        given.json.write_text(as_json(measured, found))
+    return 1 if any(one.error for one in measured) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

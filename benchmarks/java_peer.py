@@ -1,0 +1,64 @@
+"""The Java side of the pairs: one warm JVM that runs one pass of a row when asked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+JAVA = Path(__file__).resolve().parent.parent / "tests" / "interop" / "java"
+START = '. ./env.sh && exec java $JFLAGS -Xmx4g -Duser.home="$1/home" -cp "$CP" Peer "$1"'
+
+
+class JavaPeer:
+    """RocketMQ's own classes behind one JSON line a request (`tests/interop/java/src/Peer.java`).
+
+    Not pinned: Java's background threads may use every core, ours are kept on one.
+    """
+
+    def __init__(self, work: Path) -> None:
+        work.mkdir(parents=True, exist_ok=True)
+        self._log = (work / "log.txt").open("w")
+        self._process = subprocess.Popen(
+            ["bash", "-c", START, "peer", str(work)],
+            cwd=JAVA,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+
+    @staticmethod
+    def missing() -> str:
+        """Why there is no Java side; empty when there is one."""
+        tools = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
+        return f"not installed: {', '.join(tools)}" if tools else ""
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """One pass; raises RuntimeError with what Java said."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise RuntimeError(f"the Java side ended; its log: {self._log.name}") from None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the Java side ended; its log: {self._log.name}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise RuntimeError(f"{request['row']}: {answer['error']}; log: {self._log.name}")
+        return answer
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()

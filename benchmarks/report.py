@@ -1,0 +1,111 @@
+"""The figures as JSON and as a table."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.model import Measured, Outcome, outcome, short
+
+HEADERS = (
+    "row",
+    "figure",
+    "ours",
+    "Java",
+    "ours / Java (spread)",
+    "target",
+    "face; durability; pull",
+)
+
+
+def environment(java: dict[str, Any] | None, folder: Path) -> dict[str, Any]:
+    """The machine in general terms: nothing that names it."""
+    import numpy as np
+
+    file_system = subprocess.run(
+        ["stat", "-f", "-c", "%T", str(folder)], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    return {
+        "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
+        "machine": platform.machine(),
+        "file_system": file_system,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "java": java,
+    }
+
+
+def outcomes(measured: Sequence[Measured]) -> list[Outcome]:
+    return [outcome(one, figure) for one in measured if one.ours for figure in one.row.figures]
+
+
+def as_json(measured: Sequence[Measured], environment: dict[str, Any]) -> str:
+    document = {
+        "environment": environment,
+        "rows": [
+            {
+                "row": one.row.name,
+                "what": one.row.what,
+                "face": one.row.face,
+                "durability": one.row.durability,
+                "pull": one.row.pull,
+                "no_peer": one.row.no_peer,
+                "error": one.error,
+                "ours": one.ours,
+                "java": one.java,
+                "figures": [_figure(outcome(one, f)) for f in one.row.figures if one.ours],
+            }
+            for one in measured
+        ],
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False)
+
+
+def _figure(found: Outcome) -> dict[str, Any]:
+    return {
+        "name": found.figure.name,
+        "unit": found.figure.unit,
+        "ours": found.ours,
+        "java": found.java,
+        "ratio": found.ratio,
+        "ratio_spread": [found.ratio_low, found.ratio_high],
+        "targets": {target: met for target, met in found.verdicts},
+    }
+
+
+def _number(value: float | None, unit: str, no_peer: str) -> str:
+    if value is None:
+        return f"– ({no_peer})" if no_peer else "–"
+    if unit == "s":
+        return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"
+    return f"{value:.3g} µs" if unit == "µs" else f"{short(value)} {unit}"
+
+
+def cells(found: Outcome) -> tuple[str, ...]:
+    row, figure = found.row, found.figure
+    ratio = "–"
+    if found.ratio is not None:
+        ratio = f"{found.ratio:.2f} ({found.ratio_low:.2f}–{found.ratio_high:.2f})"
+    targets = ", ".join(f"{text} {'met' if met else 'MISSED'}" for text, met in found.verdicts)
+    return (
+        row.name,
+        figure.name,
+        _number(found.ours, figure.unit, ""),
+        _number(found.java, figure.unit, row.no_peer),
+        ratio,
+        targets or "–",
+        f"{row.face}; {row.durability}; {row.pull}",
+    )
+
+
+def markdown(measured: Sequence[Measured]) -> str:
+    lines = ["| " + " | ".join(HEADERS) + " |", "|" + "---|" * len(HEADERS)]
+    lines += ["| " + " | ".join(cells(found)) + " |" for found in outcomes(measured)]
+    lines += [f"| {one.row.name} | failed: {one.error} |||||| " for one in measured if one.error]
+    return "\n".join(lines)

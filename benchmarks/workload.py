@@ -1,0 +1,62 @@
+"""The messages, keys and configuration that both sides use."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.model import QUEUES
+from tieredstore.config import StoreConfig
+from tieredstore.message.record import Message
+
+TOPIC = "benchTopic"
+BROKER = "labBroker"
+CLUSTER = "LabCluster"
+RING = 4096
+"""Messages made beforehand and put again and again, on both sides."""
+
+
+def body(size: int) -> bytes:
+    return bytes(32 + (value & 63) for value in random.Random(1).randbytes(size))
+
+
+def message(queue_id: int, data: bytes, number: int) -> Message:
+    """As a client sends it: KEYS, TAGS, UNIQ_KEY and WAIT, two keys for the index."""
+    return Message.create(
+        TOPIC,
+        data,
+        queue_id=queue_id,
+        tags="TagA",
+        keys=(f"key-{number}",),
+        properties={"UNIQ_KEY": f"7F000001{number:024X}", "WAIT": "true"},
+    )
+
+
+def ring(data: bytes, *, queues: int = QUEUES) -> list[Message]:
+    return [message(number % queues, data, number) for number in range(RING)]
+
+
+def keys_without_order(first: int, count: int) -> list[str]:
+    """Peer.key: 16 hex digits; neighbours share no slot of an index file."""
+    numbers: npt.NDArray[np.uint64] = np.arange(first, first + count, dtype=np.uint64)
+    numbers *= np.uint64(0x9E3779B97F4A7C15)
+    numbers ^= numbers >> np.uint64(29)
+    return [f"{number:016x}" for number in numbers.tolist()]
+
+
+def config(folder: Path, **changes: object) -> StoreConfig:
+    """The configuration of both sides' stores: FORCE reads, nothing expires."""
+    values: dict[str, object] = {
+        "broker_name": BROKER,
+        "broker_cluster_name": CLUSTER,
+        "store_path_root_dir": str(folder / "store"),
+        "tier_file_path": str(folder / "tiered"),
+        "backend_service_provider": "posix",
+        "file_reserved_time_hours": 876_000,
+        "group_commit_timeout_ms": 1000,
+        **changes,
+    }
+    return StoreConfig(**values)  # type: ignore[arg-type]
