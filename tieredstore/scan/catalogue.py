@@ -23,9 +23,6 @@ from tieredstore.errors import Invalid
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.findings import Finding, damage, note
 
-INDEX_TOPIC = "rmq_sys_INDEX"
-"""The topic name under which index segments are filed."""
-
 
 @dataclass(frozen=True, slots=True)
 class SegmentExtent:
@@ -102,8 +99,8 @@ class QueueFiles:
 class TierCatalogue:
     """All queues and index segments of a tier. Picklable.
 
-    topic_ids and topics are None without state. metadata maps a segment to what the state knows of
-    it. findings: what the listing and the metadata already disagree on.
+    topics, metadata (segment -> what the state knows of it) and known_queues (topic, queue id) are
+    None without state. findings: what the listing and the metadata already disagree on.
     """
 
     url: str
@@ -111,6 +108,7 @@ class TierCatalogue:
     indexes: Mapping[str, tuple[SegmentExtent, ...]]
     topics: Mapping[str, TopicMetadata] | None = None
     metadata: Mapping[SegmentId, FileSegmentMetadata] | None = None
+    known_queues: frozenset[tuple[str, int]] | None = None
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -178,8 +176,12 @@ def load_catalogue(
     listed = {listing.id: listing for listing in provider.list(broker or "")}
     known: dict[SegmentId, FileSegmentMetadata] | None = None
     topics: dict[str, TopicMetadata] | None = None
+    known_queues: frozenset[tuple[str, int]] | None = None
     if metadata is not None:
         topics = {topic.topic: topic for topic in metadata.topics()}
+        known_queues = frozenset(
+            (queue.topic, queue.queue_id) for topic in topics for queue in metadata.queues(topic)
+        )
         known = {
             entry.id: entry
             for entry in metadata.segments()
@@ -194,31 +196,33 @@ def load_catalogue(
     if known is not None:
         # A missing segment stays in the catalogue, empty, so that readers name it.
         extents += [
-            SegmentExtent(id, 0)
-            for id, entry in known.items()
-            if id not in listed and entry.size > 0
+            SegmentExtent(entry.id, 0)
+            for entry in known.values()
+            if entry.id not in listed and entry.size > 0
         ]
     queues, indexes = _sort(extents, findings)
-    return TierCatalogue(provider.url, queues, indexes, topics, known, tuple(findings))
+    return TierCatalogue(
+        provider.url, queues, indexes, topics, known, known_queues, tuple(findings)
+    )
 
 
 def _compare(
     listed: Mapping[SegmentId, SegmentListing], known: Mapping[SegmentId, FileSegmentMetadata]
 ) -> Iterator[Finding]:
-    for id, listing in listed.items():
-        if id not in known and listing.size_bytes > 0:
+    for listing in listed.values():
+        if listing.id not in known and listing.size_bytes > 0:
             yield damage(
                 "segment-unknown",
                 "the tier has a segment that the metadata does not know",
-                segment=id,
+                segment=listing.id,
                 found=f"{listing.size_bytes} bytes",
             )
-    for id, entry in known.items():
-        if id not in listed and entry.size > 0:
+    for entry in known.values():
+        if entry.id not in listed and entry.size > 0:
             yield damage(
                 "segment-missing",
                 "the metadata knows a segment that the tier lacks",
-                segment=id,
+                segment=entry.id,
                 expected=f"{entry.size} bytes",
                 found="nothing",
             )
@@ -242,18 +246,17 @@ def _sort(
         else:
             queue = files.setdefault((broker, topic, queue_id), {})
             queue.setdefault(extent.id.type, []).append(extent)
-    by_base = _by_base
     queues = tuple(
         QueueFiles(
             broker,
             topic,
             queue_id,
-            by_base(found.get(FileSegmentType.COMMIT_LOG, [])),
-            by_base(found.get(FileSegmentType.CONSUME_QUEUE, [])),
+            _by_base(found.get(FileSegmentType.COMMIT_LOG, [])),
+            _by_base(found.get(FileSegmentType.CONSUME_QUEUE, [])),
         )
         for (broker, topic, queue_id), found in sorted(files.items())
     )
-    return queues, {broker: by_base(found) for broker, found in sorted(indexes.items())}
+    return queues, {broker: _by_base(found) for broker, found in sorted(indexes.items())}
 
 
 def _by_base(extents: list[SegmentExtent]) -> tuple[SegmentExtent, ...]:

@@ -62,8 +62,8 @@ def plan(
                 low = max(low, offset_by_time(reader, since_ms))
             if until_ms is not None:
                 high = min(high, offset_by_time(reader, until_ms))
-            for start, end in queue.unit_spans():
-                start, end = max(start, low), min(end, high)
+            for first, last in queue.unit_spans():
+                start, end = max(first, low), min(last, high)
                 if start < end:
                     yield from _cut(reader, start, end, range_bytes, since_ms, until_ms)
 

@@ -1,0 +1,208 @@
+"""Compares records with the consume queue units that name them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.errors import Corrupt
+from tieredstore.message.columns import (
+    RecordColumns,
+    check_bodies,
+    gather_headers,
+    record_columns,
+)
+from tieredstore.message.crc import crc32
+from tieredstore.message.layout import (
+    BODY_CRC_POSITION,
+    CODA_SIZE,
+    MAGIC_BLANK,
+    MAGIC_POSITION,
+    MAGIC_V1,
+    MAGIC_V2,
+    PHYSICAL_OFFSET_POSITION,
+    QUEUE_ID_POSITION,
+    QUEUE_OFFSET_POSITION,
+)
+from tieredstore.message.record import decode_record
+from tieredstore.scan.batch import Bools, Int64s, MessageBatch, UnitRun
+from tieredstore.scan.catalogue import QueueFiles
+from tieredstore.scan.findings import Finding, Report, damage
+
+
+def check_run(
+    queue: QueueFiles, buffer: memoryview, start: int, run: UnitRun, report: Report
+) -> MessageBatch | None:
+    """Compare records with their units. `buffer` begins at tiered offset `start`."""
+    checks = _RunChecks(queue, buffer, start, run)
+    batch = checks.batch()
+    for finding in checks.in_order():
+        report(finding)
+    return batch
+
+
+class _RunChecks:
+    """The checks of one run; findings are gathered and reported in queue offset order."""
+
+    def __init__(self, queue: QueueFiles, buffer: memoryview, start: int, run: UnitRun) -> None:
+        self._queue = queue
+        self._buffer = buffer
+        self._start = start
+        self._run = run
+        self._findings: list[Finding] = []
+        extent = next(e for e in reversed(queue.commit_log) if e.base_offset <= start)
+        self._segment = extent.id
+        self._base = start - extent.base_offset
+
+    def in_order(self) -> list[Finding]:
+        return sorted(self._findings, key=lambda finding: finding.queue_offset or 0)
+
+    def _add(
+        self, kind: str, what: str, index: int, position: int, expected: object, found: object
+    ) -> None:
+        self._findings.append(
+            damage(
+                kind,
+                what,
+                segment=self._segment,
+                position=self._base + position,
+                queue_offset=int(self._run.queue_offsets[index]),
+                expected=str(expected),
+                found=str(found),
+            )
+        )
+
+    def batch(self) -> MessageBatch | None:
+        run = self._run
+        positions = run.offsets - self._start
+        headers = gather_headers(self._buffer, positions)
+        codas = headers["magic"] == MAGIC_BLANK
+        if codas.any():
+            # The coda of an old writer stands before the message that the unit names.
+            moved = positions + np.where(codas, CODA_SIZE, 0)
+            moved = np.where(moved + run.sizes <= len(self._buffer), moved, positions)
+            positions = moved
+            headers = gather_headers(self._buffer, positions)
+        good = self._check_heads(headers, positions, codas)
+        index = np.flatnonzero(good)
+        columns, index = self._columns(positions, index)
+        if columns is None:
+            return None
+        index, columns = self._check_topics_and_bodies(columns, index)
+        if not len(index):
+            return None
+        return MessageBatch(
+            self._queue,
+            self._buffer,
+            self._start,
+            run.queue_offsets[index],
+            run.tags_codes[index],
+            columns,
+        )
+
+    def _check_heads(self, headers: npt.NDArray[np.void], positions: Int64s, codas: Bools) -> Bools:
+        run = self._run
+        magic = headers["magic"]
+        known = (magic == MAGIC_V1) | (magic == MAGIC_V2)
+        sized = headers["size"] == run.sizes
+        good: Bools = known & sized
+        for i in np.flatnonzero(~good).tolist():
+            at = int(positions[i])
+            if not known[i]:
+                found = f"{int(magic[i]):#010x}"
+                at_magic = at + MAGIC_POSITION
+                self._add("record-magic", "no message here", i, at_magic, "a magic", found)
+            if not sized[i]:
+                size = int(headers["size"][i])
+                self._add(
+                    "record-size", "message size", i, at, f"{int(run.sizes[i])} of its unit", size
+                )
+        expected_offsets = np.where(codas, positions + self._start, run.offsets)
+        for field, byte, expected in (
+            ("queue_offset", QUEUE_OFFSET_POSITION, run.queue_offsets),
+            ("queue_id", QUEUE_ID_POSITION, np.full_like(positions, self._queue.queue_id)),
+            ("physical_offset", PHYSICAL_OFFSET_POSITION, expected_offsets),
+        ):
+            wrong = good & (headers[field] != expected)
+            if field == "physical_offset":
+                wrong &= headers[field] != run.offsets
+            what = field.replace("_", " ")
+            kind = "record-" + field.replace("_", "-")
+            for i in np.flatnonzero(wrong).tolist():
+                at, value = int(positions[i]) + byte, int(headers[field][i])
+                self._add(kind, what, i, at, int(expected[i]), value)
+            good &= ~wrong
+        return good
+
+    def _columns(
+        self, positions: Int64s, index: npt.NDArray[np.intp]
+    ) -> tuple[RecordColumns | None, npt.NDArray[np.intp]]:
+        if not len(index):
+            return None, index
+        try:
+            return record_columns(self._buffer, positions[index]), index
+        except Corrupt:
+            pass
+        kept: list[int] = []
+        for i in index.tolist():
+            try:
+                decode_record(self._buffer, int(positions[i]))
+            except Corrupt as error:
+                self._add(
+                    "record-structure",
+                    f"message structure: {error}",
+                    i,
+                    int(positions[i]),
+                    "lengths that fill the message",
+                    "others",
+                )
+            else:
+                kept.append(i)
+        if not kept:
+            return None, index[:0]
+        rest = np.array(kept, dtype=np.intp)
+        return record_columns(self._buffer, positions[rest]), rest
+
+    def _check_topics_and_bodies(
+        self, columns: RecordColumns, index: npt.NDArray[np.intp]
+    ) -> tuple[npt.NDArray[np.intp], RecordColumns]:
+        right_topic = has_topic(self._buffer, columns, self._queue.topic)
+        right_body = check_bodies(self._buffer, columns)
+        for row in np.flatnonzero(~right_topic).tolist():
+            at, length = int(columns.topic_offsets[row]), int(columns.topic_lengths[row])
+            found = bytes(self._buffer[at : at + length]).decode(errors="replace")
+            self._add(
+                "record-topic", "topic", int(index[row]), at, repr(self._queue.topic), repr(found)
+            )
+        for row in np.flatnonzero(~right_body).tolist():
+            at = int(columns.positions[row])
+            self._add(
+                "record-body-crc",
+                "body CRC does not fit the body",
+                int(index[row]),
+                at + BODY_CRC_POSITION,
+                f"{_body_crc(self._buffer, columns, row):#010x}",
+                f"{int(columns.body_crcs[row]):#010x}",
+            )
+        good = right_topic & right_body
+        if good.all():
+            return index, columns
+        kept = columns.positions[good]
+        return index[good], record_columns(self._buffer, kept) if len(kept) else columns
+
+
+def _body_crc(buffer: memoryview, columns: RecordColumns, row: int) -> int:
+    at, length = int(columns.body_offsets[row]), int(columns.body_lengths[row])
+    return crc32(buffer[at : at + length])
+
+
+def has_topic(buffer: memoryview, columns: RecordColumns, topic: str) -> Bools:
+    """Whether each record carries that topic."""
+    name = np.frombuffer(topic.encode(errors="surrogateescape"), dtype=np.uint8)
+    same: Bools = columns.topic_lengths == len(name)
+    rows = np.flatnonzero(same)
+    if len(rows) and len(name):
+        data = np.frombuffer(buffer, dtype=np.uint8)
+        index = columns.topic_offsets[rows].astype(np.int64)[:, None] + np.arange(len(name))
+        same[rows] = (data[index] == name).all(axis=1)
+    return same

@@ -1,0 +1,472 @@
+"""Checks one queue: see `verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS
+from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider
+from tieredstore.errors import Corrupt
+from tieredstore.message import sysflag
+from tieredstore.message.columns import properties_of, walk_records
+from tieredstore.message.consume_queue import UNIT_SIZE
+from tieredstore.message.hashes import tags_code
+from tieredstore.message.layout import CODA_SIZE, MAGIC_BLANK, MAGIC_POSITION
+from tieredstore.message.properties import find_text
+from tieredstore.message.record import decode_record
+from tieredstore.scan.batch import Int64s, MessageBatch, UnitRun
+from tieredstore.scan.batches import BATCH_BYTES, read_run, unit_runs
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue, extent_at
+from tieredstore.scan.findings import Finding, Report, Severity, damage, note
+from tieredstore.scan.java_times import java_store_times
+from tieredstore.scan.plan import ScanRange
+from tieredstore.scan.reading import QueueReader
+
+_KNOWN_SYS_FLAGS = (
+    sysflag.COMPRESSED
+    | sysflag.MULTI_TAGS
+    | sysflag.TRANSACTION_MASK
+    | sysflag.BORN_HOST_V6
+    | sysflag.STORE_HOST_V6
+    | sysflag.NEED_UNWRAP
+    | sysflag.INNER_BATCH
+    | sysflag.COMPRESSION_TYPE_MASK
+)
+_MAX_RECORD_BYTES = 256 << 20
+Progress = Callable[[str, int], None]
+
+
+@dataclass(slots=True)
+class _Times:
+    """Store times seen in a segment. java_*: as a Java broker reads them, at a fixed byte that is
+    inside the address of an IPv6 born host (`docs/differences.md`, D14)."""
+
+    low: int = NEVER_WRITTEN_MS
+    high: int = -(2**63)
+    java_low: int = NEVER_WRITTEN_MS
+    java_high: int = -(2**63)
+
+    def add(self, times: Int64s, java_times: Int64s) -> None:
+        if len(times):
+            self.low = min(self.low, int(times.min()))
+            self.high = max(self.high, int(times.max()))
+            self.java_low = min(self.java_low, int(java_times.min()))
+            self.java_high = max(self.java_high, int(java_times.max()))
+
+
+@dataclass(slots=True)
+class QueueResult:
+    """Messages (and their bytes) that are good."""
+
+    messages: int = 0
+    message_bytes: int = 0
+
+
+class QueueVerifier:
+    """One run over one queue."""
+
+    def __init__(
+        self,
+        provider: SegmentProvider,
+        catalogue: TierCatalogue,
+        queue: QueueFiles,
+        report: Report,
+        progress: Progress,
+    ) -> None:
+        self._provider = provider
+        self._catalogue = catalogue
+        self._queue = queue
+        self._report = report
+        self._progress = progress
+        self._damaged: set[SegmentId] = set()
+        self._times: dict[SegmentId, _Times] = {}
+        self._result = QueueResult()
+        self._last_time: int | None = None
+
+    def run(self) -> QueueResult:
+        """Check everything; findings go to the report."""
+        self._check_commit_log_chain()
+        self._check_consume_queue_chain()
+        with QueueReader(self._provider, self._queue) as reader:
+            self._check_messages(reader)
+        self._check_metadata(self._queue.commit_log)
+        self._check_metadata(self._queue.consume_queue)
+        return self._result
+
+    def _found(self, finding: Finding) -> None:
+        if finding.severity is Severity.DAMAGE and finding.segment is not None:
+            self._damaged.add(finding.segment)
+            if finding.queue_offset is not None:
+                # The unit's segment has a message less to take its times from.
+                unit = extent_at(self._queue.consume_queue, finding.queue_offset * UNIT_SIZE)
+                if unit is not None:
+                    self._damaged.add(unit.id)
+        self._report(finding)
+
+    # Segments
+
+    def _check_commit_log_chain(self) -> None:
+        for before, after in pairwise(self._queue.commit_log):
+            if before.end_offset != after.base_offset:
+                self._break("commit log", before, after)
+
+    def _check_consume_queue_chain(self) -> None:
+        for extent in self._queue.consume_queue:
+            if extent.base_offset % UNIT_SIZE:
+                self._found(
+                    damage(
+                        "segment-base",
+                        "base offset of a consume queue segment",
+                        segment=extent.id,
+                        expected=f"a multiple of {UNIT_SIZE}",
+                        found=str(extent.base_offset),
+                    )
+                )
+            rest = extent.size_bytes % UNIT_SIZE
+            if rest:
+                self._found(
+                    damage(
+                        "unit-torn",
+                        "the last consume queue unit of the segment is cut",
+                        segment=extent.id,
+                        position=extent.size_bytes - rest,
+                        expected=f"{UNIT_SIZE} bytes",
+                        found=f"{rest}",
+                    )
+                )
+        for before, after in pairwise(self._queue.consume_queue):
+            # A hole may be one that the dispatcher left on purpose: see `_check_holes`.
+            if before.end_offset > after.base_offset:
+                self._break("consume queue", before, after)
+
+    def _break(self, what: str, before: SegmentExtent, after: SegmentExtent) -> None:
+        short = before.end_offset < after.base_offset
+        self._found(
+            damage(
+                "segment-truncated" if short else "segment-overlap",
+                f"{what} segment {'ends before' if short else 'goes on behind'} the next one's "
+                f"start ({after.id})",
+                segment=before.id,
+                position=before.size_bytes,
+                expected=f"{after.base_offset - before.base_offset} bytes",
+                found=f"{before.size_bytes} bytes",
+            )
+        )
+
+    # Messages
+
+    def _check_messages(self, reader: QueueReader) -> None:
+        spans = self._queue.unit_spans()
+        if not spans:
+            self._check_unnamed(
+                reader, self._queue.commit_log_min_offset, self._queue.commit_log_max_offset
+            )
+            return
+        try:
+            first = reader.min_offset()
+        except Corrupt as error:
+            self._found(damage("units-missing", str(error), queue_offset=spans[0][0]))
+            first = spans[0][0]
+        position = self._queue.commit_log_min_offset
+        previous_end: int | None = None
+        for span_start, end in spans:
+            start = max(span_start, first)
+            if start >= end:
+                continue
+            span = ScanRange(self._queue, start, end, 0)
+            is_first = True
+            for run in unit_runs(reader, span, report=self._found):
+                if is_first and previous_end is not None:
+                    self._check_hole(previous_end, start, run, position)
+                is_first = False
+                if run.start > position:
+                    self._check_unnamed(reader, position, run.start)
+                self._check_run(reader, run, position)
+                position = max(position, run.end)
+            previous_end = end
+        end_of_log = self._queue.commit_log_max_offset
+        if position < end_of_log:
+            self._check_unnamed(reader, position, end_of_log)
+
+    def _check_hole(self, before: int, after: int, run: UnitRun, position: int) -> None:
+        """A hole in the queue offsets: left by the dispatcher, or a lost consume queue segment."""
+        extent = extent_at(self._queue.consume_queue, after * UNIT_SIZE)
+        segment = None if extent is None else extent.id
+        if run.start == position:
+            self._found(
+                note(
+                    "queue-hole",
+                    f"messages {before} to {after - 1} were never uploaded: the broker had deleted "
+                    "them before",
+                    segment=segment,
+                    queue_offset=before,
+                )
+            )
+        else:
+            self._found(
+                damage(
+                    "units-missing",
+                    f"no consume queue segment has the units of messages {before} to {after - 1}",
+                    segment=segment,
+                    queue_offset=before,
+                    expected=f"a segment from byte {before * UNIT_SIZE}",
+                    found=f"the next one from byte {after * UNIT_SIZE}",
+                )
+            )
+
+    def _check_run(self, reader: QueueReader, run: UnitRun, position: int) -> None:
+        self._progress(self._queue.path, run.end - run.start)
+        previous_ends = np.concatenate(([position], (run.offsets + run.sizes)[:-1]))
+        overlaps = np.flatnonzero(run.offsets < previous_ends)
+        for i in overlaps.tolist():
+            segment, at = reader.unit_place(int(run.queue_offsets[i]))
+            self._found(
+                damage(
+                    "unit-overlap",
+                    "consume queue unit of bytes that belong to the message before",
+                    segment=segment,
+                    position=at,
+                    queue_offset=int(run.queue_offsets[i]),
+                    expected=f"at least {int(previous_ends[i])}",
+                    found=str(int(run.offsets[i])),
+                )
+            )
+        batch = read_run(reader, run, self._found)
+        if batch is not None:
+            self._result.messages += len(batch)
+            self._result.message_bytes += batch.stored_bytes
+            self._check_batch(reader, batch)
+            self._check_gaps(reader, run)
+
+    def _check_gaps(self, reader: QueueReader, run: UnitRun) -> None:
+        ends = (run.offsets + run.sizes)[:-1]
+        for i in np.flatnonzero(run.offsets[1:] > ends).tolist():
+            self._check_unnamed(reader, int(ends[i]), int(run.offsets[i + 1]))
+
+    def _check_batch(self, reader: QueueReader, batch: MessageBatch) -> None:
+        columns = batch.columns
+        java_times = java_store_times(batch.buffer, columns.positions)
+        segment = self._segment_of(batch.base_offset)
+        if segment is not None:
+            self._segment_times(segment.id).add(columns.store_timestamps, java_times)
+        for extent in self._queue.consume_queue:
+            low, high = extent.base_offset // UNIT_SIZE, extent.end_offset // UNIT_SIZE
+            if int(batch.queue_offsets[0]) < high and int(batch.queue_offsets[-1]) >= low:
+                inside = (batch.queue_offsets >= low) & (batch.queue_offsets < high)
+                self._segment_times(extent.id).add(
+                    columns.store_timestamps[inside], java_times[inside]
+                )
+        self._check_sys_flags(batch)
+        self._check_time_order(batch)
+        for row, properties in enumerate(properties_of(batch.buffer, columns)):
+            expected = tags_code(find_text(properties, b"TAGS"))
+            found = int(batch.tags_codes[row])
+            if found != expected and found > -(2**31) - 1:
+                queue_offset = int(batch.queue_offsets[row])
+                unit_segment, at = reader.unit_place(queue_offset)
+                self._found(
+                    damage(
+                        "unit-tags-code",
+                        "tags code of the unit is not the hash of the message's TAGS",
+                        segment=unit_segment,
+                        position=None if at is None else at + 12,
+                        queue_offset=queue_offset,
+                        expected=str(expected),
+                        found=str(found),
+                    )
+                )
+
+    def _check_sys_flags(self, batch: MessageBatch) -> None:
+        flags = batch.columns.sys_flags
+        unknown = (flags & ~_KNOWN_SYS_FLAGS) != 0
+        compressed = (flags & sysflag.COMPRESSED) != 0
+        for row in np.flatnonzero(unknown | compressed).tolist():
+            message = batch.message(row)
+            reason = ""
+            if unknown[row]:
+                reason = "unknown bits"
+            else:
+                try:
+                    message.decoded_body(_MAX_RECORD_BYTES)
+                except Corrupt as error:
+                    reason = f"the body does not decompress ({error})"
+            if reason:
+                self._found(
+                    damage(
+                        "record-sys-flag",
+                        f"sysFlag: {reason}",
+                        queue_offset=message.queue_offset,
+                        expected="the flags of this body",
+                        found=f"{message.sys_flag:#x}",
+                        **self._place(batch, row, 36),
+                    )
+                )
+
+    def _check_time_order(self, batch: MessageBatch) -> None:
+        times = batch.columns.store_timestamps
+        before = np.empty_like(times)
+        before[1:] = times[:-1]
+        before[0] = times[0] if self._last_time is None else self._last_time
+        for row in np.flatnonzero(times < before).tolist():
+            self._found(
+                note(
+                    "store-time-order",
+                    "store time is before that of the message in front; a clock that was set back, "
+                    "or a damaged field",
+                    queue_offset=int(batch.queue_offsets[row]),
+                    expected=f"at least {int(before[row])}",
+                    found=str(int(times[row])),
+                    **self._place(batch, row, 56),
+                )
+            )
+        self._last_time = int(times[-1])
+
+    def _place(self, batch: MessageBatch, row: int, field_position: int) -> dict[str, object]:
+        extent = self._segment_of(batch.base_offset)
+        if extent is None:
+            return {}
+        position = batch.base_offset - extent.base_offset + int(batch.columns.positions[row])
+        return {"segment": extent.id, "position": position + field_position}
+
+    def _segment_of(self, offset: int) -> SegmentExtent | None:
+        return extent_at(self._queue.commit_log, offset)
+
+    def _segment_times(self, segment: SegmentId) -> _Times:
+        return self._times.setdefault(segment, _Times())
+
+    # Bytes that no unit names
+
+    def _check_unnamed(self, reader: QueueReader, start: int, end: int) -> None:
+        """Bytes left by an upload that was cut off, a coda, or messages whose units are lost."""
+        for extent in self._queue.commit_log:
+            low, high = max(start, extent.base_offset), min(end, extent.end_offset)
+            if low < high:
+                self._check_unnamed_in(reader, extent, low, high)
+
+    def _check_unnamed_in(
+        self, reader: QueueReader, extent: SegmentExtent, low: int, high: int
+    ) -> None:
+        if high - low == CODA_SIZE and self._is_coda(reader, low):
+            return
+        position, messages, readable = low, 0, True
+        while position < high and readable:
+            window = reader.commit_log.read(position, min(high - position, BATCH_BYTES))
+            walk = walk_records(window)
+            self._add_unnamed_times(extent, window, walk.positions)
+            messages += len(walk.positions)
+            position += walk.next_position
+            if walk.next_position:
+                continue
+            # A message larger than the window, or no message.
+            size = int.from_bytes(window[:4], "big")
+            magic_is_good = len(walk.positions) == 0 and walk.stop.name == "CUT"
+            if magic_is_good and len(window) < size <= min(high - position, _MAX_RECORD_BYTES):
+                messages += 1
+                position += size
+            else:
+                readable = False
+        self._found(
+            note(
+                "bytes-unnamed",
+                f"{high - low} bytes that no consume queue unit names: {messages} messages"
+                + ("" if readable else " and bytes that are none")
+                + " (an upload that was cut off leaves such bytes; they are never served)",
+                segment=extent.id,
+                position=low - extent.base_offset,
+            )
+        )
+        if not readable:
+            # Their times may be in the metadata, and nobody can tell them.
+            self._damaged.add(extent.id)
+
+    def _is_coda(self, reader: QueueReader, offset: int) -> bool:
+        head = reader.commit_log.read(offset, CODA_SIZE)
+        magic = int.from_bytes(head[MAGIC_POSITION : MAGIC_POSITION + 4], "big")
+        return magic == MAGIC_BLANK
+
+    def _add_unnamed_times(
+        self, extent: SegmentExtent, window: memoryview, positions: Int64s
+    ) -> None:
+        times: list[int] = []
+        for position in positions.tolist():
+            try:
+                times.append(decode_record(window, position).store_timestamp_ms)
+            except Corrupt:
+                self._damaged.add(extent.id)
+        if times:
+            self._segment_times(extent.id).add(
+                np.array(times, dtype=np.int64), java_store_times(window, positions)
+            )
+
+    # Metadata
+
+    def _check_metadata(self, extents: tuple[SegmentExtent, ...]) -> None:
+        known = self._catalogue.metadata
+        if known is None:
+            return
+        for index, extent in enumerate(extents):
+            entry = known.get(extent.id)
+            if entry is None:
+                continue
+            is_last = index == len(extents) - 1
+            if entry.size > extent.size_bytes and extent.size_bytes > 0:
+                self._found(
+                    damage(
+                        "segment-truncated",
+                        "the segment is shorter than the metadata says",
+                        segment=extent.id,
+                        position=extent.size_bytes,
+                        expected=f"{entry.size} bytes",
+                        found=f"{extent.size_bytes} bytes",
+                    )
+                )
+                continue
+            if entry.size < extent.size_bytes:
+                make = note if is_last else damage
+                self._found(
+                    make(
+                        "metadata-size",
+                        "the metadata knows less of the segment than there is"
+                        + (
+                            " (a writer that runs or was cut off; its next start corrects it)"
+                            if is_last
+                            else ""
+                        ),
+                        segment=extent.id,
+                        expected=f"{extent.size_bytes} bytes",
+                        found=f"{entry.size} bytes",
+                    )
+                )
+                continue
+            if extent.size_bytes and extent.id not in self._damaged:
+                self._check_metadata_times(extent, entry.begin_timestamp_ms, entry.end_timestamp_ms)
+
+    def _check_metadata_times(self, extent: SegmentExtent, begin: int, end: int) -> None:
+        times = self._times.get(extent.id)
+        if times is None or (
+            extent.id.type is FileSegmentType.CONSUME_QUEUE and self._starts_before_log(extent)
+        ):
+            return
+        for name, found, right, java in (
+            ("begin", begin, times.low, times.java_low),
+            ("end", end, times.high, times.java_high),
+        ):
+            if found not in (right, java):
+                self._found(
+                    damage(
+                        "metadata-time",
+                        f"{name} time of the segment in the metadata",
+                        segment=extent.id,
+                        expected=str(right),
+                        found=str(found),
+                    )
+                )
+
+    def _starts_before_log(self, extent: SegmentExtent) -> bool:
+        """Whether some units of the segment name expired messages, whose times are unknown."""
+        with QueueReader(self._provider, self._queue) as reader:
+            return reader.min_offset() * UNIT_SIZE > extent.base_offset
