@@ -21,6 +21,7 @@ DEFAULT_LEVEL = 5
 
 _ZSTD_MAX_WINDOW_BYTES = 8 * 1024 * 1024
 _ZSTD_BLOCK_HEADER = 3
+_PIECE_BYTES = 256 * 1024
 
 
 def compress(data: Buffer, compression: CompressionType, level: int = DEFAULT_LEVEL) -> bytes:
@@ -62,65 +63,69 @@ def _inflate_zlib(data: Buffer, limit_bytes: int) -> bytes:
     if len(body) > limit_bytes:
         raise _too_large(limit_bytes)
     if not inflater.eof:
-        raise Corrupt(f"zlib body: the stream does not end within its {len(data)} bytes")
+        raise _cut("zlib", data)
     if inflater.unused_data:
         raise Corrupt(f"zlib body: {len(inflater.unused_data)} bytes behind the end of the stream")
-    return bytes(body)
+    return body
 
 
 def _inflate_lz4(data: Buffer, limit_bytes: int) -> bytes:
     """One or more frames: Java's stream reads them as one."""
     rest = bytes(data)
-    bodies: list[bytes] = []
-    room = limit_bytes
+    body = bytearray()
     while True:
         inflater = lz4.frame.LZ4FrameDecompressor()
-        body = inflater.decompress(rest, room + 1)
-        if len(body) > room:
+        piece = inflater.decompress(rest, _PIECE_BYTES)
+        body += piece
+        while not inflater.eof and piece:
+            if len(body) > limit_bytes:
+                raise _too_large(limit_bytes)
+            piece = inflater.decompress(b"", _PIECE_BYTES)
+            body += piece
+        if len(body) > limit_bytes:
             raise _too_large(limit_bytes)
         if not inflater.eof:
-            raise Corrupt(f"LZ4 body: the frame does not end within its {len(data)} bytes")
-        bodies.append(body)
-        room -= len(body)
+            raise _cut("LZ4", data)
         rest = inflater.unused_data
         if not rest:
-            return b"".join(bodies)
+            return bytes(body)
 
 
 def _inflate_zstd(data: Buffer, limit_bytes: int) -> bytes:
     rest = memoryview(data)
-    bodies: list[bytes] = []
-    room = limit_bytes
+    body = bytearray()
+    largest_window = max(_ZSTD_MAX_WINDOW_BYTES, limit_bytes)
     while True:
         frame = rest[: _zstd_frame_size(rest)]
-        inflater = zstandard.ZstdDecompressor(
-            max_window_size=max(_ZSTD_MAX_WINDOW_BYTES, limit_bytes)
-        )
+        inflater = zstandard.ZstdDecompressor(max_window_size=largest_window)
         with inflater.stream_reader(frame) as reader:
-            body = reader.read(room + 1)
-        if len(body) > room:
-            raise _too_large(limit_bytes)
-        bodies.append(body)
-        room -= len(body)
+            while piece := reader.read(_PIECE_BYTES):
+                body += piece
+                if len(body) > limit_bytes:
+                    raise _too_large(limit_bytes)
         rest = rest[len(frame) :]
         if not rest:
-            return b"".join(bodies)
+            return bytes(body)
 
 
 def _zstd_frame_size(data: memoryview) -> int:
     """Length of the frame at the start, from its block headers (the library's streams end quietly
     on a frame that is cut)."""
-    parameters = zstandard.get_frame_parameters(data)
+    has_checksum = zstandard.get_frame_parameters(data).has_checksum
     position = zstandard.frame_header_size(data)
-    while True:
+    is_last = False
+    while not is_last:
         if position + _ZSTD_BLOCK_HEADER > len(data):
-            raise Corrupt(f"ZSTD body: the frame does not end within its {len(data)} bytes")
+            raise _cut("ZSTD", data)
         block = int.from_bytes(data[position : position + _ZSTD_BLOCK_HEADER], "little")
-        is_last, kind, size = block & 1, block >> 1 & 3, block >> 3
-        position += _ZSTD_BLOCK_HEADER + (1 if kind == 1 else size)  # kind 1: one repeated byte
-        if is_last:
-            break
-    position += 4 if parameters.has_checksum else 0
+        is_last = bool(block & 1)
+        repeats_one_byte = block >> 1 & 3 == 1
+        position += _ZSTD_BLOCK_HEADER + (1 if repeats_one_byte else block >> 3)
+    position += 4 if has_checksum else 0
     if position > len(data):
-        raise Corrupt(f"ZSTD body: the frame does not end within its {len(data)} bytes")
+        raise _cut("ZSTD", data)
     return position
+
+
+def _cut(kind: str, data: Buffer) -> Corrupt:
+    return Corrupt(f"{kind} body: the stream does not end within its {len(data)} bytes")

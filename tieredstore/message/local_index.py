@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore.errors import Corrupt
+from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message.buffers import Buffer
 from tieredstore.message.chains import Int32s, Int64s, link_items
 
@@ -118,7 +118,8 @@ def put_item(
     physical_offset: int,
     store_timestamp_ms: int,
 ) -> bool:
-    """Put one item, header included; False (and nothing written) when the file is full."""
+    """Put one item, header included; False (and nothing written) when the file is full. Raises
+    Invalid for a value that does not fit its field."""
     header = LocalIndexHeader.unpack(buffer)
     number = header.index_count
     if number >= _max_items(buffer, slots):
@@ -129,7 +130,10 @@ def put_item(
         previous = 0
     seconds = _seconds(store_timestamp_ms, header.begin_timestamp_ms)
     position = _item_position(slots, number)
-    _ITEM.pack_into(buffer, position, key_hash, physical_offset, seconds, previous)
+    try:
+        _ITEM.pack_into(buffer, position, key_hash, physical_offset, seconds, previous)
+    except struct.error as error:
+        raise Invalid(f"index item {number}: {error}") from error
     _HEAD.pack_into(buffer, slot, number)
     if number <= 1:
         header.begin_physical_offset = physical_offset
@@ -177,7 +181,9 @@ def put_items(
     items["hash"] = hashes
     items["physical_offset"] = offsets
     if header.begin_timestamp_ms > 0:
-        items["seconds"] = np.clip((times - header.begin_timestamp_ms) // 1000, 0, _INT32_MAX)
+        # Held above the begin before the subtraction, which could not hold any two i64.
+        later = np.maximum(times, header.begin_timestamp_ms) - header.begin_timestamp_ms
+        items["seconds"] = np.minimum(later // 1000, _INT32_MAX)
     else:
         items["seconds"] = 0
     items["previous"] = links.previous

@@ -188,7 +188,8 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
         """The body as the producer gave it. Raises Corrupt, also for one that inflates to more than
         `limit_bytes`."""
         sys_flag = self.sys_flag
-        if not sys_flag & sysflag.COMPRESSED:
+        # Java inflates nothing either when there is nothing.
+        if not sys_flag & sysflag.COMPRESSED or not self.body_length:
             return self.body
         try:
             return decompress(self.body, sys_flag, limit_bytes)

@@ -52,14 +52,13 @@ def split_messages(
         return SplitMessages([], np.zeros(0, dtype=np.int64), 0)
     offsets = units["physical_offset"].astype(np.int64)
     base = int(offsets[0]) if buffer_offset is None else buffer_offset
-    positions = offsets - base
     sizes = units["size"].astype(np.int64)
     seen = len(units)
-    if _all_there(buffer, positions, sizes):
+    if _all_there(buffer, base, offsets, sizes):
         indexes = np.arange(seen, dtype=np.int64)
-        where = positions.tolist()
+        where = (offsets - base).tolist()
     else:
-        where, chosen, seen = _split_scalar(buffer, positions.tolist(), sizes.tolist())
+        where, chosen, seen = _split_scalar(buffer, base, offsets.tolist(), sizes.tolist())
         indexes = np.array(chosen, dtype=np.int64)
         sizes = sizes[indexes]
         units = units[indexes]
@@ -69,13 +68,17 @@ def split_messages(
 
 
 def _all_there(
-    buffer: Buffer, positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+    buffer: Buffer, base: int, offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
 ) -> bool:
+    # Compared before they are subtracted: offsets of damaged units can be anything.
     if (
-        int(positions.min()) < 0
+        int(offsets.min()) < base
+        or int(offsets.max()) > base + len(buffer)
         or int(sizes.min()) < MIN_RECORD_SIZE
-        or int((positions + sizes).max()) > len(buffer)
     ):
+        return False
+    positions = offsets - base
+    if int((positions + sizes).max()) > len(buffer):
         return False
     heads = unaligned(buffer, ">u8")[positions]
     magics = heads & np.uint64(0xFFFFFFFF)
@@ -86,14 +89,14 @@ def _all_there(
 
 
 def _split_scalar(
-    buffer: Buffer, positions: list[int], sizes: list[int]
+    buffer: Buffer, base: int, offsets: list[int], sizes: list[int]
 ) -> tuple[list[int], list[int], int]:
     """Positions and indexes of the messages found, and the number of units looked at."""
     found: list[int] = []
     indexes: list[int] = []
     end = len(buffer)
-    for index, (start, size) in enumerate(zip(positions, sizes, strict=True)):
-        position = start
+    for index, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
+        position = offset - base
         if position < 0 or size < MIN_RECORD_SIZE:
             continue
         if position + size > end:
@@ -108,4 +111,4 @@ def _split_scalar(
             continue
         found.append(position)
         indexes.append(index)
-    return found, indexes, len(positions)
+    return found, indexes, len(offsets)

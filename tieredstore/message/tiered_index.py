@@ -83,6 +83,9 @@ _SLOT: Final = struct.Struct(">ii")
 _HEAD: Final = struct.Struct(">i")
 _ITEM: Final = struct.Struct(">iiiqiii")
 _INT32_MAX: Final = 2**31 - 1
+_INT32_MIN: Final = -(2**31)
+_INT64_MAX: Final = 2**63 - 1
+_INT64_MIN: Final = -(2**63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,15 +183,20 @@ def unpack_compacted_slot(buffer: Buffer, position: int = 0) -> tuple[int, int]:
 def time_diff_seconds(store_timestamps: npt.ArrayLike, begin_timestamp_ms: int) -> Int32s:
     """What items keep of their store times (epoch ms): whole seconds since the begin of the file,
     cut toward zero, held within an i32: int32[n]."""
-    millis = np.atleast_1d(np.asarray(store_timestamps, dtype=np.int64)) - begin_timestamp_ms
+    times = np.atleast_1d(np.asarray(store_timestamps, dtype=np.int64))
+    farthest = -_INT32_MIN * 1000
+    # Held near the begin before the subtraction, which could not hold any two i64.
+    low = max(begin_timestamp_ms - farthest, _INT64_MIN)
+    high = min(begin_timestamp_ms + farthest, _INT64_MAX)
+    millis = np.clip(times, low, high) - begin_timestamp_ms
     seconds = np.where(millis < 0, -(-millis // 1000), millis // 1000)
-    return np.clip(seconds, -_INT32_MAX - 1, _INT32_MAX).astype(np.int32)
+    return np.clip(seconds, _INT32_MIN, _INT32_MAX).astype(np.int32)
 
 
 def _time_diff(store_timestamp_ms: int, begin_timestamp_ms: int) -> int:
     millis = store_timestamp_ms - begin_timestamp_ms
     seconds = -(-millis // 1000) if millis < 0 else millis // 1000
-    return max(-_INT32_MAX - 1, min(seconds, _INT32_MAX))
+    return max(_INT32_MIN, min(seconds, _INT32_MAX))
 
 
 def unpack_item(buffer: Buffer, slots: int, number: int) -> TieredIndexItem:
