@@ -18,7 +18,7 @@ from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
 from tieredstore.message.buffers import unaligned
 from tieredstore.message.layout import CODA_SIZE, QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION
 from tieredstore.message.split import split_messages
-from tieredstore.tier.read_ahead import Block
+from tieredstore.tier.read_ahead import MESSAGE_OVERHEAD_BYTES, Block
 from tieredstore.tier.together import together
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ GAP_BYTES = 1 << 20
 """Bytes between two messages that are read along rather than read around: an upload that was
 repeated after a crash leaves its first copy between them."""
 
+_NO_LIMIT = 2**63 - 1
 Longs = npt.NDArray[np.int64]
 
 
@@ -57,19 +58,24 @@ class _Run:
 
 
 class _Found(NamedTuple):
-    """Messages of some rows, the rows, and the bytes that they are views of."""
+    """Messages of some rows, the rows, their sizes, and the size of the bytes that they are views
+    of."""
 
     messages: list[StoredMessage]
     rows: Longs
+    sizes: Longs
     buffer_bytes: int
 
 
-def read_block(file: TieredQueue, start: int, count: int, limit_bytes: int) -> Reading[Block]:
+def read_block(
+    file: TieredQueue, start: int, count: int, limit_bytes: int, room_bytes: int = _NO_LIMIT
+) -> Reading[Block]:
     """The messages with queue offsets from `start` on, at most `count` of them.
 
-    Ends before the message with which they would span more than `limit_bytes` of commit log, but
-    holds one at least. The block is empty where there is a hole; it then reaches to its end.
-    Raises Unavailable, and Corrupt when the bytes of a whole range are missing.
+    Ends before the message with which they would span more than `limit_bytes` of commit log, or
+    the block weigh more than `room_bytes`, but holds one at least. The block is empty where there
+    is a hole; it then reaches to its end. Raises Unavailable, and Corrupt when the bytes of a
+    whole range are missing.
     """
     key = QueueKey(file.topic, file.queue_id)
     units = yield from file.read_units(start, count)
@@ -79,12 +85,18 @@ def read_block(file: TieredQueue, start: int, count: int, limit_bytes: int) -> R
     sizes = units["size"].astype(np.int64)
     ends = offsets + sizes
     if _in_order(file, offsets, sizes, ends):
-        count = max(int(np.searchsorted(ends, offsets[0] + limit_bytes, side="right")), 1)
+        spans = ends - offsets[0]
+        weights = spans + MESSAGE_OVERHEAD_BYTES * np.arange(2, len(spans) + 2)
+        count = min(_fitting(spans, limit_bytes), _fitting(weights, room_bytes))
         runs = [_Run(np.arange(count), int(offsets[0]), int(ends[count - 1]))]
     else:
-        runs, count = _runs(file, offsets, sizes, limit_bytes)
+        runs, count = _runs(file, offsets, sizes, min(limit_bytes, room_bytes))
     found = yield from _read_runs(file, key, start, units, runs)
     return _block(file, key, start, start + count, found)
+
+
+def _fitting(sums: Longs, limit: int) -> int:
+    return max(int(np.searchsorted(sums, limit, side="right")), 1)
 
 
 def _hole(file: TieredQueue, key: QueueKey, start: int) -> Block:
@@ -177,13 +189,13 @@ def _read_run(
         # A unit that points at a coda: its record ends 16 bytes later than the unit says.
         buffer = yield from file.read_commit_log(run.start, length + CODA_SIZE)
         split = split_messages(chosen, buffer, buffer_offset=run.start)
-    rows = run.rows[split.indexes]
-    messages = split.messages
-    trusted = _is_own(key, start + rows, messages, buffer, chosen[split.indexes], run.start)
-    if not trusted.all():
-        messages = [m for m, ok in zip(messages, trusted.tolist(), strict=True) if ok]
-        rows = rows[trusted]
-    return _Found(messages, rows, len(buffer))
+    rows, messages, named = run.rows[split.indexes], split.messages, chosen[split.indexes]
+    sizes = named["size"].astype(np.int64)
+    own = _is_own(key, start + rows, messages, buffer, named["physical_offset"] - run.start)
+    if not own.all():
+        messages = [message for message, ok in zip(messages, own.tolist(), strict=True) if ok]
+        rows, sizes = rows[own], sizes[own]
+    return _Found(messages, rows, sizes, len(buffer))
 
 
 def _is_own(
@@ -191,11 +203,12 @@ def _is_own(
     queue_offsets: Longs,
     messages: list[StoredMessage],
     buffer: memoryview,
-    units: npt.NDArray[np.void],
-    buffer_offset: int,
+    positions: Longs,
 ) -> npt.NDArray[np.bool_]:
-    """Whether each record says that it is the message of its unit: queue id and queue offset."""
-    positions = units["physical_offset"].astype(np.int64) - buffer_offset
+    """Whether each record says that it is the message of its unit: queue id and queue offset.
+
+    positions: where the units point; a record behind a coda is 16 bytes further.
+    """
     if not len(messages):
         return np.zeros(0, dtype=np.bool_)
     own: npt.NDArray[np.bool_] = (
@@ -213,19 +226,23 @@ def _is_own(
 
 
 def _block(file: TieredQueue, key: QueueKey, start: int, end: int, found: list[_Found]) -> Block:
-    messages: Sequence[StoredMessage]
     if len(found) == 1:
-        messages, rows = found[0].messages, found[0].rows
+        messages, rows, sizes, buffer_bytes = found[0]
     else:
-        pairs = sorted(
-            (row, message)
-            for part in found
-            for row, message in zip(part.rows.tolist(), part.messages, strict=True)
+        triples = sorted(
+            (
+                triple
+                for part in found
+                for triple in zip(
+                    part.rows.tolist(), part.messages, part.sizes.tolist(), strict=True
+                )
+            ),
+            key=lambda triple: triple[0],
         )
-        messages = [message for _, message in pairs]
-        rows = np.array([row for row, _ in pairs], dtype=np.int64)
-    dense = len(messages) == end - start
-    offsets: Sequence[int] = range(start, end) if dense else (rows + start).tolist()
-    sizes = [message.size for message in messages]
-    buffer_bytes = sum(part.buffer_bytes for part in found)
-    return Block(file, key, start, end, messages, offsets, sizes, buffer_bytes)
+        messages = [message for _, message, _ in triples]
+        rows = np.array([row for row, _, _ in triples], dtype=np.int64)
+        sizes = np.array([size for _, _, size in triples], dtype=np.int64)
+        buffer_bytes = sum(part.buffer_bytes for part in found)
+    is_dense = len(messages) == end - start
+    offsets: Sequence[int] = range(start, end) if is_dense else (rows + start).tolist()
+    return Block(file, key, start, end, messages, offsets, np.cumsum(sizes).tolist(), buffer_bytes)

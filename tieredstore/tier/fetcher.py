@@ -52,14 +52,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Fetch:
-    """A block that a get needs: up to `count` messages of `file` from `start` on; `keep` puts it
-    in the cache."""
+    """A block that a get needs: up to `count` messages of `file` from `start` on.
+
+    room_bytes: most that the block may weigh in the cache; 0 when it is not to be kept there.
+    """
 
     file: FlatMessageFile
     key: QueueKey
     start: int
     count: int
-    keep: bool
+    room_bytes: int
+
+    @property
+    def keep(self) -> bool:
+        return self.room_bytes > 0
 
 
 _Getting: TypeAlias = Generator[_Fetch, "Block | None", GetMessageResult]
@@ -197,8 +203,10 @@ class MessageStoreFetcher:
     def _plan(
         self, file: FlatMessageFile, key: QueueKey, offset: int, maximum: int, max_count: int
     ) -> _Fetch:
-        """What to fetch for a reader at `offset`: ahead of it, unless the cache cannot hold it."""
-        keep = self._config.read_ahead_cache_enable and not self.cache.is_busy()
+        """What to fetch for a reader at `offset`: ahead of it, unless the cache has no room for
+        what one get may answer."""
+        room_bytes = self.cache.room_bytes() if self._config.read_ahead_cache_enable else 0
+        keep = room_bytes >= self._config.max_transfer_bytes_in_memory
         threshold = self._config.read_ahead_message_count_threshold
         if not keep:
             count = min(max_count, threshold)
@@ -211,7 +219,7 @@ class MessageStoreFetcher:
             following = self.cache.next_start(key, offset)
             if following is not None:
                 count = min(count, following - offset)
-        return _Fetch(file, key, offset, count, keep)
+        return _Fetch(file, key, offset, count, room_bytes if keep else 0)
 
     def _collect(
         self,
@@ -315,7 +323,9 @@ class MessageStoreFetcher:
 
     def _reading(self, fetch: _Fetch) -> Reading[Block]:
         limit_bytes = self._config.read_ahead_message_size_threshold_bytes
-        return read_block(fetch.file, fetch.start, fetch.count, limit_bytes)
+        if not fetch.keep:
+            return read_block(fetch.file, fetch.start, fetch.count, limit_bytes)
+        return read_block(fetch.file, fetch.start, fetch.count, limit_bytes, fetch.room_bytes)
 
     def _fetched(self, fetch: _Fetch, block: Block) -> Block:
         if fetch.keep:

@@ -38,7 +38,14 @@ class KeyIndex(Protocol):
     """What a query asks of the index."""
 
     def query(
-        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+        self,
+        topic: str,
+        key: str,
+        max_count: int,
+        begin_ms: int,
+        end_ms: int,
+        *,
+        topic_id: int | None = None,
     ) -> Reading[list[IndexItem]]: ...
 
 
@@ -89,7 +96,7 @@ def query_message(
     seen: set[tuple[int, int]] = set()
     ask = max_count
     while True:
-        items = yield from index.query(topic, key, ask, begin_ms, end_ms)
+        items = yield from index.query(topic, key, ask, begin_ms, end_ms, topic_id=entry.topic_id)
         fresh = [
             item
             for item in items

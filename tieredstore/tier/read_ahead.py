@@ -11,7 +11,6 @@ from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import cachetools
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 MESSAGE_OVERHEAD_BYTES = 200
 """What the objects around one message of a block weigh beside its bytes."""
 
-BUSY_RATIO = 0.8
-"""Share of the limit above which unread blocks keep further ones out."""
+FILL_RATIO = 0.8
+"""Share of the limit that blocks may take which nobody has read to their end yet."""
 
 
 class Taken(NamedTuple):
@@ -42,8 +41,9 @@ class Block:
     """The messages of one queue with queue offsets in [start, end).
 
     `offsets[i]` is the queue offset of `messages[i]`, ascending; offsets of the range without a
-    message are units whose record was unusable. `owner` is the object that the bytes were read
-    from: a queue that was deleted and made again has another one.
+    message are units whose record was unusable. `ends[i]` is the sum of the sizes of the messages
+    up to and with `i`, bytes. `owner` is the object that the bytes were read from: a queue that was
+    deleted and made again has another one.
     """
 
     __slots__ = (
@@ -67,7 +67,7 @@ class Block:
         end: int,
         messages: Sequence[StoredMessage],
         offsets: Sequence[int],
-        sizes: Sequence[int],
+        ends: Sequence[int],
         buffer_bytes: int,
     ) -> None:
         self.owner = owner
@@ -79,7 +79,7 @@ class Block:
         self.read_to = start
         self.counted_unread = False
         self.weight = buffer_bytes + MESSAGE_OVERHEAD_BYTES * (len(messages) + 1)
-        self._ends = list(accumulate(sizes))
+        self._ends = ends
 
     @property
     def unread(self) -> int:
@@ -250,14 +250,14 @@ class ReadAheadCache:
             index = bisect_right(starts, offset)
             return starts[index] if index < len(starts) else None
 
-    def is_busy(self) -> bool:
-        """Whether blocks that nobody has read to their end fill the cache up to `BUSY_RATIO`.
+    def room_bytes(self) -> int:
+        """Weight that may be added before unread blocks take more than `FILL_RATIO` of the limit.
 
         Blocks read to their end do not count: evicting them costs their reader nothing.
         """
         with self._lock:
             self._blocks.expire()
-            return self._unread_bytes > self._limit_bytes * BUSY_RATIO
+            return int(self._limit_bytes * FILL_RATIO) - self._unread_bytes
 
     def drop(self, key: QueueKey) -> None:
         """Forget all blocks of a queue."""

@@ -43,9 +43,8 @@ def block_of(
 ) -> Block:
     offsets = [offset for offset in range(start, end) if offset not in holes]
     messages = [Sized(offset, size, offset % 3) for offset in offsets]
-    return Block(
-        owner, key, start, end, messages, offsets, [size] * len(offsets), size * (end - start)
-    )
+    ends = [size * (n + 1) for n in range(len(offsets))]
+    return Block(owner, key, start, end, messages, offsets, ends, size * (end - start))
 
 
 def cache_of(limit: int = 1 << 20, expire_ms: int = 15_000, clock: ManualClock | None = None):
@@ -193,27 +192,30 @@ def test_putting_a_block_again_replaces_it():
     assert cache.block_count == 1
 
 
-def test_defect_d12_busy_compares_bytes_with_bytes():
+def test_room_is_what_unread_blocks_leave_of_the_fill_ratio():
     weight = block_of(0, 10).weight
     cache = cache_of(limit=5 * weight)
     blocks = [block_of(10 * n, 10 * n + 10) for n in range(5)]
-    for block in blocks[:4]:
+    assert cache.room_bytes() == 4 * weight
+    for block in blocks:
         cache.put(block)
-    assert not cache.is_busy()
-    cache.put(blocks[4])
-    assert cache.is_busy()
+    assert cache.room_bytes() == -weight
     blocks[0].take(0, 32, 1 << 20)
     cache.read_to_end(blocks[0])
-    assert not cache.is_busy()
+    cache.read_to_end(blocks[0])
+    assert cache.room_bytes() == 0
+    cache.drop(KEY)
+    assert cache.room_bytes() == 4 * weight
 
 
-def test_busy_ends_when_blocks_expire():
+def test_room_comes_back_when_blocks_expire():
     clock = ManualClock()
-    cache = cache_of(limit=block_of(0, 10).weight, clock=clock)
+    cache = cache_of(limit=2 * block_of(0, 10).weight, clock=clock)
+    room = cache.room_bytes()
     cache.put(block_of(0, 10))
-    assert cache.is_busy()
+    assert cache.room_bytes() < room
     clock.advance(15_000)
-    assert not cache.is_busy()
+    assert cache.room_bytes() == room
 
 
 def test_statistics_count_accesses_hits_and_waste():
@@ -279,7 +281,8 @@ def test_concurrent_readers_keep_the_cache_consistent():
         thread.join()
     assert not failures
     cache.drop(KEY)
-    assert (cache.block_count, cache.size_bytes, cache.is_busy()) == (0, 0, False)
+    assert (cache.block_count, cache.size_bytes) == (0, 0)
+    assert cache.room_bytes() == 16 * block_of(0, 10).weight
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,167 @@
+"""Small tiers in memory, made by the flat files themselves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from tieredstore.clock import ManualClock
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.errors import Unavailable
+from tieredstore.message.consume_queue import UNIT_DTYPE
+from tieredstore.message.hashes import tags_code
+from tieredstore.message.record import Message, encode_record
+from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metrics import Metrics
+from tieredstore.providers.memory import MemoryFileSegment, MemoryProvider
+from tieredstore.tier.fetcher import MessageStoreFetcher
+from tieredstore.tier.flat.file_store import FlatFileStore
+from tieredstore.tier.flat.message_file import FlatMessageFile
+
+BROKER = "broker-a"
+TOPIC = "TopicA"
+FIRST_TIME_MS = 1_700_000_000_000
+
+
+class CountingSegment(MemoryFileSegment):
+    """Counts reads, and runs what a test wants before each."""
+
+    provider: CountingProvider
+
+    def read(self, position, length):
+        self.provider.before_read(self.id)
+        return super().read(position, length)
+
+    def read_nowait(self, position, length):
+        return None if self.provider.is_slow else super().read_nowait(position, length)
+
+
+class CountingProvider(MemoryProvider):
+    """MemoryProvider that knows what was read, fails when told to, and may need waiting for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[SegmentId] = []
+        self.is_down = False
+        self.is_slow = True
+        self.on_read: Callable[[], None] = lambda: None
+
+    def open(self, id, listing=None):
+        segment = CountingSegment(id, self._contents, self._lock)
+        segment.provider = self
+        return segment
+
+    def before_read(self, id: SegmentId) -> None:
+        self.reads.append(id)
+        self.on_read()
+        if self.is_down:
+            raise Unavailable(f"{id}: the backend is down")
+
+    def reads_of(self, type: FileSegmentType) -> int:
+        return sum(read.type is type for read in self.reads)
+
+    def content(self, type: FileSegmentType, base: int = 0, queue_id: int = 0) -> bytearray:
+        return self._contents[SegmentId(f"{BROKER}/{TOPIC}/{queue_id}", type, base)]
+
+
+class AllTopics:
+    """A topic filter that filters what it is told to."""
+
+    def __init__(self, filtered: Iterable[str] = ()) -> None:
+        self.filtered = set(filtered)
+
+    def is_filtered(self, topic: str) -> bool:
+        return topic in self.filtered
+
+
+class Tier:
+    """One broker's tier with a fetcher over it."""
+
+    def __init__(self, path: Path, *, index=None, **config: object) -> None:
+        self.config = StoreConfig(
+            broker_name=BROKER, **{"read_ahead_cache_size_bytes": 64 << 20, **config}
+        )
+        self.clock = ManualClock()
+        self.metrics = Metrics()
+        self.provider = CountingProvider()
+        self.metadata = JsonMetadataStore(path / "metadata.json", BROKER, self.clock)
+        self.metadata.load()
+        self.flat_files = FlatFileStore(self.config, self.provider, self.metadata, self.clock)
+        self.flat_files.become_writer()
+        self.flat_files.load()
+        self.index = index
+        self.topic_filter = AllTopics()
+        self.new_fetcher()
+
+    def new_fetcher(self, **changes: object) -> MessageStoreFetcher:
+        """A fetcher with an empty cache, perhaps with another configuration."""
+        self.config = msgspec.structs.replace(self.config, **changes)
+        self.fetcher = MessageStoreFetcher(
+            self.config,
+            self.flat_files,
+            self.index,
+            self.metadata,
+            self.topic_filter,
+            self.clock,
+            self.metrics,
+        )
+        return self.fetcher
+
+    def file(self, queue_id: int = 0) -> FlatMessageFile:
+        found = self.flat_files.get(TOPIC, queue_id)
+        assert found is not None
+        return found
+
+    def add(
+        self,
+        count: int,
+        *,
+        first: int = 0,
+        queue_id: int = 0,
+        tags: Sequence[str] = ("TagA",),
+        keys: Callable[[int], Sequence[str]] = lambda offset: (f"k{offset}",),
+        body: bytes = b"x" * 50,
+        step_ms: int = 10,
+        commit: bool = True,
+    ) -> FlatMessageFile:
+        """Append `count` messages to a queue; a new queue begins at `first`. Message n was stored
+        at FIRST_TIME_MS + n * step_ms."""
+        file = self.flat_files.get_or_create(TOPIC, queue_id)
+        file.init_offset(first)
+        begin = file.consume_queue_max_offset
+        records = []
+        units = np.zeros(count, UNIT_DTYPE)
+        for row in range(count):
+            offset = begin + row
+            tag = tags[offset % len(tags)]
+            message = Message.create(
+                TOPIC, body, queue_id=queue_id, tags=tag, keys=keys(offset), uniq_key=f"u{offset}"
+            )
+            record = encode_record(message, offset, 0, FIRST_TIME_MS + offset * step_ms)
+            records.append(record)
+            units[row] = (0, len(record), tags_code(tag))
+        file.append_batch(units, [memoryview(b"".join(records))])
+        if commit:
+            assert file.commit()
+        return file
+
+    def get(self, offset: int, max_count: int = 32, message_filter=None, queue_id: int = 0):
+        return self.fetcher.get_message("g", TOPIC, queue_id, offset, max_count, message_filter)
+
+
+def offsets_of(result) -> list[int]:
+    return [message.queue_offset for message in result.messages]
+
+
+def run_threads(count: int, target: Callable[[], None]) -> None:
+    threads = [threading.Thread(target=target) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
