@@ -14,15 +14,22 @@ from urllib.parse import unquote
 
 from tieredstore import registry
 from tieredstore.cli.options import TierOptions
-from tieredstore.config import StoreConfig, config_from_properties, load_broker_conf
+from tieredstore.config import (
+    LoadedConfig,
+    StoreConfig,
+    config_from_properties,
+    load_broker_conf,
+)
 from tieredstore.errors import Invalid
 
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
     from tieredstore.contracts.segment import SegmentProvider
     from tieredstore.scan.catalogue import TierCatalogue
+    from tieredstore.scan.keys import UnsealedFiles
 
 METADATA_FILE = "config/tieredStoreMetadata.json"
+INDEX_DIRECTORY = "tiered_index_file"
 _CLUSTER_FOLDER = re.compile(r"([0-9a-f]{8})_(.+)", re.DOTALL)
 
 
@@ -33,12 +40,26 @@ class OpenTier:
     provider: SegmentProvider
     metadata: MetadataStore | None
     broker: str | None
+    config: StoreConfig
+    state: Path | None
 
     def catalogue(self) -> TierCatalogue:
         """A fresh listing."""
         from tieredstore.scan.catalogue import load_catalogue
 
         return load_catalogue(self.provider, self.metadata, broker=self.broker)
+
+    def unsealed_index(self) -> UnsealedFiles | None:
+        """Where the state directory keeps index files that are not uploaded yet."""
+        from tieredstore.scan.keys import UnsealedFiles
+
+        if self.state is None:
+            return None
+        return UnsealedFiles(
+            self.state / INDEX_DIRECTORY,
+            self.config.index_file_max_hash_slot_num,
+            self.config.index_file_max_index_num,
+        )
 
 
 @contextmanager
@@ -47,12 +68,15 @@ def open_tier(options: TierOptions) -> Iterator[OpenTier]:
 
     Raises Invalid, Corrupt or Unavailable with a line that says what to do.
     """
-    given = _properties(options)
+    loaded = load_config(options)
     location = tier_location(options.tier)
-    cluster = given.get("brokerClusterName") or _only_cluster(location, options.tier)
-    given["brokerClusterName"] = cluster
-    config = tier_config(options.tier, given, state=options.state)
-    _require_cluster(location, cluster, options.tier)
+    if "brokerClusterName" in loaded.explicit_keys:
+        cluster = loaded.config.broker_cluster_name
+        _require_cluster(location, cluster, options.tier)
+    else:
+        cluster = _only_cluster(location, options.tier)
+    config = placed(loaded.config, options.tier, cluster=cluster, state=options.state)
+    broker = config.broker_name if "brokerName" in loaded.explicit_keys else None
     metadata = None
     if options.state is not None:
         require_state(options.state)
@@ -61,15 +85,15 @@ def open_tier(options: TierOptions) -> Iterator[OpenTier]:
     try:
         if metadata is not None:
             metadata.load()
-        yield OpenTier(provider, metadata, given.get("brokerName"))
+        yield OpenTier(provider, metadata, broker, config, options.state)
     finally:
         provider.close()
         if metadata is not None:
             metadata.close()
 
 
-def _properties(options: TierOptions) -> dict[str, str]:
-    """Java keys from the config file, beaten by the command line."""
+def load_config(options: TierOptions) -> LoadedConfig:
+    """The configuration file, beaten by the command line. Raises Invalid."""
     overrides = {
         key: value
         for key, value in (
@@ -79,13 +103,8 @@ def _properties(options: TierOptions) -> dict[str, str]:
         if value is not None
     }
     if options.config is None:
-        return overrides
-    loaded = load_broker_conf(options.config, overrides)
-    encoded = {
-        "brokerName": loaded.config.broker_name,
-        "brokerClusterName": loaded.config.broker_cluster_name,
-    }
-    return {key: value for key, value in encoded.items() if key in loaded.explicit_keys}
+        return config_from_properties(overrides, source="command line")
+    return load_broker_conf(options.config, overrides)
 
 
 def tier_location(url: str) -> str:
@@ -101,19 +120,18 @@ def tier_location(url: str) -> str:
     return folder
 
 
-def tier_config(
-    url: str, properties: dict[str, str], *, state: Path | None, source: str = "command line"
-) -> StoreConfig:
-    """The configuration that `properties` (Java keys) give, with tier and state in their places."""
+def placed(config: StoreConfig, url: str, *, cluster: str, state: Path | None) -> StoreConfig:
+    """The configuration with tier and state in the places that the command line gives."""
+    import msgspec
+
     provider, _ = registry.provider_for_url(url)
-    values = {
-        **properties,
-        "tieredBackendServiceProvider": provider,
-        "tieredStoreFilePath": tier_location(url),
-    }
-    if state is not None:
-        values["storePathRootDir"] = str(state)
-    return config_from_properties(values, source=source).config
+    return msgspec.structs.replace(
+        config,
+        broker_cluster_name=cluster,
+        backend_service_provider=provider,
+        tier_file_path=tier_location(url),
+        store_path_root_dir=config.store_path_root_dir if state is None else str(state),
+    )
 
 
 def require_state(state: Path) -> None:

@@ -1,0 +1,278 @@
+"""Finds messages by key or message id in a tier, with or without its state directory."""
+
+from __future__ import annotations
+
+import bisect
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tieredstore.contracts.metadata_store import FileSegmentMetadata
+from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.errors import Corrupt, Unavailable
+from tieredstore.message.columns import keys_to_index
+from tieredstore.message.hashes import tiered_key_hash_candidates
+from tieredstore.message.ids import is_offset_message_id, parse_offset_message_id
+from tieredstore.message.record import StoredMessage, decode_record
+from tieredstore.message.tiered_index import (
+    HEADER_SIZE,
+    ITEM_DTYPE,
+    ITEM_SIZE,
+    SLOT_SIZE,
+    item_position,
+    unpack_header,
+    unsealed_size,
+)
+from tieredstore.scan.batches import whole_records
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
+from tieredstore.scan.findings import Report, damage, raise_on_damage
+from tieredstore.scan.reading import QueueReader
+from tieredstore.tier.index.item import IndexItem
+from tieredstore.tier.index.matching import MAX_CHAIN_ITEMS, Wanted
+from tieredstore.tier.index.uploaded_file import UploadedIndexFile
+from tieredstore.tier.reading import run
+
+FIRST_MS, LAST_MS = 0, 2**62
+_MOST_ITEMS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A message that was asked for, checked against topic, key and body CRC."""
+
+    queue: QueueFiles
+    message: StoredMessage
+
+
+@dataclass(frozen=True, slots=True)
+class UnsealedFiles:
+    """Index files of a state directory that are not uploaded yet, and their capacity."""
+
+    directory: Path
+    slots: int
+    max_items: int
+
+
+def find_by_key(
+    provider: SegmentProvider,
+    catalogue: TierCatalogue,
+    queues: Sequence[QueueFiles],
+    topic: str,
+    key: str,
+    *,
+    since_ms: int = FIRST_MS,
+    until_ms: int = LAST_MS,
+    limit: int = 64,
+    unsealed: UnsealedFiles | None = None,
+    report: Report = raise_on_damage,
+) -> list[Hit]:
+    """Messages of a topic (within `queues`) that have a key or UNIQ_KEY, stored within
+    [since, until), at most `limit`, by queue and offset.
+
+    Index files are asked newest first. Items are only hints: each message is read and its topic
+    and key are compared. Damage goes to `report`, and what is left is answered. Raises Unavailable.
+    """
+    ids = catalogue.topic_ids
+    wanted = Wanted(
+        tiered_key_hash_candidates(topic, key),
+        _MOST_ITEMS,
+        since_ms,
+        until_ms,
+        None if ids is None else ids.get(topic),
+    )
+    by_place = {(queue.broker, queue.queue_id): queue for queue in queues if queue.topic == topic}
+    hits: dict[tuple[str, int, int], Hit] = {}
+    brokers = sorted({broker for broker, _ in by_place})
+    for broker in brokers:
+        for items in _items(provider, catalogue.indexes.get(broker, ()), unsealed, wanted, report):
+            for item in items:
+                place = (broker, item.queue_id, item.offset)
+                queue = by_place.get(place[:2])
+                if queue is None or place in hits or len(hits) >= limit:
+                    continue
+                message = _message_at(provider, queue, item, key, report)
+                if message is not None and since_ms <= message.store_timestamp_ms < until_ms:
+                    hits[place] = Hit(queue, message)
+            if len(hits) >= limit:
+                break
+    return [hits[place] for place in sorted(hits)]
+
+
+def find_by_message_id(
+    provider: SegmentProvider,
+    catalogue: TierCatalogue,
+    queues: Sequence[QueueFiles],
+    message_id: str,
+    *,
+    limit: int = 64,
+    unsealed: UnsealedFiles | None = None,
+    report: Report = raise_on_damage,
+) -> list[Hit]:
+    """Messages whose UNIQ_KEY is `message_id`; failing that, if it can be an offset message id,
+    those whose offset message id *in the tier* it is.
+
+    In the tier an offset message id counts bytes of the queue's own log (what `cat` prints), so one
+    id may name a message in each of several queues.
+    """
+    found: list[Hit] = []
+    for topic in sorted({queue.topic for queue in queues}):
+        if len(found) < limit:
+            found += find_by_key(
+                provider,
+                catalogue,
+                queues,
+                topic,
+                message_id,
+                limit=limit - len(found),
+                unsealed=unsealed,
+                report=report,
+            )
+    if not found and is_offset_message_id(message_id):
+        _, _, physical_offset = parse_offset_message_id(message_id)
+        for queue in queues:
+            message = _message_starting_at(provider, queue, physical_offset, report)
+            if message is not None and message.offset_message_id == message_id.upper():
+                found.append(Hit(queue, message))
+    return found[:limit]
+
+
+def _items(
+    provider: SegmentProvider,
+    extents: Sequence[SegmentExtent],
+    unsealed: UnsealedFiles | None,
+    wanted: Wanted,
+    report: Report,
+) -> Iterator[list[IndexItem]]:
+    """What each index file has, newest file first."""
+    if unsealed is not None:
+        for path in sorted(unsealed.directory.glob("[0-9]*"), reverse=True):
+            try:
+                yield _unsealed_items(path, unsealed, wanted)
+            except Corrupt as error:
+                report(damage("index-unreadable", str(error)))
+    for extent in reversed(extents):
+        entry = FileSegmentMetadata(
+            extent.id.path, extent.id.type, extent.base_offset, size=extent.size_bytes
+        )
+        file = UploadedIndexFile(provider.open(extent.id, extent.listing), entry)
+        try:
+            yield run(file.find(wanted))
+        except Corrupt as error:
+            report(damage("index-unreadable", str(error), segment=extent.id))
+        finally:
+            file.close()
+
+
+def _message_at(
+    provider: SegmentProvider, queue: QueueFiles, item: IndexItem, key: str, report: Report
+) -> StoredMessage | None:
+    """The message that an item names if it has the key; None when it has not or is gone."""
+    place, size = np.array([item.offset]), np.array([item.size])
+    if not whole_records(queue, place, size)[0]:
+        return None
+    with QueueReader(provider, queue) as reader:
+        data = reader.commit_log.read(item.offset, item.size)
+        try:
+            message = decode_record(data)
+        except Corrupt:
+            # The item may be older than the bytes that are there now.
+            return None
+        fits = message.size == item.size and message.physical_offset == item.offset
+        if not fits or message.topic != queue.topic:
+            return None
+        if key not in keys_to_index(message.properties_bytes):
+            return None
+        return _checked(reader, message, item.offset, report)
+
+
+def _checked(
+    reader: QueueReader, message: StoredMessage, offset: int, report: Report
+) -> StoredMessage | None:
+    try:
+        message.check_body()
+    except Corrupt as error:
+        extent = reader.commit_log.extent_at(offset)
+        report(
+            damage(
+                "record-body-crc",
+                f"a message that was found is damaged: {error}",
+                segment=None if extent is None else extent.id,
+                position=None if extent is None else offset - extent.base_offset,
+                queue_offset=message.queue_offset,
+            )
+        )
+        return None
+    return message
+
+
+def _message_starting_at(
+    provider: SegmentProvider, queue: QueueFiles, physical_offset: int, report: Report
+) -> StoredMessage | None:
+    """The message whose unit names that byte of the queue's log."""
+    with QueueReader(provider, queue) as reader:
+        for start, end in queue.unit_spans():
+            offset = bisect.bisect_left(
+                range(start, end),
+                physical_offset,
+                key=lambda unit: int(reader.read_units(unit, 1)[0]["physical_offset"]),
+            )
+            if start + offset >= end:
+                continue
+            unit = reader.read_units(start + offset, 1)[0]
+            if int(unit["physical_offset"]) != physical_offset:
+                continue
+            place, size = np.array([physical_offset]), np.array([int(unit["size"])])
+            if not whole_records(queue, place, size)[0]:
+                continue
+            message = decode_record(
+                reader.commit_log.read(physical_offset, int(unit["size"])),
+                tags_code=int(unit["tags_code"]),
+            )
+            return _checked(reader, message, physical_offset, report)
+    return None
+
+
+def _unsealed_items(path: Path, files: UnsealedFiles, wanted: Wanted) -> list[IndexItem]:
+    """Items of a local file that its owner may be writing: by pread, never mapped."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # uploaded meanwhile
+        return []
+    except OSError as error:
+        raise Unavailable(f"{path}: cannot be read: {error.strerror}", path=str(path)) from error
+    try:
+        size = os.fstat(fd).st_size
+        if size != unsealed_size(files.slots, files.max_items):
+            raise Corrupt(
+                f"{path}: {size} bytes do not fit {files.slots} slots and {files.max_items} items; "
+                "give the broker's configuration with --config",
+                path=str(path),
+            )
+        header = unpack_header(os.pread(fd, HEADER_SIZE, 0))
+        found: list[IndexItem] = []
+        for key_hash in wanted.hashes:
+            items = np.array(
+                list(_chain(fd, files.slots, key_hash, header.items)), dtype=ITEM_DTYPE
+            )
+            found += wanted.select(items, key_hash, header.begin_timestamp_ms)
+        return found
+    finally:
+        os.close(fd)
+
+
+def _chain(fd: int, slots: int, key_hash: int, newest: int) -> Iterable[tuple[int, ...]]:
+    """Items of a slot, newest first; ends at a link that leads to no older item."""
+    slot = os.pread(fd, 4, HEADER_SIZE + key_hash % slots * SLOT_SIZE)
+    number, limit = int.from_bytes(slot, "big", signed=True), newest + 1
+    for _ in range(MAX_CHAIN_ITEMS):
+        if not 0 < number < limit:
+            return
+        data = os.pread(fd, ITEM_SIZE, item_position(slots, number))
+        if len(data) < ITEM_SIZE:
+            return
+        item: tuple[int, ...] = np.frombuffer(data, ITEM_DTYPE)[0].item()
+        yield item
+        number, limit = item[-1], number
