@@ -1,0 +1,61 @@
+"""The provider contract on every provider there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.providers.chunk_sketch import ChunkSketchProvider
+from tieredstore.providers.memory import MemoryProvider
+from tieredstore.providers.posix import PosixProvider
+from tieredstore.providers.posix_calls import PosixCalls
+from tieredstore.testing.provider_contract import ProviderContract
+
+
+class TestPosixProvider(ProviderContract):
+    portable = False
+
+    def open_tier(self, root: str | Path) -> PosixProvider:
+        return PosixProvider(
+            root,
+            "DefaultCluster",
+            fsync=False,
+            max_open_files=8,
+            calls=PosixCalls(portable=self.portable),
+        )
+
+    @pytest.fixture
+    def provider(self, tmp_path: Path) -> Iterator[SegmentProvider]:
+        with closing(self.open_tier(tmp_path)) as provider:
+            yield provider
+
+    def reopen(self, provider: SegmentProvider) -> SegmentProvider:
+        return self.open_tier(provider.url.removeprefix("file://"))
+
+
+class TestPosixProviderWithoutLinuxCalls(TestPosixProvider):
+    portable = True
+
+
+class TestMemoryProvider(ProviderContract):
+    @pytest.fixture
+    def provider(self) -> Iterator[SegmentProvider]:
+        with closing(MemoryProvider()) as provider:
+            yield provider
+
+    def reopen(self, provider: SegmentProvider) -> SegmentProvider:
+        return provider
+
+
+class TestChunkSketchProvider(ProviderContract):
+    @pytest.fixture
+    def provider(self) -> Iterator[SegmentProvider]:
+        with closing(ChunkSketchProvider()) as provider:
+            yield provider
+
+    def reopen(self, provider: ChunkSketchProvider) -> SegmentProvider:
+        return ChunkSketchProvider(provider.objects)
