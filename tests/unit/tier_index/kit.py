@@ -112,3 +112,17 @@ def offsets_of(items: Sequence[IndexItem]) -> list[int]:
 def header_of(path: Path) -> tuple[int, int, int, int, int]:
     """magic, begin, end, slots in use, items."""
     return struct.unpack(">Iqqii", path.read_bytes()[:28])
+
+
+def fill(service: IndexStoreService, files: int, *, first: int = 0) -> list[str]:
+    """Put enough keys for `files` full files of a node with max_items 20; the keys."""
+    keys = [f"key-{number}" for number in range(first, first + files * 19)]
+    put(service, keys, first_offset=first * 100)
+    return keys
+
+
+def all_found(service: IndexStoreService, keys: Sequence[str], *, first: int = 0) -> bool:
+    """Whether each of `fill`'s keys is found, once."""
+    return all(
+        offsets_of(find(service, key)) == [number * 100] for number, key in enumerate(keys, first)
+    )

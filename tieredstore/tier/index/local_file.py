@@ -22,7 +22,6 @@ import numpy.typing as npt
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.message.tiered_index import (
     HEADER_SIZE,
-    ITEM_SIZE,
     MAGIC_BEGIN,
     MAGIC_END,
     SCALAR_LIMIT,
@@ -48,7 +47,7 @@ WALK_ITEMS = 4096
 SCAN_ITEMS = 1 << 18
 ALLOCATE_BYTES = 4 << 20
 
-_INT32 = struct.Struct(">i")
+_ITEM = struct.Struct(">iiiqiii")
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +208,11 @@ class LocalIndexFile:
         """
         found: list[IndexItem] = []
         for key_hash in wanted.hashes:
-            for items in self._chain(key_hash):
+            rest = 0
+            if key_hash >= 0:
+                walked, rest = self._walk(key_hash % self.slots)
+                wanted.take(walked, key_hash, self.begin_ms, found)
+            for items in self._scan(key_hash, rest):
                 if len(found) >= wanted.limit:
                     break
                 found += wanted.select(items, key_hash, self.begin_ms)
@@ -264,32 +267,26 @@ class LocalIndexFile:
         except OSError as error:
             raise _unavailable(self.path, "removed", error) from error
 
-    def _chain(self, key_hash: int) -> Iterator[npt.NDArray[np.void]]:
-        """Items that may have a hash, newest first, in blocks."""
-        if key_hash < 0:
-            return
-        slot = key_hash % self.slots
-        number = int(self._heads[slot])
-        above = self.max_items
-        numbers: list[int] = []
-        while number > 0 and len(numbers) < WALK_ITEMS:
+    def _walk(self, slot: int) -> tuple[list[tuple[int, ...]], int]:
+        """The newest items of a slot, and the number of the next one (0: that were all)."""
+        walked: list[tuple[int, ...]] = []
+        number, above = int(self._heads[slot]), self.max_items
+        while number > 0:
             if number >= above:
                 raise Corrupt(
                     f"{self.path}: slot {slot}: expected an item below {above}, found {number}",
                     path=str(self.path),
                     offset=HEADER_SIZE + slot * SLOT_SIZE,
                 )
-            numbers.append(number)
-            above = number
-            number = _INT32.unpack_from(
-                self._buffer, item_position(self.slots, number) + ITEM_SIZE - 4
-            )[0]
-        if numbers:
-            yield self._items[numbers]
-        if number > 0:
-            yield from self._scan(key_hash, min(number, above - 1))
+            if len(walked) == WALK_ITEMS:
+                return walked, number
+            item = _ITEM.unpack_from(self._buffer, item_position(self.slots, number))
+            walked.append(item)
+            above, number = number, item[6]
+        return walked, 0
 
     def _scan(self, key_hash: int, last: int) -> Iterator[npt.NDArray[np.void]]:
+        """Items numbered 1 to `last` of a hash, newest first, in blocks."""
         seen = WALK_ITEMS
         for stop in range(last + 1, 1, -SCAN_ITEMS):
             start = max(stop - SCAN_ITEMS, 1)

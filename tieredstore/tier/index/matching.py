@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +31,28 @@ class Wanted:
     begin_ms: int
     end_ms: int
     topic_id: int | None = None
+
+    def take(
+        self,
+        rows: Iterable[tuple[int, ...]],
+        key_hash: int,
+        file_begin_ms: int,
+        found: list[IndexItem],
+    ) -> None:
+        """`select` for few items, as tuples of the fields; adds to `found` up to `limit`."""
+        for row in rows:
+            if row[0] != key_hash or row[4] <= 0:
+                continue
+            if self.topic_id is not None and row[1] != self.topic_id:
+                continue
+            seconds = row[5]
+            time_ms = seconds * 1000 + file_begin_ms
+            latest = time_ms + (0 if seconds < 0 else 999 if seconds < _INT32_MAX else _FAR_MS)
+            earliest = time_ms - (0 if seconds > 0 else 999 if seconds > _INT32_MIN else _FAR_MS)
+            if latest >= self.begin_ms and earliest <= self.end_ms:
+                found.append(IndexItem(row[1], row[2], row[3], row[4], time_ms))
+                if len(found) >= self.limit:
+                    return
 
     def select(
         self, items: npt.NDArray[np.void], key_hash: int, file_begin_ms: int

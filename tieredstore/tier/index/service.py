@@ -90,7 +90,7 @@ class IndexStoreService:
         self._clock = clock
         self._metrics = metrics if metrics is not None else Metrics()
         self._retention_hours = retention_hours
-        self._segments = IndexSegments(provider, metadata, config.broker_name, clock)
+        self.segments = IndexSegments(provider, metadata, config.broker_name, clock)
         self._files = _Files()
         self._replay = ReplayFilter()
         self._indexed_until: dict[QueueId, int] = {}
@@ -119,7 +119,7 @@ class IndexStoreService:
             self._report("watermarks", error)
             self.problems.append(str(error))
             watermarks = Watermarks()
-        found = recover_index(self.directory, self._capacity, self._segments, watermarks)
+        found = recover_index(self.directory, self._capacity, self.segments, watermarks)
         self.problems += found.problems
         self._files = _Files(tuple(found.local), tuple(found.uploaded))
         self._replay = found.replay
@@ -319,7 +319,7 @@ class IndexStoreService:
             self._check_not_fenced()
             removed: list[int] = []
             try:
-                self._segments.expire(before_ms, removed)
+                self.segments.expire(before_ms, removed)
             finally:
                 if removed:
                     self._drop_uploaded(set(removed))
@@ -417,7 +417,7 @@ class IndexStoreService:
             self._replace(file, None)
             return
         source = compact_file(file, self.directory / COMPACTING)
-        uploaded = self._segments.upload(source)
+        uploaded = self.segments.upload(source)
         self._replace(file, uploaded)
         source.path.unlink(missing_ok=True)
         self._metrics.count("rocketmq_tiered_store_x_index_files_uploaded_total")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 import numpy.typing as npt
 
@@ -24,6 +26,10 @@ from tieredstore.tier.reading import Reading, SegmentRead
 
 FIRST_READ_ITEMS = 1024
 LARGEST_READ_ITEMS = 32_768
+FEW_ITEMS = 64
+"""Up to this many items the loop is faster than the columns."""
+
+_ITEM = struct.Struct(">iiiqii")
 
 
 class UploadedIndexFile:
@@ -80,8 +86,12 @@ class UploadedIndexFile:
             while length > 0 and len(found) < wanted.limit:
                 part = min(length, step * COMPACTED_ITEM_SIZE)
                 [data] = yield [SegmentRead(self._segment, position, part)]
-                items: npt.NDArray[np.void] = np.frombuffer(data, COMPACTED_ITEM_DTYPE)
-                found += wanted.select(items, key_hash, header.begin_timestamp_ms)
+                if part <= FEW_ITEMS * COMPACTED_ITEM_SIZE:
+                    rows = _ITEM.iter_unpack(data)
+                    wanted.take(rows, key_hash, header.begin_timestamp_ms, found)
+                else:
+                    items: npt.NDArray[np.void] = np.frombuffer(data, COMPACTED_ITEM_DTYPE)
+                    found += wanted.select(items, key_hash, header.begin_timestamp_ms)
                 position += part
                 length -= part
                 step = LARGEST_READ_ITEMS

@@ -1,0 +1,329 @@
+"""The way of index files into the tier, and out of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.tier_index.kit import NOW, Node, all_found, fill, find, header_of, offsets_of, put
+from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS, FileSegmentMetadata
+from tieredstore.contracts.segment import FileSegmentType
+from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
+from tieredstore.providers.chunk_sketch import ChunkSketchProvider
+from tieredstore.providers.memory import MemoryProvider
+from tieredstore.testing.faults import Fault, Faults, FaultyProvider
+from tieredstore.tier.index import segments
+
+PATH = "broker-a/rmq_sys_INDEX/0"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def entries(node: Node) -> list[FileSegmentMetadata]:
+    return list(node.metadata().segments(PATH, FileSegmentType.INDEX))
+
+
+def with_faults(node: Node, writes: dict[int, Fault]) -> Faults:
+    faults = Faults(writes)
+    node.provider = FaultyProvider(node.provider, faults)
+    return faults
+
+
+def test_full_files_go_to_the_tier_and_the_last_stays(node: Node) -> None:
+    service = node.open()
+    keys = fill(service, 2)
+    put(service, ["more"], first_offset=99_000)
+    assert service.seal_and_upload() == 2
+    assert len(node.local_names()) == 1
+    assert all_found(service, keys)
+    assert offsets_of(find(service, "more")) == [99_000]
+    assert service.seal_and_upload() == 0
+    assert service.seal_and_upload(force=True) == 1
+    assert node.local_names() == []
+    assert all_found(service, keys)
+    assert offsets_of(find(service, "more")) == [99_000]
+
+
+def test_segments_are_as_java_lays_them_out(node: Node) -> None:
+    """Bases are sums of sizes; begin is the file's, which Java compares after an upload."""
+    service = node.open()
+    put(service, ["a"] * 19, times=NOW - 7)
+    put(service, ["b"] * 19, times=NOW + 5)
+    put(service, ["c"] * 3, times=NOW + 9)
+    service.seal_and_upload(force=True)
+    found = entries(node)
+    assert [entry.size for entry in found] == [28 + 80 + 28 * items for items in (19, 19, 3)]
+    assert [entry.base_offset for entry in found] == [0, found[0].size, 2 * found[0].size]
+    assert [entry.begin_timestamp_ms for entry in found] == [NOW - 7, NOW, NOW + 1]
+    assert [entry.end_timestamp_ms for entry in found] == [NOW - 7, NOW + 5, NOW + 9]
+    assert [entry.status for entry in found] == [0, 0, 0]
+    for entry in found:
+        name = f"{entry.base_offset:020d}"
+        [path] = (node.root / "tier").rglob(f"INDEX/*{name}")
+        assert header_of(path)[:3] == (
+            0xBCC50285,
+            entry.begin_timestamp_ms,
+            entry.end_timestamp_ms,
+        )
+
+
+def test_defect_d20_nothing_is_uploaded_without_keys(node: Node) -> None:
+    for _ in range(3):
+        service = node.open()
+        assert service.seal_and_upload(force=True) == 0
+        service.stop()
+    assert entries(node) == []
+    assert list((node.root / "store").rglob("1*")) == []
+
+
+def test_stop_uploads_everything_and_a_new_start_finds_it(node: Node) -> None:
+    service = node.open()
+    keys = fill(service, 2)
+    put(service, ["more"], first_offset=99_000)
+    service.stop()
+    service.stop()
+    assert node.local_names() == []
+    service = node.open()
+    assert all_found(service, keys)
+    assert offsets_of(find(service, "more")) == [99_000]
+
+
+def test_stop_without_force_keeps_files_local(node: Node) -> None:
+    service = node.open()
+    put(service, ["a"])
+    service.stop(force=False)
+    [name] = node.local_names()
+    service = node.open()
+    put(service, ["b"], first_offset=100)
+    assert node.local_names() == [name]
+    assert offsets_of(find(service, "a")) == [0]
+    assert offsets_of(find(service, "b")) == [100]
+
+
+@pytest.mark.parametrize("sketch", [False, True])
+@pytest.mark.parametrize("fault", [Fault.FAIL, Fault.TEAR, Fault.LOSE_REPLY])
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_a_failed_upload_stays_local_and_is_tried_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sketch: bool,
+    fault: Fault,
+    failing: int,
+) -> None:
+    monkeypatch.setattr(segments, "PIECE_BYTES", 200)
+    node = Node(tmp_path, provider=ChunkSketchProvider() if sketch else None)
+    service = node.open()
+    keys = fill(service, 1)
+    faults = Faults({number: fault for number in range(failing, failing + 3)})
+    node.provider = FaultyProvider(node.provider, faults)
+    service = node.open()
+    for _ in range(4):
+        try:
+            service.seal_and_upload(force=True)
+            break
+        except Unavailable:
+            assert len(node.local_names()) == 1
+            assert entries(node)[0].begin_timestamp_ms == NEVER_WRITTEN_MS
+            assert all_found(service, keys)
+    assert len(entries(node)) == 1
+    assert node.local_names() == []
+    assert all_found(service, keys)
+    assert all_found(node.open(), keys)
+
+
+def test_an_upload_goes_on_where_it_stopped(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "PIECE_BYTES", 200)
+    faults = with_faults(node, {3: Fault.FAIL})
+    service = node.open()
+    keys = fill(service, 1)
+    with pytest.raises(Unavailable):
+        service.seal_and_upload()
+    assert len(faults.calls) == 3
+    service.seal_and_upload()
+    assert len(faults.calls) == 5  # 640 bytes are four pieces; only the third was sent again
+    assert all_found(service, keys)
+
+
+def test_a_fenced_upload_stops_uploads_for_good(node: Node) -> None:
+    faults = with_faults(node, {1: Fault.FENCE})
+    service = node.open()
+    keys = fill(service, 1)
+    with pytest.raises(Fenced):
+        service.seal_and_upload()
+    with pytest.raises(Fenced):
+        service.seal_and_upload()
+    with pytest.raises(Fenced):
+        service.expire(NOW + 1)
+    service.tick()
+    assert len(faults.calls) == 1
+    assert all_found(service, keys)
+
+
+def test_bytes_that_the_metadata_does_not_know_are_not_overwritten(node: Node) -> None:
+    service = node.open()
+    fill(service, 1)
+    service.stop()
+    metadata = node.metadata()
+    for entry in entries(node):
+        metadata.delete_segment(entry.id)
+    service = node.open()
+    fill(service, 1)
+    with pytest.raises(Corrupt, match="metadata"):
+        service.seal_and_upload()
+    assert len(node.local_names()) == 1
+
+
+def test_the_end_decides_about_expiry(node: Node) -> None:
+    service = node.open()
+    put(service, ["a"] * 19, times=NOW + 10)
+    put(service, ["b"] * 19, times=NOW + 20)
+    service.seal_and_upload()
+    assert service.expire(NOW + 10) == 0
+    assert service.expire(NOW + 11) == 1
+    assert find(service, "a") == []
+    assert len(find(service, "b")) == 19
+    assert [entry.end_timestamp_ms for entry in entries(node)] == [NOW + 20]
+    put(service, ["c"] * 19)
+    service.seal_and_upload()
+    assert [entry.base_offset for entry in entries(node)] == [640, 1280]
+    assert service.expire(NOW + 1000) == 2
+    assert list((node.root / "tier").rglob("INDEX/*")) == []
+
+
+def test_expiry_leaves_a_segment_that_is_being_written(node: Node) -> None:
+    with_faults(node, {1: Fault.FAIL})
+    service = node.open()
+    keys = fill(service, 1)
+    with pytest.raises(Unavailable):
+        service.seal_and_upload()
+    assert service.expire(NOW * 2) == 0
+    assert len(entries(node)) == 1
+    service.seal_and_upload()
+    assert all_found(service, keys)
+
+
+def test_defect_d07_expiry_that_fails_ends_and_is_tried_again(node: Node) -> None:
+    """Java spins for ever when a file cannot be deleted."""
+    with_faults(node, {3: Fault.FAIL})
+    service = node.open()
+    fill(service, 2)
+    service.seal_and_upload()
+    with pytest.raises(Unavailable):
+        service.expire(NOW * 2)
+    assert len(entries(node)) == 2
+    assert service.expire(NOW * 2) == 2
+
+
+def test_defect_d07_stop_ends_although_the_tier_is_down(node: Node) -> None:
+    """Java's forced upload tries again without pause or end."""
+    faults = with_faults(node, {number: Fault.FAIL for number in range(1, 1000)})
+    service = node.open()
+    keys = fill(service, 2)
+    service.stop()
+    assert len(faults.calls) < 10
+    assert len(node.local_names()) == 2
+    assert all_found(node.open(), keys)
+
+
+def test_defect_d07_the_loop_waits_longer_after_each_failure(node: Node) -> None:
+    with_faults(node, {number: Fault.FAIL for number in range(1, 1000)})
+    service = node.open()
+    fill(service, 1)
+    waits: list[int] = []
+
+    def wait(event: object, timeout_ms: int) -> bool:
+        waits.append(timeout_ms)
+        if len(waits) == 9:
+            service._stopping = True
+        return False
+
+    node.clock.wait = wait  # type: ignore[assignment,method-assign]
+    service._run()
+    assert waits[:4] == [20_000, 40_000, 80_000, 160_000]
+    assert waits[-1] == 600_000
+
+
+def test_the_loop_goes_on_after_an_unexpected_error(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = node.open()
+    rounds: list[int] = []
+
+    def tick() -> None:
+        rounds.append(1)
+        if len(rounds) == 1:
+            raise ValueError("unexpected")
+        service._stopping = True
+
+    monkeypatch.setattr(service, "tick", tick)
+    service._run()
+    assert len(rounds) == 2
+
+
+def test_the_background_loop_uploads(node: Node) -> None:
+    service = node.open()
+    keys = fill(service, 2)
+    service.start()
+    service.stop()
+    assert len(entries(node)) == 2
+    assert all_found(node.open(), keys)
+
+
+def test_defect_d22_the_index_lives_as_long_as_the_longest_retention(node: Node) -> None:
+    """Java goes by the global hours, also for topics that are kept longer."""
+    service = node.open()
+    fill(service, 1)
+    service.seal_and_upload()
+    hour = 3_600_000
+    node.retention_hours = 200
+    node.clock.set(NOW + 200 * hour)
+    service.tick()
+    assert len(entries(node)) == 1
+    node.clock.set(NOW + 202 * hour)
+    service.tick()
+    assert entries(node) == []
+
+
+def test_nothing_expires_without_a_retention(node: Node) -> None:
+    service = node.open()
+    fill(service, 1)
+    service.seal_and_upload()
+    node.clock.set(NOW * 2)
+    service.tick()
+    assert len(entries(node)) == 1
+
+
+def test_a_backend_that_keeps_nothing_serves_queries(tmp_path: Path) -> None:
+    service = Node(tmp_path, provider=MemoryProvider()).open()
+    keys = fill(service, 2)
+    service.seal_and_upload()
+    assert all_found(service, keys)
+
+
+def test_other_files_answer_when_one_cannot_be_read(node: Node) -> None:
+    service = node.open()
+    put(service, ["same"] * 19)
+    put(service, ["same"] * 19, first_offset=10_000)
+    put(service, ["same"] * 5, first_offset=20_000)
+    service.seal_and_upload()
+    [first] = (node.root / "tier").rglob(f"INDEX/*{0:020d}")
+    first.unlink()
+    assert offsets_of(find(service, "same"))[0] == 10_000
+    assert len(find(service, "same")) == 24
+
+
+def test_an_outage_is_not_an_empty_answer(node: Node) -> None:
+    faults = Faults(reads={number: Fault.FAIL for number in range(1, 1000)})
+    plain = node.open()
+    fill(plain, 1)
+    plain.stop()
+    node.provider = FaultyProvider(node.provider, faults)
+    service = node.open()
+    with pytest.raises(TieredStoreError):
+        find(service, "key-3")
