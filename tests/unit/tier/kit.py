@@ -10,12 +10,14 @@ import numpy as np
 
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
+from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
 from tieredstore.contracts.metadata_store import (
     FileSegmentMetadata,
     QueueMetadata,
     TopicMetadata,
 )
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.message.consume_queue import UNIT_DTYPE
 from tieredstore.message.record import Message, decode_record, encode_record
 from tieredstore.providers.memory import MemoryProvider
@@ -242,3 +244,136 @@ def commit_log_id(base: int, path: str = f"{BROKER}/TopicA/0") -> SegmentId:
 
 def consume_queue_id(base: int, path: str = f"{BROKER}/TopicA/0") -> SegmentId:
     return SegmentId(path, FileSegmentType.CONSUME_QUEUE, base)
+
+
+class ListSource:
+    """A local store of records in lists, as the dispatcher sees one."""
+
+    def __init__(self) -> None:
+        self.tables: dict[QueueKey, dict[int, tuple[bytes, int]]] = {}
+        self.minimum: dict[QueueKey, int] = {}
+        self.hidden: set[QueueKey] = set()
+        self.bad: set[tuple[QueueKey, int]] = set()
+        self.guard = None
+        self.reserve: dict[str, int] = {}
+        self.reads: list[tuple[QueueKey, int, int]] = []
+        self._handed: dict[int, tuple[QueueKey, int]] = {}
+
+    def put(self, key: QueueKey, first: int, count: int = 1, **arguments) -> None:
+        arguments.setdefault("topic", key.topic)
+        arguments.setdefault("queue_id", key.queue_id)
+        table = self.tables.setdefault(key, {})
+        for offset in range(first, first + count):
+            table[offset] = record(offset, **arguments)
+        self.minimum.setdefault(key, first)
+
+    def put_records(self, key: QueueKey, first: int, made: list[tuple[bytes, int]]) -> None:
+        table = self.tables.setdefault(key, {})
+        for index, one in enumerate(made):
+            table[first + index] = one
+        self.minimum.setdefault(key, first)
+
+    def clean(self, key: QueueKey, minimum: int) -> None:
+        self.minimum[key] = minimum
+
+    def lose(self, key: QueueKey, behind: int) -> None:
+        """Everything from a queue offset on is gone."""
+        self.tables[key] = {q: one for q, one in self.tables[key].items() if q < behind}
+
+    def queues(self):
+        return list(self.tables)
+
+    def queue_range(self, key):
+        table = self.tables.get(key)
+        if table is None or key in self.hidden:
+            return None
+        top = max(table, default=-1) + 1
+        return QueueRange(min(self.minimum[key], top), top)
+
+    def read_units(self, key, offset, count):
+        self.reads.append((key, offset, count))
+        table = self.tables[key]
+        found = []
+        for q in range(offset, offset + count):
+            if q not in table or q < self.minimum[key]:
+                break
+            found.append(table[q])
+        units, _ = as_batch(found) if found else (np.zeros(0, UNIT_DTYPE), None)
+        for index in range(len(units)):
+            token = len(self._handed)
+            self._handed[token] = (key, offset + index)
+            units["physical_offset"][index] = token
+        return units
+
+    def read_records(self, units):
+        found = []
+        for unit in units:
+            key, offset = self._handed[int(unit["physical_offset"])]
+            if (key, offset) in self.bad:
+                raise Corrupt(f"bad record at queue offset {offset}", offset=offset)
+            found.append(memoryview(self.tables[key][offset][0]))
+        return found
+
+    def is_in_store(self, key, offset):
+        return self.minimum[key] <= offset
+
+    def is_in_memory(self, key, offset, count):
+        return True
+
+    def offset_by_time(self, key, timestamp_ms):
+        for offset in sorted(self.tables[key]):
+            stored = decode_record(self.tables[key][offset][0]).store_timestamp_ms
+            if offset >= self.minimum[key] and stored >= timestamp_ms:
+                return offset
+        return self.queue_range(key).max_offset
+
+    def earliest_message_time(self, key=None):
+        return -1
+
+    def topic_reserve_hours(self):
+        return self.reserve
+
+    def set_retention_guard(self, guard):
+        self.guard = guard
+
+
+class ListIndex:
+    """Remembers the keys put, in the order of the calls."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, int, str, int, int, int]] = []
+        self.marks: dict[tuple[int, int], int] = {}
+        self.durable_marks: dict[tuple[int, int], int] = {}
+        self.fail = False
+
+    def put_keys(
+        self,
+        topic_id,
+        topic,
+        queue_id,
+        keys,
+        offsets,
+        sizes,
+        store_timestamps,
+        *,
+        indexed_until=None,
+    ):
+        if self.fail:
+            raise Unavailable("index disk")
+        for row in zip(keys, offsets, sizes, store_timestamps, strict=True):
+            self.rows.append((topic_id, queue_id, row[0], int(row[1]), int(row[2]), int(row[3])))
+        self.mark_indexed(topic_id, queue_id, indexed_until)
+        return len(keys)
+
+    def mark_indexed(self, topic_id, queue_id, commit_log_offset):
+        old = self.marks.get((topic_id, queue_id), 0)
+        self.marks[topic_id, queue_id] = max(old, commit_log_offset)
+
+    def indexed_until(self, topic_id, queue_id):
+        return self.marks.get((topic_id, queue_id))
+
+    def checkpoint(self):
+        self.durable_marks = dict(self.marks)
+
+    def keys(self):
+        return [row[2] for row in self.rows]

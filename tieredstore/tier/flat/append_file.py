@@ -270,6 +270,13 @@ class FlatAppendFile:
                 self._segments = (self._create(offset),)
                 self._appender = None
 
+    def undo_init(self) -> None:
+        """Forget a lone segment that got nothing; its entry may stay in the metadata."""
+        with self._lock:
+            if len(self._segments) == 1 and self.append_offset == self._segments[0].base_offset:
+                self._segments = ()
+                self._appender = None
+
     def _create(self, offset: int) -> FlatSegment:
         """Announce a new, empty segment in the metadata."""
         new_id = SegmentId(self.path, self.type, offset)

@@ -33,7 +33,12 @@ from tieredstore.tier.flat import batch, recovery
 from tieredstore.tier.flat.batch import RecordBatch
 from tieredstore.tier.flat.commit_log_file import FlatCommitLogFile
 from tieredstore.tier.flat.consume_queue_file import FlatConsumeQueueFile
-from tieredstore.tier.flat.search import first_at_or_after, queue_offset_at, store_timestamp_at
+from tieredstore.tier.flat.search import (
+    first_at_or_after,
+    first_unit_from,
+    queue_offset_at,
+    store_timestamp_at,
+)
 from tieredstore.tier.reading import Reading, run
 
 HOUR_MS = 3_600_000
@@ -228,11 +233,22 @@ class FlatMessageFile:
             self._check_writable()
             if self.is_initialised:
                 return
-            with self._metadata.batch():
-                self._topic_id = self._metadata.add_topic(self.topic).topic_id
-                self._metadata.add_queue(self.topic, self.queue_id)
-                self.commit_log.init_offset(0)
-                self.consume_queue.init_offset(offset * UNIT_SIZE)
+            try:
+                with self._metadata.batch():
+                    self._topic_id = self._metadata.add_topic(self.topic).topic_id
+                    self._metadata.add_queue(self.topic, self.queue_id)
+                    self.commit_log.init_offset(0)
+                    self.consume_queue.init_offset(offset * UNIT_SIZE)
+            except BaseException:
+                self.undo_init()
+                raise
+
+    def undo_init(self) -> None:
+        """Take `init_offset` back: the metadata that it changed, or the batch around it, did not
+        reach the disk."""
+        with self.lock:
+            self.consume_queue.undo_init()
+            self.commit_log.undo_init()
 
     def skip_to(self, offset: int) -> None:
         """Go on at a later queue offset, leaving a hole; what is there stays readable. Raises
@@ -438,6 +454,13 @@ class FlatMessageFile:
         found = yield from store_timestamp_at(self.commit_log, int(units["physical_offset"][0]))
         return found
 
+    def offset_of_position(self, commit_log_offset: int) -> Reading[int | None]:
+        """Queue offset of the first message that begins at or behind a byte of the commit log;
+        None when there is none."""
+        ranges = yield from self._ranges()
+        found = yield from first_unit_from(self.consume_queue, ranges, commit_log_offset)
+        return found
+
     def _ranges(self) -> Reading[list[tuple[int, int]]]:
         """[first, behind last) queue offsets that have messages."""
         minimum = yield from self.min_offset()
@@ -460,9 +483,9 @@ class FlatMessageFile:
             if self._closed:
                 return []
             if not self._marks:
-                with self._metadata.batch():
-                    self.consume_queue.roll_if_expired(before_ms)
-                    self.commit_log.roll_if_expired(before_ms)
+                # The commit log first, so that recovery never meets units without messages.
+                self.commit_log.roll_if_expired(before_ms)
+                self.consume_queue.roll_if_expired(before_ms)
             return self.consume_queue.expire(before_ms) + self.commit_log.expire(before_ms)
 
     def destroy(self) -> list[SegmentId]:

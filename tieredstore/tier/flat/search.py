@@ -39,6 +39,25 @@ def store_timestamp_at(commit_log: FlatAppendFile, offset: int) -> Reading[int]:
     return value
 
 
+def first_unit_from(
+    consume_queue: FlatConsumeQueueFile, ranges: Sequence[tuple[int, int]], position: int
+) -> Reading[int | None]:
+    """Queue offset of the first message that begins at or behind a commit log offset; None when
+    there is none. ranges: as in `first_at_or_after`."""
+    for begin, end in ranges:
+        low, high = begin, end
+        while low < high:
+            middle = (low + high) // 2
+            units = yield from consume_queue.read_units(middle, 1)
+            if not len(units) or int(units["physical_offset"][0]) >= position:
+                high = middle
+            else:
+                low = middle + 1
+        if low < end:
+            return low
+    return None
+
+
 def first_at_or_after(
     commit_log: FlatAppendFile,
     consume_queue: FlatConsumeQueueFile,

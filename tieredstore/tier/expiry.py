@@ -1,0 +1,172 @@
+"""TierExpiry: the hourly job that deletes what is older than its topic's retention."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.config import StoreConfig
+from tieredstore.errors import TieredStoreError
+from tieredstore.metrics import Metrics
+from tieredstore.tier.flat.file_store import FlatFileStore
+from tieredstore.tier.flat.message_file import HOUR_MS, FlatMessageFile
+
+EXPIRED_METRIC = "rocketmq_tiered_store_x_expired_segments_total"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class ExpiryOutcome:
+    """segments: how many left their queues; undeleted: objects still in the backend, tried again
+    at the next run; kept_bytes: topic -> bytes that would have gone, were the retention set
+    explicitly; errors: path -> what went wrong."""
+
+    segments: int = 0
+    undeleted: int = 0
+    kept_bytes: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, TieredStoreError] = field(default_factory=dict)
+
+
+class TierExpiry:
+    """Retention is the topic's `reserve.time` when it is above 0, else
+    `tieredStoreFileReservedTime`, in hours.
+
+    retention_is_explicit: whether `tieredStoreFileReservedTime` was given a value. While it was
+    not, topics without a `reserve.time` of their own keep everything, since Java's default of
+    72 hours would delete an uploaded backlog at the first run; the outcome and the log name what
+    would go. reserve_hours: the topics' `reserve.time` as the broker has them now.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        flat_files: FlatFileStore,
+        clock: Clock = SYSTEM_CLOCK,
+        metrics: Metrics | None = None,
+        *,
+        reserve_hours: Callable[[], Mapping[str, int]] | None = None,
+        retention_is_explicit: bool = True,
+    ) -> None:
+        self._config = config
+        self._flat_files = flat_files
+        self._clock = clock
+        self._metrics = metrics if metrics is not None else Metrics()
+        self._reserve_hours = reserve_hours
+        self._explicit = retention_is_explicit
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._warned: frozenset[str] = frozenset()
+
+    def start(self) -> None:
+        """Run every `tieredStoreDeleteFileInterval`, the first time after one interval; nothing
+        when `tieredStoreDeleteFileEnable` is false."""
+        if self._thread is not None or not self._config.delete_file_enable:
+            return
+        self._stopping.clear()
+        self._thread = threading.Thread(target=self._run, name="tiered-expiry", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the loop after the queue in progress. Idempotent."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while not self._clock.wait(self._stopping, self._config.delete_file_interval_ms):
+            try:
+                self.run_once()
+            except TieredStoreError as error:
+                _log.error("expiry: %s", error)
+            except Exception:
+                _log.exception("expiry")
+
+    def run_once(self) -> ExpiryOutcome:
+        """Expire all queues now. A queue's error is in the outcome and stops no other queue.
+        Raises Fenced when the right to write is lost."""
+        self._flat_files.check_writer()
+        self._take_over_reserve_hours()
+        outcome = ExpiryOutcome()
+        kept: defaultdict[str, int] = defaultdict(int)
+        now_ms = self._clock.now_ms()
+        for file in self._flat_files.files():
+            if self._stopping.is_set():
+                break
+            hours = self._own_hours(file.topic)
+            before_ms = now_ms - HOUR_MS * (hours or self._config.file_reserved_time_hours)
+            if hours is None and not self._explicit:
+                kept[file.topic] += expired_bytes(file, before_ms)
+                continue
+            self._expire(file, before_ms, outcome)
+        outcome.kept_bytes = {topic: size for topic, size in kept.items() if size}
+        self._warn(outcome.kept_bytes)
+        outcome.undeleted = self._flat_files.sweep_deleted()
+        return outcome
+
+    def longest_retention_hours(self) -> int | None:
+        """The longest retention of any topic, for the key index (D22); None when some topic keeps
+        everything."""
+        hours = [self._own_hours(entry.topic) for entry in self._flat_files.metadata.topics()]
+        if not self._explicit and (None in hours or not hours):
+            return None
+        default = self._config.file_reserved_time_hours
+        return max((default if own is None else own for own in hours), default=default)
+
+    def _own_hours(self, topic: str) -> int | None:
+        entry = self._flat_files.metadata.topic(topic)
+        if entry is None or entry.reserve_time_hours <= 0:
+            return None
+        return entry.reserve_time_hours
+
+    def _take_over_reserve_hours(self) -> None:
+        """Bring the topics' `reserve.time` into the metadata, where Java has it too."""
+        if self._reserve_hours is None:
+            return
+        wanted = self._reserve_hours()
+        metadata = self._flat_files.metadata
+        with metadata.batch():
+            for entry in metadata.topics():
+                hours = wanted.get(entry.topic, -1)
+                if hours != entry.reserve_time_hours:
+                    entry.reserve_time_hours = hours
+                    entry.update_timestamp_ms = self._clock.now_ms()
+                    metadata.update_topic(entry)
+
+    def _expire(self, file: FlatMessageFile, before_ms: int, outcome: ExpiryOutcome) -> None:
+        try:
+            gone = file.expire(before_ms)
+        except TieredStoreError as error:
+            _log.error("expiry of %s: %s", file.path, error)
+            outcome.errors[file.path] = error
+            return
+        if gone:
+            outcome.segments += len(gone)
+            self._metrics.count(EXPIRED_METRIC, len(gone), topic=file.topic)
+            _log.info("%s: %d segments expired", file.path, len(gone))
+
+    def _warn(self, kept: Mapping[str, int]) -> None:
+        topics = frozenset(kept)
+        if topics and topics != self._warned:
+            _log.warning(
+                "tieredStoreFileReservedTime is not set, so nothing expires by it; at its default "
+                "of %d hours %d bytes of these topics would be deleted: %s",
+                self._config.file_reserved_time_hours,
+                sum(kept.values()),
+                ", ".join(sorted(topics)),
+            )
+        self._warned = topics
+
+
+def expired_bytes(file: FlatMessageFile, before_ms: int) -> int:
+    """Bytes of a queue that an expiry before that time would delete."""
+    return sum(
+        segment.commit_position
+        for flat in (file.commit_log, file.consume_queue)
+        for segment in flat.segments
+        if segment.commit_position and segment.end_ms < before_ms
+    )
