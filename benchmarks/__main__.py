@@ -57,7 +57,7 @@ def measure(row: Row, bench: Workbench, peer: JavaPeer | None, pairs: int) -> Me
                 if request is not None:
                     assert peer is not None
                     measured.java.append(peer.ask(request))
-    except Exception as error:  # noqa: BLE001 - one row that fails must not lose the others
+    except Exception as error:
         traceback.print_exc()
         measured.error = f"{type(error).__name__}: {error}"
     return measured

@@ -75,7 +75,7 @@ def _figure(found: Outcome) -> dict[str, Any]:
         "java": found.java,
         "ratio": found.ratio,
         "ratio_spread": [found.ratio_low, found.ratio_high],
-        "targets": {target: met for target, met in found.verdicts},
+        "targets": dict(found.verdicts),
     }
 
 

@@ -109,8 +109,7 @@ class JavaTools:
         java = ["java", *self._flags, f"-Duser.home={root / 'home'}", "-cp", self._classpath]
         done = self._on_free_ports(
             lambda port: (
-                [*java, "Append", str(root), str(wanted)]
-                + [str(port), str(port + 5), str(count), str(out), *names],
+                _append(java, root, wanted, out, port, count, names),
                 {},
             )
         )
@@ -127,6 +126,13 @@ class JavaTools:
             if attempt == 2 or "Address already in use" not in done.stdout:
                 return done
         raise AssertionError("unreachable")
+
+
+def _append(
+    java: list[str], root: Path, wanted: Path, out: Path, port: int, count: int, names: list[str]
+) -> list[str]:
+    ports = (str(port), str(port + 5))
+    return [*java, "Append", str(root), str(wanted), *ports, str(count), str(out), *names]
 
 
 def _run(
