@@ -26,6 +26,7 @@ from tieredstore.tier.memory_limit import usable_memory_bytes
 from tieredstore.tier.queries import query_message
 from tieredstore.tier.read_ahead import Block, Flight, ReadAheadCache, SingleFlight
 from tieredstore.tier.reading import Reading, run, run_async
+from tieredstore.tier.routing import TimeSide
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -366,6 +367,22 @@ class MessageStoreFetcher:
             if file is None or not file.is_initialised:
                 return -1
             return run(file.offset_by_time(timestamp_ms, boundary))
+
+    def time_side(self, topic: str, queue_id: int) -> TimeSide | None:
+        """The queue's messages in the tier, searchable by time; None when there are none. Its
+        calls raise Unavailable and Corrupt."""
+        file = self._flat_files.get(topic, queue_id)
+        if file is None or not file.is_initialised:
+            return None
+        low, high = file.consume_queue_min_offset, file.consume_queue_commit_offset
+        if low >= high:
+            return None
+        return TimeSide(
+            low,
+            high,
+            lambda time_ms, boundary: self.offset_by_time(topic, queue_id, time_ms, boundary),
+            lambda offset: run(file.store_timestamp_at(offset)),
+        )
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
         """Store time of a message, epoch ms; -1 when it is not in the tier or cannot be read."""

@@ -1,0 +1,179 @@
+"""A next store in memory, whose retention tests move at will."""
+
+from __future__ import annotations
+
+import bisect
+from collections import defaultdict
+from concurrent.futures import Future
+
+import numpy as np
+
+from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
+from tieredstore.contracts.message_store import (
+    BoundaryType,
+    GetMessageResult,
+    GetMessageStatus,
+    PutMessageResult,
+    PutMessageStatus,
+)
+from tieredstore.message.consume_queue import UNIT_DTYPE
+from tieredstore.message.hashes import tags_code
+from tieredstore.message.record import decode_record, encode_record
+
+
+class InMemoryStore:
+    """Both a MessageStore and its DispatchSource. `low[key]` is the first offset that is left."""
+
+    def __init__(self) -> None:
+        self.queues_: dict[QueueKey, list] = defaultdict(list)
+        self.low: dict[QueueKey, int] = defaultdict(int)
+        self.in_memory_from: dict[QueueKey, int] = defaultdict(int)
+        self.records: list = []
+        self.now_ms = 1_700_000_000_000
+        self.reserve_hours: dict[str, int] = {}
+        self.guard = None
+        self.calls: list[str] = []
+
+    # MessageStore
+
+    def load(self) -> None:
+        self.calls.append("load")
+
+    def start(self) -> None:
+        self.calls.append("start")
+
+    def shutdown(self) -> None:
+        self.calls.append("shutdown")
+
+    def put_message(self, message) -> PutMessageResult:
+        key = QueueKey(message.topic, message.queue_id)
+        offset = len(self.queues_[key])
+        position = len(self.records)
+        record = encode_record(message, offset, position, self.now_ms)
+        stored = decode_record(record, tags_code=tags_code(message.tags))
+        self.queues_[key].append((position, stored))
+        self.records.append(stored)
+        durable: Future[None] = Future()
+        durable.set_result(None)
+        return PutMessageResult(
+            PutMessageStatus.PUT_OK, position, offset, len(record), 1, self.now_ms, durable
+        )
+
+    def put_messages(self, messages) -> PutMessageResult:
+        results = [self.put_message(message) for message in messages]
+        return results[0]
+
+    def get_message(self, group, topic, queue_id, offset, max_count, message_filter=None):
+        self.calls.append("get")
+        key = QueueKey(topic, queue_id)
+        rows = self.queues_.get(key, [])
+        low, high = self.low[key], len(rows)
+        if not rows:
+            return GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0)
+        if offset < low:
+            return GetMessageResult(GetMessageStatus.OFFSET_TOO_SMALL, low, low, high)
+        if offset >= high:
+            return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, high, low, high)
+        found = [stored for _, stored in rows[offset : offset + max_count]]
+        return GetMessageResult(GetMessageStatus.FOUND, offset + len(found), low, high, found)
+
+    async def get_message_async(self, *arguments):
+        return self.get_message(*arguments)
+
+    def look_message_by_offset(self, physical_offset):
+        return self.records[physical_offset]
+
+    def get_min_offset_in_queue(self, topic, queue_id):
+        key = QueueKey(topic, queue_id)
+        return self.low[key] if key in self.queues_ else -1
+
+    def get_max_offset_in_queue(self, topic, queue_id):
+        key = QueueKey(topic, queue_id)
+        return len(self.queues_[key]) if key in self.queues_ else -1
+
+    def get_offset_in_queue_by_time(
+        self, topic, queue_id, timestamp_ms, boundary=BoundaryType.LOWER
+    ):
+        key = QueueKey(topic, queue_id)
+        low = self.low[key]
+        times = [stored.store_timestamp_ms for _, stored in self.queues_[key]]
+        if boundary is BoundaryType.LOWER:
+            return bisect.bisect_left(times, timestamp_ms, low)
+        return max(bisect.bisect_right(times, timestamp_ms, low) - 1, low)
+
+    def get_earliest_message_time(self, topic=None, queue_id=None):
+        keys = list(self.queues_) if topic is None else [QueueKey(topic, queue_id)]
+        times = [
+            stored.store_timestamp_ms
+            for key in keys
+            for _, stored in self.queues_.get(key, [])[self.low[key] :]
+        ]
+        return min(times, default=-1)
+
+    def get_message_store_timestamp(self, topic, queue_id, offset):
+        key = QueueKey(topic, queue_id)
+        rows = self.queues_.get(key, [])
+        return rows[offset][1].store_timestamp_ms if self.low[key] <= offset < len(rows) else -1
+
+    def query_message(self, topic, key, max_count, begin_ms, end_ms):
+        self.calls.append("query")
+        found = [
+            stored
+            for queue, rows in sorted(self.queues_.items())
+            if queue.topic == topic
+            for _, stored in rows[self.low[queue] :]
+            if key in (*stored.keys, stored.uniq_key)
+            and begin_ms <= stored.store_timestamp_ms <= end_ms
+        ]
+        return found[:max_count]
+
+    def delete_topics(self, topics):
+        gone = [key for key in self.queues_ if key.topic in topics]
+        for key in gone:
+            del self.queues_[key]
+            self.low.pop(key, None)
+        return len({key.topic for key in gone})
+
+    @property
+    def dispatch_source(self):
+        return self
+
+    # DispatchSource
+
+    def queues(self):
+        return list(self.queues_)
+
+    def queue_range(self, key):
+        if key not in self.queues_:
+            return None
+        return QueueRange(self.low[key], len(self.queues_[key]))
+
+    def read_units(self, key, offset, count):
+        if offset < self.low[key]:
+            return np.zeros(0, UNIT_DTYPE)
+        rows = self.queues_.get(key, [])[offset : offset + count]
+        units = np.zeros(len(rows), UNIT_DTYPE)
+        for row, (position, stored) in enumerate(rows):
+            units[row] = (position, stored.size, stored.tags_code)
+        return units
+
+    def read_records(self, units):
+        return [self.records[position].raw for position in units["physical_offset"].tolist()]
+
+    def is_in_store(self, key, offset):
+        return self.low[key] <= offset < len(self.queues_.get(key, []))
+
+    def is_in_memory(self, key, offset, count):
+        return offset >= self.in_memory_from[key]
+
+    def offset_by_time(self, key, timestamp_ms):
+        return self.get_offset_in_queue_by_time(*key, timestamp_ms)
+
+    def earliest_message_time(self, key=None):
+        return self.get_earliest_message_time(*(key or ()))
+
+    def topic_reserve_hours(self):
+        return self.reserve_hours
+
+    def set_retention_guard(self, guard):
+        self.guard = guard
