@@ -87,7 +87,14 @@ def read_chain(objects: Iterable[ObjectInfo], folder: str) -> Chain:
             name = merged_name(position, end)
         extents.append(Extent(position, end, name))
         position = end
-    beyond = [start for start in (*chunks, *merged) if start > position]
+    beyond = [
+        start
+        for start, end in (
+            *((start, start + size) for start, size in chunks.items()),
+            *merged.items(),
+        )
+        if end > start > position
+    ]
     if beyond:
         raise Corrupt(
             f"{folder}: nothing at position {position}, but there are bytes from {min(beyond)} on",

@@ -231,11 +231,12 @@ class ChunkFileSegment:
             self._collect(chain)
 
     def delete(self) -> None:
-        """Data first, the marker last: a late writer stays out until all is gone."""
+        """From the end to the start, so that what a crash leaves is a shorter segment and not one
+        with a hole. The marker last: a late writer stays out until all is gone."""
         with self._lock:
             self._chain = None
-            found = sorted(self._objects.list(f"{self._folder}/"), key=_last_when_empty)
-            for info in found:
+            found = sorted(self._objects.list(f"{self._folder}/"), key=_deletion_order)
+            for info in reversed(found):
                 self._objects.delete(info.key)
 
     def close(self) -> None:
@@ -339,5 +340,7 @@ def _epoch_owner(objects: ObjectMap, folder: str, number: int) -> str:
     return content.decode(errors="replace") if content else "unknown"
 
 
-def _last_when_empty(info: ObjectInfo) -> tuple[bool, str]:
-    return info.size_bytes == 0, info.key
+def _deletion_order(info: ObjectInfo) -> tuple[bool, bool, str]:
+    """Sorts the marker first, then the whole content, then by start."""
+    name = info.key.rpartition("/")[2]
+    return info.size_bytes > 0, name != WHOLE_NAME, name.partition(".")[2]

@@ -1,0 +1,238 @@
+"""Each system call of the Posix provider failing: what is said, and what is left."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import closing
+
+import pytest
+
+from tieredstore.contracts.segment import FileSegmentType, SegmentId, UnknownWrite, Written
+from tieredstore.errors import Corrupt, Unavailable
+from tieredstore.providers.posix import PosixProvider
+from tieredstore.providers.posix_calls import PosixCalls
+
+ID = SegmentId("broker-a/TopicA/0", FileSegmentType.COMMIT_LOG, 0)
+
+
+class FaultyCalls(PosixCalls):
+    """Each call takes the next step of its list in `plan`: an errno, a callable, None (works)."""
+
+    def __init__(self) -> None:
+        super().__init__(portable=False)
+        self.plan: dict[str, list] = {}
+        self.log: list[tuple] = []
+
+    def _next(self, name, *arguments):
+        self.log.append((name, *arguments))
+        steps = self.plan.get(name)
+        step = steps.pop(0) if steps else None
+        if isinstance(step, int):
+            raise OSError(step, os.strerror(step))
+        return step
+
+    def open(self, path, flags):
+        self._next("open")
+        return super().open(path, flags)
+
+    def stat(self, path):
+        self._next("stat")
+        return super().stat(path)
+
+    def read(self, fd, length, position):
+        step = self._next("read", length, position)
+        return (
+            step(super().read, fd, length, position) if step else super().read(fd, length, position)
+        )
+
+    def write(self, fd, buffers, position):
+        step = self._next("write", position)
+        return (
+            step(super().write, fd, buffers, position)
+            if step
+            else super().write(fd, buffers, position)
+        )
+
+    def truncate(self, fd, length):
+        self._next("truncate", length)
+        super().truncate(fd, length)
+
+    def sync(self, fd):
+        self._next("sync")
+        super().sync(fd)
+
+    def sync_directory(self, path):
+        self._next("sync_directory", path)
+        super().sync_directory(path)
+
+    def make_directory(self, path):
+        self._next("make_directory")
+        super().make_directory(path)
+
+    def unlink(self, path):
+        self._next("unlink")
+        super().unlink(path)
+
+
+def short(count):
+    """At most `count` bytes at once."""
+
+    def call(real, fd, what, position):
+        if isinstance(what, int):
+            return real(fd, min(what, count), position)
+        return real(fd, [b"".join(what)[:count]], position)
+
+    return call
+
+
+@pytest.fixture
+def calls():
+    return FaultyCalls()
+
+
+@pytest.fixture
+def provider(tmp_path, calls):
+    with closing(PosixProvider(tmp_path, "C", calls=calls)) as provider:
+        yield provider
+
+
+@pytest.fixture
+def segment(provider):
+    segment = provider.open(ID)
+    segment.write(0, [b"0123456789"])
+    return segment
+
+
+class TestReads:
+    def test_l07_short_reads_and_interruptions_are_continued(self, segment, calls):
+        calls.plan["read"] = [short(3), errno.EINTR, short(1), errno.EAGAIN, short(2)]
+        assert segment.read(1, 9) == b"123456789"
+
+    def test_defect_d16_a_read_error_is_not_zeros(self, segment, calls):
+        for number in (errno.EIO, errno.ESTALE, errno.ENXIO):
+            calls.plan["read"] = [short(3), number]
+            with pytest.raises(Unavailable, match="cannot read 10 bytes at 0"):
+                segment.read(0, 10)
+        assert segment.read(0, 10) == b"0123456789"
+
+    def test_defect_d16_a_short_file_is_not_zeros(self, segment, calls):
+        calls.plan["read"] = [short(3), lambda *_: b""]
+        with pytest.raises(Corrupt, match="expected 10 bytes at position 0, found 3"):
+            segment.read(0, 10)
+
+    def test_endless_interruptions_end(self, segment, calls):
+        calls.plan["read"] = [errno.EINTR] * 1_000
+        with pytest.raises(Unavailable):
+            segment.read(0, 10)
+
+    def test_a_size_that_cannot_be_found_out_is_not_zero(self, segment, calls):
+        for number in (errno.EIO, errno.EACCES, errno.ENOTDIR, errno.ESTALE):
+            calls.plan["stat"] = [number]
+            with pytest.raises(Unavailable):
+                segment.size()
+
+    def test_a_cached_read_that_fails_is_left_to_the_blocking_one(self, segment, calls):
+        def fail(*_):
+            raise OSError(errno.EIO, "")
+
+        calls.read_cached = fail
+        assert segment.read_nowait(0, 3) is None
+
+
+class TestWrites:
+    def test_l07_short_writes_and_interruptions_are_continued(self, segment, calls):
+        calls.plan["write"] = [short(1), errno.EINTR, short(5), errno.EAGAIN, short(2)]
+        buffers = [b"ab", b"", b"cdef", memoryview(b"ghij"), bytearray(b"k")]
+        assert segment.write(10, buffers) == Written(21)
+        assert segment.read(0, 21) == b"0123456789abcdefghijk"
+
+    def test_a_write_that_does_not_progress_ends(self, segment, calls):
+        calls.plan["write"] = [lambda *_: 0] * 1_000
+        with pytest.raises(Unavailable):
+            segment.write(10, [b"abc"])
+        assert segment.size() == 10
+
+    @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG])
+    @pytest.mark.parametrize("before", [0, 1, 4])
+    def test_l05_a_write_that_fails_leaves_nothing_and_says_so(
+        self, segment, calls, number, before
+    ):
+        calls.plan["write"] = [short(before), number] if before else [number]
+        with pytest.raises(Unavailable, match="cannot write at 10"):
+            segment.write(10, [b"abcdefgh"])
+        assert segment.size() == 10
+        assert segment.write(10, [b"abcdefgh"]) == Written(18)
+        assert segment.read(0, 18) == b"0123456789abcdefgh"
+
+    def test_l05_what_cannot_be_cut_off_again_is_unknown(self, segment, calls):
+        calls.plan.update(write=[short(4), errno.ENOSPC], truncate=[errno.EIO])
+        assert isinstance(segment.write(10, [b"abcdefgh"]), UnknownWrite)
+        assert segment.size() == 14
+        assert segment.write(10, [b"new"]) == Written(13)
+        assert segment.read(0, 13) == b"0123456789new"
+
+    def test_defect_d08_a_retry_goes_to_the_same_place(self, segment, calls):
+        calls.plan.update(write=[short(50), errno.EIO], truncate=[errno.EIO])
+        batch = bytes(range(1, 251)) + bytes(range(1, 21))
+        assert isinstance(segment.write(10, [batch]), UnknownWrite)
+        assert segment.size() == 60
+        assert segment.write(10, [batch]) == Written(280)
+        assert segment.read(10, 270) == batch
+
+    def test_l04_a_failed_sync_is_never_a_success(self, segment, calls):
+        calls.plan["sync"] = [errno.EIO]
+        result = segment.write(10, [b"abc"])
+        assert isinstance(result, UnknownWrite)
+        # the cache may show the bytes though the disk lost them: a comparison must not find them
+        assert segment.size() == 10
+        calls.log.clear()
+        assert segment.write(10, [b"abc"]) == Written(13)
+        assert [call[0] for call in calls.log if call[0] in {"write", "sync"}] == ["write", "sync"]
+
+    def test_l03_a_new_file_is_in_its_folders_before_it_counts(self, provider, calls, tmp_path):
+        provider.open(ID).write(0, [b"x"])
+        names = [call[1] for call in calls.log if call[0] == "sync_directory"]
+        cluster = next(path for path in tmp_path.iterdir())
+        folder = cluster / "broker-a/TopicA/0/COMMIT_LOG"
+        assert set(names) >= {str(path) for path in (folder, *folder.parents[:5])}
+        order = [call[0] for call in calls.log]
+        assert order.index("sync") < order.index("sync_directory", order.index("write"))
+
+    def test_l04_a_folder_that_cannot_be_synced_is_unknown(self, provider, calls):
+        calls.plan["sync_directory"] = [errno.EIO]
+        segment = provider.open(ID)
+        assert isinstance(segment.write(0, [b"abc"]), UnknownWrite)
+        assert segment.size() == 0
+        assert segment.write(0, [b"abc"]) == Written(3)
+
+    def test_a_torn_tail_is_cut_before_the_new_bytes(self, segment, calls):
+        segment.write(10, [b"torn torn torn"])
+        calls.log.clear()
+        segment.write(10, [b"new"])
+        order = [call[0] for call in calls.log]
+        assert order.index("truncate") < order.index("write") < order.index("sync")
+
+    @pytest.mark.parametrize("call", ["open", "make_directory", "stat"])
+    @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EIO])
+    def test_l10_a_segment_that_cannot_be_made_says_so(self, provider, calls, call, number):
+        calls.plan[call] = [number]
+        with pytest.raises(Unavailable, match=os.strerror(number)):
+            provider.open(ID).write(0, [b"abc"])
+        assert provider.open(ID).size() == 0
+
+    def test_without_sync_nothing_is_synced(self, tmp_path, calls):
+        with closing(PosixProvider(tmp_path, "C", fsync=False, calls=calls)) as provider:
+            provider.open(ID).write(0, [b"abc"])
+        assert not {"sync", "sync_directory"} & {call[0] for call in calls.log}
+
+
+class TestDeletion:
+    @pytest.mark.parametrize("number", [errno.EACCES, errno.EBUSY, errno.EIO, errno.EROFS])
+    def test_defect_d07_a_deletion_that_fails_is_told(self, segment, calls, number):
+        calls.plan["unlink"] = [number]
+        with pytest.raises(Unavailable, match="cannot delete"):
+            segment.delete()
+        assert segment.read(0, 10) == b"0123456789"
+        segment.delete()
+        assert segment.size() == 0
