@@ -329,7 +329,7 @@ def test_deleted_topics_are_gone_from_both_and_may_be_made_again(world):
     assert len(world.get(0, topic="Other").messages) == 5
     world.put(8, key="new")
     world.upload()
-    world.next.low[KEY] = 8
+    world.next.low.update({KEY: 8, QueueKey("Other", 0): 5})
     assert bodies(world.get(0)) == [f"body {n}" for n in range(8)]
     assert world.store.query_message(TOPIC, "k7", 10, 0, FAR_MS) == []
     assert offsets(world.store.query_message(TOPIC, "new7", 10, 0, FAR_MS)) == [(0, 7)]
