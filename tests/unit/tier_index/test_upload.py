@@ -135,9 +135,7 @@ def test_a_failed_upload_stays_local_and_is_tried_again(
     assert all_found(node.open(), keys)
 
 
-def test_an_upload_goes_on_where_it_stopped(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_upload_goes_on_where_it_stopped(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "PIECE_BYTES", 200)
     faults = with_faults(node, {3: Fault.FAIL})
     service = node.open()

@@ -77,7 +77,7 @@ class LocalIndexFile:
 
     The mapping lives as long as somebody holds the object, so a query may go on after `destroy`.
     begin_ms: its name, what item times are relative to; item_count: items put; synced_items: those
-    on disk; sealed: no more puts.
+    on disk; covered_items: those below the watermarks when it was opened; sealed: no more puts.
     """
 
     def __init__(self, path: Path, begin_ms: int, slots: int, max_items: int, fd: int) -> None:
@@ -87,6 +87,7 @@ class LocalIndexFile:
         self.max_items = max_items
         self.sealed = False
         self.synced_items = 0
+        self.covered_items = 0
         self._fd = fd
         self._fd_lock = threading.Lock()
         self._buffer = memoryview(mmap.mmap(fd, unsealed_size(slots, max_items)))
@@ -312,13 +313,15 @@ class LocalIndexFile:
         self._allocated_end = end
 
     def _true_end_ms(self) -> int:
-        """The header's end, or a later one if an item's time says so: Java loses the end at a
+        """The header's end, or a later one if an item is surely later: Java loses the end at a
         restart (D6)."""
         items = self.items()
         if not len(items):
             return self.end_ms
         seconds = int(items["time_diff_seconds"].max())
-        return max(self.end_ms, self.begin_ms + seconds * 1000)
+        earliest = self.begin_ms + seconds * 1000 - (0 if seconds > 0 else 999)
+        latest = self.begin_ms + seconds * 1000 + (0 if seconds < 0 else 999)
+        return latest if earliest > self.end_ms else self.end_ms
 
     def _write_header(self) -> None:
         full = self.item_count + 1 == self.max_items

@@ -24,6 +24,7 @@ from tieredstore.tier.reading import run
 COMPACTING = "compacting"
 JAVA_DEFAULT_CAPACITY = (5_000_000, 20_000_000)
 _OLD_NAMES = ("0000", "1111")
+_NEVER = 2**63 - 1
 _BEGIN = struct.Struct(">q")
 
 _log = logging.getLogger(__name__)
@@ -59,19 +60,19 @@ def recover_index(
             shutil.rmtree(directory / COMPACTING)
         _rename_old_files(directory)
         names = [path for path in directory.iterdir() if _is_index_name(path)]
+        for path in sorted(names, key=lambda path: int(path.name)):
+            try:
+                file = _open(path, capacity, watermarks)
+            except Corrupt as error:
+                _log.error("index file left out: %s", error)
+                found.problems.append(str(error))
+                continue
+            if file is not None:
+                found.local.append(file)
     except OSError as error:
         raise Unavailable(
             f"{directory}: cannot be opened: {error.strerror}", path=str(directory)
         ) from error
-    for path in sorted(names, key=lambda path: int(path.name)):
-        try:
-            file = _open(path, capacity, watermarks)
-        except Corrupt as error:
-            _log.error("index file left out: %s", error)
-            found.problems.append(str(error))
-            continue
-        if file is not None:
-            found.local.append(file)
     found.uploaded = segments.load()
     _drop_uploaded(found)
     _collect_replay(found, watermarks)
@@ -119,6 +120,7 @@ def _open(path: Path, capacity: tuple[int, int], watermarks: Watermarks) -> Loca
         file.destroy()
         return None
     synced = state.synced_items if state else 0
+    file.covered_items = min(state.covered_items, file.item_count) if state else 0
     if watermarks.clean and synced == file.item_count:
         file.synced_items = synced
     else:
@@ -146,28 +148,27 @@ def _drop_uploaded(found: RecoveredIndex) -> None:
 
 
 def _collect_replay(found: RecoveredIndex, watermarks: Watermarks) -> None:
-    """Remember rows at or above the watermarks that are in local files."""
-    if watermarks.clean:
-        return
-    parts = []
+    """Remember rows at or above the watermarks that are in local files.
+
+    Queues without a watermark are never put again.
+    """
     for file in found.local:
-        tail = file.items(file.synced_items + 1)
+        tail = file.items(file.covered_items + 1)
         tail = tail[valid_items(tail)]
-        parts.append(tail[~_below_watermark(tail, watermarks)])
-    if parts:
-        rows = np.concatenate(parts)
+        rows = tail[_above_watermark(tail, watermarks)]
         found.replay.add(rows["topic_id"], rows["queue_id"], rows["offset"], rows["hash"])
 
 
-def _below_watermark(items: npt.NDArray[np.void], watermarks: Watermarks) -> npt.NDArray[np.bool_]:
+def _above_watermark(items: npt.NDArray[np.void], watermarks: Watermarks) -> npt.NDArray[np.bool_]:
     marks = watermarks.indexed_until
     topics, queues = items["topic_id"].astype(np.int64), items["queue_id"].astype(np.int64)
     pairs, ranks = np.unique(topics << 32 | (queues & 0xFFFFFFFF), return_inverse=True)
     limits = np.array(
-        [marks.get((int(pair) >> 32, _signed(int(pair))), 0) for pair in pairs], dtype=np.int64
+        [marks.get((int(pair) >> 32, _signed(int(pair))), _NEVER) for pair in pairs],
+        dtype=np.int64,
     )
-    below: npt.NDArray[np.bool_] = items["offset"] < limits[ranks]
-    return below
+    above: npt.NDArray[np.bool_] = items["offset"] >= limits[ranks]
+    return above
 
 
 def _signed(pair: int) -> int:

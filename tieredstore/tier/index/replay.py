@@ -12,6 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+_MASK = 0xFFFFFFFF
+_SHIFT = np.uint64(32)
+
 
 @dataclass(slots=True)
 class _QueueRows:
@@ -37,15 +40,29 @@ class ReplayFilter:
         offsets: npt.NDArray[np.int64],
         hashes: npt.NDArray[np.integer],
     ) -> None:
-        """Remember rows of any number of queues; call once for all rows of a queue."""
+        """Remember rows of any number of queues."""
         order = np.lexsort((queue_ids, topic_ids))
         topics, queues = topic_ids[order], queue_ids[order]
         starts = np.flatnonzero((topics[1:] != topics[:-1]) | (queues[1:] != queues[:-1])) + 1
         for rows in np.split(order, starts):
             if len(rows):
                 key = (int(topic_ids[rows[0]]), int(queue_ids[rows[0]]))
-                distinct, ranks = np.unique(offsets[rows], return_inverse=True)
-                self._queues[key] = _QueueRows(distinct, _pairs(ranks, hashes[rows]))
+                self.add_queue(key, offsets[rows].astype(np.int64), hashes[rows])
+
+    def add_queue(
+        self,
+        key: tuple[int, int],
+        offsets: npt.NDArray[np.int64],
+        hashes: npt.NDArray[np.integer],
+    ) -> None:
+        """Remember rows of one queue."""
+        before = self._queues.get(key)
+        low = hashes.astype(np.int64) & _MASK
+        if before is not None:
+            offsets = np.append(before.offsets[before.pairs >> _SHIFT], offsets)
+            low = np.append((before.pairs & np.uint64(_MASK)).astype(np.int64), low)
+        distinct, ranks = np.unique(offsets, return_inverse=True)
+        self._queues[key] = _QueueRows(distinct, _pairs(ranks, low))
 
     def unknown(
         self,
@@ -57,20 +74,22 @@ class ReplayFilter:
         known = self._queues.get(key)
         if known is None or not len(offsets):
             return None
-        if int(offsets.min()) > int(known.offsets[-1]):
-            del self._queues[key]
-            return None
         ranks = np.searchsorted(known.offsets, offsets).astype(np.intp)
         ranks[ranks == len(known.offsets)] = 0
         present: npt.NDArray[np.bool_] = known.offsets[ranks] == offsets
-        present &= np.isin(_pairs(ranks, hashes), known.pairs)
+        present &= np.isin(_pairs(ranks, hashes.astype(np.int64) & _MASK), known.pairs)
         return ~present
+
+    def advance(self, key: tuple[int, int], offset: int) -> None:
+        """Nothing of the queue below an offset is put again."""
+        known = self._queues.get(key)
+        if known is not None and offset > int(known.offsets[-1]):
+            del self._queues[key]
 
     def forget(self, key: tuple[int, int]) -> None:
         """The queue starts anew."""
         self._queues.pop(key, None)
 
 
-def _pairs(ranks: npt.NDArray[np.intp], hashes: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
-    low = hashes.astype(np.int64) & 0xFFFFFFFF
-    return ranks.astype(np.uint64) << np.uint64(32) | low.astype(np.uint64)
+def _pairs(ranks: npt.NDArray[np.intp], low: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    return ranks.astype(np.uint64) << _SHIFT | low.astype(np.uint64)

@@ -112,7 +112,6 @@ class IndexStoreService:
 
     def recover(self) -> None:
         """Open what is there. Raises Unavailable, or Invalid when a newer release wrote it."""
-        self.directory.mkdir(parents=True, exist_ok=True)
         try:
             watermarks = load_watermarks(self.directory)
         except Corrupt as error:
@@ -271,8 +270,14 @@ class IndexStoreService:
         with self._checkpoint_lock:
             with self._put_lock:
                 files = self._files.local
+                covered = len(self._replay) == 0
                 states = {
-                    file.begin_ms: FileState(file.slots, file.max_items, file.item_count)
+                    file.begin_ms: FileState(
+                        file.slots,
+                        file.max_items,
+                        file.item_count,
+                        file.item_count if covered else file.covered_items,
+                    )
                     for file in files
                 }
                 watermarks = Watermarks(dict(self._indexed_until), states, clean)
@@ -372,11 +377,16 @@ class IndexStoreService:
         if fresh is not None:
             rows = rows[fresh]
         added = 0
-        while added < len(rows):
-            file = self._writable(int(rows.store_timestamps[added:].min()))
-            part = rows[added : added + file.room]
-            file.put(*queue, part)
-            added += len(part)
+        try:
+            while added < len(rows):
+                file = self._writable(int(rows.store_timestamps[added:].min()))
+                part = rows[added : added + file.room]
+                file.put(*queue, part)
+                added += len(part)
+        except TieredStoreError:
+            if added:
+                self._replay.add_queue(queue, rows.offsets[:added], rows.hashes[:added])
+            raise
         return added
 
     def _writable(self, first_ms: int) -> LocalIndexFile:
@@ -403,6 +413,7 @@ class IndexStoreService:
 
     def _advance(self, queue: QueueId, offset: int) -> None:
         self._indexed_until[queue] = max(offset, self._indexed_until.get(queue, 0))
+        self._replay.advance(queue, offset)
 
     def _checkpoint_soon(self) -> None:
         if self._thread is not None:

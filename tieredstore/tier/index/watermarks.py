@@ -25,12 +25,14 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 class FileState(msgspec.Struct, frozen=True):
     """A local index file when the watermarks were written.
 
-    slots, max_items: its capacity; synced_items: items that were on disk.
+    slots, max_items: its capacity; synced_items: items that were on disk; covered_items: items
+    known to be below their queues' watermarks.
     """
 
     slots: Annotated[int, msgspec.Meta(ge=1)]
     max_items: Annotated[int, msgspec.Meta(ge=2)]
     synced_items: _Count
+    covered_items: _Count
 
 
 class _Document(msgspec.Struct, frozen=True):
