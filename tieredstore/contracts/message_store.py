@@ -8,6 +8,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+import msgspec
+
 if TYPE_CHECKING:
     from tieredstore.contracts.dispatch_source import DispatchSource
     from tieredstore.message.record import Message, StoredMessage
@@ -55,9 +57,8 @@ class MessageFilter(Protocol):
     def is_matched_by_commit_log(self, message: StoredMessage) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
-class PutMessageResult:
-    """Outcome of one put, or of one batch.
+class PutMessageResult(msgspec.Struct, frozen=True, gc=False):
+    """Outcome of one put, or of one batch (a Struct: one is made per message).
 
     physical_offset and queue_offset are those of the first message, wrote_bytes and
     message_count cover all. `durable` completes when the flush mode's promise holds.

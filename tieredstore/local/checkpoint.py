@@ -1,0 +1,78 @@
+"""The `checkpoint` file: up to which store time things are on disk.
+
+Format: `docs/formats/checkpoint.md`.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Final
+
+from tieredstore.errors import Corrupt
+from tieredstore.local.open_files import os_error
+
+CHECKPOINT_FILE: Final = "checkpoint"
+CHECKPOINT_SIZE_BYTES: Final = 4096
+_FIELDS: Final = struct.Struct(">6q")
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """Store times in epoch ms, offsets in bytes of the commit log; 0 where nothing is known.
+
+    physic_msg_timestamp_ms, logics_msg_timestamp_ms: the commit log, the consume queues are on disk
+    up to this store time. index_msg_timestamp_ms: end of the last full index file on disk.
+    """
+
+    physic_msg_timestamp_ms: int = 0
+    logics_msg_timestamp_ms: int = 0
+    index_msg_timestamp_ms: int = 0
+    master_flushed_offset: int = 0
+    confirm_physical_offset: int = 0
+    logics_physical_offset: int = 0
+
+    @property
+    def flushed_timestamp_ms(self) -> int:
+        """Messages up to this store time are on disk, with their consume queue units."""
+        return min(self.physic_msg_timestamp_ms, self.logics_msg_timestamp_ms)
+
+    def to_bytes(self) -> bytes:
+        """The 4,096 bytes of the file."""
+        return _FIELDS.pack(*astuple(self)).ljust(CHECKPOINT_SIZE_BYTES, b"\0")
+
+
+def read_checkpoint(root: Path) -> Checkpoint:
+    """The store's checkpoint, all zeros when it has none. Raises Corrupt on a short file or a
+    negative field."""
+    path = root / CHECKPOINT_FILE
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return Checkpoint()
+    except OSError as error:
+        raise os_error(error, "read", path) from error
+    if len(data) < _FIELDS.size:
+        raise Corrupt(
+            f"{path}: expected {CHECKPOINT_SIZE_BYTES} bytes, found {len(data)}", path=str(path)
+        )
+    fields = _FIELDS.unpack_from(data)
+    if min(fields[:3]) < 0:
+        raise Corrupt(f"{path}: expected times from 0 on, found {fields[:3]}", path=str(path))
+    return Checkpoint(*fields)
+
+
+def write_checkpoint(root: Path, checkpoint: Checkpoint) -> None:
+    """Write it in place, as Java does, and to disk."""
+    path = root / CHECKPOINT_FILE
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.pwrite(fd, checkpoint.to_bytes(), 0)
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise os_error(error, "write", path) from error

@@ -1,0 +1,144 @@
+"""The commit log of a store that this process owns: files, tail, reads and the place to append.
+
+Records lie one after the other (`docs/formats/record.md`); one that does not fit into the rest of a
+file is preceded by a blank record and begins the next file.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final, Protocol
+
+from tieredstore.local.file_names import file_name, list_files
+from tieredstore.local.mapped_file import MappedFile
+from tieredstore.local.open_files import OpenFiles, os_error
+
+COMMIT_LOG_DIRECTORY: Final = "commitlog"
+
+
+class CommitLogReader(Protocol):
+    """What serving needs from a commit log, owned or foreign. Offsets are bytes."""
+
+    @property
+    def file_size(self) -> int: ...
+
+    @property
+    def min_offset(self) -> int:
+        """First byte that is still there."""
+        ...
+
+    @property
+    def max_offset(self) -> int:
+        """Behind the last readable byte."""
+        ...
+
+    def get(self, offset: int, size: int) -> memoryview | None:
+        """These bytes; None when they are not all within [min_offset, max_offset) and one file."""
+        ...
+
+    def is_resident(self, offset: int, size: int) -> bool:
+        """Whether these bytes are in the page cache; False when the log does not have them."""
+        ...
+
+
+class CommitLog:
+    """One writer (who holds the store's put lock), any number of readers."""
+
+    def __init__(self, directory: Path, file_size: int, open_files: OpenFiles) -> None:
+        self.file_size = file_size
+        self.min_offset = 0
+        self.max_offset = 0
+        self._directory = directory
+        self._open_files = open_files
+        self._files: list[MappedFile] = []
+        self._synced_offset = 0
+
+    def load(self) -> None:
+        """Find the files; `set_tail` says afterwards where the log ends. Raises Corrupt or Invalid
+        for files that are not as the configuration says."""
+        run = list_files(self._directory, file_size=self.file_size, delete_empty_last=True)
+        self._files = [
+            MappedFile(self._directory / file_name(offset), offset, self.file_size)
+            for offset in run.offsets
+        ]
+        self.min_offset, self.max_offset = run.start, run.end
+        self._synced_offset = run.end
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no file at all."""
+        return not self._files
+
+    def path_of(self, offset: int) -> Path:
+        """The file that holds (or would hold) a byte."""
+        return self._directory / file_name(offset - offset % self.file_size)
+
+    def _file(self, offset: int) -> MappedFile:
+        return self._files[(offset - self._files[0].from_offset) // self.file_size]
+
+    def get(self, offset: int, size: int) -> memoryview | None:
+        if size < 0 or offset < self.min_offset or offset + size > self.max_offset:
+            return None
+        file = self._file(offset) if offset < self.max_offset else None
+        inside = offset % self.file_size
+        if file is None or inside + size > self.file_size:
+            return None
+        return file.view[inside : inside + size]
+
+    def is_resident(self, offset: int, size: int) -> bool:
+        if not self.min_offset <= offset <= self.max_offset - size:
+            return False
+        path = str(self.path_of(offset))
+        return self._open_files.is_resident(path, offset % self.file_size, size)
+
+    def rest_of_file(self, offset: int) -> memoryview:
+        """Everything readable from an offset on, up to the end of its file."""
+        end = min(offset - offset % self.file_size + self.file_size, self.max_offset)
+        return self.get(offset, end - offset) or memoryview(b"")
+
+    def set_tail(self, offset: int) -> None:
+        """The log ends here: what lies behind is no message and is wiped. Raises Unavailable."""
+        while self._files and self._files[-1].from_offset >= max(offset, self.min_offset + 1):
+            file = self._files.pop()
+            file.close()
+            file.path.unlink()
+        if self._files and offset < self._files[-1].from_offset + self.file_size:
+            file = self._files[-1]
+            inside = offset - file.from_offset
+            if any(file.view[inside : inside + 8]):
+                _wipe(file, inside)
+        self.max_offset = self._synced_offset = offset
+
+    def next_file(self) -> MappedFile:
+        """The file into which `max_offset` falls, made if need be. Raises Unavailable."""
+        index = (self.max_offset - self.min_offset) // self.file_size
+        if self._files and index < len(self._files):
+            return self._files[index]
+        begin = self.max_offset - self.max_offset % self.file_size
+        file = MappedFile.create(self._directory / file_name(begin), begin, self.file_size)
+        self._files.append(file)
+        return file
+
+    def sync(self) -> None:
+        """What was appended so far is on disk when this returns."""
+        end = self.max_offset
+        for file in self._files:
+            if file.from_offset < end and file.from_offset + file.size > self._synced_offset:
+                file.sync()
+        self._synced_offset = end
+
+    def close(self) -> None:
+        """Drop the mappings."""
+        for file in self._files:
+            file.close()
+
+
+def _wipe(file: MappedFile, inside: int) -> None:
+    """Zero a file from a position on, so that nothing stale can look like a later record."""
+    file.close()
+    try:
+        os.truncate(file.path, inside)
+        os.truncate(file.path, file.size)
+    except OSError as error:
+        raise os_error(error, f"wipe from {inside}", file.path) from error

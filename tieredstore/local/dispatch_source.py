@@ -1,0 +1,149 @@
+"""What a tier reads from a local store, owned or foreign."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
+from tieredstore.contracts.message_store import BoundaryType
+from tieredstore.errors import Corrupt
+from tieredstore.local.store_reads import StoreReads
+from tieredstore.local.topics import TopicTable
+from tieredstore.message.buffers import unaligned
+from tieredstore.message.consume_queue import UNIT_DTYPE
+from tieredstore.message.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
+
+
+class LocalDispatchSource:
+    """A DispatchSource over a local store.
+
+    keys: the store's queues now; topics: its topic table now. Compaction topics are left out, since
+    their consume queues are not their contents; batch topics have no queue here.
+    """
+
+    def __init__(
+        self,
+        store: StoreReads,
+        keys: Callable[[], Iterable[QueueKey]],
+        topics: Callable[[], TopicTable],
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._topics = topics
+        self._guard: Callable[[QueueKey], int | None] = lambda _: None
+
+    def queues(self) -> list[QueueKey]:
+        """All queues, system topics and light queues included, compaction topics not."""
+        table = self._topics()
+        return [key for key in self._keys() if not table.is_compaction(key.topic)]
+
+    def queue_range(self, key: QueueKey) -> QueueRange | None:
+        """The messages that may be dispatched now."""
+        queue = self._store.find_queue(*key)
+        return None if queue is None else QueueRange(queue.min_offset, queue.max_offset)
+
+    def read_units(self, key: QueueKey, offset: int, count: int) -> npt.NDArray[np.void]:
+        """Up to `count` units, fewer where a file ends; a copy."""
+        queue = self._store.find_queue(*key)
+        if queue is None:
+            return np.empty(0, dtype=UNIT_DTYPE)
+        return queue.read_units(offset, count)
+
+    def read_records(self, units: npt.NDArray[np.void]) -> Sequence[memoryview]:
+        """The records of the units: one buffer for each run of records that lie one after the
+        other. Raises Corrupt when one is missing or is not what its unit says."""
+        if not len(units):
+            return []
+        offsets = units["physical_offset"].astype(np.int64)
+        sizes = units["size"].astype(np.int64)
+        log = self._store.commit_log
+        ends = offsets + sizes
+        breaks = np.flatnonzero(offsets[1:] != ends[:-1])
+        firsts = [0, *(breaks + 1).tolist()]
+        pieces: list[memoryview] = []
+        for first, stop in zip(firsts, [*firsts[1:], len(units)], strict=True):
+            begin = int(offsets[first])
+            piece = log.get(begin, int(ends[stop - 1]) - begin)
+            if piece is None:
+                raise Corrupt(
+                    f"expected {stop - first} messages at {begin} to {int(ends[stop - 1])} of the "
+                    f"commit log, which holds {log.min_offset} to {log.max_offset}",
+                    offset=begin,
+                )
+            self._check_heads(piece, offsets[first:stop] - begin, sizes[first:stop], begin)
+            pieces.append(piece)
+        return pieces
+
+    @staticmethod
+    def _check_heads(
+        piece: memoryview,
+        positions: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+        begin: int,
+    ) -> None:
+        if len(piece) < MIN_RECORD_SIZE or int(sizes.min()) < MIN_RECORD_SIZE:
+            raise Corrupt(
+                f"units at {begin} of the commit log: expected at least {MIN_RECORD_SIZE} bytes "
+                f"each, found {int(sizes.min())}",
+                offset=begin,
+            )
+        heads = unaligned(piece, ">u8")[positions].astype(np.uint64)
+        wanted = sizes.astype(np.uint64) << np.uint64(32)
+        good = (heads == wanted | np.uint64(MAGIC_V1)) | (heads == wanted | np.uint64(MAGIC_V2))
+        if not good.all():
+            bad = int(good.argmin())
+            position, head = begin + int(positions[bad]), int(heads[bad])
+            raise Corrupt(
+                f"record at {position} of the commit log: expected {int(sizes[bad])} bytes and a "
+                f"record's magic, found {head >> 32} bytes and {head & 0xFFFFFFFF:08x}",
+                offset=position,
+            )
+
+    def is_in_store(self, key: QueueKey, offset: int) -> bool:
+        """Whether the commit log still holds that message."""
+        queue = self._store.find_queue(*key)
+        unit = None if queue is None else queue.unit(offset)
+        log = self._store.commit_log
+        return unit is not None and log.min_offset <= unit[0] < log.max_offset
+
+    def is_in_memory(self, key: QueueKey, offset: int, count: int) -> bool:
+        """Whether the pages of these messages are resident; False for messages that are not there,
+        True where the system cannot tell."""
+        queue = self._store.find_queue(*key)
+        units = None if queue is None else queue.read_units(offset, max(count, 1))
+        if units is None or not len(units):
+            return False
+        log = self._store.commit_log
+        return all(
+            log.is_resident(begin, size)
+            for begin, size in zip(
+                units["physical_offset"].tolist(), units["size"].tolist(), strict=True
+            )
+        )
+
+    def offset_by_time(self, key: QueueKey, timestamp_ms: int) -> int:
+        """First offset whose store time is at or after the time."""
+        return self._store.get_offset_in_queue_by_time(
+            key.topic, key.queue_id, timestamp_ms, BoundaryType.LOWER
+        )
+
+    def earliest_message_time(self, key: QueueKey | None = None) -> int:
+        """Store time of the first message of a queue or of the log, -1 without one."""
+        if key is None:
+            return self._store.get_earliest_message_time()
+        return self._store.get_earliest_message_time(key.topic, key.queue_id)
+
+    def topic_reserve_hours(self) -> dict[str, int]:
+        """`reserve.time` of the topics that set it, hours."""
+        return self._topics().reserve_hours()
+
+    def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:
+        """Cleaning will ask it (a later part of the store)."""
+        self._guard = guard
+
+    def needed_from(self, key: QueueKey) -> int | None:
+        """What the retention guard says about a queue."""
+        return self._guard(key)

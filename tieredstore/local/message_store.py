@@ -1,0 +1,325 @@
+"""DefaultMessageStore: the local store that this process owns."""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.message_store import PutMessageResult, PutMessageStatus
+from tieredstore.errors import Invalid
+from tieredstore.local.checkpoint import CHECKPOINT_FILE, read_checkpoint, write_checkpoint
+from tieredstore.local.commit_log import COMMIT_LOG_DIRECTORY, CommitLog
+from tieredstore.local.consume_queue import ConsumeQueue
+from tieredstore.local.consume_queue_store import (
+    CONSUME_QUEUE_DIRECTORY,
+    ConsumeQueueStore,
+    batch_topics,
+    refuse_rocksdb,
+)
+from tieredstore.local.dispatch_source import LocalDispatchSource
+from tieredstore.local.index_reader import INDEX_DIRECTORY, IndexShape
+from tieredstore.local.index_service import IndexService
+from tieredstore.local.open_files import OpenFiles, os_error
+from tieredstore.local.put import MessageAppender, refused
+from tieredstore.local.reput import Reput
+from tieredstore.local.store_lock import (
+    ABORT_FILE,
+    LOCK_FILE,
+    StoreLock,
+    create_abort_file,
+    delete_abort_file,
+    has_abort_file,
+)
+from tieredstore.local.store_reads import StoreReads, record_time
+from tieredstore.local.tail import find_tail
+from tieredstore.local.topics import parse_delay_levels, read_topics
+from tieredstore.message.encoding import RecordEncoder
+from tieredstore.message.hosts import LOCALHOST
+from tieredstore.message.record import Message
+
+FUTURE_TOLERANCE_MS: Final = 3_600_000
+_KNOWN: Final = frozenset(
+    {
+        COMMIT_LOG_DIRECTORY,
+        CONSUME_QUEUE_DIRECTORY,
+        INDEX_DIRECTORY,
+        CHECKPOINT_FILE,
+        LOCK_FILE,
+        ABORT_FILE,
+        "config",
+    }
+)
+_log = logging.getLogger(__name__)
+
+
+class _State(enum.Enum):
+    NEW = "not loaded"
+    LOADED = "loaded, not started"
+    RUNNING = "running"
+    SHUT_DOWN = "shut down"
+
+
+class DefaultMessageStore(StoreReads):
+    """Open, append, serve. Thread-safe between `start` and `shutdown`.
+
+    A put is in the page cache when it returns; `flush` and `shutdown` bring everything to disk.
+    store_host: address of this store as records hold it (8 or 20 bytes).
+    """
+
+    def __init__(
+        self, config: StoreConfig, clock: Clock = SYSTEM_CLOCK, *, store_host: bytes = LOCALHOST
+    ) -> None:
+        super().__init__(config)
+        self.root = Path(config.store_path_root_dir)
+        log_path = config.store_path_commit_log
+        if "," in log_path:
+            raise Invalid(f"storePathCommitLog: expected one folder, found {log_path!r}")
+        self._clock = clock
+        self._state = _State.NEW
+        self._lock = StoreLock(self.root)
+        self._files = OpenFiles(writable=True)
+        self._commit_log = CommitLog(
+            Path(log_path) if log_path else self.root / COMMIT_LOG_DIRECTORY,
+            config.mapped_file_size_commit_log_bytes,
+            self._files,
+        )
+        self._queues = ConsumeQueueStore(
+            self.root, self._files, config.mapped_file_size_consume_queue_bytes
+        )
+        self._index = (
+            IndexService(
+                self.root,
+                IndexShape(config.max_hash_slot_num, config.max_index_num),
+                self._files,
+                clock,
+            )
+            if config.message_index_enable
+            else None
+        )
+        encoder = RecordEncoder(
+            store_host,
+            append_prop_crc=config.enabled_append_prop_crc,
+            max_body_bytes=config.max_message_size_bytes,
+        )
+        self._appender = MessageAppender(
+            self._commit_log,
+            encoder,
+            clock,
+            max_record_bytes=config.max_message_size_bytes,
+            enable_light_queues=config.enable_lmq,
+        )
+        self._reput = Reput(
+            self._commit_log,
+            self._appender,
+            self._queues,
+            self._index,
+            parse_delay_levels(config.message_delay_level),
+            dispatch_light_queues=config.enable_lmq and config.enable_multi_dispatch,
+        )
+        self._source = LocalDispatchSource(self, self._queues.keys, lambda: read_topics(self.root))
+
+    # Life cycle
+
+    def load(self) -> None:
+        """Take the store's lock and find everything in it.
+
+        Raises Fenced when another process owns the store, Invalid when it was not stopped cleanly
+        (recovery is not built yet), is of another kind or does not match the configuration, Corrupt
+        for damaged files. Nothing is kept open then. An empty or absent folder is a new store.
+        """
+        if self._state is not _State.NEW:
+            raise Invalid(f"{self.root}: load: the store is {self._state.value}")
+        if self._config.broker_role == "SLAVE":
+            raise Invalid(
+                f"{self.root}: a SLAVE's store is filled by its master; open it read-only"
+            )
+        self._make_root()
+        refuse_rocksdb(self.root)
+        if self._config.store_type.lower() == "defaultrocksdb":
+            raise Invalid("storeType=defaultRocksDB is not supported yet")
+        self._lock.acquire()
+        try:
+            if has_abort_file(self.root):
+                raise Invalid(
+                    f"{self.root / ABORT_FILE}: the store was not stopped cleanly and has to be "
+                    "recovered first, which is not built yet; open it read-only",
+                    path=str(self.root / ABORT_FILE),
+                )
+            self._load_files()
+        except BaseException:
+            self._close_files()
+            raise
+        self._state = _State.LOADED
+
+    def _make_root(self) -> None:
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            names = {path.name for path in self.root.iterdir()}
+        except OSError as error:
+            raise os_error(error, "open the store", self.root) from error
+        if names and not names & _KNOWN:
+            raise Invalid(
+                f"{self.root}: no message store: expected {COMMIT_LOG_DIRECTORY}/ or an empty "
+                f"folder, found {', '.join(sorted(names)[:3])}",
+                path=str(self.root),
+            )
+
+    def _load_files(self) -> None:
+        log = self._commit_log
+        log.load()
+        self._queues.load()
+        self._batch_topics = batch_topics(self.root)
+        checkpoint = read_checkpoint(self.root)
+        if self._index is not None:
+            self._index.load()
+            self._index.end_timestamp_ms = checkpoint.index_msg_timestamp_ms
+        if log.is_empty and self._queues.max_physical_offset > 0:
+            raise Invalid(
+                f"{self.root}: there are consume queues but no commit log",
+                path=str(self.root),
+            )
+        if not log.is_empty:
+            tail = find_tail(log, self._queues)
+            log.set_tail(tail)
+            for queue in self._queues:
+                if queue.max_physical_offset > tail:
+                    queue.truncate(tail)
+        for queue in self._queues:
+            queue.correct_min_offset(log.min_offset)
+            state = self._appender.register(queue.topic, queue.queue_id)
+            state.next_offset = queue.max_offset
+        self._reput.offset = max(self._queues.max_physical_offset, log.min_offset)
+        self._appender.last_timestamp_ms = self._last_timestamp_ms()
+
+    def _last_timestamp_ms(self) -> int:
+        """Store time of the last message, from which later ones go on."""
+        last = max(self._queues, key=lambda queue: queue.max_physical_offset, default=None)
+        unit = None if last is None else last.unit(last.max_offset - 1)
+        time = -1 if unit is None else record_time(self._commit_log, unit[0])
+        now = self._clock.now_ms()
+        if time > now + FUTURE_TOLERANCE_MS:
+            _log.warning(
+                "%s: the last message is %d ms in the future; new messages get the clock's time",
+                self.root,
+                time - now,
+            )
+            return 0
+        return max(time, 0)
+
+    def start(self) -> None:
+        """Begin to take messages. Raises Invalid unless `load` came before."""
+        if self._state is not _State.LOADED:
+            raise Invalid(f"{self.root}: start: the store is {self._state.value}")
+        create_abort_file(self.root)
+        self._state = _State.RUNNING
+        self._reput.scan(self._commit_log.max_offset)
+        for queue in self._queues:
+            state = self._appender.register(queue.topic, queue.queue_id)
+            state.next_offset = queue.max_offset
+        self._reput.start()
+
+    def shutdown(self) -> None:
+        """Dispatch what is left, bring everything to disk and give the store up. Idempotent.
+
+        The `abort` file stays when something could not be dispatched or written.
+        """
+        state, self._state = self._state, _State.SHUT_DOWN
+        try:
+            if state is _State.RUNNING:
+                self._reput.stop()
+                self.flush()
+                if self._reput.error is None:
+                    delete_abort_file(self.root)
+        finally:
+            if state is not _State.SHUT_DOWN:
+                self._close_files()
+
+    def _close_files(self) -> None:
+        self._commit_log.close()
+        if self._index is not None:
+            self._index.close()
+        self._files.close()
+        self._lock.release()
+
+    def flush(self) -> None:
+        """Everything dispatched so far is on disk when this returns, and the checkpoint says so.
+        Raises Unavailable."""
+        timestamp = self._reput.timestamp_ms
+        self._commit_log.sync()
+        self._queues.sync()
+        checkpoint = read_checkpoint(self.root)
+        if self._index is not None:
+            self._index.sync()
+            checkpoint.index_msg_timestamp_ms = self._index.end_timestamp_ms
+        if timestamp:
+            checkpoint.physic_msg_timestamp_ms = checkpoint.logics_msg_timestamp_ms = timestamp
+        write_checkpoint(self.root, checkpoint)
+
+    # Puts
+
+    def put_message(self, message: Message) -> PutMessageResult:
+        """Append one message. The statuses are RocketMQ's; nothing is raised for a bad message."""
+        if self._state is not _State.RUNNING or self._reput.error is not None:
+            return refused(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+        if message.topic in self._batch_topics:
+            return refused(PutMessageStatus.MESSAGE_ILLEGAL)
+        return self._appender.put(message)
+
+    def put_messages(self, messages: Sequence[Message]) -> PutMessageResult:
+        """Append messages of one topic and queue with consecutive offsets, all or none."""
+        if self._state is not _State.RUNNING or self._reput.error is not None:
+            return refused(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+        if messages and messages[0].topic in self._batch_topics:
+            return refused(PutMessageStatus.MESSAGE_ILLEGAL)
+        return self._appender.put_batch(messages)
+
+    # What StoreReads needs
+
+    @property
+    def commit_log(self) -> CommitLog:
+        return self._commit_log
+
+    def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        if self._state is _State.NEW or self._state is _State.SHUT_DOWN:
+            raise Invalid(f"{self.root}: the store is {self._state.value}")
+        return self._queues.get(QueueKey(topic, queue_id))
+
+    def _candidates(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        if self._index is None:
+            return iter(())
+        return self._index.candidates(key_hash, begin_ms, end_ms)
+
+    # The rest of a MessageStore
+
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        """Offset that the next message of a queue will get, dispatched or not."""
+        return self._appender.next_offset(topic, queue_id)
+
+    def wait_dispatched(self) -> None:
+        """Return when everything put before the call can be read. Raises what stopped the
+        dispatch."""
+        end = self._commit_log.max_offset
+        while self._reput.offset < end:
+            if self._reput.error is not None:
+                raise self._reput.error
+            self._reput.run_pass()
+
+    def delete_topics(self, topics: set[str]) -> int:
+        """Delete the consume queues of topics; their records stay until the log expires."""
+        self.wait_dispatched()
+        return sum(self._delete_topic(topic) for topic in topics)
+
+    def _delete_topic(self, topic: str) -> int:
+        existed = self._queues.delete(topic) > 0
+        self._appender.restart_queues(topic)
+        return int(existed)
+
+    @property
+    def dispatch_source(self) -> LocalDispatchSource:
+        return self._source

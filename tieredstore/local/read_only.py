@@ -1,0 +1,238 @@
+"""Reading a store that belongs to another process, or to nobody.
+
+Files are opened for reading only and read by position; nothing is mapped, locked, repaired or
+written. While an owner lives (it holds the lock, or `abort` is there) only what the checkpoint says
+is flushed is served: messages up to the smaller of its two store times.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NoReturn
+
+import msgspec
+
+from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.message_store import BoundaryType, PutMessageResult
+from tieredstore.errors import Invalid, Unavailable
+from tieredstore.local.checkpoint import read_checkpoint
+from tieredstore.local.commit_log import COMMIT_LOG_DIRECTORY
+from tieredstore.local.consume_queue import ConsumeQueue
+from tieredstore.local.consume_queue_store import (
+    CONSUME_QUEUE_DIRECTORY,
+    batch_topics,
+    list_queues,
+    refuse_rocksdb,
+)
+from tieredstore.local.dispatch_source import LocalDispatchSource
+from tieredstore.local.file_names import FileRun, file_name, list_files
+from tieredstore.local.index_reader import IndexShape, candidates, index_paths, infer_shape
+from tieredstore.local.open_files import OpenFiles
+from tieredstore.local.store_lock import has_abort_file, is_owned
+from tieredstore.local.store_reads import NO_TIME_LIMIT_MS, StoreReads, record_time
+from tieredstore.local.time_search import offset_by_time
+from tieredstore.local.topics import read_topics
+from tieredstore.message.record import Message
+
+REFRESH_INTERVAL_MS: Final = 1_000
+
+
+class _ForeignLog:
+    """A commit log read by position. file_size: length of its files, bytes."""
+
+    def __init__(self, directory: Path, files: OpenFiles) -> None:
+        self._directory = directory
+        self._files = files
+        self.run = FileRun(0, 0, 0)
+
+    def refresh(self) -> None:
+        """See which files there are. Raises Corrupt or Invalid."""
+        self.run = list_files(self._directory, file_size=None)
+
+    @property
+    def file_size(self) -> int:
+        return self.run.file_size
+
+    @property
+    def min_offset(self) -> int:
+        return self.run.start
+
+    @property
+    def max_offset(self) -> int:
+        return self.run.end
+
+    def _place(self, offset: int, size: int) -> tuple[str, int] | None:
+        run = self.run
+        if size < 0 or offset < run.start or offset + size > run.end or offset == run.end:
+            return None
+        inside = offset % run.file_size
+        if inside + size > run.file_size:
+            return None
+        return f"{self._directory}/{file_name(offset - inside)}", inside
+
+    def get(self, offset: int, size: int) -> memoryview | None:
+        place = self._place(offset, size)
+        if place is None:
+            return None
+        try:
+            return memoryview(self._files.read(place[0], size, place[1]))
+        except Unavailable:
+            if Path(place[0]).exists():
+                raise
+            return None  # the owner has deleted an expired file
+
+    def is_resident(self, offset: int, size: int) -> bool:
+        place = self._place(offset, size)
+        return place is not None and self._files.is_resident(place[0], place[1], size)
+
+
+class ReadOnlyMessageStore(StoreReads):
+    """The reading half of a message store over a directory that this process does not own.
+
+    What the owner adds is seen after at most REFRESH_INTERVAL_MS, or `refresh()`. File sizes are
+    those of the files; the configuration only helps to tell the shape of index files.
+    """
+
+    def __init__(self, config: StoreConfig, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__(config)
+        self.root = Path(config.store_path_root_dir)
+        self._clock = clock
+        self._files = OpenFiles(writable=False)
+        self._log = _ForeignLog(
+            Path(config.store_path_commit_log or self.root / COMMIT_LOG_DIRECTORY), self._files
+        )
+        self._lock = threading.RLock()
+        self._queues: dict[QueueKey, ConsumeQueue | None] = {}
+        self._seen: tuple[FileRun, int] | None = None
+        self._index_paths: list[str] = []
+        self._index_shape: IndexShape | None = None
+        self._refreshed_ms = 0
+        self._source = LocalDispatchSource(self, self.keys, lambda: read_topics(self.root))
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a process owned the store (or left it unclean) at the last refresh."""
+        return self._time_limit_ms != NO_TIME_LIMIT_MS
+
+    def load(self) -> None:
+        """Check that there is a store. Raises Invalid for a missing or foreign folder and for a
+        store with RocksDB consume queues, Corrupt for files that do not fit together."""
+        log_path = self._config.store_path_commit_log
+        commit_log = Path(log_path) if log_path else self.root / COMMIT_LOG_DIRECTORY
+        if not commit_log.is_dir():
+            raise Invalid(
+                f"{self.root}: no message store: expected a folder {COMMIT_LOG_DIRECTORY}",
+                path=str(self.root),
+            )
+        refuse_rocksdb(self.root)
+        self.refresh()
+
+    def start(self) -> None:
+        """Nothing runs in the background."""
+
+    def shutdown(self) -> None:
+        """Close the files. Idempotent."""
+        self._files.close()
+
+    def refresh(self) -> None:
+        """See what the owner, if there is one, has added and flushed since the last time."""
+        with self._lock:
+            # In this order: an owner that stops in between has flushed what is read afterwards.
+            live = is_owned(self.root) or has_abort_file(self.root)
+            limit = read_checkpoint(self.root).flushed_timestamp_ms if live else NO_TIME_LIMIT_MS
+            self._log.refresh()
+            self._refreshed_ms = self._clock.now_ms()
+            if (self._log.run, limit) != self._seen or live:
+                self._seen = (self._log.run, limit)
+                self._time_limit_ms = limit
+                self._batch_topics = batch_topics(self.root)
+                self._index_paths = index_paths(self.root)
+                self._queues = {}
+
+    def keys(self) -> list[QueueKey]:
+        """The queues that have a folder now."""
+        self.refresh()
+        return sorted(list_queues(self.root / CONSUME_QUEUE_DIRECTORY))
+
+    @property
+    def commit_log(self) -> _ForeignLog:
+        return self._log
+
+    def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        with self._lock:
+            if not 0 <= self._clock.now_ms() - self._refreshed_ms < REFRESH_INTERVAL_MS:
+                self.refresh()
+            key = QueueKey(topic, queue_id)
+            if key not in self._queues:
+                self._queues[key] = self._open_queue(key)
+            return self._queues[key]
+
+    def _open_queue(self, key: QueueKey) -> ConsumeQueue | None:
+        directory = self.root / CONSUME_QUEUE_DIRECTORY / key.topic / str(key.queue_id)
+        if "/" in key.topic or key.topic in ("", ".", "..") or not directory.is_dir():
+            return None
+        queue = ConsumeQueue(key.topic, key.queue_id, directory, self._files, None)
+        queue.load(owner=False)
+        queue.correct_min_offset(self._log.min_offset)
+        if self.is_live:
+            # A unit that is not whole yet leads nowhere: it is later than everything.
+            def time_of(offset: int) -> int:
+                unit = queue.unit(offset)
+                time = -1 if unit is None else record_time(self._log, unit[0])
+                return NO_TIME_LIMIT_MS if time < 0 else time
+
+            queue.max_offset = offset_by_time(
+                time_of,
+                queue.min_offset,
+                queue.max_offset,
+                self._time_limit_ms + 1,
+                BoundaryType.LOWER,
+            )
+        return queue
+
+    def _candidates(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        with self._lock:
+            paths = self._index_paths[::-1]
+            if paths and self._index_shape is None:
+                configured = IndexShape(self._config.max_hash_slot_num, self._config.max_index_num)
+                self._index_shape = infer_shape(self._files, paths[-1], configured)
+            shape = self._index_shape
+        if shape is not None:
+            for path in paths:
+                yield from candidates(self._files, path, shape, key_hash, begin_ms, end_ms)
+
+    def put_message(self, message: Message) -> PutMessageResult:  # noqa: ARG002
+        """Raises Invalid: the store is open for reading."""
+        self._refuse_write()
+
+    def put_messages(self, messages: Sequence[Message]) -> PutMessageResult:  # noqa: ARG002
+        """Raises Invalid: the store is open for reading."""
+        self._refuse_write()
+
+    def delete_topics(self, topics: set[str]) -> int:  # noqa: ARG002
+        """Raises Invalid: the store is open for reading."""
+        self._refuse_write()
+
+    def _refuse_write(self) -> NoReturn:
+        raise Invalid(f"{self.root}: the store is open for reading only", path=str(self.root))
+
+    @property
+    def dispatch_source(self) -> LocalDispatchSource:
+        return self._source
+
+
+def open_read_only(
+    root: str | Path, config: StoreConfig | None = None, clock: Clock = SYSTEM_CLOCK
+) -> ReadOnlyMessageStore:
+    """Open a store directory for reading. Raises what `ReadOnlyMessageStore.load` raises.
+
+    config: of the store's broker, when it is at hand (its root is replaced by `root`).
+    """
+    config = msgspec.structs.replace(config or StoreConfig(), store_path_root_dir=str(root))
+    store = ReadOnlyMessageStore(config, clock)
+    store.load()
+    return store

@@ -1,0 +1,296 @@
+"""Serving reads from commit log, consume queues and index, of owned and of foreign stores."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Final
+
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.message_store import (
+    BoundaryType,
+    GetMessageResult,
+    GetMessageStatus,
+    MessageFilter,
+)
+from tieredstore.errors import Corrupt, Invalid
+from tieredstore.local.commit_log import CommitLogReader
+from tieredstore.local.consume_queue import ConsumeQueue
+from tieredstore.local.record_check import check_place, checked_record
+from tieredstore.local.time_search import offset_by_time
+from tieredstore.message.consume_queue import MIN_EXTENDED_ADDRESS, UNIT_SIZE
+from tieredstore.message.hashes import local_key_hash
+from tieredstore.message.ids import parse_offset_message_id
+from tieredstore.message.layout import MAGICS
+from tieredstore.message.record import StoredMessage
+from tieredstore.message.sysflag import BORN_HOST_V6
+
+NO_TIME_LIMIT_MS: Final = 2**63 - 1
+_TIMES_END: Final = 76  # behind the store timestamp of a record with an IPv6 born host
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+class StoreReads(ABC):
+    """The reading half of a MessageStore. Offsets are queue offsets unless named physical."""
+
+    def __init__(self, config: StoreConfig) -> None:
+        self._config = config
+        self._batch_topics: frozenset[str] = frozenset()
+        self._time_limit_ms = NO_TIME_LIMIT_MS  # later messages are not to be served yet
+        self._in_memory_bytes = _memory_bytes() * config.access_message_in_memory_max_ratio // 100
+
+    @property
+    @abstractmethod
+    def commit_log(self) -> CommitLogReader:
+        """Where the records are."""
+
+    @abstractmethod
+    def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, None when there is none. Raises Invalid when the store is not open."""
+
+    @abstractmethod
+    def _candidates(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Physical offsets of messages that may have a key, newest first."""
+
+    def get_message(
+        self,
+        group: str,  # noqa: ARG002
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        message_filter: MessageFilter | None = None,
+    ) -> GetMessageResult:
+        """Messages from an offset on, by Java's rules and limits. Raises Corrupt for a message that
+        is not what its unit says, once it is the first one asked for."""
+        queue = self._readable_queue(topic, queue_id)
+        if queue is None or queue.max_offset == 0:
+            return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0)
+        minimum, maximum = queue.min_offset, queue.max_offset
+        if offset < minimum:
+            status, next_offset = GetMessageStatus.OFFSET_TOO_SMALL, minimum
+        elif offset == maximum:
+            status, next_offset = GetMessageStatus.OFFSET_OVERFLOW_ONE, offset
+        elif offset > maximum:
+            status, next_offset = GetMessageStatus.OFFSET_OVERFLOW_BADLY, maximum
+        else:
+            result = GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE, offset, minimum, maximum)
+            self._collect(result, queue, offset, max_count, message_filter)
+            return result
+        return GetMessageResult(status, next_offset, minimum, maximum)
+
+    async def get_message_async(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        message_filter: MessageFilter | None = None,
+    ) -> GetMessageResult:
+        """`get_message`: a read of the page cache takes less time than handing it to a thread."""
+        return self.get_message(group, topic, queue_id, offset, max_count, message_filter)
+
+    def _collect(
+        self,
+        result: GetMessageResult,
+        queue: ConsumeQueue,
+        offset: int,
+        max_count: int,
+        message_filter: MessageFilter | None,
+    ) -> None:
+        config = self._config
+        log = self.commit_log
+        log_end = log.max_offset
+        units_left = max(config.max_filter_message_size_bytes // UNIT_SIZE, max_count)
+        messages = result.messages
+        total_bytes = 0
+        missing_before = -1
+        wanted = min(units_left, max(max_count, 32))
+        while units_left > 0:
+            units = queue.read_units(offset, min(wanted, units_left))
+            for physical_offset, size, tags_code in units.tolist():
+                if messages:
+                    in_memory = log_end - physical_offset <= self._in_memory_bytes
+                    max_bytes, most = (
+                        (config.max_transfer_bytes_in_memory, config.max_transfer_count_in_memory)
+                        if in_memory
+                        else (config.max_transfer_bytes_in_disk, config.max_transfer_count_in_disk)
+                    )
+                    if len(messages) >= min(max_count, most) or total_bytes + size > max_bytes:
+                        return
+                current, offset = offset, offset + 1
+                if physical_offset < missing_before:
+                    result.next_begin_offset = offset
+                    continue
+                code = tags_code if tags_code > MIN_EXTENDED_ADDRESS else None
+                if message_filter and not message_filter.is_matched_by_consume_queue(code):
+                    result.next_begin_offset = offset
+                    continue
+                record = log.get(physical_offset, size)
+                if record is None:
+                    if not messages:
+                        result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
+                    missing_before = physical_offset - physical_offset % log.file_size
+                    missing_before += log.file_size
+                    result.next_begin_offset = offset
+                    continue
+                try:
+                    message = checked_record(record, physical_offset, tags_code=tags_code)
+                    check_place(message, queue.topic, queue.queue_id, current)
+                except Corrupt as error:
+                    if messages:
+                        return
+                    raise self._corrupt(error, queue, current, physical_offset) from error
+                result.next_begin_offset = offset
+                if message_filter and not message_filter.is_matched_by_commit_log(message):
+                    continue
+                messages.append(message)
+                total_bytes += size
+                result.status = GetMessageStatus.FOUND
+                missing_before = -1
+            units_left -= len(units)
+            wanted = units_left
+            # The walk ends with the file, as in Java.
+            if not len(units) or offset % queue.units_per_file == 0:
+                return
+
+    def _corrupt(
+        self, error: Corrupt, queue: ConsumeQueue, offset: int, physical_offset: int
+    ) -> Corrupt:
+        return Corrupt(
+            f"message {offset} of {queue.topic}/{queue.queue_id} (unit in "
+            f"{queue.path_of(offset)}) at {physical_offset} of the commit log: {error}",
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            offset=offset,
+            path=queue.path_of(offset),
+        )
+
+    def look_message_by_offset(self, physical_offset: int) -> StoredMessage | None:
+        """The message that starts at a byte of the commit log; None when none does. Raises Corrupt
+        for a damaged one."""
+        log = self.commit_log
+        head = log.get(physical_offset, 36)
+        if head is None:
+            return None
+        size = int.from_bytes(head[:4], "big", signed=True)
+        if (
+            int.from_bytes(head[4:8], "big") not in MAGICS
+            or int.from_bytes(head[28:36], "big", signed=True) != physical_offset
+        ):
+            return None
+        record = log.get(physical_offset, size)
+        try:
+            if record is None:
+                raise Corrupt(f"size: expected a record within its file, found {size}")
+            message = checked_record(record, physical_offset)
+        except Corrupt as error:
+            raise Corrupt(
+                f"message at {physical_offset} of the commit log: {error}", offset=physical_offset
+            ) from error
+        return message if message.store_timestamp_ms <= self._time_limit_ms else None
+
+    def look_message_by_id(self, offset_message_id: str) -> StoredMessage | None:
+        """The message with an offset message id, None when this store has none. Raises Invalid for
+        a text that is no such id."""
+        _, _, physical_offset = parse_offset_message_id(offset_message_id)
+        message = self.look_message_by_offset(physical_offset)
+        if message is None or message.offset_message_id != offset_message_id.upper():
+            return None
+        return message
+
+    def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """First offset of a queue, 0 for an unknown one."""
+        queue = self._readable_queue(topic, queue_id)
+        return 0 if queue is None else queue.min_offset
+
+    def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """Behind the last message that can be read, 0 for an unknown queue."""
+        queue = self._readable_queue(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    def get_offset_in_queue_by_time(
+        self,
+        topic: str,
+        queue_id: int,
+        timestamp_ms: int,
+        boundary: BoundaryType = BoundaryType.LOWER,
+    ) -> int:
+        """See `time_search`; 0 for an unknown queue."""
+        queue = self._readable_queue(topic, queue_id)
+        if queue is None:
+            return 0
+        return offset_by_time(
+            lambda offset: self._store_time(queue, offset),
+            queue.min_offset,
+            queue.max_offset,
+            timestamp_ms,
+            boundary,
+        )
+
+    def get_earliest_message_time(
+        self, topic: str | None = None, queue_id: int | None = None
+    ) -> int:
+        """Store time of the first message of a queue, or of the commit log; -1 without one."""
+        if topic is None or queue_id is None:
+            log = self.commit_log
+            return record_time(log, log.min_offset)
+        queue = self._readable_queue(topic, queue_id)
+        return -1 if queue is None else self._store_time(queue, queue.min_offset)
+
+    def get_message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
+        """Store time of a message, -1 when it is not there."""
+        queue = self._readable_queue(topic, queue_id)
+        return -1 if queue is None else self._store_time(queue, offset)
+
+    def _store_time(self, queue: ConsumeQueue, offset: int) -> int:
+        unit = queue.unit(offset)
+        return -1 if unit is None else record_time(self.commit_log, unit[0])
+
+    def query_message(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+    ) -> list[StoredMessage]:
+        """Messages of a topic with a key or UNIQ_KEY and a store time within [begin, end]: the
+        newest `max_count` (64 by default at most) of them, in the order of the log."""
+        limit = min(max_count, self._config.max_msgs_num_batch)
+        found: dict[int, StoredMessage] = {}
+        if limit <= 0 or not key:
+            return []
+        for physical_offset in self._candidates(local_key_hash(topic, key), begin_ms, end_ms):
+            if physical_offset in found:
+                continue
+            message = self.look_message_by_offset(physical_offset)
+            if (
+                message is not None
+                and begin_ms <= message.store_timestamp_ms <= end_ms
+                and message.topic == topic
+                and (message.uniq_key == key or key in message.keys)
+            ):
+                found[physical_offset] = message
+                if len(found) >= limit:
+                    break
+        return [found[physical_offset] for physical_offset in sorted(found)]
+
+    def _readable_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        if topic in self._batch_topics:
+            raise Invalid(
+                f"topic {topic} has a batch consume queue (queue.type=BatchCQ), which is not "
+                "supported yet",
+                topic=topic,
+                queue_id=queue_id,
+            )
+        return self.find_queue(topic, queue_id)
+
+
+def record_time(log: CommitLogReader, physical_offset: int) -> int:
+    """Store time (epoch ms) of the record at a byte of the log; -1 when there is none."""
+    record = log.get(physical_offset, _TIMES_END)
+    if record is None or int.from_bytes(record[4:8], "big") not in MAGICS:
+        return -1
+    position = 68 if record[39] & BORN_HOST_V6 else 56
+    return int.from_bytes(record[position : position + 8], "big", signed=True)
