@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+import click
+
 from tieredstore import registry
 from tieredstore.cli.options import TierOptions
 from tieredstore.config import (
@@ -31,6 +33,20 @@ if TYPE_CHECKING:
 METADATA_FILE = "config/tieredStoreMetadata.json"
 INDEX_DIRECTORY = "tiered_index_file"
 _CLUSTER_FOLDER = re.compile(r"([0-9a-f]{8})_(.+)", re.DOTALL)
+
+
+def log_to_stderr() -> None:
+    """What the layers log (warnings and errors) becomes one line each on stderr, no tracebacks."""
+    import logging
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            text = " ".join(record.getMessage().split())
+            click.echo(f"tieredstore: {record.levelname.lower()}: {text}", err=True)
+
+    logger = logging.getLogger("tieredstore")
+    if not logger.handlers:
+        logger.addHandler(Lines(logging.WARNING))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +84,7 @@ def open_tier(options: TierOptions) -> Iterator[OpenTier]:
 
     Raises Invalid, Corrupt or Unavailable with a line that says what to do.
     """
+    log_to_stderr()
     loaded = load_config(options)
     location = tier_location(options.tier)
     if "brokerClusterName" in loaded.explicit_keys:

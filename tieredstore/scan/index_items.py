@@ -91,10 +91,8 @@ class ItemChecker:
             topic_id = int(group.items["topic_id"][0])
             queue_id = int(group.items["queue_id"][0])
             topic = self._topics.get(topic_id) or self._learn(topic_id, queue_id, group)
-            if topic is None:
-                self._explain(extent, queue_id, group, verdicts)
-            elif (topic, queue_id) not in self._queues:
-                verdicts.dangling += len(group)
+            if topic is None or (topic, queue_id) not in self._queues:
+                self._explain(extent, topic, queue_id, group, verdicts)
             else:
                 check = _GroupCheck(self._reader(topic, queue_id), begin_timestamp_ms)
                 check.run(group)
@@ -137,14 +135,25 @@ class ItemChecker:
         return best
 
     def _explain(
-        self, extent: SegmentExtent, queue_id: int, group: _Items, verdicts: ItemVerdicts
+        self,
+        extent: SegmentExtent,
+        topic: str | None,
+        queue_id: int,
+        group: _Items,
+        verdicts: ItemVerdicts,
     ) -> None:
-        """Items of an unknown topic id: a topic that is gone, or a damaged id."""
+        """Items of an unknown topic id or queue: of a topic that is gone, or with a damaged id."""
         ids = {name: number for number, name in self._topics.items()}
         for row in range(len(group)):
             item = group.take(slice(row, row + 1))
-            topic = self._topic_by_contents(queue_id, item)
-            if topic is None or topic not in ids:
+            if topic is None:
+                named = self._topic_by_contents(queue_id, item)
+                field, position = "topic id", 4
+                expected = None if named is None else ids.get(named)
+            else:
+                field, position = "queue id", 8
+                expected = self._queue_by_contents(topic, item)
+            if expected is None:
                 # Those that name nothing are alike: do not look for each of a million.
                 verdicts.dangling += len(group) - row
                 return
@@ -152,13 +161,22 @@ class ItemChecker:
             self._report(
                 damage(
                     "index-item",
-                    f"topic id of an item of {topic!r}",
+                    f"{field} of an item",
                     segment=extent.id,
-                    position=int(item.positions[0]) + 4,
-                    expected=str(ids[topic]),
-                    found=str(int(item.items["topic_id"][0])),
+                    position=int(item.positions[0]) + position,
+                    expected=str(expected),
+                    found=str(int(item.items["topic_id" if topic is None else "queue_id"][0])),
                 )
             )
+
+    def _queue_by_contents(self, topic: str, item: _Items) -> int | None:
+        for name, queue_id in self._queues:
+            if name == topic:
+                check = _GroupCheck(self._reader(topic, queue_id), None)
+                check.run(item)
+                if check.good:
+                    return queue_id
+        return None
 
     def _reader(self, topic: str, queue_id: int) -> QueueReader:
         reader = self._readers.get((topic, queue_id))

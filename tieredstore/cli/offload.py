@@ -1,0 +1,181 @@
+"""`tieredstore offload`: copy a broker's store into a tier."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tieredstore.cli.exits import ExitCode, line_of
+from tieredstore.cli.options import output_option
+from tieredstore.cli.output import Output, OutputFormat
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from tieredstore.cli.offload_job import OffloadReport, StopSignal
+    from tieredstore.cli.offload_plan import DryRun
+
+PLAN_COLUMNS = ("topic", "queue_id", "from_offset", "until_offset", "message_bytes", "segments")
+
+
+@click.command("offload")
+@click.argument("store", metavar="STORE", type=click.Path(path_type=Path))
+@click.option("--tier", required=True, metavar="URL", help="Where the tier is: file:///dir.")
+@click.option(
+    "--state",
+    required=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Keeps what the tier holds (metadata, index files); never the store itself.",
+)
+@click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The broker's broker.conf; the command line beats it.",
+)
+@click.option("--cluster", metavar="NAME", help="Cluster name (brokerClusterName).")
+@click.option("--broker", metavar="NAME", help="Broker name (brokerName).")
+@click.option(
+    "--topics",
+    metavar="T,…",
+    multiple=True,
+    help="Only these topics; shell patterns, comma-separated or repeated.",
+)
+@click.option(
+    "--workers", metavar="N", type=click.IntRange(1, 256), help="Threads that upload.", default=None
+)
+@click.option("--follow", is_flag=True, help="Go on as the store grows, until SIGINT or SIGTERM.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be copied.")
+@click.option(
+    "--take-over", is_flag=True, help="End another writer's right, where the backend can do that."
+)
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@output_option
+def command(
+    store: Path,
+    tier: str,
+    state: Path,
+    config: Path | None,
+    cluster: str | None,
+    broker: str | None,
+    topics: tuple[str, ...],
+    workers: int | None,
+    follow: bool,
+    dry_run: bool,
+    take_over: bool,
+    quiet: bool,
+    output: str,
+) -> int:
+    """Copy what STORE (a broker's storePathRootDir) has and the tier lacks.
+
+    Never writes in STORE; a broker may be running on it. Deletes nothing. Interrupted anywhere, it
+    can be run again.
+    """
+    if follow and dry_run:
+        raise click.UsageError("--follow and --dry-run exclude each other")
+    from tieredstore.cli.composition import log_to_stderr
+    from tieredstore.cli.offload_job import (
+        OffloadOptions,
+        StopSignal,
+        follow_offload,
+        plan_offload,
+        run_offload,
+    )
+    from tieredstore.cli.progress import OffloadDisplay
+
+    log_to_stderr()
+    chosen = [name for given in topics for name in given.split(",") if name]
+    options = OffloadOptions(
+        store, tier, state, config, broker, cluster, chosen, workers, take_over
+    )
+    out = Output(OutputFormat(output))
+    if dry_run:
+        out.record(_plan_record(plan_offload(options)), {"plan": PLAN_COLUMNS})
+        return int(ExitCode.OK)
+    stop = StopSignal()
+    with _signals(stop), OffloadDisplay(sys.stderr, quiet=quiet) as display:
+        if follow:
+            report = follow_offload(options, display.on_round, stop=stop)
+        else:
+            report = run_offload(options, display.on_progress, stop=stop)
+    out.record(report_record(report))
+    if report.stopped and not follow:
+        click.echo("tieredstore: stopped; run it again to go on", err=True)
+        return int(ExitCode.INTERRUPTED)
+    for _, error in report.failed[1:]:
+        click.echo(line_of(error), err=True)
+    if report.failed:
+        raise report.failed[0][1]
+    return int(ExitCode.OK)
+
+
+@contextmanager
+def _signals(stop: StopSignal) -> Iterator[None]:
+    """SIGINT and SIGTERM end the run after the batches in hand; a second one at once."""
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        del frame
+        if stop.event.is_set():
+            raise KeyboardInterrupt
+        signal.signal(number, signal.default_int_handler)
+        stop.set()
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, on_signal)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def report_record(report: OffloadReport) -> dict[str, object]:
+    """A report as JSON fields (`docs/cli.md`)."""
+    rate = report.messages / report.seconds if report.seconds > 0 else 0.0
+    return {
+        "queues": report.queues,
+        "messages": report.messages,
+        "message_bytes": report.message_bytes,
+        "segments": report.segments,
+        "seconds": round(report.seconds, 3),
+        "messages_per_second": round(rate),
+        "holes": [
+            {"topic": key.topic, "queue_id": key.queue_id, "from_offset": low, "until_offset": high}
+            for key, low, high in report.holes
+        ],
+        "failed": [
+            {"topic": key.topic, "queue_id": key.queue_id, "error": str(error)}
+            for key, error in report.failed
+        ],
+        "skipped_topics": report.skipped,
+        "stopped": report.stopped,
+    }
+
+
+def _plan_record(plan: DryRun) -> dict[str, object]:
+    return {
+        "queues": len(plan.queues),
+        "messages": plan.messages,
+        "message_bytes": plan.message_bytes,
+        "segments": plan.segments,
+        "estimated_seconds": round(plan.seconds, 3),
+        "plan": [
+            {
+                "topic": queue.key.topic,
+                "queue_id": queue.key.queue_id,
+                "from_offset": queue.from_offset,
+                "until_offset": queue.until_offset,
+                "message_bytes": queue.message_bytes,
+                "segments": queue.segments,
+            }
+            for queue in plan.queues
+        ],
+    }

@@ -1,0 +1,137 @@
+"""What must be true before an offload writes anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from tieredstore import registry
+from tieredstore.cli.composition import load_config, placed, tier_location
+from tieredstore.cli.options import TierOptions
+from tieredstore.config import StorageLevel, StoreConfig
+from tieredstore.errors import Invalid
+from tieredstore.scan.catalogue import load_catalogue
+
+if TYPE_CHECKING:
+    from tieredstore.contracts.metadata_store import MetadataStore
+    from tieredstore.contracts.segment import SegmentProvider
+
+
+class _Options(Protocol):
+    @property
+    def store(self) -> Path: ...
+    @property
+    def tier(self) -> str: ...
+    @property
+    def state(self) -> Path: ...
+    @property
+    def config(self) -> Path | None: ...
+    @property
+    def broker(self) -> str | None: ...
+    @property
+    def cluster(self) -> str | None: ...
+    @property
+    def workers(self) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadTarget:
+    """Where an offload goes: its whole configuration, and the tier's folder."""
+
+    config: StoreConfig
+    url: str
+    location: Path
+    warnings: tuple[str, ...]
+
+    def open_provider(self, *, create: bool) -> SegmentProvider | None:
+        """The tier; None when it is not there and `create` is false. Raises Invalid,
+        Unavailable."""
+        if not self.location.exists():
+            if not create:
+                return None
+            try:
+                self.location.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise Invalid(
+                    f"tier {self.url}: cannot be created: {error.strerror}", path=str(self.location)
+                ) from error
+        provider: SegmentProvider = registry.segment_provider(self.config)
+        return provider
+
+
+def offload_target(options: _Options) -> OffloadTarget:
+    """Check the options against each other. Raises Invalid with what to do."""
+    loaded = load_config(
+        TierOptions(options.tier, None, options.config, options.cluster, options.broker)
+    )
+    missing = [
+        f"{option} (or {key} in --config)"
+        for key, option in (("brokerName", "--broker"), ("brokerClusterName", "--cluster"))
+        if key not in loaded.explicit_keys
+    ]
+    if missing:
+        raise Invalid(f"offload: the names in the tier are not known: give {' and '.join(missing)}")
+    location = Path(tier_location(options.tier))
+    config = loaded.config
+    _check_directories(options.store, options.state, location, config)
+    if config.broker_role == "SLAVE":
+        raise Invalid("offload: brokerRole is SLAVE, and a slave never uploads; run on the master")
+    config = placed(config, options.tier, cluster=config.broker_cluster_name, state=options.state)
+    # To call this command is to ask for an upload, whatever a broker would do.
+    config = msgspec.structs.replace(config, storage_level=StorageLevel.NOT_IN_DISK)
+    if options.workers is not None:
+        config = msgspec.structs.replace(config, dispatch_threads=options.workers)
+    return OffloadTarget(config, options.tier, location, loaded.warnings)
+
+
+def _check_directories(store: Path, state: Path, tier: Path, config: StoreConfig) -> None:
+    if not store.is_dir():
+        raise Invalid(f"store {store}: no such directory", path=str(store))
+    if config.store_type.lower() == "defaultrocksdb" or (store / "consumequeue/CURRENT").exists():
+        raise Invalid(
+            f"store {store}: its consume queues are in RocksDB, which cannot be read yet",
+            path=str(store),
+        )
+    log = Path(config.store_path_commit_log) if config.store_path_commit_log else None
+    if log is None and not (store / "commitlog").is_dir():
+        raise Invalid(
+            f"store {store}: no commitlog in it; give a broker's storePathRootDir", path=str(store)
+        )
+    sources = [store] if log is None else [store, log]
+    for what, target in (("--state", state), ("--tier", tier)):
+        for source in sources:
+            inside = target.resolve()
+            if inside == source.resolve() or source.resolve() in inside.parents:
+                raise Invalid(
+                    f"{what} {target}: is in the store {source}, where offload never writes; "
+                    "choose a directory outside it",
+                    path=str(target),
+                )
+    if state.exists() and not state.is_dir():
+        raise Invalid(f"--state {state}: not a directory", path=str(state))
+
+
+def check_tier(
+    provider: SegmentProvider, metadata: MetadataStore, target: OffloadTarget, state: Path
+) -> None:
+    """Raise Invalid when tier and state do not belong together."""
+    broker = target.config.broker_name
+    catalogue = load_catalogue(provider, metadata, broker=broker)
+    unknown = [found for found in catalogue.findings if found.kind == "segment-unknown"]
+    missing = [found for found in catalogue.findings if found.kind == "segment-missing"]
+    if unknown:
+        raise Invalid(
+            f"tier {target.url}: holds {len(unknown)} segments of broker {broker!r} that --state "
+            f"{state} does not know (the first: {unknown[0].segment}); give the state directory "
+            "that they were written with (making it again from a tier comes in a later release)",
+            path=str(unknown[0].segment),
+        )
+    if missing:
+        raise Invalid(
+            f"--state {state}: knows {len(missing)} segments that the tier {target.url} lacks (the "
+            f"first: {missing[0].segment}); is it the state of another tier or cluster?",
+            path=str(missing[0].segment),
+        )

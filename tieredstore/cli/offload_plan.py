@@ -1,0 +1,144 @@
+"""What an offload would do: messages, bytes, segments and time."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey
+from tieredstore.message.consume_queue import UNIT_SIZE
+from tieredstore.scan.catalogue import QueueFiles, load_catalogue
+
+if TYPE_CHECKING:
+    from tieredstore.contracts.segment import SegmentProvider
+
+_UNITS_PER_READ = 1 << 16
+_SAMPLE_BYTES = 32 << 20
+MAX_RATE_BYTES_PER_SECOND = 200e6
+"""A tier takes no more than this in an estimate, however fast the store was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlan:
+    """Messages [from_offset, until_offset) of a queue; bytes of their records; segments that would
+    be made for them."""
+
+    key: QueueKey
+    from_offset: int
+    until_offset: int
+    message_bytes: int
+    segments: int
+
+
+@dataclass(slots=True)
+class DryRun:
+    """Totals and queues with something to copy. seconds: an estimate from the speed at which a
+    sample of the store could be read, at most 200 MB/s. Index segments are not counted."""
+
+    queues: list[QueuePlan] = field(default_factory=list)
+    messages: int = 0
+    message_bytes: int = 0
+    segments: int = 0
+    seconds: float = 0.0
+
+
+def dry_run(
+    config: StoreConfig, source: DispatchSource, provider: SegmentProvider | None
+) -> DryRun:
+    """Compare what the source has with what the tier has (None: nothing). Only reads."""
+    there: dict[tuple[str, int], QueueFiles] = {}
+    if provider is not None:
+        catalogue = load_catalogue(provider, broker=config.broker_name)
+        there = {(queue.topic, queue.queue_id): queue for queue in catalogue.queues}
+    result = DryRun()
+    for key in source.queues():
+        available = source.queue_range(key)
+        if available is None:
+            continue
+        files = there.get((key.topic, key.queue_id))
+        start = available.min_offset
+        if files is not None and files.consume_queue:
+            start = max(start, files.consume_queue_max_offset)
+        if start >= available.max_offset:
+            continue
+        plan = _plan_queue(config, source, key, start, available.max_offset, files)
+        result.queues.append(plan)
+        result.messages += plan.until_offset - plan.from_offset
+        result.message_bytes += plan.message_bytes
+        result.segments += plan.segments
+    result.seconds = _estimate(source, result)
+    return result
+
+
+def _plan_queue(
+    config: StoreConfig,
+    source: DispatchSource,
+    key: QueueKey,
+    start: int,
+    end: int,
+    files: QueueFiles | None,
+) -> QueuePlan:
+    log_size = unit_bytes = -1  # no segment yet
+    if files is not None and files.commit_log:
+        log_size = files.commit_log[-1].size_bytes
+    if files is not None and files.consume_queue:
+        unit_bytes = files.consume_queue[-1].size_bytes
+    total, segments = 0, 0
+    offset = start
+    while offset < end:
+        units = source.read_units(key, offset, min(_UNITS_PER_READ, end - offset))
+        if not len(units):
+            break
+        sizes = units["size"].astype(np.int64)
+        made, log_size = _roll(sizes, log_size, config.commit_log_max_size_bytes)
+        segments += made
+        total += int(sizes.sum())
+        offset += len(units)
+    units_per_segment = config.consume_queue_max_size_bytes // UNIT_SIZE
+    room = units_per_segment - unit_bytes // UNIT_SIZE if unit_bytes >= 0 else 0
+    rest = max(offset - start - room, 0)
+    segments += -(-rest // units_per_segment)
+    return QueuePlan(key, start, offset, total, segments)
+
+
+def _roll(sizes: npt.NDArray[np.int64], used: int, most: int) -> tuple[int, int]:
+    """New segments for messages of those sizes behind a segment with `used` bytes (-1: none), and
+    the bytes in the last one."""
+    ends = np.cumsum(sizes)
+    made, done, at = 0, 0, 0
+    if used >= 0:
+        at = int(np.searchsorted(ends, most - used, side="right"))
+        used += int(ends[at - 1]) if at else 0
+        done = int(ends[at - 1]) if at else 0
+    while at < len(sizes):
+        made += 1
+        following = int(np.searchsorted(ends, done + most, side="right"))
+        following = max(following, at + 1)
+        used = int(ends[following - 1]) - done
+        done = int(ends[following - 1])
+        at = following
+    return made, used
+
+
+def _estimate(source: DispatchSource, plan: DryRun) -> float:
+    """Seconds, from reading up to 32 MiB of the messages in question."""
+    read, start = 0, time.monotonic()
+    for queue in plan.queues:
+        offset = queue.from_offset
+        while offset < queue.until_offset and read < _SAMPLE_BYTES:
+            units = source.read_units(queue.key, offset, min(1024, queue.until_offset - offset))
+            if not len(units):
+                break
+            source.read_records(units)
+            read += int(units["size"].sum())
+            offset += len(units)
+    seconds = time.monotonic() - start
+    rate = MAX_RATE_BYTES_PER_SECOND
+    if read and seconds > 0:
+        rate = min(rate, read / seconds)
+    return plan.message_bytes / rate
