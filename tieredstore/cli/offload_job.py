@@ -22,7 +22,7 @@ from tieredstore.cli.offload_source import OffloadSource, skipped_topics
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import TieredStoreError, Unavailable
-from tieredstore.local import open_read_only
+from tieredstore.local.read_only import ReadOnlyMessageStore, open_read_only
 from tieredstore.tier.dispatcher import SCAN_PERIOD_MS, MessageStoreDispatcher
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.index import IndexStoreService
@@ -30,7 +30,6 @@ from tieredstore.tier.topic_filter import TopicFilter
 
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
-    from tieredstore.contracts.segment import SegmentProvider
     from tieredstore.tier.outcome import DispatchOutcome
 
 
@@ -178,7 +177,7 @@ def plan_offload(options: OffloadOptions, *, clock: Clock = SYSTEM_CLOCK) -> Dry
     """What a run would copy. Writes nothing anywhere and takes no writer epoch."""
     target = offload_target(options)
     with ExitStack() as stack:
-        store = open_read_only(options.store, target.config)
+        store = open_read_only(options.store, target.config, clock)
         stack.callback(store.shutdown)
         metadata = registry.metadata_store(target.config, clock, read_only=True)
         stack.callback(metadata.close)
@@ -196,7 +195,7 @@ def plan_offload(options: OffloadOptions, *, clock: Clock = SYSTEM_CLOCK) -> Dry
 class _Job:
     """The parts of an open run."""
 
-    store: ReadOnlyStore
+    store: ReadOnlyMessageStore
     source: OffloadSource
     flat_files: FlatFileStore
     index: IndexStoreService
@@ -220,7 +219,7 @@ def _opened(options: OffloadOptions, target: OffloadTarget, clock: Clock) -> Ite
     """Open everything, take the writer epoch, and close in the right order."""
     config = target.config
     with ExitStack() as stack:
-        store = open_read_only(options.store, config)
+        store = open_read_only(options.store, config, clock)
         stack.callback(store.shutdown)
         provider = target.open_provider(create=True)
         assert provider is not None

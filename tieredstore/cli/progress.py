@@ -25,6 +25,7 @@ class OffloadDisplay:
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._shown = 0.0
+        self._is_done = False
 
     def __enter__(self) -> Self:
         return self
@@ -43,9 +44,10 @@ class OffloadDisplay:
         is_last = progress.messages >= progress.messages_total
         now = time.monotonic()
         wait = _BAR_SECONDS if self._is_live else _LINE_SECONDS
-        if self._quiet or (now - self._shown < wait and not is_last):
+        if self._quiet or self._is_done or (now - self._shown < wait and not is_last):
             return
         self._shown = now
+        self._is_done = is_last
         if self._is_live:
             self._update_bar(progress)
         else:

@@ -107,7 +107,7 @@ def test_l06_a_flipped_byte_of_lengths_topic_or_body_is_found(sound: BuiltTier, 
             flip(sound.path(segment), at + byte, 0x04)
             found = sound.damage()
             flip(sound.path(segment), at + byte, 0x04)
-            offsets = {f.queue_offset for f in found if f.segment == id}
+            offsets = {f.queue_offset for f in found if f.segment == segment}
             assert offsets == {first + 3}, (field, byte)
 
 
