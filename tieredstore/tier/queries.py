@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from tieredstore.errors import Corrupt, Invalid, TieredStoreError
+from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.tier.together import together
 
@@ -127,20 +127,31 @@ def _read_items(
 ) -> Reading[list[StoredMessage]]:
     """The messages of those items that are what is wanted, in the order of the items."""
     pieces = list(_pieces(queues, topic, items))
-    outcomes = yield from together(
-        [piece.file.read_commit_log(piece.start, piece.end - piece.start) for piece in pieces]
-    )
     read: dict[tuple[int, int], StoredMessage] = {}
-    for piece, outcome in zip(pieces, outcomes, strict=True):
-        if isinstance(outcome, (Corrupt, Invalid)):
-            # Expired meanwhile, or damaged: no reason to hide the other hits.
-            _log.warning("%s: hits of a key query cannot be read: %s", topic, outcome)
-        elif isinstance(outcome, TieredStoreError):
-            raise outcome
-        else:
-            read.update(_accepted(piece, outcome, wanted))
+    while pieces:
+        outcomes = yield from together(
+            [piece.file.read_commit_log(piece.start, piece.end - piece.start) for piece in pieces]
+        )
+        again: list[_Piece] = []
+        for piece, outcome in zip(pieces, outcomes, strict=True):
+            if isinstance(outcome, memoryview):
+                read.update(_accepted(piece, outcome, wanted))
+            elif not isinstance(outcome, (Corrupt, Invalid)):
+                raise outcome
+            elif len(piece.items) > 1:
+                again += _singly(piece)
+            else:
+                # Expired meanwhile, or damaged: no reason to hide the other hits.
+                _log.warning("%s: a hit of a key query cannot be read: %s", topic, outcome)
+        pieces = again
     places = ((item.queue_id, item.offset) for item in items)
     return [read[place] for place in places if place in read]
+
+
+def _singly(piece: _Piece) -> list[_Piece]:
+    return [
+        _Piece(piece.file, item.offset, item.offset + item.size, (item,)) for item in piece.items
+    ]
 
 
 def _accepted(

@@ -19,9 +19,11 @@ from tieredstore.message.record import Message, encode_record
 from tieredstore.metadata.json_store import JsonMetadataStore
 from tieredstore.metrics import Metrics
 from tieredstore.providers.memory import MemoryFileSegment, MemoryProvider
+from tieredstore.tier import indexing
 from tieredstore.tier.fetcher import MessageStoreFetcher
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.message_file import FlatMessageFile
+from tieredstore.tier.index import IndexStoreService
 
 BROKER = "broker-a"
 TOPIC = "TopicA"
@@ -82,10 +84,13 @@ class AllTopics:
 class Tier:
     """One broker's tier with a fetcher over it."""
 
-    def __init__(self, path: Path, *, index=None, **config: object) -> None:
-        self.config = StoreConfig(
-            broker_name=BROKER, **{"read_ahead_cache_size_bytes": 64 << 20, **config}
-        )
+    def __init__(self, path: Path, *, has_index: bool = False, **config: object) -> None:
+        small = {
+            "read_ahead_cache_size_bytes": 64 << 20,
+            "index_file_max_hash_slot_num": 100,
+            "index_file_max_index_num": 5000,
+        }
+        self.config = StoreConfig(broker_name=BROKER, **{**small, **config})
         self.clock = ManualClock()
         self.metrics = Metrics()
         self.provider = CountingProvider()
@@ -94,7 +99,12 @@ class Tier:
         self.flat_files = FlatFileStore(self.config, self.provider, self.metadata, self.clock)
         self.flat_files.become_writer()
         self.flat_files.load()
-        self.index = index
+        self.index = None
+        if has_index:
+            self.index = IndexStoreService(
+                self.config, self.provider, self.metadata, path, self.clock
+            )
+            self.index.recover()
         self.topic_filter = AllTopics()
         self.new_fetcher()
 
@@ -145,9 +155,11 @@ class Tier:
             record = encode_record(message, offset, 0, FIRST_TIME_MS + offset * step_ms)
             records.append(record)
             units[row] = (0, len(record), tags_code(tag))
-        file.append_batch(units, [memoryview(b"".join(records))])
+        batch = file.append_batch(units, [memoryview(b"".join(records))])
         if commit:
             assert file.commit()
+            if self.index is not None:
+                indexing.put_batch(self.index, file, batch)
         return file
 
     def get(self, offset: int, max_count: int = 32, message_filter=None, queue_id: int = 0):

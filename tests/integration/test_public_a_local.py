@@ -1,0 +1,61 @@
+"""Java's local store of the public-a fixture, read by ours: every query of its side."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tests.integration import public_a as kit
+from tests.integration.oracle import Oracle
+from tieredstore.local.message_store import DefaultMessageStore
+
+MOST_OF_ONE_QUERY = 64
+"""maxMsgsNumBatch: Java's local key queries, and ours, give no more."""
+
+
+@pytest.fixture(scope="module")
+def oracle(public_a_manifest):
+    return Oracle(public_a_manifest)
+
+
+@pytest.fixture(scope="module")
+def store(public_a, tmp_path_factory):
+    root = tmp_path_factory.mktemp("local")
+    shutil.copytree(public_a / "store", root / "store")
+    for path in (root / "store").rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    store = DefaultMessageStore(kit.config_at(public_a, root))
+    store.load()
+    store.start()
+    yield store
+    store.shutdown()
+
+
+def test_every_local_get_is_answered_right(store, oracle, public_a_manifest):
+    rows = [r for r in public_a_manifest["queries"]["getMessage"] if r["store"] == "local"]
+    assert len(rows) == 240
+    assert kit.wrong_gets(rows, oracle, store.get_message, low={}, overshoot=False) == []
+
+
+def test_every_local_time_query_is_answered_right(store, oracle, public_a_manifest):
+    rows = public_a_manifest["queries"]["offsetByTime"]
+    assert kit.wrong_times(rows, oracle, store.get_offset_in_queue_by_time, low={}) == []
+
+
+def test_every_local_key_query_is_answered_right(store, oracle, public_a_manifest):
+    rows = public_a_manifest["queries"]["byKey"]
+    wrong = kit.wrong_queries(
+        rows, oracle, store.query_message, low={}, most=MOST_OF_ONE_QUERY, is_ordered=False
+    )
+    assert wrong == []
+
+
+def test_difference_e20_where_javas_recorded_local_answers_are_wrong(oracle, public_a_manifest):
+    """The list of Java's wrong answers, by number: it can neither grow nor shrink unseen."""
+    found = {
+        "get": kit.java_wrong_gets(public_a_manifest, oracle, "local"),
+        "time": kit.java_wrong_times(public_a_manifest, oracle, "local"),
+        "key": kit.java_wrong_queries(public_a_manifest, oracle, "local", most=MOST_OF_ONE_QUERY),
+    }
+    assert found == {"get": {}, "time": {}, "key": {"E20": 13}}
