@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -118,7 +120,7 @@ def test_a_failed_upload_stays_local_and_is_tried_again(
     node = Node(tmp_path, provider=ChunkSketchProvider() if sketch else None)
     service = node.open()
     keys = fill(service, 1)
-    faults = Faults({number: fault for number in range(failing, failing + 3)})
+    faults = Faults(dict.fromkeys(range(failing, failing + 3), fault))
     node.provider = FaultyProvider(node.provider, faults)
     service = node.open()
     for _ in range(4):
@@ -220,7 +222,7 @@ def test_defect_d07_expiry_that_fails_ends_and_is_tried_again(node: Node) -> Non
 
 def test_defect_d07_stop_ends_although_the_tier_is_down(node: Node) -> None:
     """Java's forced upload tries again without pause or end."""
-    faults = with_faults(node, {number: Fault.FAIL for number in range(1, 1000)})
+    faults = with_faults(node, dict.fromkeys(range(1, 1000), Fault.FAIL))
     service = node.open()
     keys = fill(service, 2)
     service.stop()
@@ -230,7 +232,7 @@ def test_defect_d07_stop_ends_although_the_tier_is_down(node: Node) -> None:
 
 
 def test_defect_d07_the_loop_waits_longer_after_each_failure(node: Node) -> None:
-    with_faults(node, {number: Fault.FAIL for number in range(1, 1000)})
+    with_faults(node, dict.fromkeys(range(1, 1000), Fault.FAIL))
     service = node.open()
     fill(service, 1)
     waits: list[int] = []
@@ -317,7 +319,7 @@ def test_other_files_answer_when_one_cannot_be_read(node: Node) -> None:
 
 
 def test_an_outage_is_not_an_empty_answer(node: Node) -> None:
-    faults = Faults(reads={number: Fault.FAIL for number in range(1, 1000)})
+    faults = Faults(reads=dict.fromkeys(range(1, 1000), Fault.FAIL))
     plain = node.open()
     fill(plain, 1)
     plain.stop()
@@ -325,3 +327,70 @@ def test_an_outage_is_not_an_empty_answer(node: Node) -> None:
     service = node.open()
     with pytest.raises(TieredStoreError):
         find(service, "key-3")
+
+
+def test_defect_d06_a_segment_whose_end_java_lost_is_still_asked(node: Node) -> None:
+    service = node.open()
+    put(service, ["late"], times=NOW + 60_000)
+    node.clock.set(NOW + 90_000)
+    service.stop()
+    metadata = node.metadata()
+    [entry] = metadata.segments(PATH, FileSegmentType.INDEX)
+    entry.end_timestamp_ms = entry.begin_timestamp_ms
+    metadata.put_segment(entry)
+    metadata.flush()
+    service = node.open()
+    assert len(find(service, "late", begin_ms=NOW + 59_000, end_ms=NOW + 61_000)) == 1
+
+
+def test_a_segment_that_ended_before_the_window_is_not_read(node: Node) -> None:
+    reads: list[object] = []
+    service = node.open()
+    put(service, ["early"])
+    service.seal_and_upload(force=True)
+    node.clock.set(NOW + 1)
+    service = node.open()
+    reading = service.query("T", "early", 10, NOW + 100_000, NOW + 200_000)
+    reads.extend(reading)
+    assert reads == []
+
+
+def test_puts_uploads_and_queries_run_at_once(tmp_path: Path) -> None:
+    node = Node(tmp_path, slots=50, max_items=300)
+    service = node.open()
+    stop = threading.Event()
+    done = [0]
+    failures: list[BaseException] = []
+
+    def guarded(work: Callable[[], None]) -> None:
+        try:
+            while not stop.is_set():
+                work()
+        except BaseException as error:
+            failures.append(error)
+            stop.set()
+
+    def ask() -> None:
+        number = done[0] - 1
+        for wanted in {0, number // 2, number} if number > 0 else ():
+            assert offsets_of(find(service, f"key-{wanted}")) == [wanted * 100]
+
+    def upload() -> None:
+        service.tick()
+        stop.wait(0.005)
+
+    threads = [threading.Thread(target=guarded, args=(work,)) for work in (ask, ask, upload)]
+    for thread in threads:
+        thread.start()
+    for number in range(0, 4000, 20):
+        keys = [f"key-{number + row}" for row in range(20)]
+        put(service, keys, first_offset=number * 100)
+        done[0] = number + 20
+        if stop.is_set():
+            break
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    service.stop()
+    assert len(entries(node)) >= 13

@@ -16,6 +16,7 @@ from tieredstore.message.tiered_index import (
     HEADER_SIZE,
     SLOT_SIZE,
     IndexHeader,
+    compacted_size,
     infer_slots,
     unpack_compacted_slot,
     unpack_header,
@@ -56,12 +57,14 @@ class UploadedIndexFile:
         self._segment.close()
 
     def header(self) -> Reading[IndexHeader]:
-        """The file's header, read once. Raises Corrupt when it does not fit the file's size."""
+        """The file's header, read once. Raises Corrupt when it does not fit the file's size, or
+        the first slot (which is read with it) does not point behind the slots."""
         if self._header is None:
-            [data] = yield [SegmentRead(self._segment, 0, HEADER_SIZE)]
+            [data] = yield [SegmentRead(self._segment, 0, HEADER_SIZE + SLOT_SIZE)]
             header = header_of(self._segment, data)
             slots = infer_slots(self.size_bytes, header.items)
-            if slots is None:
+            first, _ = unpack_compacted_slot(data, HEADER_SIZE)
+            if slots is None or first != compacted_size(slots, 0):
                 raise self._corrupt(
                     24, f"an item count that fits {self.size_bytes} bytes", header.items
                 )
@@ -100,7 +103,7 @@ class UploadedIndexFile:
     def _slot(self, slot: int) -> Reading[tuple[int, int]]:
         [data] = yield [SegmentRead(self._segment, HEADER_SIZE + slot * SLOT_SIZE, SLOT_SIZE)]
         position, length = unpack_compacted_slot(data)
-        first = HEADER_SIZE + self._slots * SLOT_SIZE
+        first = compacted_size(self._slots, 0)
         if length == 0:
             return position, 0
         if (
@@ -150,9 +153,9 @@ def check_whole(segment: FileSegment, size_bytes: int, header: IndexHeader) -> N
     start, _ = unpack_compacted_slot(segment.read(HEADER_SIZE, SLOT_SIZE))
     last = HEADER_SIZE + (slots - 1) * SLOT_SIZE
     position, length = unpack_compacted_slot(segment.read(last, SLOT_SIZE))
-    if start != HEADER_SIZE + slots * SLOT_SIZE or position + length != size_bytes:
+    if start != compacted_size(slots, 0) or position + length != size_bytes:
         raise Corrupt(
-            f"index segment {segment.id}: expected items from {HEADER_SIZE + slots * SLOT_SIZE} "
+            f"index segment {segment.id}: expected items from {compacted_size(slots, 0)} "
             f"to {size_bytes}, found {start} to {position + length}",
             path=str(segment.id),
             offset=last,
