@@ -248,12 +248,14 @@ def record_columns(buffer: Buffer, positions: Positions) -> RecordColumns:
 
 
 def _require(buffer: Buffer, positions: Positions, good: npt.NDArray[np.bool_]) -> None:
-    """Raise the scalar decoder's error for the first row that is not good."""
+    """Raise the scalar decoder's error for the first bad row, if not all are good so far.
+
+    Rows in front of it may be bad for a reason that would have been looked at later.
+    """
     if not good.all():
-        position = int(positions[int(good.argmin())])
-        size = layout.checked_size(buffer, position, len(buffer))
-        layout.locate(buffer, position, size)
-        raise corrupt(position, "lengths", "to add up", size)  # pragma: no cover
+        for position in positions[: int(good.argmin()) + 1].tolist():
+            size = layout.checked_size(buffer, position, len(buffer))
+            layout.locate(buffer, position, size)
 
 
 def store_timestamps(buffer: Buffer, positions: Positions) -> npt.NDArray[np.int64]:

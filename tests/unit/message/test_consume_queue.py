@@ -15,9 +15,9 @@ from tieredstore.message.consume_queue import (
     pack_batch_unit,
     pack_unit,
     pack_units,
+    units_from,
     unpack_batch_unit,
     unpack_unit,
-    units_from,
 )
 
 EXAMPLE = bytes.fromhex("000000000000010e00000087000000000027a807")

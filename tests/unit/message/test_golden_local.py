@@ -190,14 +190,8 @@ def test_the_index_files_come_out_byte_for_byte(golden: Path, name: str, at_once
         keys = [message.uniq_key] if message.uniq_key else []
         keys += message.keys
         keys += [f"T#{message.tags}"] if message.tags else []
-        for key in keys:
-            entries.append(
-                (
-                    local_key_hash(message.topic, key),
-                    message.physical_offset,
-                    message.store_timestamp_ms,
-                )
-            )
+        place = (message.physical_offset, message.store_timestamp_ms)
+        entries += [(local_key_hash(message.topic, key), *place) for key in keys]
     expected = [data for _, data in files(golden / name / "index")]
     made = [new_index(local_index.LocalIndexHeader())]
     while entries:

@@ -77,7 +77,8 @@ def test_puts_give_the_unsealed_bytes(golden: Path, version: str) -> None:
     tiered_index.put_items(new, SLOTS, hashes, 0, 3, items["offset"], items["size"], times)
     assert new == expected
     for row, time in zip(items.tolist(), times.tolist(), strict=True):
-        tiered_index.put_item(scalar, SLOTS, *row[:5], time)
+        key_hash, topic_id, queue_id, offset, size, *_ = row
+        tiered_index.put_item(scalar, SLOTS, key_hash, topic_id, queue_id, offset, size, time)
     assert scalar == expected
 
 
