@@ -153,11 +153,12 @@ class TieredMessageStore:
         with ExitStack() as opened:
             opened.callback(self._provider.close)
             opened.callback(self._metadata.close)
+            # The next store comes first: it decides whether the state directory is a store's.
+            self._next.load()
+            opened.callback(self._next.shutdown)
             if self._is_enabled:
                 self._load_tier(opened)
             opened.callback(self._threads.shutdown)
-            self._next.load()
-            opened.callback(self._next.shutdown)
             self._closing = opened.pop_all()
 
     def _load_tier(self, opened: ExitStack) -> None:
@@ -191,8 +192,8 @@ class TieredMessageStore:
             self.expiry.start()
 
     def shutdown(self) -> None:
-        """Stop uploading, then the next store, then the index (which uploads what it has), then
-        close the tier. All is tried; the last error is raised. Idempotent.
+        """Stop expiring and uploading, then the index (which uploads what it has), then close the
+        tier and the next store. All is tried; the last error is raised. Idempotent.
 
         Messages that are not uploaded stay in the next store and are uploaded after the next
         start.
