@@ -140,6 +140,7 @@ def end_state(world):
         return {
             "messages": bodies(file),
             "range": (file.consume_queue_min_offset, file.consume_queue_max_offset),
+            "commit log": (file.commit_log_min_offset, file.commit_log_commit_offset),
             "entries": sum(1 for _ in store.metadata.segments()),
         }
 

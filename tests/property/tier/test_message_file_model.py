@@ -1,0 +1,271 @@
+"""One queue against a list: any mix of appends, failures, crashes, gaps and expiry."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from tests.unit.tier.kit import T0, TableMetadata, Tier, as_batch, read_messages, record
+from tieredstore.contracts.message_store import BoundaryType
+from tieredstore.errors import Unavailable
+from tieredstore.providers.chunk_sketch import ChunkSketchProvider
+from tieredstore.providers.memory import MemoryProvider
+from tieredstore.providers.posix import PosixProvider
+from tieredstore.testing.faults import (
+    Fault,
+    Faults,
+    FaultyMetadataStore,
+    FaultyProvider,
+    SimulatedCrash,
+)
+from tieredstore.tier.reading import run
+
+STEP_MS = 10
+FAILURES = [Fault.FAIL, Fault.LOSE_REPLY, Fault.TEAR]
+CRASHES = [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_TORN]
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """messages: what was appended and may be there, by queue offset; sure: offsets below this
+    were committed; maximum: where the next append goes."""
+
+    def make_provider(self):
+        raise NotImplementedError
+
+    @initialize(first=st.sampled_from([0, 7]), log=st.sampled_from([150, 600, 5000]))
+    def begin(self, first, log):
+        self.provider = self.make_provider()
+        self.tier = Tier(
+            metadata=TableMetadata(),
+            settings={
+                "commit_log_max_size_bytes": log,
+                "consume_queue_max_size_bytes": 100,
+                "group_commit_size_bytes": 400,
+                "max_group_commit_count": 9,
+            },
+        )
+        self.table = self.tier.metadata
+        self.messages = {}
+        self.generation = 0
+        self.sure = self.maximum = self.minimum = first
+        self.first = first
+        self.open()
+
+    def open(self):
+        self.faults = Faults()
+        self.tier.provider = FaultyProvider(self.provider, self.faults)
+        self.tier.metadata = FaultyMetadataStore(self.table, self.faults)
+        self.file = self.tier.queue(self.first)
+
+    def arm(self, fault, ahead):
+        if fault is not None:
+            self.faults._writes[len(self.faults.calls) + ahead] = fault
+
+    def body(self, offset):
+        return b"%d/%d" % (offset, self.generation) + b"." * (offset * 37 % 150)
+
+    def guarded(self, action):
+        """Run it; after a crash open again, as the next process would."""
+        try:
+            action()
+        except SimulatedCrash:
+            self.generation += 1
+            self.open()
+            self.after_reopening()
+        except Unavailable:
+            return False
+        return True
+
+    def after_reopening(self):
+        found = self.file.consume_queue_commit_offset
+        assert self.sure <= found <= max(self.maximum, self.sure)
+        self.sure = self.maximum = found
+        self.messages = {q: body for q, body in self.messages.items() if q < found}
+
+    def push(self, count, pieces, fault, ahead, commit):
+        first = self.file.consume_queue_max_offset
+        made = []
+        for offset in range(first, first + count):
+            self.messages[offset] = self.body(offset)
+            made.append(
+                record(
+                    offset,
+                    body=self.messages[offset],
+                    timestamp_ms=T0 + offset // 3 * STEP_MS,
+                )
+            )
+        self.maximum = max(self.maximum, first + count)
+        self.arm(fault, ahead)
+
+        def act():
+            self.file.append_batch(*as_batch(made, pieces))
+            if commit:
+                assert self.file.commit()
+
+        if self.guarded(act):
+            return
+        # The appends may have stopped half-way: the dispatcher starts over from what is there.
+        self.file.rollback()
+        found = self.file.consume_queue_max_offset
+        assert self.sure <= found <= self.maximum
+        self.sure = self.maximum = found
+        self.messages = {q: body for q, body in self.messages.items() if q < found}
+
+    @rule(count=st.integers(1, 25), pieces=st.integers(1, 4))
+    def append(self, count, pieces):
+        self.push(count, pieces, None, 0, commit=False)
+
+    @rule(
+        count=st.integers(1, 25),
+        fault=st.sampled_from([None, *FAILURES, *CRASHES]),
+        ahead=st.integers(1, 12),
+    )
+    def append_and_commit(self, count, fault, ahead):
+        self.push(count, 1, fault, ahead, commit=True)
+
+    @rule(fault=st.sampled_from([None, *FAILURES, *CRASHES]), ahead=st.integers(1, 4))
+    def commit(self, fault, ahead):
+        self.arm(fault, ahead)
+        self.guarded(self.file.commit)
+
+    @rule()
+    def rollback(self):
+        self.file.rollback()
+        self.maximum = self.file.consume_queue_max_offset
+        assert self.maximum == self.file.consume_queue_commit_offset >= self.sure
+        self.messages = {q: body for q, body in self.messages.items() if q < self.maximum}
+
+    @rule()
+    def reopen(self):
+        self.generation += 1
+        self.open()
+        self.after_reopening()
+
+    @precondition(lambda self: not self.file.has_uncommitted)
+    @rule(by=st.integers(1, 9), fault=st.sampled_from([None, None, *CRASHES]))
+    def leave_a_hole(self, by, fault):
+        target = self.maximum + by
+        self.arm(fault, 1)
+        self.maximum = target
+        if not self.guarded(lambda: self.file.skip_to(target)):
+            self.maximum = self.file.consume_queue_max_offset
+        self.sure = min(self.sure, self.file.consume_queue_commit_offset)
+
+    @rule(
+        age=st.integers(-2, 40),
+        fault=st.sampled_from([None, None, Fault.FAIL, *CRASHES]),
+        ahead=st.integers(1, 8),
+    )
+    def expire(self, age, fault, ahead):
+        bound = T0 + max(self.maximum - age, 0) // 3 * STEP_MS
+        self.arm(fault, ahead)
+        before = self.file.consume_queue_min_offset
+        self.guarded(lambda: self.file.expire(bound))
+        self.faults._writes.clear()
+        now = self.file.consume_queue_min_offset
+        assert now >= before
+        lost = [q for q in self.messages if q < now]
+        assert all(T0 + q // 3 * STEP_MS < bound for q in lost)
+        self.messages = {q: body for q, body in self.messages.items() if q >= now}
+
+    @rule(at=st.integers(-3, 400), count=st.integers(1, 60))
+    def read_anywhere(self, at, count):
+        found = read_messages(self.file, at, count)
+        top = self.file.consume_queue_commit_offset
+        present = [
+            q for q in sorted(self.messages) if self.file.consume_queue_min_offset <= q < top
+        ]
+        run_of = []
+        for offset in range(at, at + count):
+            if offset not in present:
+                break
+            run_of.append(offset)
+        below = at < self.file.consume_queue_min_offset
+        if not below:
+            assert [message.queue_offset for message in found] == run_of
+        following = [q for q in present if q >= at]
+        valid = self.file.next_valid_offset(at)
+        assert valid == (following[0] if following else top)
+
+    @rule(step=st.integers(-1, 140), boundary=st.sampled_from(BoundaryType))
+    def search_by_time(self, step, boundary):
+        wanted = T0 + step * STEP_MS
+        low, top = self.file.consume_queue_min_offset, self.file.consume_queue_commit_offset
+        present = [q for q in sorted(self.messages) if low <= q < top]
+        if boundary is BoundaryType.LOWER:
+            right = next((q for q in present if T0 + q // 3 * STEP_MS >= wanted), top)
+        else:
+            right = max((q for q in present if T0 + q // 3 * STEP_MS <= wanted), default=low)
+        assert run(self.file.offset_by_time(wanted, boundary)) == right
+
+    @invariant()
+    def committed_messages_are_there_unchanged_and_nothing_else_is(self):
+        if not hasattr(self, "file"):
+            return
+        low, top = self.file.consume_queue_min_offset, self.file.consume_queue_commit_offset
+        assert self.sure <= top <= self.maximum
+        self.sure = top
+        offset, found = low, {}
+        while offset < top:
+            messages = read_messages(self.file, offset, 1000)
+            for message in messages:
+                found[message.queue_offset] = bytes(message.body)
+            offset += len(messages)
+            if offset < top:
+                assert self.file.next_valid_offset(offset) > offset or messages
+                offset = self.file.next_valid_offset(offset)
+        assert found == {q: body for q, body in self.messages.items() if low <= q < top}
+
+    @invariant()
+    def the_metadata_announces_all_that_the_backend_holds(self):
+        if hasattr(self, "file"):
+            held = {item.id for item in self.provider.list("") if item.size_bytes}
+            assert held <= set(self.table.segment_table)
+
+
+class MemoryQueue(QueueMachine):
+    def make_provider(self):
+        return MemoryProvider()
+
+
+class ChunkQueue(QueueMachine):
+    def make_provider(self):
+        return ChunkSketchProvider()
+
+
+class PosixQueue(QueueMachine):
+    folder = None
+
+    def make_provider(self):
+        self.folder = Path(tempfile.mkdtemp())
+        return PosixProvider(self.folder, "DefaultCluster", fsync=False)
+
+    def teardown(self):
+        if self.folder is not None:
+            self.provider.close()
+            shutil.rmtree(self.folder)
+
+
+_limits = settings(
+    max_examples=60,
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+MemoryQueue.TestCase.settings = _limits
+ChunkQueue.TestCase.settings = _limits
+PosixQueue.TestCase.settings = settings(_limits, max_examples=20)
+TestMemoryQueue = MemoryQueue.TestCase
+TestChunkQueue = ChunkQueue.TestCase
+TestPosixQueue = PosixQueue.TestCase
