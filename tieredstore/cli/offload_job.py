@@ -232,6 +232,7 @@ def _opened(options: OffloadOptions, target: OffloadTarget, clock: Clock) -> Ite
         stack.callback(flat_files.close)
         flat_files.become_writer(take_over=options.take_over)
         flat_files.load()
+        _record_recovered(flat_files, metadata, clock)
         index = IndexStoreService(config, provider, metadata, options.state, clock)
         index.recover()
         stack.callback(index.stop, force=False)
@@ -241,6 +242,20 @@ def _opened(options: OffloadOptions, target: OffloadTarget, clock: Clock) -> Ite
         job = _Job(store, source, flat_files, index, dispatcher, metadata, topic_filter)
         job.segments_before = job.segment_count()
         yield job
+
+
+def _record_recovered(flat_files: FlatFileStore, metadata: MetadataStore, clock: Clock) -> None:
+    """Write back what recovery found of segments that a killed run had not recorded yet."""
+    with metadata.batch():
+        for file in flat_files.files():
+            for segment in (*file.commit_log.segments, *file.consume_queue.segments):
+                found = segment.metadata(clock.now_ms())
+                known = metadata.segment(found.id)
+                if known is not None and (
+                    (known.size, known.begin_timestamp_ms, known.end_timestamp_ms)
+                    != (found.size, found.begin_timestamp_ms, found.end_timestamp_ms)
+                ):
+                    metadata.put_segment(found)
 
 
 def _take(report: OffloadReport, outcomes: list[DispatchOutcome]) -> None:
