@@ -307,6 +307,10 @@ def test_defect_d09_a_bad_record_never_shifts_offsets(tier, bad, position, value
     assert offsets_of(result) == good
     assert result.next_begin_offset == 6
     assert tier.metrics.value(BAD_MESSAGES, topic=TOPIC, queue_id=0) == 1
+    # Read again from each offset, one by one: each good message is at its own.
+    for offset in good:
+        result = tier.get(offset, 1)
+        assert (offsets_of(result), result.next_begin_offset) == ([offset], offset + 1)
 
 
 @pytest.mark.parametrize("bad", [0, 2, 5])
