@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -109,7 +110,7 @@ def test_columns_equal_single_records(records: list[bytes], tail: bytes) -> None
 
 def touch_everything(message: StoredMessage) -> None:
     """Each property gives a value or Corrupt."""
-    reads = [
+    reads: list[Callable[[], object]] = [
         partial(getattr, message, name)
         for name in dir(StoredMessage)
         if not name.startswith("_") and isinstance(getattr(StoredMessage, name), property)
