@@ -115,7 +115,8 @@ def touch_everything(message: StoredMessage) -> None:
         for name in dir(StoredMessage)
         if not name.startswith("_") and isinstance(getattr(StoredMessage, name), property)
     ]
-    for read in (*reads, message.check_body, partial(message.decoded_body, 1000)):
+    reads += [message.check_body, partial(message.decoded_body, 1000)]
+    for read in reads:
         error = corrupt_or_none(read)
         assert error is None or error.offset == message.position
 
