@@ -44,14 +44,18 @@ class JavaPeer:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise RuntimeError(f"the Java side ended; its log: {self._log.name}") from None
+            pass  # it ended: the empty answer says so
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the Java side ended; its log: {self._log.name}")
+            raise RuntimeError(f"the Java side ended: {self._last_words()}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            raise RuntimeError(f"{request['row']}: {answer['error']}; log: {self._log.name}")
+            raise RuntimeError(f"Java, {request['row']}: {answer['error']}; {self._last_words()}")
         return answer
+
+    def _last_words(self) -> str:
+        """The end of its log; the log itself goes with the work folder."""
+        return Path(self._log.name).read_text(errors="replace")[-2000:]
 
     def close(self) -> None:
         assert self._process.stdin is not None

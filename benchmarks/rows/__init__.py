@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from benchmarks.rows import index
+from benchmarks.rows import index, local, tier
 
-ROWS = (*index.ROWS,)
+ROWS = (*local.ROWS, *tier.ROWS, *index.ROWS)

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tieredstore.local.store import DefaultMessageStore
-
 from tests.interop.harness import JavaTools, Manifest, key_queries
 from tieredstore.config import config_from_properties
+from tieredstore.local import DefaultMessageStore
 from tieredstore.message.record import Message
 
 # Small files, so that every kind of file rolls several times.

@@ -7,10 +7,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from tieredstore.local.read_only import open_read_only
-
 from tests.interop.conftest import Offloaded
 from tests.interop.harness import JavaTools, Report, copy_tree, key_queries
+from tieredstore.local import open_read_only
 from tieredstore.message.record import StoredMessage, decode_record
 
 V4_BODY_POSITION = 88

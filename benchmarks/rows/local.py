@@ -1,0 +1,216 @@
+"""Rows of the local store: puts, and the dispatch behind them ("reput")."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from benchmarks.model import BODY_BYTES, QUEUES, Figure, Pass, Row, Sizes, Workbench
+from benchmarks.workload import RING, TOPIC, body, config, message, ring
+from tieredstore.local import DefaultMessageStore
+from tieredstore.local.put import HELP_ROWS
+
+POLL_S = 0.0002
+BATCH = 64
+
+_BODY = body(BODY_BYTES)
+_RING = ring(_BODY)
+_BATCHES = [
+    [message(number % QUEUES, _BODY, number * BATCH + one) for one in range(BATCH)]
+    for number in range(RING // BATCH)
+]
+
+
+@contextmanager
+def _store(bench: Workbench) -> Iterator[DefaultMessageStore]:
+    """A new store, its log files as large as Java's; gone afterwards."""
+    shutil.rmtree(bench.folder, ignore_errors=True)
+    store = DefaultMessageStore(config(bench.folder))
+    store.load()
+    store.start()
+    try:
+        yield store
+    finally:
+        store.shutdown()
+        shutil.rmtree(bench.folder)
+
+
+def _wait_dispatched(store: DefaultMessageStore) -> None:
+    while store._reput.offset < store._commit_log.max_offset:
+        time.sleep(POLL_S)
+
+
+def _check(store: DefaultMessageStore, count: int) -> None:
+    stored = sum(store.get_max_offset_in_queue(TOPIC, queue_id) for queue_id in range(QUEUES))
+    assert stored == count, f"stored {stored} of {count}"
+
+
+Producer = Callable[[DefaultMessageStore, int, int], None]
+"""Puts the messages [first, stop) of a pass."""
+
+
+def _singles(store: DefaultMessageStore, first: int, stop: int) -> None:
+    put_message, ready = store.put_message, _RING
+    for number in range(first, stop):
+        assert put_message(ready[number & (RING - 1)]).ok
+
+
+def _made(store: DefaultMessageStore, first: int, stop: int) -> None:
+    put_message, data = store.put_message, _BODY
+    for number in range(first, stop):
+        assert put_message(message(number % QUEUES, data, number)).ok
+
+
+def _batches(store: DefaultMessageStore, first: int, stop: int) -> None:
+    ready = _BATCHES
+    for number in range(first // BATCH, stop // BATCH):
+        assert store.put_messages(ready[number % len(ready)]).ok
+
+
+@contextmanager
+def live(bench: Workbench, *, producer: Producer) -> Iterator[Callable[[], Pass]]:
+    """Puts with the dispatch behind them, as a broker runs."""
+    count = bench.sizes.put_messages // BATCH * BATCH
+
+    def run() -> Pass:
+        with _store(bench) as store:
+            started = time.perf_counter()
+            producer(store, 0, count)
+            returned = time.perf_counter()
+            _wait_dispatched(store)
+            dispatched = time.perf_counter()
+            _check(store, count)
+        return {
+            "count": count,
+            "seconds": dispatched - started,
+            "seconds_put": returned - started,
+        }
+
+    yield run
+
+
+@contextmanager
+def apart(
+    bench: Workbench, *, producer: Producer = _singles, from_log: bool = False
+) -> Iterator[Callable[[], Pass]]:
+    """Puts and dispatch each on a clock of its own: the thread is stopped, its passes run here."""
+    count = bench.sizes.put_messages // BATCH * BATCH
+    chunk = count if from_log else HELP_ROWS
+
+    def run() -> Pass:
+        seconds = seconds_put = 0.0
+        with _store(bench) as store:
+            store._reput.stop()
+            if from_log:
+                store._appender.drop_rows()
+            for first in range(0, count, chunk):
+                started = time.perf_counter()
+                producer(store, first, min(first + chunk, count))
+                returned = time.perf_counter()
+                while store._reput.run_pass():
+                    pass
+                seconds += time.perf_counter() - returned
+                seconds_put += returned - started
+            _check(store, count)
+        return {"count": count, "seconds": seconds, "seconds_put": seconds_put}
+
+    yield run
+
+
+def _java_put(**more: Any) -> Callable[[Sizes], dict[str, Any]]:
+    return lambda sizes: {
+        "row": "put",
+        "messages": sizes.put_messages,
+        "body": BODY_BYTES,
+        "queues": QUEUES,
+        **more,
+    }
+
+
+FLUSH = "ASYNC_FLUSH (page cache)"
+PUT = "DefaultMessageStore.put_message"
+PUTS = "DefaultMessageStore.put_messages"
+DISPATCHED = "until consume queues and index have them"
+APART = "dispatch held meanwhile on both sides"
+
+ROWS = (
+    Row(
+        name="put",
+        what="one message a call, messages ready, 4 queues, one producer",
+        face=f"{PUT}, {APART}",
+        durability=FLUSH,
+        ours=apart,
+        figures=(Figure("put", "msg/s", key="seconds_put", floor=300e3, ratio=0.8),),
+        java=_java_put(row="reput"),
+        java_warm_up=6,
+    ),
+    Row(
+        name="put-live",
+        what="the same with the dispatch running behind it",
+        face=PUT,
+        durability=FLUSH,
+        ours=partial(live, producer=_singles),
+        figures=(
+            Figure("put returned", "msg/s", key="seconds_put"),
+            Figure(DISPATCHED, "msg/s", ratio=0.8),
+        ),
+        java=_java_put(build=False),
+        java_warm_up=6,
+    ),
+    Row(
+        name="put-made",
+        what="the same, each message made inside the clock (the work of `puthot`)",
+        face=f"Message.create and {PUT}",
+        durability=FLUSH,
+        ours=partial(live, producer=_made),
+        figures=(
+            Figure("put returned", "msg/s", key="seconds_put"),
+            Figure(DISPATCHED, "msg/s"),
+        ),
+        java=_java_put(build=True),
+        java_warm_up=3,
+    ),
+    Row(
+        name="put-batch",
+        what=f"{BATCH} messages a call, ready (Java: encoded as a client sends them)",
+        face=f"{PUTS}, {APART}",
+        durability=FLUSH,
+        ours=partial(apart, producer=_batches),
+        figures=(Figure("put", "msg/s", key="seconds_put", floor=500e3, ratio=1.0),),
+        java=_java_put(row="reput", batch=BATCH),
+    ),
+    Row(
+        name="put-batch-live",
+        what="the same with the dispatch running behind it",
+        face=PUTS,
+        durability=FLUSH,
+        ours=partial(live, producer=_batches),
+        figures=(
+            Figure("put returned", "msg/s", key="seconds_put"),
+            Figure(DISPATCHED, "msg/s", ratio=1.0),
+        ),
+        java=_java_put(batch=BATCH),
+    ),
+    Row(
+        name="reput",
+        what="consume queue units and two index keys a message, rows handed over in memory",
+        face=f"Reput.run_pass, {HELP_ROWS} rows (Java: ReputMessageService.doReput)",
+        durability="page cache",
+        ours=apart,
+        figures=(Figure("dispatched", "msg/s", floor=1e6, ratio=1.0),),
+        java=_java_put(row="reput"),
+    ),
+    Row(
+        name="reput-log",
+        what="the same when rows were dropped: the log itself is read",
+        face="Reput.run_pass (Java: ReputMessageService.doReput)",
+        durability="page cache",
+        ours=partial(apart, from_log=True),
+        figures=(Figure("dispatched", "msg/s", ratio=1.0),),
+        java=_java_put(row="reput"),
+    ),
+)
