@@ -249,6 +249,13 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     read_ahead_cache_size_bytes: Annotated[
         int, _int64("Ours. Absolute limit of the cache, bytes; 0 to use the share.", 0)
     ] = field(name="readAheadCacheSizeBytes", default=0)
+    crc_check_enable: Annotated[
+        bool,
+        _text(
+            "Whether bodies read from the tier are checked against their CRC; a message that fails "
+            "is left out and counted. Java has the key and ignores it."
+        ),
+    ] = field(name="tieredStoreCrcCheckEnable", default=False)
     record_get_message_result: Annotated[bool, _text("Log each result of a get.")] = field(
         name="recordGetMessageResult", default=False
     )
@@ -274,7 +281,6 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 UNUSED_KEYS: Mapping[str, str] = {
-    "tieredStoreCrcCheckEnable": "not used by the Java module either",
     "objectStoreEndpoint": "not used by the Java module either",
     "objectStoreBucket": "not used by the Java module either",
     "objectStoreAccessKey": "not used by the Java module either",

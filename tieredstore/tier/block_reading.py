@@ -68,14 +68,20 @@ class _Found(NamedTuple):
 
 
 def read_block(
-    file: TieredQueue, start: int, count: int, limit_bytes: int, room_bytes: int = _NO_LIMIT
+    file: TieredQueue,
+    start: int,
+    count: int,
+    limit_bytes: int,
+    *,
+    room_bytes: int = _NO_LIMIT,
+    check_bodies: bool = False,
 ) -> Reading[Block]:
     """The messages with queue offsets from `start` on, at most `count` of them.
 
     Ends before the message with which they would span more than `limit_bytes` of commit log, or
     the block weigh more than `room_bytes`, but holds one at least. The block is empty where there
-    is a hole; it then reaches to its end. Raises Unavailable, and Corrupt when the bytes of a
-    whole range are missing.
+    is a hole; it then reaches to its end. check_bodies: leave out messages whose body does not
+    have its CRC. Raises Unavailable, and Corrupt when the bytes of a whole range are missing.
     """
     key = QueueKey(file.topic, file.queue_id)
     units = yield from file.read_units(start, count)
@@ -92,6 +98,8 @@ def read_block(
     else:
         runs, count = _runs(file, offsets, sizes, min(limit_bytes, room_bytes))
     found = yield from _read_runs(file, key, start, units, runs)
+    if check_bodies:
+        found = [_with_good_bodies(part) for part in found]
     return _block(file, key, start, start + count, found)
 
 
@@ -223,6 +231,22 @@ def _is_own(
         ],
         dtype=np.bool_,
     )
+
+
+def _with_good_bodies(found: _Found) -> _Found:
+    good = np.array([_has_good_body(message) for message in found.messages], dtype=np.bool_)
+    if good.all():
+        return found
+    messages = [message for message, ok in zip(found.messages, good.tolist(), strict=True) if ok]
+    return _Found(messages, found.rows[good], found.sizes[good], found.buffer_bytes)
+
+
+def _has_good_body(message: StoredMessage) -> bool:
+    try:
+        message.check_body()
+    except Corrupt:
+        return False
+    return True
 
 
 def _block(file: TieredQueue, key: QueueKey, start: int, end: int, found: list[_Found]) -> Block:

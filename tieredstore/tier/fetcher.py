@@ -19,7 +19,7 @@ from tieredstore.contracts.message_store import (
     GetMessageStatus,
     MessageFilter,
 )
-from tieredstore.errors import Invalid, TieredStoreError
+from tieredstore.errors import Busy, Invalid, TieredStoreError
 from tieredstore.metrics import LATENCY_BUCKETS_MS
 from tieredstore.tier.block_reading import read_block
 from tieredstore.tier.memory_limit import usable_memory_bytes
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 API_LATENCY = "rocketmq_tiered_store_api_latency"
 BAD_MESSAGES = "rocketmq_tiered_store_x_bad_messages_total"
 READ_ERRORS = "rocketmq_tiered_store_x_read_errors_total"
+_NO_LIMIT = 2**63 - 1
 POP_FETCH_COUNT = 32
 """Messages fetched for a reader that asks for one at a time."""
 
@@ -99,6 +100,8 @@ class MessageStoreFetcher:
         self._metrics = metrics
         self._executor = executor
         self._flights = SingleFlight()
+        # Bounds what waits in the executor's queue.
+        self._pending = threading.BoundedSemaphore(config.max_pending_limit)
         limit_bytes = config.read_ahead_cache_size_bytes or int(
             usable_memory_bytes() * config.read_ahead_cache_size_threshold_rate
         )
@@ -306,7 +309,10 @@ class MessageStoreFetcher:
 
     async def _lead_async(self, fetch: _Fetch, flight: Flight | None) -> Block | None:
         landed: Block | TieredStoreError | None = None
+        may_read = self._pending.acquire(blocking=False)
         try:
+            if not may_read:
+                raise Busy(f"{self._config.max_pending_limit} reads of the tier are under way")
             landed = self._fetched(fetch, await run_async(self._reading(fetch), self._executor))
             return landed
         except TieredStoreError as error:
@@ -314,6 +320,8 @@ class MessageStoreFetcher:
             self._failed(fetch.key, fetch.start, error)
             return None
         finally:
+            if may_read:
+                self._pending.release()
             self._land(fetch, flight, landed)
 
     def _land(
@@ -323,10 +331,14 @@ class MessageStoreFetcher:
             self._flights.land(fetch.key, flight, landed)
 
     def _reading(self, fetch: _Fetch) -> Reading[Block]:
-        limit_bytes = self._config.read_ahead_message_size_threshold_bytes
-        if not fetch.keep:
-            return read_block(fetch.file, fetch.start, fetch.count, limit_bytes)
-        return read_block(fetch.file, fetch.start, fetch.count, limit_bytes, fetch.room_bytes)
+        return read_block(
+            fetch.file,
+            fetch.start,
+            fetch.count,
+            self._config.read_ahead_message_size_threshold_bytes,
+            room_bytes=fetch.room_bytes if fetch.keep else _NO_LIMIT,
+            check_bodies=self._config.crc_check_enable,
+        )
 
     def _fetched(self, fetch: _Fetch, block: Block) -> Block:
         if fetch.keep:

@@ -263,8 +263,15 @@ class TieredMessageStore:
         )
 
     def _falls_back(self, group: str, key: QueueKey, offset: int, result: GetMessageResult) -> bool:
-        """Whether the tier failed and the next store has the message."""
-        if result.status not in _FALLBACK_STATUSES or not self._source.is_in_store(key, offset):
+        """Whether the tier has no answer and the next store has the message.
+
+        A tier that begins later (it expired, or was switched on late) must not send a reader past
+        messages that are on the disk; only FORCE, which asks for the tier alone, does.
+        """
+        fails = result.status in _FALLBACK_STATUSES or (
+            result.status is GetMessageStatus.OFFSET_TOO_SMALL and not self._is_force
+        )
+        if not fails or not self._source.is_in_store(key, offset):
             return False
         self.metrics.count(FALLBACKS, operation="get_message", topic=key.topic, group=group)
         return True

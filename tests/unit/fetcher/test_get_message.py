@@ -335,6 +335,14 @@ def test_defect_d09_a_bad_unit_costs_its_own_message_only(tier, bad, layout, pos
     assert result.next_begin_offset == 6
 
 
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_bodies_are_checked_when_the_key_says_so(tmp_path, is_checked):
+    tier = Tier(tmp_path, crc_check_enable=is_checked)
+    tier.add(6)
+    corrupt_record(tier, 2, 100, b"?")
+    assert offsets_of(tier.get(0)) == ([0, 1, 3, 4, 5] if is_checked else list(range(6)))
+
+
 def test_a_unit_that_points_at_another_message_is_not_served(tier):
     tier.add(6)
     first = run(tier.file().read_units(0, 1))[0]
@@ -534,6 +542,27 @@ def test_a_reader_that_gives_up_does_not_take_the_others_with_it(tmp_path):
     assert isinstance(leader, asyncio.CancelledError)
     assert isinstance(gone, asyncio.CancelledError)
     assert [offsets_of(result)[0] for result in others] == [32, 32]
+
+
+def test_reads_of_coroutines_are_bounded(tmp_path):
+    tier = Tier(tmp_path, max_pending_limit=4)
+    for queue_id in range(6):
+        tier.add(10, queue_id=queue_id)
+    release = threading.Event()
+    tier.provider.on_read = lambda: release.wait(10)
+
+    async def read_all():
+        get = tier.fetcher.get_message_async
+        readers = [asyncio.ensure_future(get("g", TOPIC, queue, 0, 32)) for queue in range(6)]
+        await asyncio.sleep(0.01)
+        release.set()
+        return [result.status for result in await asyncio.gather(*readers)]
+
+    statuses = asyncio.run(read_all())
+    assert statuses.count(GetMessageStatus.FOUND) == 4
+    assert statuses.count(GetMessageStatus.OFFSET_FOUND_NULL) == 2
+    assert tier.metrics.value(READ_ERRORS, topic=TOPIC, kind="Busy") == 2
+    assert offsets_of(tier.get(0, queue_id=5)) == list(range(10))
 
 
 def test_a_blocking_get_inside_the_event_loop_never_waits_for_its_own_loop(tmp_path):

@@ -308,6 +308,19 @@ def test_not_in_mem_reads_cold_messages_from_the_tier(make_world):
     assert "get" in world.next.calls
 
 
+def test_a_tier_that_begins_later_hides_nothing_that_is_on_the_disk(make_world):
+    world = make_world(storage_level=StorageLevel.NOT_IN_MEM)
+    world.put(100)
+    world.upload()
+    world.store.flat_files.get(TOPIC, 0).expire(BEGIN_MS + 995)
+    world.put(10)
+    world.upload()
+    world.next.in_memory_from[KEY] = 110
+    assert bodies(world.get(0, 1)) == ["body 0"]
+    assert bodies(world.get(99, 1)) == ["body 99"]
+    assert bodies(world.get(100, 1)) == ["body 100"]
+
+
 @pytest.mark.parametrize("topic", ["rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX", "%LMQ%a", "C"])
 def test_system_topics_are_the_next_stores_alone(make_world, topic):
     world = make_world(storage_level=StorageLevel.FORCE)
