@@ -31,6 +31,7 @@ DIRECT_COPY_BYTES = 32 * 1024
 below, one join and one copy are faster than three copies (measured)."""
 
 _TOPICS_KEPT: Final = 65_536
+_MAX_PROPERTIES: Final = props.MAX_PROPERTIES_BYTES
 _V6_FLAGS: Final = sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6
 
 
@@ -133,10 +134,10 @@ class RecordEncoder:
 
     __slots__ = (
         "_auto_version",
-        "_fixed",
         "_headers",
         "_max_body",
         "_max_properties",
+        "_max_record",
         "_prop_crc",
         "_store_host",
         "_topics",
@@ -158,9 +159,8 @@ class RecordEncoder:
         self._prop_crc = append_prop_crc
         self._auto_version = auto_message_version
         self._max_body = max_body_bytes
-        self._max_properties = props.MAX_PROPERTIES_BYTES - (
-            CRC_BLOCK_SIZE if append_prop_crc else 0
-        )
+        self._max_record = max_body_bytes + RECORD_SLACK_BYTES
+        self._max_properties = _MAX_PROPERTIES - (CRC_BLOCK_SIZE if append_prop_crc else 0)
         # By size of the born host: header, its sysFlag bits, fixed bytes of the record.
         self._headers = {
             size: (
@@ -199,8 +199,8 @@ class RecordEncoder:
         size += body_length + len(topic[1]) + properties_length
         if (
             body_length > self._max_body
-            or properties_length > props.MAX_PROPERTIES_BYTES
-            or size > self._max_body + RECORD_SLACK_BYTES
+            or properties_length > _MAX_PROPERTIES
+            or size > self._max_record
         ):
             self._refuse(body_length, properties_length, size)
         try:
@@ -247,14 +247,14 @@ class RecordEncoder:
         return entry
 
     def _refuse(self, body_length: int, properties_length: int, size: int) -> None:
-        if properties_length > props.MAX_PROPERTIES_BYTES:
+        if properties_length > _MAX_PROPERTIES:
             raise PropertiesTooLarge(
                 f"properties: expected at most {self._max_properties} bytes, found "
-                f"{properties_length - props.MAX_PROPERTIES_BYTES + self._max_properties}"
+                f"{properties_length - _MAX_PROPERTIES + self._max_properties}"
             )
         raise BodyTooLarge(
             f"message: expected a body of at most {self._max_body} bytes and a record of at most "
-            f"{self._max_body + RECORD_SLACK_BYTES}, found {body_length} and {size}"
+            f"{self._max_record}, found {body_length} and {size}"
         )
 
 
