@@ -76,3 +76,14 @@ def write_checkpoint(root: Path, checkpoint: Checkpoint) -> None:
             os.close(fd)
     except OSError as error:
         raise os_error(error, "write", path) from error
+
+
+def checkpoint_time_ns(root: Path) -> int:
+    """When the checkpoint was last written, 0 when there is none: an owner that came and went
+    between two looks has changed it, though the files of the log may be the same."""
+    try:
+        return (root / CHECKPOINT_FILE).stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise os_error(error, "read", root / CHECKPOINT_FILE) from error

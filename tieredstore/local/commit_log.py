@@ -54,6 +54,13 @@ class CommitLog:
         self._files: list[MappedFile] = []
         self._synced_offset = 0
 
+    def make_directory(self) -> None:
+        """Make the folder of a new store. Raises Invalid or Unavailable."""
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise os_error(error, "make the folder", self._directory) from error
+
     def load(self) -> None:
         """Find the files; `set_tail` says afterwards where the log ends. Raises Corrupt or Invalid
         for files that are not as the configuration says."""

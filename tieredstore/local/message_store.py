@@ -172,6 +172,7 @@ class DefaultMessageStore(StoreReads):
 
     def _load_files(self) -> None:
         log = self._commit_log
+        log.make_directory()
         log.load()
         self._queues.load()
         self._batch_topics = batch_topics(self.root)

@@ -19,7 +19,7 @@ from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import BoundaryType, PutMessageResult
 from tieredstore.errors import Invalid, Unavailable
-from tieredstore.local.checkpoint import read_checkpoint
+from tieredstore.local.checkpoint import checkpoint_time_ns, read_checkpoint
 from tieredstore.local.commit_log import COMMIT_LOG_DIRECTORY
 from tieredstore.local.consume_queue import ConsumeQueue
 from tieredstore.local.consume_queue_store import (
@@ -107,7 +107,7 @@ class ReadOnlyMessageStore(StoreReads):
         )
         self._lock = threading.RLock()
         self._queues: dict[QueueKey, ConsumeQueue | None] = {}
-        self._seen: tuple[FileRun, int] | None = None
+        self._seen: tuple[FileRun, int, int] | None = None
         self._index_paths: list[str] = []
         self._index_shape: IndexShape | None = None
         self._refreshed_ms = 0
@@ -146,8 +146,9 @@ class ReadOnlyMessageStore(StoreReads):
             limit = read_checkpoint(self.root).flushed_timestamp_ms if live else NO_TIME_LIMIT_MS
             self._log.refresh()
             self._refreshed_ms = self._clock.now_ms()
-            if (self._log.run, limit) != self._seen or live:
-                self._seen = (self._log.run, limit)
+            seen = (self._log.run, limit, checkpoint_time_ns(self.root))
+            if seen != self._seen or live:
+                self._seen = seen
                 self._time_limit_ms = limit
                 self._batch_topics = batch_topics(self.root)
                 self._index_paths = index_paths(self.root)

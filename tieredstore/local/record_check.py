@@ -24,6 +24,14 @@ def checked_record(
             f"physical offset: expected {physical_offset}, found {message.physical_offset}"
         )
     message.check_body()
+    sections = message.sections
+    for name, end, length in (
+        ("topic", sections.topic_offset + sections.topic_length, sections.topic_length),
+        ("properties", len(record), sections.properties_length),
+    ):
+        # Text does not end in NUL, a record of which the end was not written does.
+        if length and record[end - 1] == 0:
+            raise Corrupt(f"{name}: expected text, found zeros at the end")
     tail = bytes(record[-CRC_BLOCK_SIZE : -CRC_BLOCK_SIZE + len(_CRC_NAME)])
     if tail == _CRC_NAME and property_crc_matches(record, 0, len(record)) is False:
         raise Corrupt("CRC of the whole record: does not match")

@@ -8,7 +8,6 @@ from tieredstore.local.consume_queue_store import ConsumeQueueStore
 from tieredstore.local.record_check import checked_record
 from tieredstore.message.columns import walk_records
 from tieredstore.message.layout import MAGIC_BLANK
-from tieredstore.message.record import StoredMessage
 
 
 def find_tail(log: CommitLog, queues: ConsumeQueueStore) -> int:
@@ -52,43 +51,42 @@ def _last_known(log: CommitLog, queues: ConsumeQueueStore) -> int | None:
     if unit is None:
         return None
     record = log.get(unit[0], unit[1])
-    try:
-        return None if record is None else checked_record(record, unit[0]).physical_offset
-    except Corrupt:
-        return None
+    return unit[0] if record is not None and _is_valid(record, unit[0]) else None
 
 
 def _checked_end(chunk: memoryview, offset: int, positions: list[int]) -> int:
     """Behind the last of these records, or behind the last good one when the last is damaged."""
     if not positions:
         return offset
-    last = positions[-1]
-    size = int.from_bytes(chunk[last : last + 4], "big")
-    try:
-        checked_record(chunk[last : last + size], offset + last)
-    except Corrupt:
-        return _checked_end(chunk, offset, positions[:-1])
-    return offset + last + size
+    for position in reversed(positions):
+        size = int.from_bytes(chunk[position : position + 4], "big")
+        if _is_valid(chunk[position : position + size], offset + position):
+            return offset + position + size
+    return offset + positions[0]
 
 
 def _refuse_hole(log: CommitLog, queues: ConsumeQueueStore, offset: int) -> int:
-    """The offset, as the tail, unless a message that a queue knows lies behind it."""
+    """The offset, as the tail, unless a valid message that a queue knows lies behind it."""
     for queue in queues:
-        unit = queue.unit(queue.max_offset - 1)
-        if unit is None or unit[0] <= offset:
-            continue
-        record = log.get(unit[0], unit[1])
-        if record is None:
-            continue
-        try:
-            found: StoredMessage = checked_record(record, unit[0])
-        except Corrupt:
-            continue
-        raise Corrupt(
-            f"{log.path_of(offset)}: the record at {offset} is damaged, but message "
-            f"{found.queue_offset} of {queue.topic}/{queue.queue_id} at {unit[0]} is not: "
-            "nothing is cut off, open the store read-only",
-            path=str(log.path_of(offset)),
-            offset=offset,
-        )
+        for number in range(queue.max_offset - 1, queue.min_offset - 1, -1):
+            unit = queue.unit(number)
+            if unit is None or unit[0] <= offset:
+                break
+            record = log.get(unit[0], unit[1])
+            if record is not None and _is_valid(record, unit[0]):
+                raise Corrupt(
+                    f"{log.path_of(offset)}: the record at {offset} is damaged, but message "
+                    f"{number} of {queue.topic}/{queue.queue_id} at {unit[0]} is not: nothing is "
+                    "cut off, open the store read-only",
+                    path=str(log.path_of(offset)),
+                    offset=offset,
+                )
     return offset
+
+
+def _is_valid(record: memoryview, physical_offset: int) -> bool:
+    try:
+        checked_record(record, physical_offset)
+    except Corrupt:
+        return False
+    return True

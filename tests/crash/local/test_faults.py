@@ -1,0 +1,440 @@
+"""Faults of the local disk and of other processes, by their ids in the fault catalogue."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.local.stores import (
+    FOREVER,
+    copy_store,
+    plain,
+    put_all,
+    running,
+    small_config,
+)
+from tieredstore.clock import ManualClock
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.message_store import PutMessageStatus
+from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
+from tieredstore.local import open_files
+from tieredstore.local.checkpoint import read_checkpoint
+from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.local.read_only import open_read_only
+
+KEY = QueueKey("T", 0)
+
+
+def _stopped_store(root: Path, count: int = 12) -> list[Any]:
+    with running(small_config(root)) as store:
+        return put_all(store, [plain(number=i) for i in range(count)])
+
+
+def _patch(path: Path, position: int, change: Callable[[int], int]) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] = change(data[position]) & 0xFF
+    path.write_bytes(data)
+
+
+def _log_file(root: Path, physical_offset: int) -> tuple[Path, int]:
+    inside = physical_offset % 4096
+    return root / "commitlog" / f"{physical_offset - inside:020d}", inside
+
+
+def test_l02_a_torn_last_record_is_cut_off_at_every_byte(tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    last = _stopped_store(whole)[-1]
+    for kept in range(last.wrote_bytes):
+        root = copy_store(whole, tmp_path / f"torn{kept}")
+        path, inside = _log_file(root, last.physical_offset)
+        data = bytearray(path.read_bytes())
+        end = inside + last.wrote_bytes
+        if not any(data[inside + kept : end]):
+            continue  # the bytes that were lost are zeros
+        data[inside + kept : end] = bytes(last.wrote_bytes - kept)
+        path.write_bytes(data)
+        reader = open_read_only(root)
+        with pytest.raises(Corrupt):
+            reader.get_message("g", "T", 0, 11, 1)
+        with running(small_config(root)) as store:
+            assert store.commit_log.max_offset == last.physical_offset, kept
+            assert store.get_max_offset_in_queue("T", 0) == 11
+            assert store.query_message("T", "k11", 9, *FOREVER) == []
+            again = put_all(store, [plain(number=100)])[0]
+            assert (again.queue_offset, again.physical_offset) == (11, last.physical_offset)
+            found = store.get_message("g", "T", 0, 10, 9).messages
+            assert [message.keys for message in found] == [["k10"], ["k100"]]
+
+
+@pytest.mark.parametrize("lost_from", [0, 4])
+def test_l02_torn_records_without_their_units_are_cut_off_too(
+    tmp_path: Path, lost_from: int
+) -> None:
+    results = _stopped_store(tmp_path / "s")
+    last, before = results[-1], results[-2]
+    path, inside = _log_file(tmp_path / "s", last.physical_offset)
+    data = bytearray(path.read_bytes())
+    data[inside + lost_from : inside + last.wrote_bytes] = os.urandom(last.wrote_bytes - lost_from)
+    path.write_bytes(data)
+    queue = tmp_path / "s" / "consumequeue" / "T" / "0" / f"{200:020d}"
+    units = bytearray(queue.read_bytes())
+    units[20:40] = bytes(20)
+    queue.write_bytes(units)
+    with running(small_config(tmp_path / "s")) as store:
+        assert store.commit_log.max_offset == before.physical_offset + before.wrote_bytes
+        assert store.get_max_offset_in_queue("T", 0) == 11
+    # What was torn is wiped: it can never become a message again.
+    assert not any(path.read_bytes()[inside : inside + last.wrote_bytes])
+
+
+def _break(root: Path, result: Any, position: int) -> None:
+    path, inside = _log_file(root, result.physical_offset)
+    _patch(path, inside + position, lambda byte: byte ^ 1)
+
+
+def test_l02_damage_in_front_of_good_messages_is_not_cut_off(tmp_path: Path) -> None:
+    """Java ends the log at the first bad record of its last file and loses what is behind it."""
+    root = tmp_path / "s"
+    results = _stopped_store(root)
+    _break(root, results[-3], 5)
+    with running(small_config(root)) as store:
+        assert store.commit_log.max_offset == results[-1].physical_offset + results[-1].wrote_bytes
+        assert store.get_message("g", "T", 0, 10, 9).messages[0].keys == ["k10"]
+        with pytest.raises(Corrupt):
+            store.get_message("g", "T", 0, 9, 9)
+
+
+def test_l02_damage_at_the_end_and_in_front_of_it_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    results = _stopped_store(root)
+    _break(root, results[-3], 5)
+    _break(root, results[-1], 90)
+    before = {path: path.read_bytes() for path in (root / "commitlog").iterdir()}
+    with pytest.raises(Corrupt, match=r"is damaged, but message 10 of T/0 .* is not"):
+        DefaultMessageStore(small_config(root), ManualClock()).load()
+    assert {path: path.read_bytes() for path in before} == before
+
+
+RECORD_FIELDS = {
+    "size": 1,
+    "magic": 5,
+    "body CRC": 9,
+    "queue id": 15,
+    "queue offset": 27,
+    "physical offset": 35,
+    "body length": 87,
+    "body": 90,
+    "topic length": 94,
+    "topic": 95,
+    "properties length": 97,
+}
+
+
+@pytest.mark.parametrize("field", RECORD_FIELDS)
+@pytest.mark.parametrize("kind", ["owner", "reader"])
+def test_l06_a_flip_in_a_record_is_never_served(tmp_path: Path, field: str, kind: str) -> None:
+    root = tmp_path / "s"
+    results = _stopped_store(root)
+    path, inside = _log_file(root, results[4].physical_offset)
+    _patch(path, inside + RECORD_FIELDS[field], lambda byte: byte ^ 0x04)
+    if kind == "reader":
+        reader = open_read_only(root)
+        _check_damaged(reader)
+        with pytest.raises(Corrupt):
+            source = reader.dispatch_source
+            for piece in source.read_records(source.read_units(KEY, 0, 9)):
+                _check_pieces(piece)
+    else:
+        with running(small_config(root)) as store:
+            _check_damaged(store)
+
+
+def _check_damaged(store: Any) -> None:
+    # What is in front of the damage is served, then the damage is named, then one goes on.
+    result = store.get_message("g", "T", 0, 0, 9)
+    assert [message.queue_offset for message in result.messages] == [0, 1, 2, 3]
+    assert result.next_begin_offset == 4
+    with pytest.raises(Corrupt, match=r"message 4 of T/0") as caught:
+        store.get_message("g", "T", 0, 4, 9)
+    assert (caught.value.topic, caught.value.queue_id, caught.value.offset) == ("T", 0, 4)
+    assert store.get_message("g", "T", 0, 5, 1).messages[0].keys == ["k5"]
+
+
+def _check_pieces(piece: memoryview) -> None:
+    from tieredstore.message.columns import check_bodies, record_columns, record_positions
+
+    columns = record_columns(piece, record_positions(piece))
+    offsets = columns.queue_offsets.tolist()
+    ok = (
+        check_bodies(piece, columns).all()
+        and offsets == list(range(offsets[0], offsets[0] + len(offsets)))
+        and set(columns.queue_ids.tolist()) == {0}
+        and (columns.physical_offsets - columns.positions == columns.physical_offsets[0]).all()
+        and all(
+            bytes(piece[start : start + length]) == b"T"
+            for start, length in zip(
+                columns.topic_offsets.tolist(), columns.topic_lengths.tolist(), strict=True
+            )
+        )
+    )
+    if not ok:
+        raise Corrupt("a record is not what it was")
+
+
+@pytest.mark.parametrize("position", range(12))
+def test_l06_a_flip_in_a_unit_is_never_served(tmp_path: Path, position: int) -> None:
+    root = tmp_path / "s"
+    _stopped_store(root)
+    _patch(root / "consumequeue" / "T" / "0" / f"{0:020d}", 4 * 20 + position, lambda b: b ^ 0x02)
+    store = open_read_only(root)
+    result = store.get_message("g", "T", 0, 0, 9)
+    assert [message.queue_offset for message in result.messages][:4] == [0, 1, 2, 3]
+    try:
+        after = store.get_message("g", "T", 0, 4, 1)
+    except Corrupt:
+        return
+    assert after.messages == []  # it leads out of the log
+    assert after.status.name in ("MESSAGE_WAS_REMOVING", "OFFSET_OVERFLOW_ONE")
+
+
+def test_l06_a_flip_in_the_index_gives_no_wrong_message(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    _stopped_store(root, 4)
+    (path,) = (root / "index").iterdir()
+    whole = path.read_bytes()
+    for position in range(40, len(whole)):
+        _flip(path, whole, position)
+        reader = open_read_only(root, small_config(root))
+        for number in range(4):
+            try:
+                found = reader.query_message("T", f"k{number}", 9, *FOREVER)
+            except (Corrupt, Invalid):
+                continue
+            assert [message.keys for message in found] in ([], [[f"k{number}"]])
+
+
+def _flip(path: Path, whole: bytes, position: int) -> None:
+    data = bytearray(whole)
+    data[position] ^= 0x11
+    path.write_bytes(data)
+
+
+def test_l06_a_bad_checkpoint_is_named(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    _stopped_store(root)
+    (root / "checkpoint").write_bytes(b"\xff" * 4096)
+    with pytest.raises(Corrupt, match="checkpoint: expected times from 0 on"):
+        read_checkpoint(root)
+    (root / "checkpoint").write_bytes(b"\0" * 10)
+    with pytest.raises(Corrupt, match="checkpoint: expected 4096 bytes, found 10"):
+        DefaultMessageStore(small_config(root)).load()
+    # The refused load has let the store go.
+    (root / "checkpoint").unlink()
+    with running(small_config(root)) as store:
+        assert store.get_max_offset_in_queue("T", 0) == 12
+
+
+def test_l07_short_reads_and_writes_are_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pread, pwrite = os.pread, os.pwrite
+    monkeypatch.setattr(open_files.os, "pread", lambda fd, n, at: pread(fd, min(n, 7), at))
+    monkeypatch.setattr(open_files.os, "pwrite", lambda fd, data, at: pwrite(fd, data[:7], at))
+    results = _stopped_store(tmp_path / "s")
+    reader = open_read_only(tmp_path / "s")
+    found = reader.get_message("g", "T", 0, 0, 32).messages
+    assert [message.keys for message in found] == [[f"k{i}"] for i in range(10)]
+    assert len(results) == 12
+    assert len(reader.query_message("T", "k7", 9, *FOREVER)) == 1
+
+
+def test_l05_a_full_disk_refuses_puts_and_recovers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tieredstore.local import mapped_file
+
+    with running(small_config(tmp_path / "s")) as store:
+        put_all(store, [plain(number=0)])
+
+        def full(*_: Any) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(mapped_file.os, "posix_fallocate", full)
+            big = plain(number=1, body=b"x" * 3900)
+            for _ in range(2):
+                result = store.put_message(big)
+                assert result.status is PutMessageStatus.CREATE_MAPPED_FILE_FAILED
+                assert store.put_messages([big]).status is result.status
+        assert store.next_offset("T", 0) == 1
+        results = put_all(store, [big, plain(number=2)])
+        assert [result.queue_offset for result in results] == [1, 2]
+        assert len(store.get_message("g", "T", 0, 0, 9).messages) == 3
+    with running(small_config(tmp_path / "s")) as store:
+        assert len(store.get_message("g", "T", 0, 0, 9).messages) == 3
+
+
+def test_l05_a_dispatch_that_cannot_write_stops_puts_and_leaves_the_abort_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "s"
+    with running(small_config(root)) as store:
+        put_all(store, [plain(number=0)])
+
+        def full(*_: Any) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(open_files.os, "pwrite", full)
+        assert store.put_message(plain(number=1)).ok
+        with pytest.raises(Unavailable, match="cannot write"):
+            store.wait_dispatched()
+        assert store.put_message(plain()).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+        monkeypatch.undo()
+    assert (root / "abort").exists()
+
+
+def test_l09_a_file_truncated_underneath_is_an_error_for_the_reader(public_a_copy: Path) -> None:
+    reader = open_read_only(public_a_copy)
+    assert reader.get_message("g", "pub_normal", 0, 0, 1).messages
+    os.truncate(public_a_copy / "commitlog" / f"{0:020d}", 100)
+    with pytest.raises(Corrupt, match="expected 644 bytes at 0, found 100"):
+        reader.get_message("g", "pub_normal", 0, 0, 1)
+    os.truncate(public_a_copy / "consumequeue" / "pub_multi" / "0" / f"{0:020d}", 30)
+    with pytest.raises(Corrupt, match="pub_multi"):
+        reader.get_message("g", "pub_multi", 0, 0, 4)
+    newest = max((public_a_copy / "index").iterdir())
+    os.truncate(newest, 60)
+    with pytest.raises((Corrupt, Invalid), match=newest.name):
+        reader.query_message("pub_normal", "pubn-K0", 9, *FOREVER)
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from tieredstore.local.store_lock import StoreLock
+lock = StoreLock(Path(sys.argv[1]))
+lock.acquire()
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_l10_a_store_that_another_process_holds_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    _stopped_store(root)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(root)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    before = sorted(path.name for path in root.iterdir())
+    with pytest.raises(Fenced, match=f"in use by process {holder.pid}"):
+        DefaultMessageStore(small_config(root)).load()
+    assert sorted(path.name for path in root.iterdir()) == before
+    reader = open_read_only(root)
+    assert reader.is_live
+    holder.communicate("\n", timeout=30)
+    reader.refresh()
+    assert not reader.is_live
+    with running(small_config(root)) as store:
+        assert store.get_max_offset_in_queue("T", 0) == 12
+
+
+def test_l10_a_store_is_opened_once_in_a_process(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    with running(small_config(root)) as store:
+        with pytest.raises(Fenced, match="this process"):
+            DefaultMessageStore(small_config(root)).load()
+        # A reader in the same process must not loosen the owner's lock.
+        open_read_only(root).shutdown()
+        holder = subprocess.run(
+            [sys.executable, "-c", HOLD, str(root)],
+            input="\n",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "Fenced" in holder.stderr
+        assert store.put_message(plain()).ok
+
+
+def test_l10_an_unclean_store_is_refused_and_left_alone(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    _stopped_store(root)
+    (root / "abort").write_text("4711")
+    before = {p: p.read_bytes() for p in root.rglob("*") if p.is_file() and p.name != "lock"}
+    with pytest.raises(Invalid, match="abort: the store was not stopped cleanly"):
+        DefaultMessageStore(small_config(root)).load()
+    assert {p: p.read_bytes() for p in before} == before
+
+
+CRASH = """
+import os, sys
+from tests.unit.local.stores import plain, put_all, running, small_config
+from pathlib import Path
+with running(small_config(Path(sys.argv[1]))) as store:
+    put_all(store, [plain(number=i) for i in range(40)])
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_l10_a_killed_owner_leaves_abort_and_no_lock(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    killed = subprocess.run([sys.executable, "-c", CRASH, str(root)], check=False)
+    assert killed.returncode == -9
+    assert (root / "abort").read_text().isdigit()
+    with pytest.raises(Invalid, match="not stopped cleanly"):
+        DefaultMessageStore(small_config(root)).load()
+    assert open_read_only(root).is_live
+
+
+def test_l10_a_read_only_file_system_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tieredstore.local import store_lock
+
+    root = tmp_path / "s"
+    _stopped_store(root)
+    open_file = os.open
+
+    def read_only(path: Any, flags: int, *more: Any) -> int:
+        if flags & (os.O_RDWR | os.O_CREAT):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return open_file(path, flags, *more)
+
+    monkeypatch.setattr(store_lock.os, "open", read_only)
+    with pytest.raises(Invalid, match=r"lock: cannot open .*Read-only file system"):
+        DefaultMessageStore(small_config(root)).load()
+    assert not (root / "abort").exists()
+    assert open_read_only(root).get_max_offset_in_queue("T", 0) == 12
+
+
+def test_p01_an_error_in_the_middle_of_a_put_keeps_no_lock_and_stores_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tieredstore.local import put
+
+    with running(small_config(tmp_path / "s")) as store:
+        put_all(store, [plain(number=0)])
+
+        def no_memory(*_: Any) -> None:
+            raise MemoryError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(put, "copy_parts", no_memory)
+            with pytest.raises(MemoryError):
+                store.put_messages([plain(number=1), plain(number=2)])
+        assert put_all(store, [plain(number=3)])[0].queue_offset == 1
+        found = store.get_message("g", "T", 0, 0, 9).messages
+        assert [message.keys for message in found] == [["k0"], ["k3"]]
