@@ -1,0 +1,338 @@
+"""offload: the store of a real broker into a new tier, and everything it must refuse."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.cli.command_line import files_of, one_line, tieredstore
+from tieredstore.cli.offload_job import (
+    OffloadOptions,
+    OffloadProgress,
+    StopSignal,
+    follow_offload,
+    run_offload,
+)
+from tieredstore.clock import ManualClock
+from tieredstore.config import load_broker_conf
+from tieredstore.errors import Corrupt
+from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.message.record import Message
+from tieredstore.providers.posix import PosixProvider
+
+NAMES = ["--broker", "labBroker", "--cluster", "LabCluster"]
+
+
+@pytest.fixture(scope="module")
+def offloaded(public_a: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """public-a in a tier of ours."""
+    root = tmp_path_factory.mktemp("offloaded")
+    ran = tieredstore(
+        *("offload", public_a / "store", "--tier", f"file://{root / 'tier'}"),
+        *("--state", root / "state", "--config", public_a / "broker.conf", "--output", "json"),
+    )
+    assert ran.code == 0, ran.err
+    (root / "report.json").write_text(ran.out)
+    return root
+
+
+@pytest.fixture
+def small(golden: Path, tmp_path: Path) -> Path:
+    """A store of 19 messages that go to a tier."""
+    shutil.copytree(golden / "local-plain", tmp_path / "store")
+    return tmp_path / "store"
+
+
+def options(store: Path, **more: Any) -> OffloadOptions:
+    root = store.parent
+    return OffloadOptions(
+        store, f"file://{root / 'tier'}", root / "state", broker="b", cluster="c", **more
+    )
+
+
+def test_all_messages_of_the_store_are_in_the_tier(
+    offloaded: Path, public_a_manifest: dict[str, Any]
+) -> None:
+    report = json.loads((offloaded / "report.json").read_bytes())
+    assert (report["queues"], report["messages"]) == (15, 2103)
+    assert report["failed"] == report["holes"] == []
+    assert "SCHEDULE_TOPIC_XXXX" in report["skipped_topics"]
+    right = {
+        (row["topic"], row["queueId"], row["queueOffset"]): row["bodySHA256"]
+        for row in public_a_manifest["messages"]
+        if row["topic"].startswith("pub_")
+    }
+    where = ["--tier", f"file://{offloaded / 'tier'}"]
+    found: dict[tuple[str, int, int], str] = {}
+    for topic in sorted({topic for topic, _, _ in right}):
+        ran = tieredstore("cat", *where, "--topic", topic, "--body", "sha256", "--output", "ndjson")
+        for row in ran.rows:
+            found[topic, row["queue_id"], row["queue_offset"]] = row["body"]
+    assert found == right
+
+
+@pytest.mark.parametrize("with_state", [False, True])
+def test_our_tier_verifies_without_a_note(offloaded: Path, with_state: bool) -> None:
+    state = ["--state", str(offloaded / "state")] if with_state else []
+    ran = tieredstore(
+        "verify", "--tier", f"file://{offloaded / 'tier'}", *state, "--output", "json"
+    )
+    assert (ran.code, ran.record["findings"]) == (0, [])
+    assert ran.record["messages"] == 2103
+    assert ran.record["index_items"] > 6000
+
+
+def segments_of(root: Path) -> dict[str, tuple[int, int, bytes]]:
+    """All files of a tier but the note of who writes it."""
+    return {name: file for name, file in files_of(root / "tier").items() if ".writer" not in name}
+
+
+def test_a_second_run_copies_nothing_and_changes_no_segment(
+    offloaded: Path, public_a: Path
+) -> None:
+    before = segments_of(offloaded)
+    ran = tieredstore(
+        *("offload", public_a / "store", "--tier", f"file://{offloaded / 'tier'}"),
+        *("--state", offloaded / "state", "--config", public_a / "broker.conf"),
+        *("--output", "json"),
+    )
+    assert ran.code == 0
+    assert (ran.record["messages"], ran.record["segments"]) == (0, 0)
+    assert segments_of(offloaded) == before
+
+
+def test_dry_run_foretells_the_run_and_writes_nothing(
+    public_a: Path, offloaded: Path, tmp_path: Path
+) -> None:
+    ran = tieredstore(
+        *("offload", public_a / "store", "--tier", f"file://{tmp_path / 'tier'}"),
+        *("--state", tmp_path / "state", "--config", public_a / "broker.conf"),
+        *("--dry-run", "--output", "json"),
+    )
+    assert ran.code == 0, ran.err
+    report = json.loads((offloaded / "report.json").read_bytes())
+    assert ran.record["messages"] == report["messages"]
+    assert ran.record["message_bytes"] == report["message_bytes"]
+    index = len(list((offloaded / "tier").rglob("INDEX/*")))
+    assert ran.record["segments"] == report["segments"] - index
+    assert list(tmp_path.iterdir()) == []
+    left = tieredstore(
+        *("offload", public_a / "store", "--tier", f"file://{offloaded / 'tier'}"),
+        *("--state", offloaded / "state", "--config", public_a / "broker.conf"),
+        *("--dry-run", "--output", "json"),
+    )
+    assert (left.record["messages"], left.record["segments"]) == (0, 0)
+
+
+def test_the_store_is_never_written(small: Path) -> None:
+    before = files_of(small)
+    for path in small.rglob("*"):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    report = run_offload(options(small))
+    assert (report.messages, report.failed) == (19, [])
+    assert files_of(small) == before
+    for path in small.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+def test_topics_are_chosen_by_patterns(small: Path) -> None:
+    report = run_offload(options(small, topics=["Topic*", "BatchT"]))
+    assert report.queues == 2
+    rest = run_offload(options(small))
+    assert report.messages + rest.messages == 19
+    with pytest.raises(Exception, match="did you mean TopicTest"):
+        run_offload(options(small, topics=["TopicTast"]))
+
+
+def test_progress_ends_at_its_total(small: Path) -> None:
+    seen: list[OffloadProgress] = []
+    run_offload(options(small, workers=2), seen.append)
+    assert seen[0].messages == 0
+    assert (seen[-1].messages, seen[-1].messages_total) == (19, 19)
+    assert [step.messages for step in seen] == sorted(step.messages for step in seen)
+
+
+def test_nothing_ever_expires(small: Path) -> None:
+    run_offload(options(small))
+    clock = ManualClock(4_000_000_000_000)  # a century later
+    report = run_offload(options(small), clock=clock)
+    assert report.segments == 0
+    assert tieredstore("verify", "--tier", f"file://{small.parent / 'tier'}").code == 0
+
+
+def refused(store: Path, *arguments: object, names: list[str] = NAMES) -> str:
+    return one_line(tieredstore("offload", store, *arguments, *names))
+
+
+def test_h01_what_does_not_fit_together_is_refused_with_one_line(
+    public_a: Path, offloaded: Path, small: Path, tmp_path: Path
+) -> None:
+    store = public_a / "store"
+    tier = ["--tier", f"file://{tmp_path / 'tier'}"]
+    state = ["--state", tmp_path / "new-state"]
+    assert "--broker" in refused(store, *tier, *state, names=[])
+    assert "--cluster" in refused(store, *tier, *state, names=["--broker", "labBroker"])
+    assert "is in the store" in refused(store, *tier, "--state", store)
+    assert "is in the store" in refused(store, *tier, "--state", store / "deep" / "inside")
+    assert "is in the store" in refused(store, "--tier", f"file://{store}/tier", *state)
+    assert "no such directory" in refused(tmp_path / "nowhere", *tier, *state)
+    assert "no commitlog" in refused(tmp_path, *tier, *state)
+    assert "memory" in refused(store, "--tier", "memory:", *state)
+    assert "s3" in refused(store, "--tier", "s3://bucket/x", *state)
+    assert "no such configuration" in refused(store, *tier, *state, "--config", tmp_path / "x")
+    # A tier that holds what the state does not know, and a state that knows what the tier lacks.
+    known = f"file://{offloaded / 'tier'}"
+    assert "does not know" in refused(store, "--tier", known, *state)
+    assert "lacks" in refused(store, *tier, "--state", offloaded / "state")
+    assert not (tmp_path / "new-state").exists()
+    rocksdb = tmp_path / "rocksdb"
+    shutil.copytree(small, rocksdb)
+    (rocksdb / "consumequeue" / "CURRENT").write_text("MANIFEST-000005\n")
+    assert "RocksDB" in refused(rocksdb, *tier, *state)
+
+
+def test_a_symbolic_link_into_the_store_is_found(small: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(small)
+    tier = ["--tier", f"file://{tmp_path / 'tier'}"]
+    assert "is in the store" in refused(small, *tier, "--state", link / "state")
+
+
+def test_w01_a_tier_with_a_living_writer_is_left_alone(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "tier").mkdir()
+    provider = PosixProvider(tmp_path / "tier", "c")
+    epoch = provider.acquire_writer("b")
+    ran = tieredstore(
+        *("offload", small, "--tier", f"file://{tmp_path / 'tier'}", "--state", tmp_path / "state"),
+        *("--broker", "b", "--cluster", "c"),
+    )
+    assert ran.code == 5
+    one_line(ran)
+    epoch.release()
+    assert run_offload(options(small)).messages == 19
+
+
+def test_a_store_that_is_not_the_one_in_the_tier_stops_with_the_offset(
+    small: Path, golden: Path
+) -> None:
+    run_offload(options(small, topics=["TopicTest"]))
+    log = small / "commitlog" / "00000000000000004096"
+    data = bytearray(log.read_bytes())
+    at = data.rindex(b"TopicTest")
+    data[at - 3] ^= 1  # in the body of the last message
+    log.write_bytes(data)
+    report = run_offload(options(small))
+    assert [key.topic for key, _ in report.failed] == ["TopicTest"]
+    error = report.failed[0][1]
+    assert isinstance(error, Corrupt)
+    assert error.offset is not None
+    assert str(error.offset) in str(error)
+    assert report.messages > 0  # the other queues
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> DefaultMessageStore:
+    """A store that a broker of ours runs on."""
+    conf = tmp_path / "broker.conf"
+    conf.write_text(
+        f"brokerName=b\nbrokerClusterName=c\nstorePathRootDir={tmp_path / 'store'}\n"
+        "mappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=2000\n"
+        "maxHashSlotNum=100\nmaxIndexNum=400\n"
+    )
+    store = DefaultMessageStore(load_broker_conf(conf).config)
+    store.load()
+    store.start()
+    return store
+
+
+def put(store: DefaultMessageStore, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        result = store.put_message(
+            Message.create("T", f"body {number}".encode(), keys=[f"k{number}"])
+        )
+        assert result.ok
+
+
+class _Steps(ManualClock):
+    """A clock whose waits run the next step of a story."""
+
+    def __init__(self, steps: list[Any]) -> None:
+        super().__init__(4_000_000_000_000)
+        self._steps = steps
+
+    def wait(self, event: threading.Event, timeout_ms: int) -> bool:
+        super().wait(event, timeout_ms)
+        if self._steps:
+            self._steps.pop(0)()
+        return event.is_set()
+
+
+def test_follow_takes_what_is_added_until_it_is_stopped(
+    growing: DefaultMessageStore, tmp_path: Path
+) -> None:
+    stop = StopSignal()
+    put(growing, 0, 10)
+    growing.shutdown()
+    totals: list[int] = []
+
+    def add() -> None:
+        again = DefaultMessageStore(load_broker_conf(tmp_path / "broker.conf").config)
+        again.load()
+        again.start()
+        put(again, 10, 5)
+        again.shutdown()
+
+    clock = _Steps([add, lambda: None, stop.set])
+    report = follow_offload(
+        options(tmp_path / "store"),
+        lambda so_far: totals.append(so_far.messages),
+        stop=stop,
+        clock=clock,
+    )
+    assert (report.messages, report.stopped) == (15, True)
+    assert totals[:2] == [10, 15]
+    where = ["--tier", f"file://{tmp_path / 'tier'}"]
+    bodies = [
+        row["body"] for row in tieredstore("cat", *where, "--topic", "T", "--output", "ndjson").rows
+    ]
+    assert bodies == [f"body {number}" for number in range(15)]
+    assert tieredstore("query", *where, "--topic", "T", "--key", "k14").code == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_follow_ends_cleanly_on_a_signal(small: Path, number: signal.Signals) -> None:
+    root = small.parent
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "tieredstore.cli.main", "offload", str(small)),
+            *("--tier", f"file://{root / 'tier'}", "--state", str(root / "state")),
+            *("--broker", "b", "--cluster", "c", "--follow", "--output", "json"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert "19 messages" in process.stderr.readline()
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert json.loads(out)["stopped"] is True
+    assert json.loads(out)["messages"] == 19
+    assert tieredstore("verify", "--tier", f"file://{root / 'tier'}").code == 0
+
+
+def test_a_run_that_is_stopped_says_so_and_goes_on_later(small: Path) -> None:
+    stop = StopSignal()
+    stop.set()
+    report = run_offload(options(small), stop=stop)
+    assert (report.stopped, report.messages) == (True, 0)
+    assert run_offload(options(small)).messages == 19
