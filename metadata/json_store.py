@@ -144,9 +144,9 @@ class JsonMetadataStore:
                     )
                 )
                 self._tables.topics[topic] = row
-                self._changed()
-            result = replace(row.value)
-        self._settle()
+                row.version = self._changed()
+            result, version = replace(row.value), row.version
+        self._settle(version)
         return result
 
     def update_topic(self, topic: TopicMetadata) -> None:
@@ -156,8 +156,8 @@ class JsonMetadataStore:
             if row is None:
                 return
             row.value = replace(topic, update_timestamp_ms=self._clock.now_ms())
-            self._changed()
-        self._settle()
+            version = row.version = self._changed()
+        self._settle(version)
 
     def delete_topic(self, topic: str) -> None:
         with self._changing():
@@ -192,9 +192,9 @@ class JsonMetadataStore:
                     )
                 )
                 self._tables.queues.setdefault(topic, {})[queue_id] = row
-                self._changed()
-            result = replace(row.value)
-        self._settle()
+                row.version = self._changed()
+            result, version = replace(row.value), row.version
+        self._settle(version)
         return result
 
     def update_queue(self, queue: QueueMetadata) -> None:
@@ -205,7 +205,8 @@ class JsonMetadataStore:
                 return
             row.value = replace(queue, update_timestamp_ms=self._clock.now_ms())
             self._changed_values(queue_line(row.value))
-        self._settle()
+            version = row.version
+        self._settle(version)
 
     def delete_queue(self, topic: str, queue_id: int) -> None:
         with self._changing():
@@ -238,10 +239,11 @@ class JsonMetadataStore:
         with self._changing():
             row = self._tables.segment(segment.id)
             if row is None:
-                self._add_segment(segment)
+                row = self._add_segment(segment)
             else:
                 self._refresh_segment(row, segment)
-        self._settle()
+            version = row.version
+        self._settle(version)
 
     def delete_segment(self, id: SegmentId) -> None:
         with self._changing():
@@ -269,7 +271,7 @@ class JsonMetadataStore:
             self._changed()
         self._settle()
 
-    def _add_segment(self, segment: FileSegmentMetadata) -> None:
+    def _add_segment(self, segment: FileSegmentMetadata) -> Row[FileSegmentMetadata]:
         self._check_text(segment.path, "segment path")
         if self._tables.segment_count >= self._limits.max_segments:
             raise Busy(
@@ -278,8 +280,9 @@ class JsonMetadataStore:
             )
         stored = segment.copy()
         stored.create_timestamp_ms = stored.create_timestamp_ms or self._clock.now_ms()
-        self._tables.add_segment(stored)
-        self._changed()
+        row = self._tables.add_segment(stored)
+        row.version = self._changed()
+        return row
 
     def _refresh_segment(self, row: Row[FileSegmentMetadata], segment: FileSegmentMetadata) -> None:
         stored = replace(segment, create_timestamp_ms=row.value.create_timestamp_ms)
@@ -288,7 +291,7 @@ class JsonMetadataStore:
         status_changed = stored.status != row.value.status
         row.value = stored
         if status_changed:
-            self._changed()
+            row.version = self._changed()
         else:
             self._changed_values(segment_line(stored))
 
@@ -302,10 +305,11 @@ class JsonMetadataStore:
         with self._lock:
             yield
 
-    def _changed(self) -> None:
-        """A change that must be in the main file before its call returns."""
+    def _changed(self) -> int:
+        """A change that must be in the main file before its call returns: its version."""
         self._version += 1
         self._structure_version = self._version
+        return self._version
 
     def _changed_values(self, line: bytes) -> None:
         """A change that may follow later: it goes to the journal."""
@@ -325,13 +329,17 @@ class JsonMetadataStore:
     def _depth(self) -> int:
         return getattr(self._batch, "depth", 0)
 
-    def _settle(self) -> None:
-        """Outside a batch: write what must be on disk before the call returns."""
+    def _settle(self, version: int | None = None) -> None:
+        """Outside a batch: have that version (by default the last change of structure) on disk.
+
+        Also when the call changed nothing: an earlier one may have failed to write its change, or
+        may be about to.
+        """
         if self._depth():
             return
         with self._lock:
-            wanted, due = self._structure_version, self._compaction_due
-            latest = self._version
+            wanted = self._structure_version if version is None else version
+            due, latest = self._compaction_due, self._version
         if wanted > self._stored_version:
             self._store(wanted)
         elif due:

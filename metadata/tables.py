@@ -36,14 +36,16 @@ T = TypeVar("T", TopicMetadata, QueueMetadata, FileSegmentMetadata)
 
 
 class Row(Generic[T]):
-    """One entry. Assign `value` anew after changing it."""
+    """One entry. Assign `value` anew after changing it. version: the store's, of the last change
+    that must be on disk before its call returns."""
 
-    __slots__ = ("_encoded", "_extra", "_value")
+    __slots__ = ("_encoded", "_extra", "_value", "version")
 
     def __init__(self, value: T, extra: Extra | None = None) -> None:
         self._value: T = value
         self._extra = extra
         self._encoded: orjson.Fragment | None = None
+        self.version = 0
 
     @property
     def value(self) -> T:
@@ -118,10 +120,13 @@ class Tables:
     def segment(self, id: SegmentId) -> Row[FileSegmentMetadata] | None:
         return self.segments[id.type].get(id.path, {}).get(id.base_offset)
 
-    def add_segment(self, segment: FileSegmentMetadata, extra: Extra | None = None) -> None:
+    def add_segment(
+        self, segment: FileSegmentMetadata, extra: Extra | None = None
+    ) -> Row[FileSegmentMetadata]:
         rows = self.segments[segment.type].setdefault(segment.path, {})
         self.segment_count += segment.base_offset not in rows
-        rows[segment.base_offset] = Row(segment, extra)
+        row = rows[segment.base_offset] = Row(segment, extra)
+        return row
 
     def remove_segment(self, id: SegmentId) -> bool:
         """Whether it was there. A path without segments is dropped."""

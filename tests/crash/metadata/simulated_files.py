@@ -1,0 +1,149 @@
+"""A disk that forgets: what was not synced may be there, be missing, or be torn after a crash."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+from tieredstore.metadata.file_operations import FileOperations
+from tieredstore.testing.faults import SimulatedCrash
+
+MOST_PENDING = 7
+
+
+class File:
+    def __init__(self, content: bytes = b"", synced: bytes = b"") -> None:
+        self.content = content
+        self.synced = synced
+
+
+class SimulatedFiles(FileOperations):
+    """`crash_at` stops before that step (from 1); each call is one step or, with bytes, three."""
+
+    def __init__(self, names: dict[Path, File] | None = None, crash_at: int = 0) -> None:
+        self.names = dict(names or {})
+        self.synced_names = dict(self.names)
+        # changes of names since the directory was synced: each sets or drops some at once
+        self.pending: list[dict[Path, File | None]] = []
+        self.crash_at = crash_at
+        self.steps = 0
+
+    def step(self) -> None:
+        self.steps += 1
+        if self.steps == self.crash_at:
+            raise SimulatedCrash
+
+    def change(self, changes: dict[Path, File | None]) -> None:
+        for name, file in changes.items():
+            if file is None:
+                self.names.pop(name, None)
+            else:
+                self.names[name] = file
+        self.pending.append(changes)
+
+    def fill(self, file: File, data: bytes) -> None:
+        self.step()
+        file.content += data[: len(data) // 2]
+        self.step()
+        file.content += data[len(data) // 2 :]
+
+    def make_or_empty(self, path: Path) -> File:
+        file = self.names.get(path)
+        if file is None:
+            file = File()
+            self.change({path: file})
+        file.content = b""
+        return file
+
+    # The operations
+
+    def size(self, path: Path) -> int | None:
+        return len(self.names[path].content) if path in self.names else None
+
+    def read(self, path: Path) -> bytes:
+        return self.names[path].content
+
+    def write_synced(self, path: Path, data: bytes) -> None:
+        self.step()
+        file = self.make_or_empty(path)
+        self.fill(file, data)
+        self.step()
+        file.synced = file.content
+
+    def open_append(self, path: Path, *, empty: bool) -> SimulatedAppender:
+        self.step()
+        if empty or path not in self.names:
+            self.make_or_empty(path)
+        return SimulatedAppender(self, self.names[path])
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.step()
+        self.change({target: self.names[source], source: None})
+
+    def link(self, source: Path, target: Path) -> bool:
+        self.step()
+        assert target not in self.names
+        self.change({target: self.names[source]})
+        return True
+
+    def unlink(self, path: Path) -> None:
+        self.step()
+        if path in self.names:
+            self.change({path: None})
+
+    def make_directory(self, path: Path) -> None:
+        pass
+
+    def sync_directory(self, path: Path) -> None:
+        self.step()
+        self.synced_names = dict(self.names)
+        self.pending.clear()
+
+    # After a crash
+
+    def after_kill(self) -> SimulatedFiles:
+        """The process ended, the system did not: everything written is there."""
+        return SimulatedFiles(
+            {name: File(file.content, file.content) for name, file in self.names.items()}
+        )
+
+    def after_power_loss(self) -> Iterator[SimulatedFiles]:
+        """All states the disk may be in: any of the pending names, and of unsynced bytes none,
+        half, all, or zeros of the right length."""
+        assert len(self.pending) <= MOST_PENDING
+        for chosen in itertools.product((False, True), repeat=len(self.pending)):
+            names = dict(self.synced_names)
+            for changes in itertools.compress(self.pending, chosen):
+                for name, file in changes.items():
+                    if file is None:
+                        names.pop(name, None)
+                    else:
+                        names[name] = file
+            if all(file.content == file.synced for file in names.values()):
+                yield SimulatedFiles(names)
+                continue
+            for variant in ("none", "half", "all", "zeros"):
+                yield SimulatedFiles(
+                    {name: File(content(file, variant)) for name, file in names.items()}
+                )
+
+
+def content(file: File, variant: str) -> bytes:
+    if variant == "none" or file.content == file.synced:
+        return file.synced
+    if variant == "half":
+        return file.content[: len(file.content) // 2]
+    return file.content if variant == "all" else bytes(len(file.content))
+
+
+class SimulatedAppender:
+    def __init__(self, files: SimulatedFiles, file: File) -> None:
+        self.files = files
+        self.file = file
+
+    def write(self, data: bytes) -> None:
+        self.files.fill(self.file, data)
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,187 @@
+"""Crashes of the JSON metadata store at every step of every file operation."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.crash.metadata.simulated_files import SimulatedFiles
+from tieredstore.clock import ManualClock
+from tieredstore.contracts.metadata_store import FileSegmentMetadata
+from tieredstore.contracts.segment import FileSegmentType
+from tieredstore.metadata.json_format import Limits
+from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.testing.faults import SimulatedCrash
+
+PATH = Path("/store/config/tieredStoreMetadata.json")
+LIMITS = Limits(max_journal_bytes=500)
+
+
+def open_store(files) -> JsonMetadataStore:
+    store = JsonMetadataStore(PATH, "broker-a", ManualClock(), operations=files, limits=LIMITS)
+    store.load()
+    return store
+
+
+class Promises:
+    """What calls that returned have promised, and what the one under way may have done."""
+
+    def __init__(self) -> None:
+        self.structure: list[frozenset] = [frozenset()]  # the last one is acknowledged
+        self.next: frozenset | None = None
+        self.sizes: dict[int, set[int]] = {}
+        self.last_size: dict[int, int] = {}
+        self.next_size: tuple[int, int] | None = None
+
+    def possible(self) -> list[frozenset]:
+        return [self.structure[-1], *([self.next] if self.next is not None else [])]
+
+
+def structure(store) -> frozenset:
+    return frozenset(
+        [("topic", topic.topic, topic.topic_id) for topic in store.topics()]
+        + [("segment", s.base_offset, s.status) for s in store.segments()]
+        + [("queue", q.topic, q.queue_id) for t in "TU" for q in store.queues(t)]
+    )
+
+
+def segment(base: int, size: int = 0, status: int = 0) -> FileSegmentMetadata:
+    return FileSegmentMetadata(
+        "broker-a/T/0",
+        FileSegmentType.COMMIT_LOG,
+        base,
+        status=status,
+        size=size,
+        create_timestamp_ms=1,
+    )
+
+
+def scenario(files, promises: Promises) -> None:
+    store = open_store(files)
+    has: set = set()
+
+    def change(adds, drops, call) -> None:
+        nonlocal has
+        promises.next = frozenset((has - set(drops)) | set(adds))
+        call()
+        has = set(promises.next)
+        promises.structure.append(promises.next)
+        promises.next = None
+
+    def grow(base: int, size: int) -> None:
+        promises.sizes.setdefault(base, {0}).add(size)
+        promises.next_size = (base, size)
+        store.put_segment(segment(base, size))
+        promises.last_size[base] = size
+        promises.next_size = None
+
+    change([("topic", "T", 0)], [], lambda: store.add_topic("T"))
+
+    def batch() -> None:
+        with store.batch():
+            store.add_queue("T", 0)
+            store.put_segment(segment(0))
+
+    change([("queue", "T", 0), ("segment", 0, 0)], [], batch)
+    for size in (10, 20, 30):
+        grow(0, size)
+    change(
+        [("segment", 0, 1)],
+        [("segment", 0, 0)],
+        lambda: store.put_segment(segment(0, 30, status=1)),
+    )
+    change([("segment", 30, 0)], [], lambda: store.put_segment(segment(30)))
+    grow(30, 5)
+    change([("topic", "U", 1)], [], lambda: store.add_topic("U"))
+    for size in range(6, 12):  # past the journal's limit
+        grow(30, size)
+    change([], [("segment", 0, 1)], lambda: store.delete_segment(segment(0).id))
+    store.flush()
+    grow(30, 12)
+    change([], [("topic", "U", 1)], lambda: store.delete_topic("U"))
+    store.close()
+
+
+def number_of_steps() -> int:
+    files = SimulatedFiles()
+    scenario(files, Promises())
+    return files.steps
+
+
+STEPS = number_of_steps()
+
+
+def crash_at(step: int):
+    files, promises = SimulatedFiles(crash_at=step), Promises()
+    with pytest.raises(SimulatedCrash):
+        scenario(files, promises)
+    return files, promises
+
+
+def check_structure(store, promises: Promises, *, in_batch: bool = True) -> None:
+    found = structure(store)
+    possible = promises.possible()
+    if in_batch and promises.next is not None:
+        # a batch groups writes, it is no transaction: it may be there in part
+        assert possible[0] & possible[1] <= found <= possible[0] | possible[1]
+    else:
+        assert found in possible
+
+
+@pytest.mark.parametrize("step", range(1, STEPS + 1))
+def test_l01_after_a_kill_everything_acknowledged_is_there(step):
+    files, promises = crash_at(step)
+    store = open_store(files.after_kill())
+    check_structure(store, promises)
+    for found in store.segments():
+        size = promises.last_size.get(found.base_offset, 0)
+        assert found.size == size or (found.base_offset, found.size) == promises.next_size
+    again = open_store(files.after_kill())
+    assert structure(again) == structure(store)
+
+
+@pytest.mark.parametrize("step", range(1, STEPS + 1))
+def test_l03_after_power_loss_what_was_created_is_there_and_nothing_is_invented(step):
+    files, promises = crash_at(step)
+    states = list(files.after_power_loss())
+    assert states
+    for state in states:
+        # Java deletes a main file that it cannot read, so there must always be a good one
+        assert PATH in state.names or len(promises.structure) == 1
+        for name in (PATH, PATH.with_name(f"{PATH.name}.bak")):
+            if state.size(name):
+                orjson.loads(state.read(name))  # the former or the new one, never mixed
+        store = open_store(state)
+        check_structure(store, promises)
+        for found in store.segments():
+            assert found.size in promises.sizes.get(found.base_offset, {0})
+
+
+@pytest.mark.parametrize("step", range(1, STEPS + 1, 3))
+def test_l01_recovery_goes_on_after_a_crash(step):
+    files, _ = crash_at(step)
+    after = files.after_kill()
+    store = open_store(after)
+    store.add_topic("V")
+    store.put_segment(segment(90))
+    store.put_segment(segment(90, 7))
+    again = open_store(after.after_kill())
+    assert structure(again) == structure(store)
+    found = again.segment(segment(90).id)
+    assert found is not None
+    assert found == replace(segment(90, 7), create_timestamp_ms=1)
+
+
+@pytest.mark.parametrize("step", range(1, STEPS + 1, 5))
+def test_l01_a_crash_of_the_recovery_is_survived_too(step):
+    files, promises = crash_at(step)
+    for second in range(1, 12):
+        after = files.after_kill()
+        after.crash_at = second
+        with contextlib.suppress(SimulatedCrash):
+            open_store(after).flush()
+        check_structure(open_store(after.after_kill()), promises)
