@@ -148,9 +148,7 @@ def test_l06_a_flip_in_a_record_is_never_served(tmp_path: Path, field: str, kind
         reader = open_read_only(root)
         _check_damaged(reader)
         with pytest.raises(Corrupt):
-            source = reader.dispatch_source
-            for piece in source.read_records(source.read_units(KEY, 0, 9)):
-                _check_pieces(piece)
+            _check_pieces(reader)
     else:
         with running(small_config(root)) as store:
             _check_damaged(store)
@@ -167,7 +165,14 @@ def _check_damaged(store: Any) -> None:
     assert store.get_message("g", "T", 0, 5, 1).messages[0].keys == ["k5"]
 
 
-def _check_pieces(piece: memoryview) -> None:
+def _check_pieces(reader: Any) -> None:
+    """What an upload can see of the damage, in the records that it is given."""
+    source = reader.dispatch_source
+    for piece in source.read_records(source.read_units(KEY, 0, 9)):
+        _check_piece(piece)
+
+
+def _check_piece(piece: memoryview) -> None:
     from tieredstore.message.columns import check_bodies, record_columns, record_positions
 
     columns = record_columns(piece, record_positions(piece))

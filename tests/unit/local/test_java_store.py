@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,9 +90,7 @@ def test_key_windows_are_exact(store: StoreReads, public_a_manifest: dict[str, A
             and begin <= row["storeTimestamp"] <= end
         ][-min(query["maxNum"], 64) :]
         found = store.query_message(query["topic"], query["key"], query["maxNum"], begin, end)
-        assert [
-            [m.queue_id, m.queue_offset, m.store_timestamp_ms, m.topic] for m in found
-        ] == truth
+        assert [[m.queue_id, m.queue_offset, m.store_timestamp_ms, m.topic] for m in found] == truth
         differences += sorted(query["local"]) != sorted(truth)
     # Java's windows are whole seconds: it answers some of these queries wrongly.
     assert differences > 0
@@ -196,7 +195,7 @@ def test_dispatch_source_gives_every_record_in_few_pieces(
         assert hashes == [row["rawSHA256"] for row in rows]
         breaks = sum(
             before["physicalOffset"] + before["storeSize"] != after["physicalOffset"]
-            for before, after in zip(rows, rows[1:], strict=False)
+            for before, after in itertools.pairwise(rows)
         )
         assert pieces <= breaks + 1 + len(rows) // 200  # a queue file holds 200 units
         assert source.is_in_store(key, 0)

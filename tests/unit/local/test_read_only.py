@@ -65,9 +65,7 @@ def test_of_a_live_store_only_what_the_checkpoint_says_is_taken(tmp_path: Path) 
         assert len(reader.query_message("T", "k24", 9, *FOREVER)) == 1
         assert reader.query_message("T", "k25", 9, *FOREVER) == []
         assert reader.look_message_by_offset(results[0].physical_offset) is None
-        assert (
-            reader.get_message("g", "T", 0, 25, 1).status is GetMessageStatus.OFFSET_OVERFLOW_ONE
-        )
+        assert reader.get_message("g", "T", 0, 25, 1).status is GetMessageStatus.OFFSET_OVERFLOW_ONE
         store.flush()
         assert reader.dispatch_source.queues() == [KEY]  # looks at the store anew
         assert reader.get_max_offset_in_queue("T", 0) == 40
