@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tieredstore.clock import ManualClock
@@ -95,6 +95,7 @@ def test_filter_passes_what_it_refuses():
     assert (offsets_of(taken), taken.next_offset) == ([], 9)
 
 
+@settings(deadline=None)
 @given(
     holes=st.frozensets(st.integers(0, 39)),
     offset=st.integers(0, 39),

@@ -6,7 +6,7 @@ import bisect
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tieredstore.config import StorageLevel
@@ -97,6 +97,7 @@ def side(times: list[int], low: int, high: int) -> routing.TimeSide:
     return routing.TimeSide(low, high, search, times.__getitem__)
 
 
+@settings(deadline=None)
 @given(
     times=st.lists(st.integers(0, 30), min_size=1, max_size=30).map(sorted),
     data=st.data(),
