@@ -239,6 +239,7 @@ def test_defect_d07_the_loop_waits_longer_after_each_failure(node: Node) -> None
 
     def wait(event: object, timeout_ms: int) -> bool:
         waits.append(timeout_ms)
+        node.clock.advance(timeout_ms)
         if len(waits) == 9:
             service._stopping = True
         return False
@@ -247,6 +248,24 @@ def test_defect_d07_the_loop_waits_longer_after_each_failure(node: Node) -> None
     service._run()
     assert waits[:4] == [20_000, 40_000, 80_000, 160_000]
     assert waits[-1] == 600_000
+
+
+def test_defect_d07_puts_that_wake_the_loop_do_not_shorten_the_wait(node: Node) -> None:
+    faults = with_faults(node, dict.fromkeys(range(1, 1000), Fault.FAIL))
+    service = node.open()
+    fill(service, 1)
+    rounds: list[int] = []
+
+    def wait(event: object, timeout_ms: int) -> bool:
+        rounds.append(timeout_ms)
+        node.clock.advance(1000)
+        if len(rounds) == 20:
+            service._stopping = True
+        return True
+
+    node.clock.wait = wait  # type: ignore[assignment,method-assign]
+    service._run()
+    assert len(faults.calls) == 1
 
 
 def test_the_loop_goes_on_after_an_unexpected_error(

@@ -27,25 +27,41 @@ def relink(
     count: int,
     trusted: int,
 ) -> int:
-    """Rebuild slot heads for items 1 to `count`, and chains for those above `trusted`.
+    """Rebuild slot heads and chains for items above `trusted`, up to `count`.
 
     heads: the slots' item numbers, items: by item number, both views of the file; only what
-    differs is written. Returns the number of slots in use.
+    differs is written. Items up to `trusted` and their links are on disk, so a head that names one
+    of them is right: had it been newer, it would name a newer one. Returns the number of slots in
+    use.
     """
-    slots = len(heads)
-    right = np.zeros(slots, dtype=np.int32)
-    for start in range(1, count + 1, _BLOCK_ITEMS):
-        stop = min(start + _BLOCK_ITEMS, count + 1)
-        block = items[start:stop]
+    right = heads.astype(np.int32)
+    unsure = (right > trusted) | (right < 0)
+    right[unsure] = 0
+    if trusted and unsure.any():
+        _find_heads(right, unsure, items, trusted)
+    for start in range(trusted + 1, count + 1, _BLOCK_ITEMS):
+        block = items[start : min(start + _BLOCK_ITEMS, count + 1)]
         rows = np.flatnonzero(valid_items(block))
         numbers = (rows + start).astype(np.int32)
-        slot_ids = block["hash"][rows].astype(np.int64) % slots
-        if stop > trusted:
-            previous = link_previous(right, slot_ids, numbers)
-            stored = block["previous"][rows]
-            wrong = (stored != previous) & (numbers > trusted)
-            block["previous"][rows[wrong]] = previous[wrong]
+        slot_ids = block["hash"][rows].astype(np.int64) % len(right)
+        previous = link_previous(right, slot_ids, numbers)
+        wrong = block["previous"][rows] != previous
+        block["previous"][rows[wrong]] = previous[wrong]
         np.maximum.at(right, slot_ids, numbers)
     wrong_slots = np.flatnonzero(heads != right)
     heads[wrong_slots] = right[wrong_slots]
     return int(np.count_nonzero(right))
+
+
+def _find_heads(
+    right: npt.NDArray[np.int32],
+    unsure: npt.NDArray[np.bool_],
+    items: npt.NDArray[np.void],
+    last: int,
+) -> None:
+    """Set the heads of some slots to their newest item among 1 to `last`."""
+    for start in range(1, last + 1, _BLOCK_ITEMS):
+        block = items[start : min(start + _BLOCK_ITEMS, last + 1)]
+        slot_ids = block["hash"].astype(np.int64) % len(right)
+        rows = np.flatnonzero(unsure[slot_ids] & valid_items(block))
+        np.maximum.at(right, slot_ids[rows], (rows + start).astype(np.int32))

@@ -42,7 +42,9 @@ from tieredstore.tier.reading import Reading
 
 DIRECTORY = "tiered_index_file"
 CHECKPOINT_BATCHES = 64
-"""Batches after which watermarks are written, if the loop did not do it before."""
+"""Batches after which the loop (without one, the caller) writes the watermarks."""
+MAX_CHECKPOINT_BATCHES = 256
+"""Batches after which the caller does so, if the loop is busy with an upload."""
 LOOP_INTERVAL_MS = 10_000
 MAX_BACKOFF_MS = 600_000
 
@@ -215,9 +217,12 @@ class IndexStoreService:
             if indexed_until is not None:
                 self._advance(queue, indexed_until)
             self._batches += 1
-            due = self._batches >= CHECKPOINT_BATCHES
-        if due:
-            self._checkpoint_soon()
+            batches = self._batches
+        if batches >= CHECKPOINT_BATCHES:
+            if self._thread is None or batches >= MAX_CHECKPOINT_BATCHES:
+                self.checkpoint()
+            else:
+                self._wake.set()
         return added
 
     def mark_indexed(self, topic_id: int, queue_id: int, commit_log_offset: int) -> None:
@@ -345,10 +350,15 @@ class IndexStoreService:
 
     def _run(self) -> None:
         failures = 0
+        retry_ms = 0
         while not self._stopping:
             try:
-                self.tick()
-                failures = 0
+                # Puts may wake the loop early; what failed still waits for its time.
+                if failures and self._clock.now_ms() < retry_ms:
+                    self.checkpoint()
+                else:
+                    self.tick()
+                    failures = 0
             except TieredStoreError as error:
                 failures += 1
                 self._report("loop", error)
@@ -356,6 +366,8 @@ class IndexStoreService:
                 failures += 1
                 _log.exception("index loop failed")
             delay_ms = min(LOOP_INTERVAL_MS << min(failures, 16), MAX_BACKOFF_MS)
+            if failures:
+                retry_ms = self._clock.now_ms() + delay_ms
             if self._clock.wait(self._wake, delay_ms) and not self._stopping:
                 self._wake.clear()
 
@@ -414,12 +426,6 @@ class IndexStoreService:
     def _advance(self, queue: QueueId, offset: int) -> None:
         self._indexed_until[queue] = max(offset, self._indexed_until.get(queue, 0))
         self._replay.advance(queue, offset)
-
-    def _checkpoint_soon(self) -> None:
-        if self._thread is not None:
-            self._wake.set()
-        else:
-            self.checkpoint()
 
     def _upload(self, file: LocalIndexFile) -> None:
         # What is removed below must not be needed again: the watermarks go first.
