@@ -269,4 +269,14 @@ def _block(file: TieredQueue, key: QueueKey, start: int, end: int, found: list[_
         buffer_bytes = sum(part.buffer_bytes for part in found)
     is_dense = len(messages) == end - start
     offsets: Sequence[int] = range(start, end) if is_dense else (rows + start).tolist()
-    return Block(file, key, start, end, messages, offsets, np.cumsum(sizes).tolist(), buffer_bytes)
+    return Block(
+        file,
+        key,
+        start,
+        end,
+        messages,
+        offsets,
+        np.cumsum(sizes).tolist(),
+        buffer_bytes,
+        bad_count=end - start - len(messages),
+    )

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
 import time
 from collections.abc import Generator
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import (
@@ -19,12 +16,12 @@ from tieredstore.contracts.message_store import (
     GetMessageStatus,
     MessageFilter,
 )
-from tieredstore.errors import Busy, Invalid, TieredStoreError
+from tieredstore.errors import Invalid, TieredStoreError
 from tieredstore.metrics import LATENCY_BUCKETS_MS
-from tieredstore.tier.block_reading import read_block
+from tieredstore.tier.block_fetcher import BlockFetcher, Fetch, report_failure
 from tieredstore.tier.memory_limit import usable_memory_bytes
 from tieredstore.tier.queries import query_message
-from tieredstore.tier.read_ahead import Block, Flight, ReadAheadCache, SingleFlight
+from tieredstore.tier.read_ahead import Block, ReadAheadCache
 from tieredstore.tier.reading import Reading, run, run_async
 from tieredstore.tier.routing import TimeSide
 
@@ -42,35 +39,13 @@ if TYPE_CHECKING:
     from tieredstore.tier.topic_filter import TopicFilter
 
 API_LATENCY = "rocketmq_tiered_store_api_latency"
-BAD_MESSAGES = "rocketmq_tiered_store_x_bad_messages_total"
-READ_ERRORS = "rocketmq_tiered_store_x_read_errors_total"
-_NO_LIMIT = 2**63 - 1
 POP_FETCH_COUNT = 32
 """Messages fetched for a reader that asks for one at a time."""
 
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class _Fetch:
-    """A block that a get needs: up to `count` messages of `file` from `start` on.
-
-    room_bytes: most that the block may weigh in the cache; 0 when it is not to be kept there.
-    """
-
-    file: FlatMessageFile
-    key: QueueKey
-    start: int
-    count: int
-    room_bytes: int
-
-    @property
-    def keep(self) -> bool:
-        return self.room_bytes > 0
-
-
-_Getting: TypeAlias = Generator[_Fetch, "Block | None", GetMessageResult]
+_Getting: TypeAlias = Generator[Fetch, "Block | None", GetMessageResult]
 
 
 class MessageStoreFetcher:
@@ -99,13 +74,11 @@ class MessageStoreFetcher:
         self._topic_filter = topic_filter
         self._metrics = metrics
         self._executor = executor
-        self._flights = SingleFlight()
-        # Bounds what waits in the executor's queue.
-        self._pending = threading.BoundedSemaphore(config.max_pending_limit)
         limit_bytes = config.read_ahead_cache_size_bytes or int(
             usable_memory_bytes() * config.read_ahead_cache_size_threshold_rate
         )
         self.cache = ReadAheadCache(limit_bytes, config.read_ahead_cache_expire_duration_ms, clock)
+        self._blocks = BlockFetcher(config, self.cache, metrics, executor)
 
     # Messages
 
@@ -136,7 +109,7 @@ class MessageStoreFetcher:
             try:
                 fetch = next(getting)
                 while True:
-                    fetch = getting.send(self._fetch(fetch))
+                    fetch = getting.send(self._blocks.fetch(fetch))
             except StopIteration as stop:
                 return self._report(group, key, offset, stop.value)
 
@@ -163,7 +136,7 @@ class MessageStoreFetcher:
             try:
                 fetch = next(getting)
                 while True:
-                    fetch = getting.send(await self._fetch_async(fetch))
+                    fetch = getting.send(await self._blocks.fetch_async(fetch))
             except StopIteration as stop:
                 return self._report(group, key, offset, stop.value)
 
@@ -206,7 +179,7 @@ class MessageStoreFetcher:
 
     def _plan(
         self, file: FlatMessageFile, key: QueueKey, offset: int, maximum: int, max_count: int
-    ) -> _Fetch:
+    ) -> Fetch:
         """What to fetch for a reader at `offset`: ahead of it, unless the cache has no room for
         what one get may answer."""
         room_bytes = self.cache.room_bytes() if self._config.read_ahead_cache_enable else 0
@@ -223,7 +196,7 @@ class MessageStoreFetcher:
             following = self.cache.next_start(key, offset)
             if following is not None:
                 count = min(count, following - offset)
-        return _Fetch(file, key, offset, count, room_bytes if keep else 0)
+        return Fetch(file, key, offset, count, room_bytes if keep else 0)
 
     def _collect(
         self,
@@ -260,107 +233,8 @@ class MessageStoreFetcher:
         status = GetMessageStatus.FOUND if messages else GetMessageStatus.NO_MATCHED_MESSAGE
         return GetMessageResult(status, following, minimum, maximum, messages)
 
-    # Fetches: one at a time for an offset, whoever waits
-
-    def _fetch(self, fetch: _Fetch) -> Block | None:
-        while True:
-            flight, leads = self._join(fetch)
-            if flight is None:
-                return self._lead(fetch, None)
-            if leads:
-                return self._lead(fetch, flight)
-            if flight.leader_thread == threading.get_ident():
-                # The leader is a coroutine of this thread, which goes on only when we return.
-                return self._lead(fetch, None)
-            landed = flight.landed.result()
-            if isinstance(landed, TieredStoreError):
-                return None
-            if landed is not None and _serves(landed, fetch):
-                return landed
-
-    async def _fetch_async(self, fetch: _Fetch) -> Block | None:
-        while True:
-            flight, leads = self._join(fetch)
-            if flight is None or leads:
-                return await self._lead_async(fetch, flight)
-            # Shielded: a reader that gives up must not cancel the flight of the others.
-            landed = await asyncio.shield(asyncio.wrap_future(flight.landed))
-            if isinstance(landed, TieredStoreError):
-                return None
-            if landed is not None and _serves(landed, fetch):
-                return landed
-
-    def _join(self, fetch: _Fetch) -> tuple[Flight | None, bool]:
-        if not fetch.keep:
-            return None, True
-        return self._flights.join(fetch.key, fetch.start, fetch.start + fetch.count)
-
-    def _lead(self, fetch: _Fetch, flight: Flight | None) -> Block | None:
-        landed: Block | TieredStoreError | None = None
-        try:
-            landed = self._fetched(fetch, run(self._reading(fetch)))
-            return landed
-        except TieredStoreError as error:
-            landed = error
-            self._failed(fetch.key, fetch.start, error)
-            return None
-        finally:
-            self._land(fetch, flight, landed)
-
-    async def _lead_async(self, fetch: _Fetch, flight: Flight | None) -> Block | None:
-        landed: Block | TieredStoreError | None = None
-        may_read = self._pending.acquire(blocking=False)
-        try:
-            if not may_read:
-                raise Busy(f"{self._config.max_pending_limit} reads of the tier are under way")
-            landed = self._fetched(fetch, await run_async(self._reading(fetch), self._executor))
-            return landed
-        except TieredStoreError as error:
-            landed = error
-            self._failed(fetch.key, fetch.start, error)
-            return None
-        finally:
-            if may_read:
-                self._pending.release()
-            self._land(fetch, flight, landed)
-
-    def _land(
-        self, fetch: _Fetch, flight: Flight | None, landed: Block | TieredStoreError | None
-    ) -> None:
-        if flight is not None:
-            self._flights.land(fetch.key, flight, landed)
-
-    def _reading(self, fetch: _Fetch) -> Reading[Block]:
-        return read_block(
-            fetch.file,
-            fetch.start,
-            fetch.count,
-            self._config.read_ahead_message_size_threshold_bytes,
-            room_bytes=fetch.room_bytes if fetch.keep else _NO_LIMIT,
-            check_bodies=self._config.crc_check_enable,
-        )
-
-    def _fetched(self, fetch: _Fetch, block: Block) -> Block:
-        if fetch.keep:
-            self.cache.put(block)
-        bad_count = block.end - block.start - len(block.messages)
-        if bad_count:
-            topic, queue_id = fetch.key
-            self._metrics.count(BAD_MESSAGES, bad_count, topic=topic, queue_id=queue_id)
-            _log.warning(
-                "%s/%d: %d of the queue offsets %d to %d have no usable message in the tier",
-                topic,
-                queue_id,
-                bad_count,
-                block.start,
-                block.end - 1,
-            )
-        return block
-
     def _failed(self, key: QueueKey, offset: int, error: TieredStoreError) -> None:
-        kind = type(error).__name__
-        self._metrics.count(READ_ERRORS, topic=key.topic, kind=kind)
-        _log.warning("%s/%d: read at %d failed: %s: %s", *key, offset, kind, error)
+        report_failure(self._metrics, key, offset, error)
 
     # Times
 
@@ -501,10 +375,6 @@ def _refuse(offset: int, minimum: int, maximum: int) -> tuple[GetMessageStatus, 
     if offset > maximum:
         return GetMessageStatus.OFFSET_OVERFLOW_BADLY, maximum
     return None
-
-
-def _serves(block: Block, fetch: _Fetch) -> bool:
-    return block.owner is fetch.file and block.start <= fetch.start < block.end
 
 
 def _nothing() -> Reading[list[StoredMessage]]:

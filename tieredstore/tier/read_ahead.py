@@ -10,7 +10,6 @@ import threading
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
 
 import cachetools
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from tieredstore.clock import Clock
     from tieredstore.contracts.dispatch_source import QueueKey
     from tieredstore.contracts.message_store import MessageFilter
-    from tieredstore.errors import TieredStoreError
     from tieredstore.message.record import StoredMessage
 
 MESSAGE_OVERHEAD_BYTES = 200
@@ -40,14 +38,15 @@ class Taken(NamedTuple):
 class Block:
     """The messages of one queue with queue offsets in [start, end).
 
-    `offsets[i]` is the queue offset of `messages[i]`, ascending; offsets of the range without a
-    message are units whose record was unusable. `ends[i]` is the sum of the sizes of the messages
-    up to and with `i`, bytes. `owner` is the object that the bytes were read from: a queue that was
-    deleted and made again has another one.
+    `offsets[i]` is the queue offset of `messages[i]`, ascending; `ends[i]` the sum of the sizes of
+    the messages up to and with `i`, bytes. bad_count: units of the range whose record was unusable;
+    other offsets without a message lie in a hole. owner: the object that the bytes were read from;
+    a queue that was deleted and made again has another one.
     """
 
     __slots__ = (
         "_ends",
+        "bad_count",
         "counted_unread",
         "end",
         "key",
@@ -69,8 +68,10 @@ class Block:
         offsets: Sequence[int],
         ends: Sequence[int],
         buffer_bytes: int,
+        bad_count: int = 0,
     ) -> None:
         self.owner = owner
+        self.bad_count = bad_count
         self.key = key
         self.start = start
         self.end = end
@@ -307,47 +308,3 @@ class ReadAheadCache:
             del self._starts[block.key]
         self._uncount_unread(block)
         self._wasted += block.unread
-
-
-class Flight:
-    """A fetch that is under way, planned to bring [start, end); who wants a part of it waits.
-
-    `landed` completes with the block, with the error that the backend gave, or with None when the
-    leader gave up without an answer: those who waited then fetch for themselves.
-    """
-
-    __slots__ = ("end", "landed", "leader_thread", "start")
-
-    def __init__(self, start: int, end: int) -> None:
-        self.start = start
-        self.end = end
-        self.leader_thread = threading.get_ident()
-        self.landed: Future[Block | TieredStoreError | None] = Future()
-
-
-class SingleFlight:
-    """At most one fetch of a queue offset at a time. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._flights: dict[QueueKey, list[Flight]] = {}
-
-    def join(self, key: QueueKey, start: int, end: int) -> tuple[Flight, bool]:
-        """The flight that brings `start`, and whether the caller leads it: then it must `land`."""
-        with self._lock:
-            flights = self._flights.setdefault(key, [])
-            for flight in flights:
-                if flight.start <= start < flight.end:
-                    return flight, False
-            flight = Flight(start, end)
-            flights.append(flight)
-            return flight, True
-
-    def land(self, key: QueueKey, flight: Flight, landed: Block | TieredStoreError | None) -> None:
-        """End a flight."""
-        with self._lock:
-            flights = self._flights[key]
-            flights.remove(flight)
-            if not flights:
-                del self._flights[key]
-        flight.landed.set_result(landed)

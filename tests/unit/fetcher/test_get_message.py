@@ -15,8 +15,8 @@ from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Invalid
 from tieredstore.message.hashes import tags_code
 from tieredstore.message.tag_filter import TagFilter
+from tieredstore.tier.block_fetcher import BAD_MESSAGES, READ_ERRORS
 from tieredstore.tier.block_reading import read_block
-from tieredstore.tier.fetcher import BAD_MESSAGES, READ_ERRORS
 from tieredstore.tier.reading import run
 
 LOG, QUEUE = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
@@ -416,6 +416,7 @@ def test_a_hole_is_passed_to_its_end(tier):
     result = tier.get(10)
     assert (result.status, result.next_begin_offset) == (GetMessageStatus.NO_MATCHED_MESSAGE, 50)
     assert tier.get(30).next_begin_offset == 50
+    assert tier.metrics.value(BAD_MESSAGES, topic=TOPIC, queue_id=0) == 0
     assert offsets_of(tier.get(50)) == list(range(50, 60))
 
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.message.tag_filter import TagFilter
+from tieredstore.tier.block_fetcher import SingleFlight
 from tieredstore.tier.read_ahead import (
     MESSAGE_OVERHEAD_BYTES,
     Block,
     ReadAheadCache,
-    SingleFlight,
 )
 
 KEY = QueueKey("topic", 0)
