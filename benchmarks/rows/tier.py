@@ -17,7 +17,7 @@ from tieredstore import registry
 from tieredstore.config import StorageLevel
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import BoundaryType, GetMessageStatus
-from tieredstore.local import DefaultMessageStore
+from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.tier.block_reading import read_block
 from tieredstore.tier.reading import run as read
 from tieredstore.tier.store import TieredMessageStore

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.interop.harness import JavaTools, Manifest, key_queries
 from tieredstore.config import config_from_properties
-from tieredstore.local import DefaultMessageStore
+from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
 
 # Small files, so that every kind of file rolls several times.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.interop.conftest import Offloaded
 from tests.interop.harness import JavaTools, Report, copy_tree, key_queries
-from tieredstore.local import open_read_only
+from tieredstore.local.read_only import open_read_only
 from tieredstore.message.record import StoredMessage, decode_record
 
 V4_BODY_POSITION = 88
@@ -18,7 +18,6 @@ V4_BODY_POSITION = 88
 def stored_messages(source: Path, topics: set[str]) -> Iterator[StoredMessage]:
     """What our own read-only store finds in the consume queues of some topics."""
     store = open_read_only(source)
-    store.load()
     try:
         dispatch = store.dispatch_source
         for key in dispatch.queues():
