@@ -11,6 +11,7 @@ from typing import BinaryIO, TypeAlias
 import orjson
 
 from tieredstore.cli.times import format_time
+from tieredstore.errors import TieredStoreError
 
 Row: TypeAlias = Mapping[str, object]
 
@@ -84,13 +85,19 @@ class Output:
     def _each(self, rows: Iterable[Row], start: bytes, between: bytes, end: bytes) -> int:
         count = 0
         self._write(start)
-        for row in rows:
-            if count and start:
-                self._write(between)
-            self._write(encode(row))
-            if not start:
-                self._write(between)
-            count += 1
+        try:
+            for row in rows:
+                if count and start:
+                    self._write(between)
+                self._write(encode(row))
+                if not start:
+                    self._write(between)
+                count += 1
+        except TieredStoreError:
+            # What was found so far is whole JSON; the exit code says that it is not all.
+            self._write(end)
+            self.flush()
+            raise
         self._write(end)
         self.flush()
         return count

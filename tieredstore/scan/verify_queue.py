@@ -19,7 +19,7 @@ from tieredstore.message.layout import CODA_SIZE, MAGIC_BLANK, MAGIC_POSITION
 from tieredstore.message.properties import find_text
 from tieredstore.message.record import decode_record
 from tieredstore.scan.batch import Int64s, MessageBatch, UnitRun
-from tieredstore.scan.batches import BATCH_BYTES, read_run, unit_runs
+from tieredstore.scan.batches import BATCH_BYTES, UNITS_PER_READ, read_run, unit_runs
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue, extent_at
 from tieredstore.scan.findings import Finding, Report, Severity, damage, note
 from tieredstore.scan.java_times import java_store_times
@@ -171,6 +171,7 @@ class QueueVerifier:
         except Corrupt as error:
             self._found(damage("units-missing", str(error), queue_offset=spans[0][0]))
             first = spans[0][0]
+        self._check_expired(reader, spans[0][0], first)
         position = self._queue.commit_log_min_offset
         previous_end: int | None = None
         for span_start, end in spans:
@@ -191,6 +192,25 @@ class QueueVerifier:
         end_of_log = self._queue.commit_log_max_offset
         if position < end_of_log:
             self._check_unnamed(reader, position, end_of_log)
+
+    def _check_expired(self, reader: QueueReader, start: int, end: int) -> None:
+        """Units in front of the first message that can be read name only what has expired."""
+        for low in range(start, end, UNITS_PER_READ):
+            units = reader.read_units(low, min(UNITS_PER_READ, end - low))
+            alive = units["physical_offset"].astype(np.int64) >= self._queue.commit_log_min_offset
+            for i in np.flatnonzero(alive).tolist():
+                segment, at = reader.unit_place(low + i)
+                self._found(
+                    damage(
+                        "unit-order",
+                        "a unit among those of expired messages names a message that is there",
+                        segment=segment,
+                        position=at,
+                        queue_offset=low + i,
+                        expected=f"less than {self._queue.commit_log_min_offset}",
+                        found=str(int(units["physical_offset"][i])),
+                    )
+                )
 
     def _check_hole(self, before: int, after: int, run: UnitRun, position: int) -> None:
         """A hole in the queue offsets: left by the dispatcher, or a lost consume queue segment."""

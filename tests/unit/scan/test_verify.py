@@ -274,6 +274,14 @@ def test_units_of_expired_messages_are_no_damage(tier: BuiltTier) -> None:
         assert report.messages == 17
 
 
+def test_a_unit_among_expired_ones_that_is_damaged_is_found(tier: BuiltTier) -> None:
+    first, _ = log_id(tier, "orders", 0, 0)
+    tier.path(first).unlink()
+    path = tier.path(queue_id_of("orders", 0, 100 * UNIT_SIZE))
+    flip(path, UNIT_SIZE + 5)
+    assert [(f.kind, f.queue_offset) for f in tier.damage()] == [("unit-order", 101)]
+
+
 def test_bytes_that_no_unit_names_are_a_note_and_the_rest_is_checked(tier: BuiltTier) -> None:
     segment, _ = log_id(tier, "orders", 0, 11)
     twice = tier.stored["orders", 0][10].record

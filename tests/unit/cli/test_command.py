@@ -1,0 +1,92 @@
+"""The command itself: what it imports, what it documents."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from tieredstore.cli.exits import ExitCode, exit_code_of, line_of
+from tieredstore.cli.main import VERBS, cli
+from tieredstore.errors import Busy, Corrupt, Fenced, Invalid, TieredStoreError, Unavailable
+from tieredstore.scan.rows import COLUMNS
+
+PAGE = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
+HEAVY = {"numpy", "rich", "asyncio", "msgspec", "zstandard", "lz4", "javaproperties", "logging"}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["offload", "--help"]])
+def test_start_up_loads_nothing_heavy(arguments: list[str]) -> None:
+    program = (
+        "import sys; from tieredstore.cli.main import run; "
+        f"code = run({arguments!r}); sys.stdout.flush(); "
+        "print(code, *sorted({name.split('.')[0] for name in sys.modules}), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    code, *modules = done.stderr.split()
+    assert code == "0"
+    assert HEAVY.isdisjoint(modules)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Corrupt("x"), ExitCode.DAMAGE),
+        (Invalid("x"), ExitCode.INVALID),
+        (Unavailable("x"), ExitCode.UNAVAILABLE),
+        (Fenced("x"), ExitCode.FENCED),
+        (Busy("x"), ExitCode.BUSY),
+        (TieredStoreError("x"), ExitCode.INTERNAL),
+        (ValueError("x"), ExitCode.INTERNAL),
+        (KeyboardInterrupt(), ExitCode.INTERRUPTED),
+        (OSError(5, "Input/output error", "/f"), ExitCode.UNAVAILABLE),
+    ],
+)
+def test_every_error_has_its_code_and_one_line(error: BaseException, code: ExitCode) -> None:
+    assert exit_code_of(error) is code
+    assert "\n" not in line_of(error)
+    assert line_of(error).startswith("tieredstore: error: ")
+
+
+def test_every_verb_and_option_is_documented() -> None:
+    context = click.Context(cli)
+    for verb in VERBS:
+        command = cli.get_command(context, verb)
+        assert command is not None
+        assert f"## {verb}" in PAGE
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert f"`{parameter.opts[0]}" in PAGE, (verb, parameter.opts)
+
+
+def test_every_exit_code_is_documented() -> None:
+    for code in ExitCode:
+        assert re.search(rf"^\| {int(code)} \|", PAGE, re.MULTILINE), code
+
+
+def test_every_field_of_a_message_is_documented() -> None:
+    for column in COLUMNS:
+        assert re.search(rf"^\| `{column}` \|", PAGE, re.MULTILINE), column
+
+
+def test_every_kind_of_finding_is_documented() -> None:
+    scan = Path(__file__).parents[3] / "tieredstore" / "scan"
+    source = "".join(path.read_text() for path in scan.glob("*.py"))
+    source += (scan.parent / "cli" / "verify.py").read_text()
+    kinds = set(
+        re.findall(
+            r'"((?:segment|record|unit|units|index|metadata|bytes|queue|store-time|path)-[a-z-]+)"',
+            source,
+        )
+    )
+    kinds |= {"record-queue-offset", "record-queue-id", "record-physical-offset"}
+    kinds.discard("record-")
+    assert len(kinds) > 20
+    for kind in kinds:
+        assert re.search(rf"^\| `{kind}` \|", PAGE, re.MULTILINE), kind

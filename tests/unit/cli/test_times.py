@@ -1,0 +1,61 @@
+"""Times on the command line."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tieredstore.cli.times import format_time, parse_time
+from tieredstore.errors import Invalid
+
+NOW = 1_795_266_316_182
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0", 0),
+        ("1795266316182", NOW),
+        ("now", NOW),
+        ("-2h", NOW - 7_200_000),
+        ("+1ms", NOW + 1),
+        ("-3d", NOW - 3 * 86_400_000),
+        ("-1w", NOW - 7 * 86_400_000),
+        ("-90s", NOW - 90_000),
+        ("2026-11-21T13:05:16.182Z", NOW),
+        ("2026-11-21T13:05:16.182", NOW),
+        ("2026-11-21 13:05:16.182", NOW),
+        ("2026-11-21T15:05:16.182+02:00", NOW),
+        ("2026-11-21", NOW - 182 - 16_000 - 5 * 60_000 - 13 * 3_600_000),
+        ("20261121", NOW - 182 - 16_000 - 5 * 60_000 - 13 * 3_600_000),
+        ("1969-12-31T23:59:59Z", -1000),
+    ],
+)
+def test_forms(text: str, expected: int) -> None:
+    assert parse_time(text, NOW) == expected
+
+
+@pytest.mark.parametrize("text", ["", "x", "-2", "2h", "--2h", "-2y", "2026-02-30", "９９", "1 h"])
+def test_refused(text: str) -> None:
+    with pytest.raises(Invalid, match="expected epoch milliseconds"):
+        parse_time(text, NOW)
+
+
+@given(st.integers(0, 253_402_300_799_999))
+def test_what_is_printed_is_read_back(timestamp_ms: int) -> None:
+    assert parse_time(format_time(timestamp_ms), NOW) == timestamp_ms
+
+
+@given(st.text(max_size=30))
+def test_i05_any_text_is_a_time_or_invalid(text: str) -> None:
+    with contextlib.suppress(Invalid):
+        assert isinstance(parse_time(text, NOW), int)
+
+
+def test_times_beyond_the_calendar_are_numbers() -> None:
+    assert format_time(2**63 - 1) == str(2**63 - 1)
+    assert format_time(-5) == "-5"
+    assert format_time(None) == ""
