@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import struct
 
+import numpy as np
 import pytest
 
 from tieredstore.errors import Corrupt, Invalid
+from tieredstore.message.columns import record_columns
 from tieredstore.message.encoding import DIRECT_COPY_BYTES, copy_parts
 from tieredstore.message.hosts import encode_host
 from tieredstore.message.layout import CODA_SIZE
@@ -251,6 +253,17 @@ def test_v6_flags_on_a_record_too_short_for_them_are_corrupt() -> None:
     v2[7] = MAGIC_V2 & 0xFF
     with pytest.raises(Corrupt, match="size: expected at least 92"):
         decode_record(v2)
+
+
+def test_a_v1_topic_length_is_signed_as_in_java() -> None:
+    """127 characters of two bytes each: Java writes this, and no reader of it is left."""
+    raw = bytearray(encode_record(Message("t" * 127, b""), 0, 0, 0))
+    raw[88:89] = b"\xfe"
+    raw[-2:-2] = b"t" * 127
+    raw[:4] = i4(len(raw))
+    for call in (decode_record, lambda data: record_columns(data, np.array([0]))):
+        with pytest.raises(Corrupt, match=r"record at 0: topic length: .*found -2"):
+            call(raw)
 
 
 @pytest.mark.parametrize("position", [-1, -100, 165])
