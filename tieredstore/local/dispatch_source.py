@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +17,10 @@ from tieredstore.local.topics import TopicTable
 from tieredstore.message.buffers import unaligned
 from tieredstore.message.consume_queue import UNIT_DTYPE
 from tieredstore.message.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
+
+MAX_GAP_BYTES: Final = 16 << 10
+"""Records of one queue with less than this between them are read at once; it costs less than a
+read of each, where other queues' records lie among them."""
 
 
 class LocalDispatchSource:
@@ -59,23 +65,37 @@ class LocalDispatchSource:
             return []
         offsets = units["physical_offset"].astype(np.int64)
         sizes = units["size"].astype(np.int64)
-        log = self._store.commit_log
         ends = offsets + sizes
-        breaks = np.flatnonzero(offsets[1:] != ends[:-1])
-        firsts = [0, *(breaks + 1).tolist()]
+        gaps = offsets[1:] - ends[:-1]
+        far = (gaps < 0) | (gaps > MAX_GAP_BYTES)
+        file_numbers = offsets // self._store.commit_log.file_size
+        spans = np.flatnonzero(far | (file_numbers[1:] != file_numbers[:-1])) + 1
         pieces: list[memoryview] = []
-        for first, stop in zip(firsts, [*firsts[1:], len(units)], strict=True):
+        for first, stop in pairwise([0, *spans.tolist(), len(units)]):
             begin = int(offsets[first])
-            piece = log.get(begin, int(ends[stop - 1]) - begin)
-            if piece is None:
-                raise Corrupt(
-                    f"expected {stop - first} messages at {begin} to {int(ends[stop - 1])} of the "
-                    f"commit log, which holds {log.min_offset} to {log.max_offset}",
-                    offset=begin,
-                )
-            self._check_heads(piece, offsets[first:stop] - begin, sizes[first:stop], begin)
-            pieces.append(piece)
+            span = self._read_span(begin, int(ends[stop - 1]), stop - first)
+            starts, stops = offsets[first:stop] - begin, ends[first:stop] - begin
+            self._check_heads(span, starts, sizes[first:stop], begin)
+            breaks = gaps[first : stop - 1] != 0
+            runs = zip(
+                starts[np.append(True, breaks)].tolist(),
+                stops[np.append(breaks, True)].tolist(),
+                strict=True,
+            )
+            pieces += [span[run_start:run_stop] for run_start, run_stop in runs]
         return pieces
+
+    def _read_span(self, begin: int, end: int, count: int) -> memoryview:
+        """Bytes of the log in which `count` records lie, others of other queues among them."""
+        log = self._store.commit_log
+        span = log.get(begin, end - begin)
+        if span is None:
+            raise Corrupt(
+                f"expected {count} messages at {begin} to {end} of the commit log, which holds "
+                f"{log.min_offset} to {log.max_offset}",
+                offset=begin,
+            )
+        return span
 
     @staticmethod
     def _check_heads(
