@@ -160,6 +160,20 @@ class SegmentAppender:
                 self._unsure = True
             self.append_position = self.commit_position
 
+    def trim(self) -> None:
+        """Before the segment is left for good: where that is possible, cut off what a failed
+        write may have put behind the commit position. Raises Unavailable."""
+        if self._unsure and self._capabilities.rewritable:
+            with self._commit_lock:
+                result = self._segment.write(self.commit_position, [b""])
+                if not isinstance(result, Written):
+                    raise Unavailable(
+                        f"{self._segment.id}: cannot be cut at {self.commit_position}: {result}",
+                        offset=self.commit_position,
+                        path=str(self._segment.id),
+                    )
+                self._unsure = False
+
     def take_pending(self) -> list[tuple[memoryview, int]]:
         """Hand over the buffers not committed, with their counts."""
         pending = list(self._pending)

@@ -37,8 +37,9 @@ CRASHES = [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_TORN]
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """messages: what was appended and may be there, by queue offset; sure: offsets below this
-    were committed; maximum: where the next append goes."""
+    """messages: what was appended and may be there, by queue offset; sure: offsets that were
+    seen committed; maximum: where the next append goes; possible: behind the last message that a
+    write without a reply may have left."""
 
     def make_provider(self):
         raise NotImplementedError
@@ -58,7 +59,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.table = self.tier.metadata
         self.messages = {}
         self.generation = 0
-        self.sure = self.maximum = self.minimum = first
+        self.sure = set()
+        self.maximum = self.possible = first
         self.first = first
         self.open()
 
@@ -89,9 +91,25 @@ class QueueMachine(RuleBasedStateMachine):
 
     def after_reopening(self):
         found = self.file.consume_queue_commit_offset
-        assert self.sure <= found <= max(self.maximum, self.sure)
-        self.sure = self.maximum = found
+        assert max(self.sure, default=0) <= found <= max(self.maximum, self.possible)
+        self.maximum = self.possible = found
         self.messages = {q: body for q, body in self.messages.items() if q < found}
+        self.drop_holes()
+
+    def drop_holes(self):
+        """What is in a hole was never committed."""
+        for begin, end in self.file.holes:
+            for offset in range(begin, end):
+                assert offset not in self.sure
+                self.messages.pop(offset, None)
+
+    def after_rollback(self):
+        """The next append begins behind what is committed; the rest may still turn up."""
+        self.file.rollback()
+        assert self.file.consume_queue_commit_offset <= self.maximum
+        self.possible = max(self.possible, self.maximum)
+        self.maximum = self.file.consume_queue_max_offset
+        assert self.maximum == self.file.consume_queue_commit_offset
 
     def push(self, count, pieces, fault, ahead, commit):
         first = self.file.consume_queue_max_offset
@@ -113,14 +131,9 @@ class QueueMachine(RuleBasedStateMachine):
             if commit:
                 assert self.file.commit()
 
-        if self.guarded(act):
-            return
-        # The appends may have stopped half-way: the dispatcher starts over from what is there.
-        self.file.rollback()
-        found = self.file.consume_queue_max_offset
-        assert self.sure <= found <= self.maximum
-        self.sure = self.maximum = found
-        self.messages = {q: body for q, body in self.messages.items() if q < found}
+        if not self.guarded(act):
+            # The appends may have stopped half-way: the dispatcher starts over.
+            self.after_rollback()
 
     @rule(count=st.integers(1, 25), pieces=st.integers(1, 4))
     def append(self, count, pieces):
@@ -141,10 +154,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def rollback(self):
-        self.file.rollback()
-        self.maximum = self.file.consume_queue_max_offset
-        assert self.maximum == self.file.consume_queue_commit_offset >= self.sure
-        self.messages = {q: body for q, body in self.messages.items() if q < self.maximum}
+        self.after_rollback()
 
     @rule()
     def reopen(self):
@@ -158,9 +168,10 @@ class QueueMachine(RuleBasedStateMachine):
         target = self.maximum + by
         self.arm(fault, 1)
         self.maximum = target
-        if not self.guarded(lambda: self.file.skip_to(target)):
-            self.maximum = self.file.consume_queue_max_offset
-        self.sure = min(self.sure, self.file.consume_queue_commit_offset)
+        while not self.guarded(lambda: self.file.skip_to(max(target, self.maximum))):
+            pass
+        self.maximum = self.possible = self.file.consume_queue_max_offset
+        self.drop_holes()
 
     @rule(
         age=st.integers(-2, 40),
@@ -175,9 +186,11 @@ class QueueMachine(RuleBasedStateMachine):
         self.faults._writes.clear()
         now = self.file.consume_queue_min_offset
         assert now >= before
-        lost = [q for q in self.messages if q < now]
+        lost = [q for q in self.sure if q < now]
         assert all(T0 + q // 3 * STEP_MS < bound for q in lost)
         self.messages = {q: body for q, body in self.messages.items() if q >= now}
+        # What expired may go at any later time: a failure can have kept it.
+        self.sure = {q for q in self.sure if T0 + q // 3 * STEP_MS >= bound}
 
     @rule(at=st.integers(-3, 400), count=st.integers(1, 60))
     def read_anywhere(self, at, count):
@@ -214,8 +227,7 @@ class QueueMachine(RuleBasedStateMachine):
         if not hasattr(self, "file"):
             return
         low, top = self.file.consume_queue_min_offset, self.file.consume_queue_commit_offset
-        assert self.sure <= top <= self.maximum
-        self.sure = top
+        assert top <= self.maximum
         offset, found = low, {}
         while offset < top:
             messages = read_messages(self.file, offset, 1000)
@@ -226,6 +238,8 @@ class QueueMachine(RuleBasedStateMachine):
                 assert self.file.next_valid_offset(offset) > offset or messages
                 offset = self.file.next_valid_offset(offset)
         assert found == {q: body for q, body in self.messages.items() if low <= q < top}
+        assert self.sure <= found.keys()
+        self.sure = set(found)
 
     @invariant()
     def the_metadata_announces_all_that_the_backend_holds(self):

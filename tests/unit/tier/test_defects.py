@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from tests.unit.tier.kit import (
@@ -22,7 +24,7 @@ from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.providers.chunk_sketch import ChunkSketchProvider
 from tieredstore.providers.memory import MemoryProvider
 from tieredstore.providers.posix import PosixProvider
-from tieredstore.testing.faults import Fault, Faults, FaultyProvider
+from tieredstore.testing.faults import Fault, Faults, FaultyMetadataStore, FaultyProvider
 from tieredstore.tier.flat.append_file import STATUS_DELETED
 from tieredstore.tier.reading import run
 
@@ -499,3 +501,70 @@ def test_bytes_of_a_crashed_first_run_that_differ_are_replaced():
     tier.provider.open(commit_log_id(0)).write(0, [b"torn bytes of a crashed run"])
     fill(tier.queue(), 0, 3)
     assert [q for q, _ in bodies(tier.queue())] == [0, 1, 2]
+
+
+def test_what_a_failed_write_left_is_not_there_behind_a_hole(provider):
+    """The consume queue write got no reply and its messages were given up: a gap follows."""
+    tier = Tier(provider=FaultyProvider(provider, Faults({4: Fault.LOSE_REPLY})))
+    file = tier.queue()
+    fill(file, 0, 2)
+    file.append_batch(*batch(2, 2))
+    try:
+        file.commit()
+    except Unavailable:
+        file.rollback()
+        file.skip_to(9)
+        fill(file, 9, 2)
+        assert [q for q, _ in bodies(tier.queue())] == [0, 1, 9, 10]
+    else:
+        assert not provider.capabilities.rewritable
+
+
+@pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_REPLY])
+@pytest.mark.parametrize("number", range(1, 6))
+def test_a_segment_that_could_not_be_announced_is_not_there_later(fault, number):
+    """The metadata may have it nevertheless: its disk failed, or its reply was lost."""
+    tier = Tier()
+    fill(tier.queue(), 0, 2)
+    table = tier.metadata
+    tier.metadata = FaultyMetadataStore(table, Faults({number: fault}))
+    file = tier.store().get("TopicA", 0)
+    for skipped in (5, 9):
+        with contextlib.suppress(Unavailable):
+            file.skip_to(skipped)
+    at = file.consume_queue_max_offset
+    for _ in range(2):
+        try:
+            file.append_batch(*batch(at, 3))
+            file.commit()
+            break
+        except Unavailable:
+            file.rollback()
+    tier.metadata = table
+    assert [q for q, _ in bodies(tier.queue())] == [0, 1, at, at + 1, at + 2]
+    assert all(entry.status == 0 for entry in table.segments())
+
+
+@pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_REPLY])
+@pytest.mark.parametrize("number", range(1, 7))
+def test_a_queue_that_could_not_be_announced_may_begin_elsewhere(fault, number):
+    tier = Tier()
+    table = tier.metadata
+    tier.metadata = FaultyMetadataStore(table, Faults({number: fault}))
+    file = tier.store().get_or_create("TopicA", 0)
+    try:
+        file.init_offset(3)
+        first = 3
+    except Unavailable:
+        assert not file.is_initialised
+        file.init_offset(8)
+        first = 8
+    file.append_batch(*batch(first, 2))
+    with contextlib.suppress(Unavailable):
+        file.commit()
+    assert file.commit()
+    tier.metadata = table
+    again = tier.queue()
+    assert again.consume_queue_min_offset == first
+    assert len(bodies(again)) == 2
+    assert len(table.segment_table) == 2

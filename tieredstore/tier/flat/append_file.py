@@ -132,6 +132,7 @@ class FlatAppendFile:
         self._appender: SegmentAppender | None = None
         self._tail_from_before = False
         self._closed = False
+        self._suspect_base: int | None = None
         self._pending_begin_ms = NEVER_WRITTEN_MS
         self._pending_end_ms = NEVER_WRITTEN_MS
 
@@ -200,9 +201,10 @@ class FlatAppendFile:
     def recover(self, listings: Mapping[SegmentId, SegmentListing] | None = None) -> None:
         """Take the segments of the metadata, with what the backend really holds of them.
 
-        The real size of the last segment wins over the metadata; the others end where the next
-        one begins, or where the backend says. `listings` (all segments of the path, at least)
-        saves asking for sizes. Writes nothing. Raises Unavailable, and Corrupt on a bad base.
+        The real size of the last segment wins over the metadata; the others have the size that
+        the metadata says, unless the next one begins or the backend ends before. `listings` (all
+        segments of the path, at least) saves asking for sizes. Writes nothing. Raises Unavailable,
+        and Corrupt on a bad base.
         """
         entries = [
             entry
@@ -219,16 +221,18 @@ class FlatAppendFile:
                 )
             listing = listings.get(entry.id) if listings is not None else None
             file = self._provider.open(entry.id, listing)
-            end = entries[index + 1].base_offset if index + 1 < len(entries) else None
-            room = 2**63 - 1 if end is None else end - entry.base_offset
+            is_last = index + 1 == len(entries)
+            end = 2**63 - 1 if is_last else entries[index + 1].base_offset
+            room = end - entry.base_offset
             if listings is not None:
                 real = listing.size_bytes if listing is not None else 0
             elif entry.size == room:
                 real = room
             else:
                 real = file.size()
-            size = min(real, room)
-            if end is not None and size < room and size < entry.size:
+            # What lies behind the recorded size of a segment that was left was never valid.
+            size = min(real, room if is_last else min(room, entry.size or room))
+            if not is_last and size < entry.size:
                 _log.error("%s: %d of %d bytes are gone", entry.id, entry.size - size, entry.size)
             segments.append(
                 FlatSegment(
@@ -262,13 +266,24 @@ class FlatAppendFile:
     def init_offset(self, offset: int) -> None:
         """Make the first segment at `offset`; nothing when there is one already.
 
-        Raises Corrupt when the backend holds bytes under that name which the metadata does not
-        know, Unavailable when that cannot be found out.
+        Raises Corrupt when metadata or backend have bytes there that this file did not open,
+        Unavailable when that cannot be found out.
         """
         with self._lock:
-            if not self._segments:
-                self._segments = (self._create(offset),)
-                self._appender = None
+            if self._segments:
+                return
+            for entry in list(self._metadata.segments(self.path, self.type)):
+                if entry.status == STATUS_DELETED or entry.base_offset == offset:
+                    continue
+                if entry.size:
+                    raise Corrupt(
+                        f"{entry.id}: the metadata has {entry.size} bytes of a queue that it does "
+                        "not list; rebuild the metadata before writing",
+                        path=self.path,
+                    )
+                self._metadata.delete_segment(entry.id)  # of an attempt that failed
+            self._segments = (self._create(offset),)
+            self._appender = None
 
     def undo_init(self) -> None:
         """Forget a lone segment that got nothing; its entry may stay in the metadata."""
@@ -342,6 +357,7 @@ class FlatAppendFile:
         with self._lock:
             if self._closed:
                 return AppendResult.FILE_CLOSED
+            self._settle_entries()
             result = self._writer().append(buffer, count)
             if result is AppendResult.SUCCESS and begin_ms != NEVER_WRITTEN_MS:
                 never = self._pending_begin_ms == NEVER_WRITTEN_MS
@@ -423,16 +439,32 @@ class FlatAppendFile:
                 raise Busy(f"{self.path}/{self.type.name}: roll before everything is committed")
             self._roll_to(at)
 
+    def _settle_entries(self) -> None:
+        """After a roll that failed, the metadata may have it nevertheless: take it back before
+        anything is written, or the next process would see a segment that this one never used."""
+        base = self._suspect_base
+        if base is not None:
+            last = self._segments[-1]
+            with self._metadata.batch():
+                self._metadata.delete_segment(SegmentId(self.path, self.type, base))
+                self._metadata.put_segment(last.metadata(self._clock.now_ms()))
+            self._suspect_base = None
+
     def _roll_to(self, offset: int) -> None:
+        self._settle_entries()
         last = self._segments[-1]
         if last.base_offset == offset:
             return
         replaced = last.commit_position == 0
+        if not replaced:
+            self._writer().trim()
         now_ms = self._clock.now_ms()
+        self._suspect_base = offset
         with self._metadata.batch():
             new = self._create(offset)
             status = STATUS_DELETED if replaced else 0
             self._metadata.put_segment(last.metadata(now_ms, status))
+        self._suspect_base = None
         self._segments = (*self._segments[:-1], new) if replaced else (*self._segments, new)
         self._appender = None
         if replaced:
