@@ -63,7 +63,11 @@ class OpenTier:
         """A fresh listing."""
         from tieredstore.scan.catalogue import load_catalogue
 
-        return load_catalogue(self.provider, self.metadata, broker=self.broker)
+        catalogue = load_catalogue(self.provider, self.metadata, broker=self.broker)
+        if self.broker is not None and not catalogue.brokers:
+            # So that the error can name the brokers that there are.
+            catalogue = load_catalogue(self.provider, self.metadata)
+        return catalogue
 
     def unsealed_index(self) -> UnsealedFiles | None:
         """Where the state directory keeps index files that are not uploaded yet."""

@@ -16,6 +16,7 @@ from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.message.columns import keys_to_index
 from tieredstore.message.hashes import tiered_key_hash_candidates
 from tieredstore.message.ids import is_offset_message_id, parse_offset_message_id
+from tieredstore.message.layout import CODA_SIZE
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.message.tiered_index import (
     HEADER_SIZE,
@@ -191,21 +192,40 @@ def _message_at(
 def _checked(
     reader: QueueReader, message: StoredMessage, offset: int, report: Report
 ) -> StoredMessage | None:
+    """The message if its body has its CRC and its queue's unit names it."""
+    reason = ""
     try:
         message.check_body()
     except Corrupt as error:
-        extent = reader.commit_log.extent_at(offset)
-        report(
-            damage(
-                "record-body-crc",
-                f"a message that was found is damaged: {error}",
-                segment=None if extent is None else extent.id,
-                position=None if extent is None else offset - extent.base_offset,
-                queue_offset=message.queue_offset,
-            )
+        reason = str(error)
+    if message.queue_id != reader.queue.queue_id or not _is_named(reader, message, offset):
+        reason = (
+            f"no consume queue unit names it as message {message.queue_offset} of queue "
+            f"{message.queue_id}"
         )
-        return None
-    return message
+    if not reason:
+        return message
+    extent = reader.commit_log.extent_at(offset)
+    report(
+        damage(
+            "record-found",
+            f"a message that was found is damaged: {reason}",
+            segment=None if extent is None else extent.id,
+            position=None if extent is None else offset - extent.base_offset,
+            queue_offset=message.queue_offset,
+        )
+    )
+    return None
+
+
+def _is_named(reader: QueueReader, message: StoredMessage, offset: int) -> bool:
+    spans = reader.queue.unit_spans()
+    if not any(start <= message.queue_offset < end for start, end in spans):
+        return False
+    unit = reader.read_units(message.queue_offset, 1)[0]
+    # An old unit may name the coda in front of the message.
+    named = int(unit["physical_offset"])
+    return named in (offset, offset - CODA_SIZE) and int(unit["size"]) == message.size
 
 
 def _message_starting_at(

@@ -8,8 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS
-from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider
+from tieredstore.contracts.segment import SegmentId, SegmentProvider
 from tieredstore.errors import Corrupt
 from tieredstore.message import sysflag
 from tieredstore.message.columns import properties_of, walk_records
@@ -25,6 +24,7 @@ from tieredstore.scan.findings import Finding, Report, Severity, damage, note
 from tieredstore.scan.java_times import java_store_times
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.reading import QueueReader
+from tieredstore.scan.verify_metadata import SegmentTimes, check_metadata
 
 _KNOWN_SYS_FLAGS = (
     sysflag.COMPRESSED
@@ -38,24 +38,6 @@ _KNOWN_SYS_FLAGS = (
 )
 _MAX_RECORD_BYTES = 256 << 20
 Progress = Callable[[str, int], None]
-
-
-@dataclass(slots=True)
-class _Times:
-    """Store times seen in a segment. java_*: as a Java broker reads them, at a fixed byte that is
-    inside the address of an IPv6 born host (`docs/differences.md`, D14)."""
-
-    low: int = NEVER_WRITTEN_MS
-    high: int = -(2**63)
-    java_low: int = NEVER_WRITTEN_MS
-    java_high: int = -(2**63)
-
-    def add(self, times: Int64s, java_times: Int64s) -> None:
-        if len(times):
-            self.low = min(self.low, int(times.min()))
-            self.high = max(self.high, int(times.max()))
-            self.java_low = min(self.java_low, int(java_times.min()))
-            self.java_high = max(self.java_high, int(java_times.max()))
 
 
 @dataclass(slots=True)
@@ -83,7 +65,7 @@ class QueueVerifier:
         self._report = report
         self._progress = progress
         self._damaged: set[SegmentId] = set()
-        self._times: dict[SegmentId, _Times] = {}
+        self._times: dict[SegmentId, SegmentTimes] = {}
         self._result = QueueResult()
         self._last_time: int | None = None
 
@@ -93,8 +75,11 @@ class QueueVerifier:
         self._check_consume_queue_chain()
         with QueueReader(self._provider, self._queue) as reader:
             self._check_messages(reader)
-        self._check_metadata(self._queue.commit_log)
-        self._check_metadata(self._queue.consume_queue)
+        if self._catalogue.metadata is not None:
+            with QueueReader(self._provider, self._queue) as reader:
+                check_metadata(
+                    reader, self._catalogue.metadata, self._times, self._damaged, self._report
+                )
         return self._result
 
     def _found(self, finding: Finding) -> None:
@@ -355,8 +340,8 @@ class QueueVerifier:
     def _segment_of(self, offset: int) -> SegmentExtent | None:
         return extent_at(self._queue.commit_log, offset)
 
-    def _segment_times(self, segment: SegmentId) -> _Times:
-        return self._times.setdefault(segment, _Times())
+    def _segment_times(self, segment: SegmentId) -> SegmentTimes:
+        return self._times.setdefault(segment, SegmentTimes())
 
     # Bytes that no unit names
 
@@ -421,72 +406,3 @@ class QueueVerifier:
             self._segment_times(extent.id).add(
                 np.array(times, dtype=np.int64), java_store_times(window, positions)
             )
-
-    # Metadata
-
-    def _check_metadata(self, extents: tuple[SegmentExtent, ...]) -> None:
-        known = self._catalogue.metadata
-        if known is None:
-            return
-        for index, extent in enumerate(extents):
-            entry = known.get(extent.id)
-            if entry is None:
-                continue
-            is_last = index == len(extents) - 1
-            if entry.size > extent.size_bytes and extent.size_bytes > 0:
-                self._found(
-                    damage(
-                        "segment-truncated",
-                        "the segment is shorter than the metadata says",
-                        segment=extent.id,
-                        position=extent.size_bytes,
-                        expected=f"{entry.size} bytes",
-                        found=f"{extent.size_bytes} bytes",
-                    )
-                )
-                continue
-            if entry.size < extent.size_bytes:
-                make = note if is_last else damage
-                self._found(
-                    make(
-                        "metadata-size",
-                        "the metadata knows less of the segment than there is"
-                        + (
-                            " (a writer that runs or was cut off; its next start corrects it)"
-                            if is_last
-                            else ""
-                        ),
-                        segment=extent.id,
-                        expected=f"{extent.size_bytes} bytes",
-                        found=f"{entry.size} bytes",
-                    )
-                )
-                continue
-            if extent.size_bytes and extent.id not in self._damaged:
-                self._check_metadata_times(extent, entry.begin_timestamp_ms, entry.end_timestamp_ms)
-
-    def _check_metadata_times(self, extent: SegmentExtent, begin: int, end: int) -> None:
-        times = self._times.get(extent.id)
-        if times is None or (
-            extent.id.type is FileSegmentType.CONSUME_QUEUE and self._starts_before_log(extent)
-        ):
-            return
-        for name, found, right, java in (
-            ("begin", begin, times.low, times.java_low),
-            ("end", end, times.high, times.java_high),
-        ):
-            if found not in (right, java):
-                self._found(
-                    damage(
-                        "metadata-time",
-                        f"{name} time of the segment in the metadata",
-                        segment=extent.id,
-                        expected=str(right),
-                        found=str(found),
-                    )
-                )
-
-    def _starts_before_log(self, extent: SegmentExtent) -> bool:
-        """Whether some units of the segment name expired messages, whose times are unknown."""
-        with QueueReader(self._provider, self._queue) as reader:
-            return reader.min_offset() * UNIT_SIZE > extent.base_offset

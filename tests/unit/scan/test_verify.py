@@ -327,6 +327,11 @@ def test_a_segment_that_the_metadata_does_not_know_is_damage(tier: BuiltTier) ->
     assert "segment-unknown" in {finding.kind for finding in tier.damage(with_state=True)}
 
 
+def test_a_segment_cut_to_nothing_is_known_from_the_metadata(tier: BuiltTier) -> None:
+    tier.path(log_id(tier, "orders", 0, 11)[0]).write_bytes(b"")
+    assert "segment-truncated" in {finding.kind for finding in tier.damage(with_state=True)}
+
+
 def test_a_second_copy_of_a_segment_overlaps(tier: BuiltTier) -> None:
     source = tier.path(log_id(tier, "orders", 0, 0)[0])
     whole = source.read_bytes()
