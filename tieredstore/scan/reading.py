@@ -117,6 +117,8 @@ class QueueReader:
             return 0
         low, high = self._spans[0]
         start = self.queue.commit_log_min_offset
+        if start == 0:
+            return low
         while low < high:
             middle = (low + high) // 2
             if int(self.read_units(middle, 1)[0]["physical_offset"]) < start:

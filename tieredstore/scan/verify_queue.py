@@ -151,11 +151,7 @@ class QueueVerifier:
                 reader, self._queue.commit_log_min_offset, self._queue.commit_log_max_offset
             )
             return
-        try:
-            first = reader.min_offset()
-        except Corrupt as error:
-            self._found(damage("units-missing", str(error), queue_offset=spans[0][0]))
-            first = spans[0][0]
+        first = self._first_alive(reader, *spans[0])
         self._check_expired(reader, spans[0][0], first)
         position = self._queue.commit_log_min_offset
         previous_end: int | None = None
@@ -177,6 +173,26 @@ class QueueVerifier:
         end_of_log = self._queue.commit_log_max_offset
         if position < end_of_log:
             self._check_unnamed(reader, position, end_of_log)
+
+    def _first_alive(self, reader: QueueReader, start: int, end: int) -> int:
+        """Where expired units end, by all units of a span: the border that the fewest contradict.
+        (A binary search would be led astray by a damaged unit.)"""
+        log_start = self._queue.commit_log_min_offset
+        if log_start == 0:
+            return start
+        best, lowest, height = start, 0, 0
+        for low in range(start, end, UNITS_PER_READ):
+            try:
+                units = reader.read_units(low, min(UNITS_PER_READ, end - low))
+            except Corrupt:
+                continue  # reported where messages are read
+            alive = units["physical_offset"].astype(np.int64) >= log_start
+            heights = height + np.cumsum(np.where(alive, 1, -1))
+            at = int(heights.argmin())
+            if int(heights[at]) < lowest:
+                best, lowest = low + at + 1, int(heights[at])
+            height = int(heights[-1])
+        return best
 
     def _check_expired(self, reader: QueueReader, start: int, end: int) -> None:
         """Units in front of the first message that can be read name only what has expired."""
