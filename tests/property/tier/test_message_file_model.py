@@ -60,6 +60,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.messages = {}
         self.generation = 0
         self.sure = set()
+        self.expired_ms = 0
         self.maximum = self.possible = first
         self.first = first
         self.open()
@@ -102,6 +103,9 @@ class QueueMachine(RuleBasedStateMachine):
             for offset in range(begin, end):
                 assert offset not in self.sure
                 self.messages.pop(offset, None)
+
+    def forget_expired(self):
+        self.sure = {q for q in self.sure if T0 + q // 3 * STEP_MS >= self.expired_ms}
 
     def after_rollback(self):
         """The next append begins behind what is committed; the rest may still turn up."""
@@ -190,7 +194,8 @@ class QueueMachine(RuleBasedStateMachine):
         assert all(T0 + q // 3 * STEP_MS < bound for q in lost)
         self.messages = {q: body for q, body in self.messages.items() if q >= now}
         # What expired may go at any later time: a failure can have kept it.
-        self.sure = {q for q in self.sure if T0 + q // 3 * STEP_MS >= bound}
+        self.expired_ms = max(self.expired_ms, bound)
+        self.forget_expired()
 
     @rule(at=st.integers(-3, 400), count=st.integers(1, 60))
     def read_anywhere(self, at, count):
@@ -240,6 +245,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert found == {q: body for q, body in self.messages.items() if low <= q < top}
         assert self.sure <= found.keys()
         self.sure = set(found)
+        self.forget_expired()
 
     @invariant()
     def the_metadata_announces_all_that_the_backend_holds(self):

@@ -25,7 +25,7 @@ from tieredstore.providers.chunk_sketch import ChunkSketchProvider
 from tieredstore.providers.memory import MemoryProvider
 from tieredstore.providers.posix import PosixProvider
 from tieredstore.testing.faults import Fault, Faults, FaultyMetadataStore, FaultyProvider
-from tieredstore.tier.flat.append_file import STATUS_DELETED
+from tieredstore.tier.flat.segment import STATUS_DELETED
 from tieredstore.tier.reading import run
 
 HOUR_MS = 3_600_000

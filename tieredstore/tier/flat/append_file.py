@@ -13,14 +13,9 @@ from bisect import bisect_right
 from collections.abc import Mapping
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
-from tieredstore.contracts.metadata_store import (
-    NEVER_WRITTEN_MS,
-    FileSegmentMetadata,
-    MetadataStore,
-)
+from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS, MetadataStore
 from tieredstore.contracts.segment import (
     Buffer,
-    FileSegment,
     FileSegmentType,
     SegmentId,
     SegmentListing,
@@ -28,74 +23,13 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.errors import Busy, Corrupt, Invalid, Unavailable
 from tieredstore.tier.appender import AppendResult, SegmentAppender, TailDiffers
+from tieredstore.tier.flat.deletion import mark_deleted, remove
+from tieredstore.tier.flat.opening import open_segments
+from tieredstore.tier.flat.segment import STATUS_DELETED, FlatSegment
 from tieredstore.tier.reading import Reading, SegmentRead
-
-STATUS_DELETED = 2
-"""Status of a segment that is being deleted: entry first, then the object, then the entry goes."""
 
 _EMPTY = memoryview(b"")
 _log = logging.getLogger(__name__)
-
-
-class FlatSegment:
-    """One segment of a flat file: its handle, and what of it is committed.
-
-    commit_position: bytes; begin_ms and end_ms: store times of what is committed,
-    NEVER_WRITTEN_MS while nothing is; real_size_bytes and recorded_size_bytes: what backend and
-    metadata said when it was opened.
-    """
-
-    __slots__ = (
-        "base_offset",
-        "begin_ms",
-        "commit_position",
-        "end_ms",
-        "file",
-        "real_size_bytes",
-        "recorded_size_bytes",
-    )
-
-    def __init__(
-        self,
-        file: FileSegment,
-        commit_position: int = 0,
-        begin_ms: int = NEVER_WRITTEN_MS,
-        end_ms: int = NEVER_WRITTEN_MS,
-        real_size_bytes: int = 0,
-        recorded_size_bytes: int = 0,
-    ) -> None:
-        self.file = file
-        self.base_offset = file.id.base_offset
-        self.commit_position = commit_position
-        self.begin_ms = begin_ms
-        self.end_ms = end_ms
-        self.real_size_bytes = real_size_bytes
-        self.recorded_size_bytes = recorded_size_bytes
-
-    @property
-    def end_offset(self) -> int:
-        """File offset behind the last committed byte."""
-        return self.base_offset + self.commit_position
-
-    def extend_times(self, begin_ms: int, end_ms: int) -> None:
-        """Take in the times of newly committed messages."""
-        if begin_ms == NEVER_WRITTEN_MS:
-            return
-        never = self.begin_ms == NEVER_WRITTEN_MS
-        self.begin_ms = begin_ms if never else min(self.begin_ms, begin_ms)
-        self.end_ms = end_ms if never else max(self.end_ms, end_ms)
-
-    def metadata(self, now_ms: int, status: int = 0) -> FileSegmentMetadata:
-        return FileSegmentMetadata(
-            path=self.file.id.path,
-            type=self.file.id.type,
-            base_offset=self.base_offset,
-            status=status,
-            size=self.commit_position,
-            create_timestamp_ms=now_ms,
-            begin_timestamp_ms=self.begin_ms,
-            end_timestamp_ms=self.end_ms,
-        )
 
 
 class FlatAppendFile:
@@ -201,51 +135,16 @@ class FlatAppendFile:
     def recover(self, listings: Mapping[SegmentId, SegmentListing] | None = None) -> None:
         """Take the segments of the metadata, with what the backend really holds of them.
 
-        The real size of the last segment wins over the metadata; the others have the size that
-        the metadata says, unless the next one begins or the backend ends before. `listings` (all
-        segments of the path, at least) saves asking for sizes. Writes nothing. Raises Unavailable,
-        and Corrupt on a bad base.
+        The real size of the last segment wins over the metadata. The others end where the next
+        one begins; where they do not reach it, at the recorded size or the real one, whichever is
+        smaller. `listings` (all segments of the path, at least) saves asking for sizes. Writes
+        nothing. Raises Unavailable, and Corrupt on a bad base.
         """
-        entries = [
-            entry
-            for entry in self._metadata.segments(self.path, self.type)
-            if entry.status != STATUS_DELETED
-        ]
-        segments = []
-        for index, entry in enumerate(entries):
-            if entry.base_offset < 0 or entry.base_offset % self.unit_bytes:
-                raise Corrupt(
-                    f"{entry.id}: base offset is not a multiple of {self.unit_bytes}",
-                    path=self.path,
-                    offset=entry.base_offset,
-                )
-            listing = listings.get(entry.id) if listings is not None else None
-            file = self._provider.open(entry.id, listing)
-            is_last = index + 1 == len(entries)
-            end = 2**63 - 1 if is_last else entries[index + 1].base_offset
-            room = end - entry.base_offset
-            if listings is not None:
-                real = listing.size_bytes if listing is not None else 0
-            elif entry.size == room:
-                real = room
-            else:
-                real = file.size()
-            # What lies behind the recorded size of a segment that was left was never valid.
-            size = min(real, room if is_last else min(room, entry.size or room))
-            if not is_last and size < entry.size:
-                _log.error("%s: %d of %d bytes are gone", entry.id, entry.size - size, entry.size)
-            segments.append(
-                FlatSegment(
-                    file,
-                    size - size % self.unit_bytes,
-                    entry.begin_timestamp_ms,
-                    entry.end_timestamp_ms,
-                    real,
-                    entry.size,
-                )
-            )
+        segments = open_segments(
+            self.path, self.type, self._provider, self._metadata, listings, self.unit_bytes
+        )
         with self._lock:
-            self._segments = tuple(segments)
+            self._segments = segments
             self._appender = None
 
     def cut(self, offset: int) -> None:
@@ -468,7 +367,7 @@ class FlatAppendFile:
         self._segments = (*self._segments[:-1], new) if replaced else (*self._segments, new)
         self._appender = None
         if replaced:
-            self._remove([last])
+            remove(self._metadata, [last.file])
             return
         try:
             last.file.seal()
@@ -511,7 +410,7 @@ class FlatAppendFile:
             if not self._segments or self.append_offset != self.commit_offset:
                 return False
             last = self._segments[-1]
-            if last.commit_position == 0 or not _is_expired(last, before_ms):
+            if last.commit_position == 0 or not last.is_expired(before_ms):
                 return False
             self.roll()
             return True
@@ -520,20 +419,20 @@ class FlatAppendFile:
         """Delete segments from the first on whose newest message is older than `before_ms`.
 
         The last segment is never deleted. One try per segment: what the backend does not delete
-        now keeps an entry marked as deleted, for `sweep_deleted` (D7). Returns what left the
-        file.
+        now keeps an entry marked as deleted, for `FlatFileStore.sweep_deleted` (D7). Returns what
+        left the file.
         """
         with self._lock:
             segments = self._segments
             count = 0
-            while count < len(segments) - 1 and _is_expired(segments[count], before_ms):
+            while count < len(segments) - 1 and segments[count].is_expired(before_ms):
                 count += 1
             victims = segments[:count]
             if not victims:
                 return []
-            self._mark_deleted(victims)
+            mark_deleted(self._metadata, victims, self._clock.now_ms())
             self._segments = segments[count:]
-        self._remove(victims)
+        remove(self._metadata, [segment.file for segment in victims])
         return [segment.file.id for segment in victims]
 
     def destroy(self) -> list[SegmentId]:
@@ -541,31 +440,10 @@ class FlatAppendFile:
         with self._lock:
             self.close()
             victims = self._segments
-            self._mark_deleted(victims)
+            mark_deleted(self._metadata, victims, self._clock.now_ms())
             self._segments = ()
-        self._remove(victims)
+        remove(self._metadata, [segment.file for segment in victims])
         return [segment.file.id for segment in victims]
-
-    def _mark_deleted(self, victims: tuple[FlatSegment, ...]) -> None:
-        now_ms = self._clock.now_ms()
-        with self._metadata.batch():
-            for segment in victims:
-                entry = segment.metadata(now_ms, STATUS_DELETED)
-                entry.size = 0
-                self._metadata.put_segment(entry)
-
-    def _remove(self, victims: tuple[FlatSegment, ...] | list[FlatSegment]) -> None:
-        gone = []
-        for segment in victims:
-            try:
-                segment.file.delete()
-            except Unavailable as error:
-                _log.warning("%s: not deleted, tried again later: %s", segment.file.id, error)
-            else:
-                gone.append(segment.file.id)
-        with self._metadata.batch():
-            for segment_id in gone:
-                self._metadata.delete_segment(segment_id)
 
     def close(self) -> None:
         """Refuse appends and commits, release the segments' handles. Idempotent."""
@@ -577,35 +455,5 @@ class FlatAppendFile:
                 segment.file.close()
 
 
-def sweep_deleted(
-    provider: SegmentProvider, metadata: MetadataStore, prefix: str | None = None
-) -> int:
-    """Finish deletions that were announced: delete the objects, then the entries.
-
-    `prefix` limits it to one path. Returns how many are still there.
-    """
-    left = 0
-    gone = []
-    for entry in list(metadata.segments(prefix)):
-        if entry.status == STATUS_DELETED:
-            try:
-                provider.open(entry.id).delete()
-            except Unavailable as error:
-                _log.warning("%s: not deleted, tried again later: %s", entry.id, error)
-                left += 1
-            else:
-                gone.append(entry.id)
-    if gone:
-        with metadata.batch():
-            for segment_id in gone:
-                metadata.delete_segment(segment_id)
-    return left
-
-
 def _base_offset(segment: FlatSegment) -> int:
     return segment.base_offset
-
-
-def _is_expired(segment: FlatSegment, before_ms: int) -> bool:
-    """Never-written segments count as expired where they may go at all."""
-    return segment.end_ms == NEVER_WRITTEN_MS or segment.end_ms < before_ms

@@ -20,8 +20,9 @@ from tieredstore.contracts.segment import (
     WriterEpoch,
 )
 from tieredstore.errors import Corrupt
-from tieredstore.tier.flat.append_file import sweep_deleted
+from tieredstore.tier.flat.deletion import finish_deletion
 from tieredstore.tier.flat.message_file import FlatMessageFile
+from tieredstore.tier.flat.segment import STATUS_DELETED
 
 _RECOVERY_THREADS = 16
 _log = logging.getLogger(__name__)
@@ -160,16 +161,34 @@ class FlatFileStore:
 
     def destroy(self, topic: str, queue_id: int) -> None:
         """Delete a queue from the tier and the metadata. Nothing for an unknown one."""
-        with self._lock:
-            key = QueueKey(topic, queue_id)
-            file = self._files.pop(key, None)
-            self._broken.pop(key, None)
+        key = QueueKey(topic, queue_id)
+        file = self._files.get(key)
         if file is not None:
+            # It keeps its place, closed, until its deletions were tried: none of them may meet a
+            # new queue of that name.
             file.destroy()
+        with self._lock:
+            self._broken.pop(key, None)
+            if file is not None and self._files.get(key) is file:
+                del self._files[key]
 
     def sweep_deleted(self) -> int:
         """Try announced deletions again; returns how many segments are still there."""
-        return sweep_deleted(self.provider, self.metadata)
+        marked = [
+            entry.id
+            for entry in self.metadata.segments()
+            if entry.status == STATUS_DELETED and entry.type is not FileSegmentType.INDEX
+        ]
+        return sum(self._finish_deletion(segment_id) for segment_id in marked)
+
+    def _finish_deletion(self, segment_id: SegmentId) -> int:
+        topic, _, queue_id = segment_id.path.partition("/")[2].rpartition("/")
+        with self._lock:
+            file = self._files.get(QueueKey(topic, int(queue_id))) if queue_id.isdecimal() else None
+            if file is None:  # and nobody can make it now
+                return finish_deletion(self.provider, self.metadata, segment_id)
+        with file.lock:
+            return finish_deletion(self.provider, self.metadata, segment_id)
 
     def close(self) -> None:
         """Close all queues (what is appended and not committed is dropped) and give the writer

@@ -7,10 +7,11 @@ import logging
 import numpy as np
 
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS
-from tieredstore.tier.flat.append_file import FlatAppendFile, FlatSegment
+from tieredstore.tier.flat.append_file import FlatAppendFile
 from tieredstore.tier.flat.commit_log_file import FlatCommitLogFile
 from tieredstore.tier.flat.consume_queue_file import FlatConsumeQueueFile
 from tieredstore.tier.flat.search import store_timestamp_at
+from tieredstore.tier.flat.segment import FlatSegment
 from tieredstore.tier.reading import run
 
 _log = logging.getLogger(__name__)
