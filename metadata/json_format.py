@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import orjson
 
@@ -68,10 +68,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
 def _quote_bare_keys(text: str) -> str:
     return _STRING_OR_BARE_KEY.sub(
         lambda match: f'"{match[1]}"' if match[1] is not None else match[0], text
@@ -79,7 +75,7 @@ def _quote_bare_keys(text: str) -> str:
 
 
 def _decode(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+    return json.loads(text, object_pairs_hook=_object)
 
 
 class _Parser:

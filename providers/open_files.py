@@ -112,7 +112,6 @@ class OpenFiles:
                     self._drop(path, current)
                 self._files[path] = entry
                 entry.cached = True
-                self._evict(self._limit)
         return entry
 
     def _open(self, path: str, flags: int) -> int:

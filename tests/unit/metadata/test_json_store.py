@@ -545,7 +545,12 @@ class TestReadOnly:
         store = open_store(path)
         store.put_segment(segment())
         store.put_segment(segment(size=10))
-        assert size_of(open_store(path, read_only=True)) == 10
+        before = path.read_bytes()
+        reader = open_store(path, read_only=True)
+        assert size_of(reader) == 10
+        reader.flush()
+        reader.close()
+        assert path.read_bytes() == before
 
     def test_a_store_that_is_not_there_is_empty(self, path):
         reader = open_store(path, read_only=True)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import subprocess
@@ -202,6 +204,32 @@ class TestOpenFiles:
             segment.write(3, [b"!"])
             assert writer.open(segment_id()).read(0, 4) == b"new!"
 
+    def test_a_file_deleted_while_it_is_opened_does_not_come_back(self, tmp_path):
+        class Racing(PosixCalls):
+            during_open = None
+
+            def open(self, path, flags):
+                fd = super().open(path, flags)
+                action, self.during_open = self.during_open, None
+                if action:
+                    action()
+                return fd
+
+        calls = Racing()
+        with closing(PosixProvider(tmp_path, CLUSTER, calls=calls)) as provider:
+            segment = provider.open(segment_id())
+            segment.write(0, [b"old"])
+            segment.close()
+
+            def make_again():
+                provider.open(segment_id()).delete()
+                provider.open(segment_id()).write(0, [b"new"])
+
+            calls.during_open = make_again
+            assert segment.read(0, 3) == b"old"  # it was opened before
+            assert segment.read(0, 3) == b"new"
+            assert segment.read_nowait(0, 3) in (None, b"new")
+
 
 class TestReadNowait:
     def test_hot_bytes_are_at_hand(self, provider):
@@ -311,6 +339,35 @@ class TestWriterEpoch:
         first.release()
         second.check()
         second.release()
+
+    def test_a_lock_file_replaced_while_it_is_locked_is_locked_anew(
+        self, provider, tmp_path, monkeypatch
+    ):
+        real, removed = fcntl.flock, []
+
+        def flock(fd, operation):
+            if not removed:
+                removed.append(next(tmp_path.rglob(".writer")))
+                removed[0].unlink()
+            real(fd, operation)
+
+        monkeypatch.setattr(fcntl, "flock", flock)
+        epoch = provider.acquire_writer("broker-a")
+        epoch.check()
+        with pytest.raises(Fenced):
+            provider.acquire_writer("broker-a")
+        epoch.release()
+
+    @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EIO])
+    def test_a_file_system_without_locks_is_told(self, provider, monkeypatch, number):
+        def flock(fd, operation):
+            raise OSError(number, os.strerror(number))
+
+        before = open_descriptors()
+        monkeypatch.setattr(fcntl, "flock", flock)
+        with pytest.raises(Unavailable, match=os.strerror(number)):
+            provider.acquire_writer("broker-a")
+        assert open_descriptors() == before
 
     def test_w05_a_tier_of_a_newer_format_is_refused(self, provider, tmp_path):
         provider.acquire_writer("broker-a").release()

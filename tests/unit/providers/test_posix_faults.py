@@ -12,6 +12,7 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentId, UnknownWri
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.providers.posix import PosixProvider
 from tieredstore.providers.posix_calls import PosixCalls
+from tieredstore.testing.faults import SimulatedCrash
 
 ID = SegmentId("broker-a/TopicA/0", FileSegmentType.COMMIT_LOG, 0)
 
@@ -236,3 +237,73 @@ class TestDeletion:
         assert segment.read(0, 10) == b"0123456789"
         segment.delete()
         assert segment.size() == 0
+
+
+CHANGING = {"open", "write", "truncate", "sync", "sync_directory", "make_directory", "unlink"}
+BATCHES = (b"first batch ", b"second", b"third, which is longer than the others")
+
+
+class CrashingCalls(FaultyCalls):
+    """SimulatedCrash before the n-th changing call, or half-way in it when it is a write."""
+
+    def __init__(self, crash_at: int = 0) -> None:
+        super().__init__()
+        self.crash_at = crash_at
+        self.count = 0
+
+    def _next(self, name, *arguments):
+        if name in CHANGING:
+            self.count += 1
+            if self.count == self.crash_at and name != "write":
+                raise SimulatedCrash
+        return super()._next(name, *arguments)
+
+    def write(self, fd, buffers, position):
+        data = b"".join(buffers)
+        if self.count + 1 == self.crash_at:
+            super().write(fd, [data[: len(data) // 2]], position)
+            raise SimulatedCrash
+        return super().write(fd, buffers, position)
+
+
+def write_batches(provider, acknowledged: list[int]) -> None:
+    segment = provider.open(ID)
+    position = 0
+    for batch in BATCHES:
+        assert segment.write(position, [batch]) == Written(position + len(batch))
+        position += len(batch)
+        acknowledged.append(position)
+    # a torn write that comes again, shorter
+    segment.write(position, [b"torn " * 20])
+    assert segment.write(position, [b"end"]) == Written(position + 3)
+    acknowledged.append(position + 3)
+
+
+def number_of_calls(folder) -> int:
+    calls = CrashingCalls()
+    with closing(PosixProvider(folder, "C", calls=calls)) as provider:
+        write_batches(provider, [])
+    return calls.count
+
+
+def test_l01_a_crash_at_any_call_leaves_what_was_acknowledged(tmp_path):
+    count = number_of_calls(tmp_path / "count")
+    assert count > 15
+    for crash_at in range(1, count + 1):
+        folder = tmp_path / str(crash_at)
+        acknowledged = [0]
+        with (
+            closing(PosixProvider(folder, "C", calls=CrashingCalls(crash_at))) as provider,
+            pytest.raises(SimulatedCrash),
+        ):
+            write_batches(provider, acknowledged)
+        whole = b"".join(BATCHES) + b"end"
+        with closing(PosixProvider(folder, "C")) as provider:
+            segment = provider.open(ID)
+            committed = acknowledged[-1]
+            assert segment.size() >= committed
+            assert segment.read(0, committed) == whole[:committed]
+            rest = whole[committed:]
+            assert segment.write(committed, [rest]) == Written(len(whole))
+            assert segment.size() == len(whole)
+            assert segment.read(0, len(whole)) == whole
