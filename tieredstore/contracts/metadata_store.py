@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
@@ -55,7 +55,19 @@ class FileSegmentMetadata:
         return SegmentId(self.path, self.type, self.base_offset)
 
     def copy(self) -> FileSegmentMetadata:
-        return replace(self)
+        """Spelled out: `dataclasses.replace` takes five times as long, and opening a tier copies
+        each entry several times."""
+        return FileSegmentMetadata(
+            self.path,
+            self.type,
+            self.base_offset,
+            self.status,
+            self.size,
+            self.create_timestamp_ms,
+            self.begin_timestamp_ms,
+            self.end_timestamp_ms,
+            self.seal_timestamp_ms,
+        )
 
 
 @runtime_checkable

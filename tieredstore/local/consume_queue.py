@@ -26,6 +26,8 @@ from tieredstore.message.consume_queue import (
 Units = npt.NDArray[np.void]
 
 _FILL_BYTES = 1 << 20
+TAIL_UNITS = 4096
+"""The search for the tail halves down to this many units and then reads them at once."""
 
 
 class ConsumeQueue:
@@ -94,13 +96,17 @@ class ConsumeQueue:
                 break
             unused = begin
         low, high = unused // UNIT_SIZE, min(unused + self._file_size, self._end) // UNIT_SIZE
-        while low < high:
+        while high - low > TAIL_UNITS:
             middle = (low + high) // 2
             if self._is_used(middle):
                 low = middle + 1
             else:
                 high = middle
-        return low
+        if low == high:
+            return low
+        units = self._read_file(low, high - low)
+        free = (units["size"] <= 0) | (units["physical_offset"] < 0)
+        return low + (int(free.argmax()) if free.any() else high - low)
 
     def _is_used(self, offset: int) -> bool:
         unit = self._read_file(offset, 1)
