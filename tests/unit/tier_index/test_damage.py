@@ -165,7 +165,7 @@ def test_the_error_names_segment_and_position(node: Node) -> None:
     path = uploaded(node)
     write(path, SLOT, 700, 28)
     service = node.open()
-    [first, _] = service._files.uploaded
+    [first, _] = service._uploaded
     from tieredstore.tier.index.matching import Wanted
 
     wanted = Wanted((tiered_key_hash("T", "same"),), 5, 0, 2 * NOW)

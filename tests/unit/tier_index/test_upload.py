@@ -241,11 +241,11 @@ def test_defect_d07_the_loop_waits_longer_after_each_failure(node: Node) -> None
         waits.append(timeout_ms)
         node.clock.advance(timeout_ms)
         if len(waits) == 9:
-            service._stopping = True
+            service._loop._stopping = True
         return False
 
     node.clock.wait = wait  # type: ignore[assignment,method-assign]
-    service._run()
+    service._loop.run()
     assert waits[:4] == [20_000, 40_000, 80_000, 160_000]
     assert waits[-1] == 600_000
 
@@ -260,11 +260,11 @@ def test_defect_d07_puts_that_wake_the_loop_do_not_shorten_the_wait(node: Node) 
         rounds.append(timeout_ms)
         node.clock.advance(1000)
         if len(rounds) == 20:
-            service._stopping = True
+            service._loop._stopping = True
         return True
 
     node.clock.wait = wait  # type: ignore[assignment,method-assign]
-    service._run()
+    service._loop.run()
     assert len(faults.calls) == 1
 
 
@@ -278,10 +278,10 @@ def test_the_loop_goes_on_after_an_unexpected_error(
         rounds.append(1)
         if len(rounds) == 1:
             raise ValueError("unexpected")
-        service._stopping = True
+        service._loop._stopping = True
 
-    monkeypatch.setattr(service, "tick", tick)
-    service._run()
+    monkeypatch.setattr(service._loop, "_work", tick)
+    service._loop.run()
     assert len(rounds) == 2
 
 
