@@ -23,6 +23,10 @@ class ExitCode(enum.IntEnum):
     INTERRUPTED = 130
 
 
+class OutputClosed(Exception):
+    """Whoever read our output has stopped (`| head`). Not an error."""
+
+
 _CODES: tuple[tuple[type[TieredStoreError], ExitCode], ...] = (
     (Corrupt, ExitCode.DAMAGE),
     (Invalid, ExitCode.INVALID),

@@ -10,8 +10,13 @@ from typing import NoReturn
 import click
 
 from tieredstore import __version__
-from tieredstore.cli.exits import ExitCode, close_stdout_quietly, exit_code_of, line_of
-from tieredstore.cli.output import OutputClosed
+from tieredstore.cli.exits import (
+    ExitCode,
+    OutputClosed,
+    close_stdout_quietly,
+    exit_code_of,
+    line_of,
+)
 
 VERBS = {
     "cat": "Print messages of a topic.",

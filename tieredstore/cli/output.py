@@ -10,6 +10,7 @@ from typing import BinaryIO, TypeAlias
 
 import orjson
 
+from tieredstore.cli.exits import OutputClosed
 from tieredstore.cli.times import format_time
 from tieredstore.errors import TieredStoreError
 
@@ -25,10 +26,6 @@ class OutputFormat(enum.StrEnum):
     TABLE = "table"
     JSON = "json"
     NDJSON = "ndjson"
-
-
-class OutputClosed(Exception):
-    """Whoever read our output has stopped (`| head`). Not an error."""
 
 
 class Output:

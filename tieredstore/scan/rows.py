@@ -7,6 +7,7 @@ import enum
 import hashlib
 
 from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES
+from tieredstore.message.properties import KEYS, TAGS, UNIQ_KEY, split_keys
 from tieredstore.message.record import StoredMessage
 
 COLUMNS = (
@@ -56,15 +57,16 @@ def message_row(
     """The row of one message, JSON-ready. Raises Corrupt when a compressed body is damaged or
     inflates to more than `body_limit_bytes`."""
     body = message.decoded_body(body_limit_bytes)
-    properties = message.properties
+    properties = message.properties  # decoded once for all fields that are in it
+    offset_message_id = message.offset_message_id
     return {
         "topic": message.topic,
         "queue_id": message.queue_id,
         "queue_offset": message.queue_offset,
-        "msg_id": message.msg_id,
-        "offset_msg_id": message.offset_message_id,
-        "keys": message.keys,
-        "tags": properties.get("TAGS"),
+        "msg_id": properties.get(UNIQ_KEY) or offset_message_id,
+        "offset_msg_id": offset_message_id,
+        "keys": split_keys(properties.get(KEYS)),
+        "tags": properties.get(TAGS),
         "born_timestamp": message.born_timestamp_ms,
         "store_timestamp": message.store_timestamp_ms,
         "body": _shown(body, body_form),

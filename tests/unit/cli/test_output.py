@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from tieredstore.cli.output import Output, OutputClosed, OutputFormat
+from tieredstore.cli.exits import OutputClosed
+from tieredstore.cli.output import Output, OutputFormat
 from tieredstore.errors import Corrupt
 
 ROWS = [
