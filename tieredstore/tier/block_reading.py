@@ -19,6 +19,7 @@ from tieredstore.message.buffers import unaligned
 from tieredstore.message.layout import CODA_SIZE, QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION
 from tieredstore.message.split import split_messages
 from tieredstore.tier.read_ahead import MESSAGE_OVERHEAD_BYTES, Block
+from tieredstore.tier.small_block import SMALL_BLOCK_MESSAGES, read_small_block
 from tieredstore.tier.together import together
 
 if TYPE_CHECKING:
@@ -87,6 +88,10 @@ def read_block(
     units = yield from file.read_units(start, count)
     if not len(units):
         return _hole(file, key, start)
+    if len(units) <= SMALL_BLOCK_MESSAGES and not check_bodies:
+        block = yield from read_small_block(file, key, start, units, limit_bytes, room_bytes)
+        if block is not None:
+            return block
     offsets = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
     ends = offsets + sizes
