@@ -156,7 +156,7 @@ class IndexModel(RuleBasedStateMachine):
 
 
 IndexModel.TestCase.settings = settings(
-    max_examples=40,
+    max_examples=30,
     stateful_step_count=15,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
