@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from tieredstore.contracts.segment import Buffer, SegmentId
 from tieredstore.errors import Corrupt, Invalid
+from tieredstore.providers.naming import MAX_OFFSET
 
 
 def total_bytes(buffers: Sequence[Buffer]) -> int:
     """Length of the concatenation of `buffers`, bytes."""
     return sum(
-        buffer.nbytes if isinstance(buffer, memoryview) else len(buffer) for buffer in buffers
+        [buffer.nbytes if isinstance(buffer, memoryview) else len(buffer) for buffer in buffers]
     )
 
 
@@ -20,6 +21,12 @@ def check_range(id: SegmentId, position: int, length: int) -> None:
     if position < 0 or length < 0:
         raise Invalid(
             f"segment {id}: position {position} and length {length} must not be negative",
+            path=id.path,
+            offset=position,
+        )
+    if position + length > MAX_OFFSET:
+        raise Invalid(
+            f"segment {id}: position {position} and length {length} are past 2^63-1",
             path=id.path,
             offset=position,
         )

@@ -6,8 +6,6 @@ import errno
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from tieredstore.errors import Invalid
 from tieredstore.providers.posix_calls import PosixCalls
@@ -15,7 +13,9 @@ from tieredstore.providers.posix_calls import PosixCalls
 _TOO_MANY = frozenset({errno.EMFILE, errno.ENFILE})
 
 
-class _OpenFile:
+class OpenFile:
+    """A descriptor and who uses it; `fd` is good until it is given back."""
+
     __slots__ = ("cached", "fd", "identity", "users", "writable")
 
     def __init__(self, fd: int, writable: bool, identity: tuple[int, int]) -> None:
@@ -38,36 +38,44 @@ class OpenFiles:
         self._limit = limit
         self._calls = calls
         self._lock = threading.Lock()
-        self._files: OrderedDict[str, _OpenFile] = OrderedDict()
+        self._files: OrderedDict[str, OpenFile] = OrderedDict()
         self._forgotten = 0
         self._closed = False
 
     def __len__(self) -> int:
         return len(self._files)
 
-    @contextmanager
-    def borrow(self, path: str, *, flags: int = os.O_RDONLY) -> Iterator[int]:
-        """A descriptor for `path`, open at least for what `flags` say. Raises OSError."""
-        entry = self._take(path, flags)
-        try:
-            yield entry.fd
-        finally:
-            self._give_back(entry)
+    def take(self, path: str, flags: int = os.O_RDONLY) -> OpenFile:
+        """A file open at least for what `flags` say, not closed before `give_back`. Raises
+        OSError."""
+        writable = flags & os.O_ACCMODE == os.O_RDWR
+        with self._lock:
+            if self._closed:
+                raise Invalid(f"the provider of {path} is closed", path=path)
+            entry = self._files.get(path)
+            if entry is not None and (entry.writable or not writable):
+                entry.users += 1
+                self._files.move_to_end(path)
+                return entry
+            forgotten = self._forgotten
+        return self._open_and_keep(path, flags, writable, forgotten)
 
-    @contextmanager
-    def borrow_open(self, path: str) -> Iterator[int | None]:
-        """A descriptor that is open already, else None: never a call that may block."""
+    def take_open(self, path: str) -> OpenFile | None:
+        """A file that is open already, else None: never a call that may block."""
         with self._lock:
             entry = self._files.get(path)
             if entry is not None:
                 entry.users += 1
-        if entry is None:
-            yield None
-            return
-        try:
-            yield entry.fd
-        finally:
-            self._give_back(entry)
+                self._files.move_to_end(path)
+            return entry
+
+    def give_back(self, entry: OpenFile) -> None:
+        with self._lock:
+            entry.users -= 1
+            if not entry.users and not entry.cached:
+                self._calls.close(entry.fd)
+            elif len(self._files) > self._limit:
+                self._evict(self._limit)
 
     def forget(self, path: str, *, unless: tuple[int, int] | None = None) -> None:
         """Do not use the descriptor of `path` again, unless it is that (device, inode)."""
@@ -86,24 +94,14 @@ class OpenFiles:
             for path, entry in list(self._files.items()):
                 self._drop(path, entry)
 
-    def _take(self, path: str, flags: int) -> _OpenFile:
-        writable = flags & os.O_ACCMODE == os.O_RDWR
-        with self._lock:
-            if self._closed:
-                raise Invalid(f"the provider of {path} is closed", path=path)
-            entry = self._files.get(path)
-            if entry is not None and (entry.writable or not writable):
-                entry.users += 1
-                self._files.move_to_end(path)
-                return entry
-            forgotten = self._forgotten
+    def _open_and_keep(self, path: str, flags: int, writable: bool, forgotten: int) -> OpenFile:
         fd = self._open(path, flags)
         try:
             found = self._calls.fstat(fd)
         except BaseException:
             self._calls.close(fd)
             raise
-        entry = _OpenFile(fd, writable, (found.st_dev, found.st_ino))
+        entry = OpenFile(fd, writable, (found.st_dev, found.st_ino))
         with self._lock:
             # a file deleted while it was opened must not come back through its old descriptor
             if forgotten == self._forgotten and not self._closed:
@@ -124,14 +122,6 @@ class OpenFiles:
             self._evict(len(self._files) // 2)
         return self._calls.open(path, flags)
 
-    def _give_back(self, entry: _OpenFile) -> None:
-        with self._lock:
-            entry.users -= 1
-            if not entry.users and not entry.cached:
-                self._calls.close(entry.fd)
-            elif len(self._files) > self._limit:
-                self._evict(self._limit)
-
     def _evict(self, limit: int) -> None:
         surplus = len(self._files) - limit
         if surplus <= 0:
@@ -140,7 +130,7 @@ class OpenFiles:
         for path, entry in idle[:surplus]:
             self._drop(path, entry)
 
-    def _drop(self, path: str, entry: _OpenFile) -> None:
+    def _drop(self, path: str, entry: OpenFile) -> None:
         del self._files[path]
         entry.cached = False
         if not entry.users:

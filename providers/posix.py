@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _CAPABILITIES = Capabilities(rewritable=True, conditional=False, durable=True)
 _MAX_KNOWN_DIRECTORIES = 65_536
 _MAX_INTERRUPTIONS = 100
+_UNCHECKED_READ_BYTES = 1 << 20
+_MAX_NOWAIT_BYTES = 64 << 20
 _BAD_NAME = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL})
 
 
@@ -201,38 +203,49 @@ class PosixFileSegment:
             if not length and position == size:
                 return Written(position)
             try:
-                flags = self._write_flags(position)
-                with self._files.borrow(self._path, flags=flags) as fd:
-                    if position < size:
-                        # before the bytes, not after them: a crash in between must not leave ours
-                        # followed by the rest of a torn write
-                        self._calls.truncate(fd, position)
-                    return self._write(fd, position, length, buffers)
-            except OSError as error:  # before the first byte
+                file = self._files.take(self._path, self._write_flags(position))
+            except OSError as error:
                 raise self._error("open for writing", error) from error
+            try:
+                if position < size:
+                    self._cut(file.fd, position)
+                return self._write(file.fd, position, length, buffers)
+            finally:
+                self._files.give_back(file)
 
     def read(self, position: int, length: int) -> memoryview:
         checks.check_range(self._id, position, length)
         if not length:
             return memoryview(b"")
         try:
-            with self._files.borrow(self._path) as fd:
-                return self._read(fd, position, length)
+            file = self._files.take(self._path)
         except FileNotFoundError:
             raise checks.ends_before(self._id, position, length, 0) from None
         except OSError as error:
+            raise self._error("open for reading", error) from error
+        try:
+            if length > _UNCHECKED_READ_BYTES:  # no memory for what is not there
+                there = max(0, self._calls.fstat(file.fd).st_size - position)
+                if there < length:
+                    raise checks.ends_before(self._id, position, length, there)
+            return self._read(file.fd, position, length)
+        except OSError as error:
             raise self._error(f"read {length} bytes at {position} of", error) from error
+        finally:
+            self._files.give_back(file)
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
         checks.check_range(self._id, position, length)
-        with self._files.borrow_open(self._path) as fd:
-            if fd is None or not length:
-                return None
-            buffer = np.empty(length, np.uint8).data
-            try:
-                count = self._calls.read_cached(fd, buffer, position)
-            except OSError:
-                return None  # the blocking read says what is wrong
+        file = self._files.take_open(self._path) if length <= _MAX_NOWAIT_BYTES else None
+        if file is None:
+            return None
+        buffer = np.empty(length, np.uint8).data
+        try:
+            count = self._calls.read_cached(file.fd, buffer, position)
+        except OSError:
+            return None  # the blocking read says what is wrong
+        finally:
+            self._files.give_back(file)
         # a part of it may be in the cache, or the file may end there
         return buffer.toreadonly() if count == length else None
 
@@ -289,27 +302,40 @@ class PosixFileSegment:
         return Written(position + length)
 
     def _write_all(self, fd: int, position: int, length: int, buffers: Sequence[Buffer]) -> None:
-        pending = list(buffers)
-        first, end = 0, position + length
-        interruptions = 0
+        end, first = position + length, 0
         while position < end:
+            part = buffers[first : first + self._calls.vector_limit]
+            first += len(part)
+            size = checks.total_bytes(part)
             try:
-                count = self._calls.write(
-                    fd, pending[first : first + self._calls.vector_limit], position
-                )
+                count = self._calls.write(fd, part, position)
             except (InterruptedError, BlockingIOError):
                 count = 0
-            interruptions = interruptions + 1 if count <= 0 else 0
-            if interruptions > _MAX_INTERRUPTIONS:
-                raise OSError(errno.EIO, f"no progress after {interruptions} tries")
-            position += count
-            while count:
-                size = checks.total_bytes(pending[first : first + 1])
-                if size > count:
-                    pending[first] = memoryview(pending[first]).cast("B")[count:]
-                    break
-                count -= size
-                first += 1
+            if count < size:
+                self._write_rest(fd, position, count, b"".join(part))
+            position += size
+
+    def _write_rest(self, fd: int, position: int, done: int, data: bytes) -> None:
+        """Go on after a short write, of which `done` bytes were written."""
+        rest = memoryview(data)
+        tries = 0
+        while done < len(rest):
+            try:
+                count = self._calls.write(fd, [rest[done:]], position + done)
+            except (InterruptedError, BlockingIOError):
+                count = 0
+            tries = 0 if count > 0 else tries + 1
+            if tries > _MAX_INTERRUPTIONS:
+                raise OSError(errno.EIO, f"no progress after {tries} tries")
+            done += count
+
+    def _cut(self, fd: int, position: int) -> None:
+        """Drop a torn write before the bytes that replace it come: a crash in between must not
+        leave these followed by the rest of it."""
+        try:
+            self._calls.truncate(fd, position)
+        except OSError as error:
+            raise self._error(f"cut at {position}", error) from error
 
     def _undo(self, fd: int, position: int, error: OSError) -> WriteResult:
         try:

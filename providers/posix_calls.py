@@ -64,10 +64,10 @@ class PosixCalls:
             raise
 
     def write(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
-        """Bytes written of the first `vector_limit` buffers."""
+        """Bytes written of at most `vector_limit` buffers."""
         if self._vectored:
-            return os.pwritev(fd, buffers[: self.vector_limit], position)
-        return os.pwrite(fd, b"".join(buffers[: self.vector_limit]), position)
+            return os.pwritev(fd, buffers, position)
+        return os.pwrite(fd, b"".join(buffers), position)
 
     def truncate(self, fd: int, length: int) -> None:
         os.ftruncate(fd, length)

@@ -199,6 +199,18 @@ class ProviderContract:
             assert segment.read_nowait(position, length) is None
         assert bytes(segment.read(3, 0)) == b""
 
+    def test_i06_huge_ranges_are_errors_of_their_own(self, provider: SegmentProvider) -> None:
+        segment = written(provider.open(segment_id()), b"abc")
+        for position, length in ((0, 2**40), (2**62, 5), (0, 2**63 - 1)):
+            with pytest.raises(Corrupt):
+                segment.read(position, length)
+            assert segment.read_nowait(position, length) is None
+        for position, length in ((0, 2**63), (2**63 - 1, 1), (2**70, 0)):
+            with pytest.raises(Invalid):
+                segment.read(position, length)
+        with pytest.raises(Invalid):
+            segment.write(2**63, [b"x"])
+
     def test_what_is_at_hand_is_the_same_bytes(self, provider: SegmentProvider) -> None:
         data = content(50_000)
         segment = written(provider.open(segment_id()), data)
