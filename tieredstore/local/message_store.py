@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.contracts.message_store import PutMessageResult, PutMessageStatus
+from tieredstore.contracts.message_store import PutMessageResult
 from tieredstore.errors import Invalid
 from tieredstore.local.checkpoint import CHECKPOINT_FILE, read_checkpoint, write_checkpoint
 from tieredstore.local.commit_log import COMMIT_LOG_DIRECTORY, CommitLog
@@ -26,7 +26,7 @@ from tieredstore.local.dispatch_source import LocalDispatchSource
 from tieredstore.local.index_reader import INDEX_DIRECTORY, IndexShape
 from tieredstore.local.index_service import IndexService
 from tieredstore.local.open_files import OpenFiles, os_error
-from tieredstore.local.put import MessageAppender, refused
+from tieredstore.local.put import MessageAppender
 from tieredstore.local.reput import Reput
 from tieredstore.local.store_lock import (
     ABORT_FILE,
@@ -72,6 +72,12 @@ class DefaultMessageStore(StoreReads):
     store_host: address of this store as records hold it (8 or 20 bytes).
     """
 
+    put_message: Callable[[Message], PutMessageResult]
+    """Append one message (`MessageAppender.put`): never raises for a bad message, stores nothing of
+    it. SERVICE_NOT_AVAILABLE unless the store runs and can dispatch."""
+    put_messages: Callable[[Sequence[Message]], PutMessageResult]
+    """Append messages of one topic and queue with consecutive offsets, all or none."""
+
     def __init__(
         self, config: StoreConfig, clock: Clock = SYSTEM_CLOCK, *, store_host: bytes = LOCALHOST
     ) -> None:
@@ -111,7 +117,7 @@ class DefaultMessageStore(StoreReads):
             self._commit_log,
             encoder,
             clock,
-            max_record_bytes=config.max_message_size_bytes,
+            max_body_bytes=config.max_message_size_bytes,
             enable_light_queues=config.enable_lmq,
         )
         self._reput = Reput(
@@ -122,6 +128,9 @@ class DefaultMessageStore(StoreReads):
             parse_delay_levels(config.message_delay_level),
             dispatch_light_queues=config.enable_lmq and config.enable_multi_dispatch,
         )
+        # The appender's own methods: one call less for each message.
+        self.put_message = self._appender.put
+        self.put_messages = self._appender.put_batch
         self._source = LocalDispatchSource(self, self._queues.keys, lambda: read_topics(self.root))
 
     # Life cycle
@@ -175,7 +184,7 @@ class DefaultMessageStore(StoreReads):
         log.make_directory()
         log.load()
         self._queues.load()
-        self._batch_topics = batch_topics(self.root)
+        self._batch_topics = self._appender.refused_topics = batch_topics(self.root)
         checkpoint = read_checkpoint(self.root)
         if self._index is not None:
             self._index.load()
@@ -224,6 +233,7 @@ class DefaultMessageStore(StoreReads):
             state = self._appender.register(queue.topic, queue.queue_id)
             state.next_offset = queue.max_offset
         self._reput.start()
+        self._appender.open()
 
     def shutdown(self) -> None:
         """Dispatch what is left, bring everything to disk and give the store up. Idempotent.
@@ -233,6 +243,7 @@ class DefaultMessageStore(StoreReads):
         state, self._state = self._state, _State.SHUT_DOWN
         try:
             if state is _State.RUNNING:
+                self._appender.close()
                 self._reput.stop()
                 self.flush()
                 if self._reput.error is None:
@@ -261,24 +272,6 @@ class DefaultMessageStore(StoreReads):
         if timestamp:
             checkpoint.physic_msg_timestamp_ms = checkpoint.logics_msg_timestamp_ms = timestamp
         write_checkpoint(self.root, checkpoint)
-
-    # Puts
-
-    def put_message(self, message: Message) -> PutMessageResult:
-        """Append one message. The statuses are RocketMQ's; nothing is raised for a bad message."""
-        if self._state is not _State.RUNNING or self._reput.error is not None:
-            return refused(PutMessageStatus.SERVICE_NOT_AVAILABLE)
-        if message.topic in self._batch_topics:
-            return refused(PutMessageStatus.MESSAGE_ILLEGAL)
-        return self._appender.put(message)
-
-    def put_messages(self, messages: Sequence[Message]) -> PutMessageResult:
-        """Append messages of one topic and queue with consecutive offsets, all or none."""
-        if self._state is not _State.RUNNING or self._reput.error is not None:
-            return refused(PutMessageStatus.SERVICE_NOT_AVAILABLE)
-        if messages and messages[0].topic in self._batch_topics:
-            return refused(PutMessageStatus.MESSAGE_ILLEGAL)
-        return self._appender.put_batch(messages)
 
     # What StoreReads needs
 

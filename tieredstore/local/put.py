@@ -1,15 +1,17 @@
 """Putting messages: checks, offsets, encoding and the append, in one short critical section.
 
-Everything runs in the caller's thread. Rows about what was appended are handed to the dispatch
-(`reput`) in memory, so that it parses nothing that this process wrote.
+Everything runs in the caller's thread. Plain messages of known queues, nearly all there are, take
+`put` and `put_batch`, which encode in line: there each call and each attribute counts. Anything
+else takes `_append`. Rows about what was appended are handed to the dispatch (`reput`) in memory,
+so that it parses nothing that this process wrote.
 """
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import Final, NamedTuple, Self
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -17,92 +19,79 @@ from tieredstore.clock import Clock
 from tieredstore.contracts.message_store import PutMessageResult, PutMessageStatus
 from tieredstore.errors import Invalid, TieredStoreError
 from tieredstore.local.commit_log import CommitLog
+from tieredstore.local.handover import (
+    HELP_ROWS,
+    MAX_ROW_PROPERTIES_BYTES,
+    MAX_ROWS,
+    ROW_FIELDS,
+    SPECIAL,
+    Handover,
+    NoRows,
+    Rows,
+)
 from tieredstore.local.light_queues import (
     LIGHT_QUEUE_ID,
     light_queue_names,
-    names_light_queues,
     with_light_offsets,
+)
+from tieredstore.local.put_verdicts import (
+    DURABLE,
+    is_illegal,
+    is_illegal_batch,
+    refused,
+    status_of,
 )
 from tieredstore.local.topics import SCHEDULE_TOPIC, illegal_topic
 from tieredstore.message.buffers import Buffer
+from tieredstore.message.crc import CRC_MASK, raw_crc32
 from tieredstore.message.encoding import (
     DIRECT_COPY_BYTES,
     Message,
-    PropertiesTooLarge,
     RecordEncoder,
     copy_parts,
 )
 from tieredstore.message.layout import BLANK_SIZE
-from tieredstore.message.properties import find_text
 from tieredstore.message.record import blank_record
 from tieredstore.message.sysflag import (
+    BORN_HOST_V6,
     INNER_BATCH,
+    STORE_HOST_V6,
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
     TRANSACTION_NONE,
 )
 
-ROW_FIELDS: Final = 6
-"""A row: queue number, physical offset, size, store time, queue offset, properties. The queue
-number is SPECIAL for records that the dispatch has to look at themselves."""
-SPECIAL: Final = -1
-MAX_ROWS: Final = 65_536
-"""Rows kept for the dispatch; past it they are dropped and it reads the log instead."""
-HELP_ROWS: Final = 8_192
-"""Rows from which on a producer runs a pass of the dispatch itself."""
-MAX_ROW_PROPERTIES_BYTES: Final = 4_096
-"""Larger properties are not kept in a row: they would make MAX_ROWS no bound."""
-
-_DURABLE: Final[Future[None]] = Future()
-_DURABLE.set_result(None)
 _OK: Final = PutMessageStatus.PUT_OK
 _ILLEGAL: Final = PutMessageStatus.MESSAGE_ILLEGAL
+_CLOSED: Final = PutMessageStatus.SERVICE_NOT_AVAILABLE
 _WITH_QUEUE_OFFSET: Final = (TRANSACTION_NONE, TRANSACTION_COMMIT)
-
-Rows = list[int | bytes]
+_NOT_PLAIN: Final = TRANSACTION_MASK | INNER_BATCH | BORN_HOST_V6 | STORE_HOST_V6
+_V4_SIZE: Final = 8
+_LENGTHS: Final = tuple(length.to_bytes(2, "big") for length in range(MAX_ROW_PROPERTIES_BYTES + 1))
 
 
 class QueueState:
     """One queue as the put path knows it. number: its place in `MessageAppender.queues`."""
 
-    __slots__ = ("is_special", "next_offset", "number", "queue_id", "topic")
+    __slots__ = ("next_offset", "number", "queue_id", "topic")
 
     def __init__(self, topic: str, queue_id: int, number: int) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.number = number
         self.next_offset = 0
-        # Units of delayed messages carry a time in place of a tags code.
-        self.is_special = topic == SCHEDULE_TOPIC
 
 
-class Handover(NamedTuple):
-    """What was appended since the last one: rows (ROW_FIELDS values each) and where the log ends.
-    is_cut: rows were dropped, so the log has to be read."""
-
-    rows: Rows
-    end_offset: int
-    is_cut: bool
-
-
-class _NoRows(list[int | bytes]):
-    """Takes rows and keeps none, while the dispatch reads the log."""
-
-    def __iadd__(self, rows: object) -> Self:  # type: ignore[override,misc]
-        return self
-
-
-def refused(status: PutMessageStatus) -> PutMessageResult:
-    """The result of a put that stored nothing."""
-    return PutMessageResult(status, -1, -1, 0, 0, 0, _DURABLE)
+_Plain: TypeAlias = tuple[QueueState, Callable[..., bytes], int, int, bytes, bytes]
 
 
 class MessageAppender:
-    """The only writer of a commit log; thread-safe.
+    """The only writer of a commit log; thread-safe. Takes messages between `open` and `close`.
 
     `last_timestamp_ms` is the store time of the last message. Store times never go back, whatever
     the clock does, so that searches by time stay right. `help_dispatch` is called by a producer
-    that finds HELP_ROWS rows waiting.
+    that finds HELP_ROWS rows waiting. max_body_bytes: largest body; refused_topics: topics of which
+    nothing is taken.
     """
 
     def __init__(
@@ -111,25 +100,45 @@ class MessageAppender:
         encoder: RecordEncoder,
         clock: Clock,
         *,
-        max_record_bytes: int,
+        max_body_bytes: int,
         enable_light_queues: bool = False,
     ) -> None:
         self.queues: list[QueueState] = []
         self.last_timestamp_ms = 0
+        self.refused_topics: frozenset[str] = frozenset()
         self.wake = threading.Event()
         self.help_dispatch: Callable[[], object] = lambda: None
+        self._is_open = False
         self._is_idle = False
         self._log = log
         self._encoder = encoder
         self._now_ms = clock.now_ms
-        self._max_record_bytes = max_record_bytes
+        self._max_body_bytes = max_body_bytes
+        self._max_plain_body_bytes = min(max_body_bytes, DIRECT_COPY_BYTES)
         self._enable_light_queues = enable_light_queues
         self._lock = threading.Lock()
         self._by_key: dict[tuple[str, int], QueueState] = {}
+        # Queues whose messages may take the short way; none while nothing may be put.
+        self._plain: dict[tuple[str, int], _Plain] = {}
         self._rows: Rows = []
         self._file_from = 0
         self._limit = 0  # a record may end here without further preparation
         self._view = memoryview(bytearray())
+
+    def open(self) -> None:
+        """Begin to take messages."""
+        with self._lock:
+            self._is_open = True
+            for state in self.queues:
+                self._add_plain(state)
+
+    def close(self) -> None:
+        """Take no more messages."""
+        with self._lock:
+            self._is_open = False
+            self._plain = {}
+            self._view = memoryview(bytearray())
+            self._limit = 0
 
     def _queue(self, topic: str, queue_id: int) -> QueueState:
         key = (topic, queue_id)
@@ -138,7 +147,21 @@ class MessageAppender:
             state = QueueState(topic, queue_id, len(self.queues))
             self.queues.append(state)
             self._by_key[key] = state
+            if self._is_open:
+                self._add_plain(state)
         return state
+
+    def _add_plain(self, state: QueueState) -> None:
+        # Units of delayed messages carry a time in place of a tags code.
+        if (
+            state.topic == SCHEDULE_TOPIC
+            or state.topic in self.refused_topics
+            or illegal_topic(state.topic, state.queue_id)
+        ):
+            return
+        template = self._encoder.plain_template(state.topic)
+        if template is not None:
+            self._plain[state.topic, state.queue_id] = (state, *template)
 
     def register(self, topic: str, queue_id: int) -> QueueState:
         """The state of a queue, made when it is new."""
@@ -161,21 +184,33 @@ class MessageAppender:
                     state.next_offset = 0
 
     def put(self, message: Message) -> PutMessageResult:
-        """Append one message. Nothing is stored unless the status says so."""
-        state = self._by_key.get((message.topic, message.queue_id))
-        sys_flag = message.sys_flag
+        """Append one message. The statuses are RocketMQ's: nothing is raised for a bad message, and
+        nothing is stored of it."""
+        try:
+            state, pack, magic, fixed_bytes, topic_field, store_host = self._plain[
+                message.topic, message.queue_id
+            ]
+        except KeyError:
+            return self._put_other(message)
+        body = message.body
         properties = message.properties
+        born_host = message.born_host
+        sys_flag = message.sys_flag
+        properties_length = len(properties)
         if (
-            state is None
-            or state.is_special
-            or message.body is None
-            or sys_flag & (TRANSACTION_MASK | INNER_BATCH)
+            sys_flag & _NOT_PLAIN
+            or properties_length > MAX_ROW_PROPERTIES_BYTES
+            or body is None
+            or len(body) > self._max_plain_body_bytes
+            or len(born_host) != _V4_SIZE
             or b"INNER_" in properties
-            or len(properties) > MAX_ROW_PROPERTIES_BYTES
         ):
-            return self._put_special(message)
+            return self._put_other(message)
+        body_length = len(body)
+        size = fixed_bytes + body_length + properties_length
+        crc = raw_crc32(body) & CRC_MASK
         lock = self._lock
-        lock.acquire()
+        lock.acquire()  # `with` would take twice as long
         try:
             timestamp = self._now_ms()
             if timestamp > self.last_timestamp_ms:
@@ -183,22 +218,32 @@ class MessageAppender:
             else:
                 timestamp = self.last_timestamp_ms
             log = self._log
-            queue_offset = state.next_offset
             position = log.max_offset
-            parts: list[Buffer] = []
-            size = self._encoder.append(parts, message, queue_offset, position, timestamp)
-            end = position + size
-            if end > self._limit:
+            if position + size > self._limit:
                 position = self._make_room(size)
-                if position + size != end:
-                    end = position + size
-                    parts.clear()
-                    self._encoder.append(parts, message, queue_offset, position, timestamp)
+            end = position + size
+            queue_offset = state.next_offset
+            head = pack(
+                size,
+                magic,
+                crc,
+                message.queue_id,
+                message.flag,
+                queue_offset,
+                position,
+                sys_flag,
+                message.born_timestamp_ms,
+                born_host,
+                timestamp,
+                store_host,
+                message.reconsume_times,
+                message.prepared_transaction_offset,
+                body_length,
+            )
             inside = position - self._file_from
-            if size < DIRECT_COPY_BYTES:
-                self._view[inside : inside + size] = b"".join(parts)
-            else:
-                copy_parts(parts, self._view, inside)
+            self._view[inside : inside + size] = b"".join(
+                (head, body, topic_field, _LENGTHS[properties_length], properties)
+            )
             rows = self._rows
             rows += (state.number, position, size, timestamp, queue_offset, properties)
             log.max_offset = end
@@ -207,63 +252,111 @@ class MessageAppender:
                 self._is_idle = False
                 self.wake.set()
         except TieredStoreError as error:
-            return refused(_status_of(error))
+            return refused(status_of(error))
+        except struct.error:  # a number that its field cannot hold
+            return refused(_ILLEGAL)
         finally:
             lock.release()
         if len(rows) > HELP_ROWS * ROW_FIELDS:
             self._backlog()
-        return PutMessageResult(_OK, position, queue_offset, size, 1, timestamp, _DURABLE)
+        return PutMessageResult(_OK, position, queue_offset, size, 1, timestamp, DURABLE)
 
     def put_batch(self, messages: Sequence[Message]) -> PutMessageResult:
         """Append messages of one queue with consecutive offsets in one file, all or none."""
         if not messages:
             return refused(_ILLEGAL)
-        first = messages[0]
+        topic, queue_id = messages[0].topic, messages[0].queue_id
+        try:
+            state, pack, magic, fixed_bytes, topic_field, store_host = self._plain[topic, queue_id]
+        except KeyError:
+            return self._put_other_batch(messages)
+        max_body_bytes = self._max_plain_body_bytes
+        total = 0
+        crcs: list[int] = []
         for message in messages:
+            properties, body = message.properties, message.body
             if (
-                message.queue_id != first.queue_id
-                or message.topic != first.topic
-                or message.body is None
-                or message.sys_flag & (TRANSACTION_MASK | INNER_BATCH)
-                or len(message.properties) > MAX_ROW_PROPERTIES_BYTES
-                or b"INNER_" in message.properties
-                or b"DELAY\x01" in message.properties
+                message.queue_id != queue_id
+                or message.topic != topic
+                or body is None
+                or len(body) > max_body_bytes
+                or message.sys_flag & _NOT_PLAIN
+                or len(properties) > MAX_ROW_PROPERTIES_BYTES
+                or len(message.born_host) != _V4_SIZE
+                or b"INNER_" in properties
+                or b"DELAY\x01" in properties
             ):
-                return self._put_special_batch(messages)
-        if illegal_topic(first.topic, first.queue_id):
-            return refused(_ILLEGAL)
-        return self._append(messages)
+                return self._put_other_batch(messages)
+            total += len(body) + len(properties)
+            crcs.append(raw_crc32(body))
+        total += fixed_bytes * len(messages)
+        parts: list[Buffer] = []
+        new_rows: Rows = []
+        number = state.number
+        with self._lock:
+            try:
+                timestamp = max(self._now_ms(), self.last_timestamp_ms)
+                start = self._log.max_offset
+                if start + total > self._limit:
+                    start = self._make_room(total)
+                position, queue_offset = start, state.next_offset
+                for message, crc in zip(messages, crcs, strict=True):
+                    body, properties = message.body, message.properties
+                    body_length, properties_length = len(body), len(properties)
+                    size = fixed_bytes + body_length + properties_length
+                    parts += (
+                        pack(
+                            size,
+                            magic,
+                            crc & CRC_MASK,
+                            queue_id,
+                            message.flag,
+                            queue_offset,
+                            position,
+                            message.sys_flag,
+                            message.born_timestamp_ms,
+                            message.born_host,
+                            timestamp,
+                            store_host,
+                            message.reconsume_times,
+                            message.prepared_transaction_offset,
+                            body_length,
+                        ),
+                        body,
+                        topic_field,
+                        _LENGTHS[properties_length],
+                        properties,
+                    )
+                    new_rows += (number, position, size, timestamp, queue_offset, properties)
+                    position += size
+                    queue_offset += 1
+                copy_parts(parts, self._view, start - self._file_from)
+            except TieredStoreError as error:
+                return refused(status_of(error))
+            except struct.error:
+                return refused(_ILLEGAL)
+            waiting = self._publish(new_rows, position, timestamp)
+            state.next_offset = queue_offset
+        if waiting > HELP_ROWS * ROW_FIELDS:
+            self._backlog()
+        count = len(messages)
+        return PutMessageResult(_OK, start, queue_offset - count, total, count, timestamp, DURABLE)
 
-    def _put_special_batch(self, messages: Sequence[Message]) -> PutMessageResult:
-        first = messages[0]
-        for message in messages:
-            if (
-                message.queue_id != first.queue_id
-                or message.topic != first.topic
-                or message.body is None
-            ):
-                return refused(_ILLEGAL)
-            if message.sys_flag & (TRANSACTION_MASK | INNER_BATCH) or find_text(
-                message.properties, b"INNER_NUM"
-            ):
-                return refused(_ILLEGAL)
-            delay = find_text(message.properties, b"DELAY")
-            if delay is not None and delay != "0":
-                return refused(_ILLEGAL)
-            if self._enable_light_queues and names_light_queues(message.properties):
-                return refused(_ILLEGAL)
-        if illegal_topic(first.topic, first.queue_id):
-            return refused(_ILLEGAL)
-        return self._append(messages, is_special=True)
+    def _publish(self, new_rows: Rows, end: int, timestamp: int) -> int:
+        """What was copied into the log becomes part of it; returns how many row values wait."""
+        self._rows += new_rows
+        self._log.max_offset = end
+        self.last_timestamp_ms = timestamp
+        if self._is_idle:
+            self._is_idle = False
+            self.wake.set()
+        return len(self._rows)
 
-    def _put_special(self, message: Message) -> PutMessageResult:
+    def _put_other(self, message: Message) -> PutMessageResult:
         """Everything but the plain message of a known queue."""
-        if (
-            message.body is None
-            or message.sys_flag & INNER_BATCH
-            or find_text(message.properties, b"INNER_NUM")
-            or illegal_topic(message.topic, message.queue_id)
-        ):
+        if not self._is_open:
+            return refused(_CLOSED)
+        if is_illegal(message):
             return refused(_ILLEGAL)
         names: list[str] = []
         if self._enable_light_queues:
@@ -279,66 +372,75 @@ class MessageAppender:
         )
         return self._append([message], names, is_special=is_special)
 
+    def _put_other_batch(self, messages: Sequence[Message]) -> PutMessageResult:
+        if not self._is_open:
+            return refused(_CLOSED)
+        if is_illegal_batch(messages, light_queues=self._enable_light_queues):
+            return refused(_ILLEGAL)
+        is_special = messages[0].topic == SCHEDULE_TOPIC or any(
+            len(message.properties) > MAX_ROW_PROPERTIES_BYTES for message in messages
+        )
+        return self._append(messages, is_special=is_special)
+
     def _append(
-        self, messages: Sequence[Message], names: Sequence[str] = (), *, is_special: bool = False
+        self, messages: Sequence[Message], names: Sequence[str] = (), *, is_special: bool
     ) -> PutMessageResult:
+        """The long way, for any message. names: light queues that the (single) message is put in;
+        is_special: the dispatch has to look at the records."""
+        topic, queue_id = messages[0].topic, messages[0].queue_id
+        if topic in self.refused_topics:
+            return refused(_ILLEGAL)
         counts = messages[0].sys_flag & TRANSACTION_MASK in _WITH_QUEUE_OFFSET
         with self._lock:
+            if not self._is_open:
+                return refused(_CLOSED)
             try:
-                state = self._queue(messages[0].topic, messages[0].queue_id)
+                state = self._queue(topic, queue_id)
                 light = [self._queue(name, LIGHT_QUEUE_ID) for name in names]
                 if light:
                     messages = [_with_offsets(messages[0], light)]
                 timestamp = max(self._now_ms(), self.last_timestamp_ms)
                 queue_offset = state.next_offset if counts else 0
-                position = self._log.max_offset
-                while True:
-                    parts: list[Buffer] = []
-                    sizes: list[int] = []
-                    start = position
-                    for number, message in enumerate(messages, queue_offset):
-                        size = self._encoder.append(parts, message, number, position, timestamp)
-                        sizes.append(size)
-                        position += size
-                    if light and position - start > self._max_record_bytes:
-                        return refused(_ILLEGAL)
-                    if position <= self._limit:
-                        break
-                    position = self._make_room(position - start)
-                    if position == start:
-                        position += sum(sizes)
-                        break
+                start = self._log.max_offset
+                parts, sizes = self._encode(messages, queue_offset, start, timestamp)
+                total = sum(sizes)
+                if light and total > self._max_body_bytes:
+                    return refused(_ILLEGAL)
+                if start + total > self._limit:
+                    here = start
+                    start = self._make_room(total)
+                    if start != here:
+                        parts, _ = self._encode(messages, queue_offset, start, timestamp)
                 copy_parts(parts, self._view, start - self._file_from)
-                offset = start
-                new_rows: Rows = []
-                for number, (message, size) in enumerate(
-                    zip(messages, sizes, strict=True), queue_offset
-                ):
-                    if is_special:
-                        new_rows += (SPECIAL, offset, size, timestamp, number, b"")
-                    else:
-                        new_rows += (
-                            state.number, offset, size, timestamp, number, message.properties
-                        )  # fmt: skip
-                    offset += size
-                self._rows += new_rows
-                self._log.max_offset = position
-                self.last_timestamp_ms = timestamp
-                if counts:
-                    state.next_offset = queue_offset + len(messages)
-                for queue in light:
-                    queue.next_offset += 1
-                if self._is_idle:
-                    self._is_idle = False
-                    self.wake.set()
-                waiting = len(self._rows)
             except TieredStoreError as error:
-                return refused(_status_of(error))
+                return refused(status_of(error))
+            rows: Rows = []
+            position = start
+            for number, (message, size) in enumerate(
+                zip(messages, sizes, strict=True), queue_offset
+            ):
+                queue = SPECIAL if is_special else state.number
+                properties = b"" if is_special else message.properties
+                rows += (queue, position, size, timestamp, number, properties)
+                position += size
+            waiting = self._publish(rows, position, timestamp)
+            if counts:
+                state.next_offset = queue_offset + len(messages)
+            for other in light:
+                other.next_offset += 1
         if waiting > HELP_ROWS * ROW_FIELDS:
             self._backlog()
-        return PutMessageResult(
-            _OK, start, queue_offset, position - start, len(messages), timestamp, _DURABLE
-        )
+        return PutMessageResult(_OK, start, queue_offset, total, len(messages), timestamp, DURABLE)
+
+    def _encode(
+        self, messages: Sequence[Message], queue_offset: int, position: int, timestamp: int
+    ) -> tuple[list[Buffer], list[int]]:
+        parts: list[Buffer] = []
+        sizes: list[int] = []
+        for number, message in enumerate(messages, queue_offset):
+            sizes.append(self._encoder.append(parts, message, number, position, timestamp))
+            position += sizes[-1]
+        return parts, sizes
 
     def _make_room(self, size: int) -> int:
         """Where the next `size` bytes go: here, or in the next file. Raises Unavailable, Invalid
@@ -353,10 +455,9 @@ class MessageAppender:
         file = log.next_file()
         room = file.from_offset + file.size - position
         if size + BLANK_SIZE > room:
-            if file.from_offset + file.size > position > file.from_offset:
-                file.reserve(position - file.from_offset + BLANK_SIZE)
-                inside = position - file.from_offset
-                file.view[inside : inside + BLANK_SIZE] = blank_record(room)
+            inside = position - file.from_offset
+            file.reserve(inside + BLANK_SIZE)
+            file.view[inside : inside + BLANK_SIZE] = blank_record(room)
             log.max_offset = position = position + room
             file = log.next_file()
         reserved = file.reserve(position + size - file.from_offset)
@@ -369,13 +470,13 @@ class MessageAppender:
         self.help_dispatch()
         with self._lock:
             if len(self._rows) > MAX_ROWS * ROW_FIELDS:
-                self._rows = _NoRows()
+                self._rows = NoRows()
 
     def take_rows(self) -> Handover:
         """What the dispatch has not seen yet; an empty answer makes the next put set `wake`."""
         with self._lock:
             rows = self._rows
-            if isinstance(rows, _NoRows):
+            if isinstance(rows, NoRows):
                 return Handover([], self._log.max_offset, True)
             self._rows = []
             self._is_idle = not rows
@@ -392,17 +493,9 @@ class MessageAppender:
     def drop_rows(self) -> None:
         """Hand over nothing until `resume_rows`: the dispatch has to read the log."""
         with self._lock:
-            self._rows = _NoRows()
+            self._rows = NoRows()
 
 
 def _with_offsets(message: Message, light: Sequence[QueueState]) -> Message:
     properties = with_light_offsets(message.properties, [queue.next_offset for queue in light])
     return msgspec.structs.replace(message, properties=properties)
-
-
-def _status_of(error: TieredStoreError) -> PutMessageStatus:
-    if isinstance(error, PropertiesTooLarge):
-        return PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
-    if isinstance(error, Invalid):
-        return _ILLEGAL
-    return PutMessageStatus.CREATE_MAPPED_FILE_FAILED

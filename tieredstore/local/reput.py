@@ -19,10 +19,11 @@ from tieredstore.errors import Corrupt, TieredStoreError
 from tieredstore.local.commit_log import CommitLog
 from tieredstore.local.consume_queue import ConsumeQueue
 from tieredstore.local.consume_queue_store import ConsumeQueueStore
+from tieredstore.local.handover import ROW_FIELDS, SPECIAL, Rows
 from tieredstore.local.index_keys import TopicPrefixes, index_entries, index_keys_of
 from tieredstore.local.index_service import IndexService
 from tieredstore.local.light_queues import LIGHT_QUEUE_ID, light_queue_offsets
-from tieredstore.local.put import ROW_FIELDS, SPECIAL, MessageAppender, Rows
+from tieredstore.local.put import MessageAppender
 from tieredstore.local.topics import SCHEDULE_TOPIC
 from tieredstore.message.columns import walk_records
 from tieredstore.message.consume_queue import make_units, pack_unit
@@ -115,6 +116,7 @@ class Reput:
             except TieredStoreError as error:
                 _log.error("dispatch stops at %d: %s", self.offset, error)
                 self.error = error
+                self._appender.close()
                 self._appender.drop_rows()
                 return False
 

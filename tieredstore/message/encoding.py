@@ -7,8 +7,8 @@ in one go: one header struct, no dictionary, no copy of the body.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -124,6 +124,22 @@ def _header(born_size: int, store_size: int) -> struct.Struct:
     return struct.Struct(f">iIIiiqqiq{born_size}sq{store_size}siqi")
 
 
+class PlainTemplate(NamedTuple):
+    """The constant parts of the plain records of one topic: IPv4 hosts, no property CRC.
+
+    A record is `pack(size, magic, body CRC, queue id, flag, queue offset, physical offset, sys flag
+    (no host bits), born timestamp, born host (8 bytes), store timestamp, store_host, reconsume
+    times, prepared transaction offset, body length)`, body, topic_field, i16 length of the
+    properties, properties: `fixed_bytes` and the lengths of body and properties make its size.
+    """
+
+    pack: Callable[..., bytes]
+    magic: int
+    fixed_bytes: int
+    topic_field: bytes
+    store_host: bytes
+
+
 class RecordEncoder:
     """Makes the records of one store.
 
@@ -171,6 +187,17 @@ class RecordEncoder:
             for size in (V4_SIZE, V6_SIZE)
         }
         self._topics: dict[str, tuple[int, bytes]] = {}
+
+    def plain_template(self, topic: str) -> PlainTemplate | None:
+        """What a caller needs to make a topic's plain records in its own loop; None when this
+        encoder makes none (IPv6 store host, property CRC). Raises Invalid for a bad topic."""
+        header, host_flags, fixed_bytes = self._headers[V4_SIZE]
+        if host_flags or self._prop_crc:
+            return None
+        magic, topic_field = self._topics.get(topic) or self._add_topic(topic)
+        return PlainTemplate(
+            header.pack, magic, fixed_bytes + len(topic_field), topic_field, self._store_host
+        )
 
     def append(
         self,

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.local.stores import FOREVER, START_MS, plain, put_all, running, small_config
 from tieredstore.clock import ManualClock
-from tieredstore.local import put
+from tieredstore.local import handover, put
 from tieredstore.message.record import Message
 
 
@@ -93,7 +93,7 @@ def test_rows_past_the_bound_are_dropped_and_the_log_is_read(
                 assert store.put_message(message).ok
             assert len(appender._rows) == 0  # nothing is kept any more
             assert len(helped) >= 10
-            assert max(helped) <= 22 * put.ROW_FIELDS
+            assert max(helped) <= 22 * handover.ROW_FIELDS
         finally:
             store._reput._lock.release()
         store.wait_dispatched()
@@ -101,7 +101,7 @@ def test_rows_past_the_bound_are_dropped_and_the_log_is_read(
         store._reput._lock.acquire()
         try:
             assert store.put_message(plain("after")).ok
-            assert len(appender._rows) == put.ROW_FIELDS
+            assert len(appender._rows) == handover.ROW_FIELDS
         finally:
             store._reput._lock.release()
         store.wait_dispatched()
