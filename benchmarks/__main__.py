@@ -26,7 +26,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--table", type=Path, metavar="FILE", help="write the table there too")
     parser.add_argument("--no-java", action="store_true", help="our side alone")
     parser.add_argument("--folder", type=Path, help="work on this disk (default: the temporary)")
-    parser.add_argument("--core", type=int, default=0, help="the core that our side is kept on")
     parser.add_argument("--list", action="store_true", help="name the rows and stop")
     return parser.parse_args()
 
@@ -63,6 +62,19 @@ def measure(row: Row, bench: Workbench, peer: JavaPeer | None, pairs: int) -> Me
     return measured
 
 
+def greet(
+    peer: JavaPeer | None, missing: str
+) -> tuple[dict[str, Any] | None, JavaPeer | None, str]:
+    """What Java says of itself; without it (jars that cannot be resolved, say) the run goes on."""
+    if peer is None:
+        return None, None, missing
+    try:
+        return peer.ask({"row": "env"}), peer, ""
+    except RuntimeError as error:
+        peer.close()
+        return None, None, str(error)
+
+
 def main() -> int:
     given = arguments()
     if given.list:
@@ -77,11 +89,12 @@ def main() -> int:
         folder = Path(name)
         # before this process is pinned: a child inherits the cores
         peer = None if missing else JavaPeer(folder / "java")
-        os.sched_setaffinity(0, {given.core})
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
         sys.setswitchinterval(0.001)  # as a server process has it
         gc.freeze()
         try:
-            java = peer.ask({"row": "env"}) if peer else None
+            java, peer, missing = greet(peer, missing)
             print(f"Java: {java or missing}; {pairs} pairs", file=sys.stderr)
             for row in rows:
                 print(f"{row.name}: {row.what}", file=sys.stderr, flush=True)
