@@ -95,7 +95,7 @@ def _plan_queue(
         if not len(units):
             break
         sizes = units["size"].astype(np.int64)
-        made, log_size = _roll(sizes, log_size, config.commit_log_max_size_bytes)
+        made, log_size = roll(sizes, log_size, config.commit_log_max_size_bytes)
         segments += made
         total += int(sizes.sum())
         offset += len(units)
@@ -106,7 +106,7 @@ def _plan_queue(
     return QueuePlan(key, start, offset, total, segments)
 
 
-def _roll(sizes: npt.NDArray[np.int64], used: int, most: int) -> tuple[int, int]:
+def roll(sizes: npt.NDArray[np.int64], used: int, most: int) -> tuple[int, int]:
     """New segments for messages of those sizes behind a segment with `used` bytes (-1: none), and
     the bytes in the last one."""
     ends = np.cumsum(sizes)

@@ -307,6 +307,49 @@ def test_follow_takes_what_is_added_until_it_is_stopped(
     assert tieredstore("query", *where, "--topic", "T", "--key", "k14").code == 0
 
 
+def test_keys_that_are_not_uploaded_yet_are_found_with_the_state(
+    growing: DefaultMessageStore, tmp_path: Path
+) -> None:
+    put(growing, 0, 10)
+    growing.shutdown()
+    stop = StopSignal()
+    where = ["--tier", f"file://{tmp_path / 'tier'}", "--topic", "T", "--key", "k3"]
+    conf = tmp_path / "index.conf"
+    conf.write_text("tieredStoreIndexFileMaxHashSlotNum=40\ntieredStoreIndexFileMaxIndexNum=100\n")
+    answers: list[Any] = []
+
+    def ask() -> None:
+        answers.append(tieredstore("query", *where))
+        state = ["--state", tmp_path / "state"]
+        answers.append(tieredstore("query", *where, *state))
+        answers.append(tieredstore("query", *where, *state, "--config", conf, "--output", "ndjson"))
+        stop.set()
+
+    follow_offload(options(tmp_path / "store", config=conf), stop=stop, clock=_Steps([ask]))
+    alone, unknown_shape, known = answers
+    assert alone.code == 3
+    assert "no index segments" in alone.err
+    assert unknown_shape.code == 3
+    assert "--config" in unknown_shape.err
+    assert [row["keys"] for row in known.rows] == [["k3"]]
+    assert tieredstore("query", *where).code == 0
+
+
+def test_of_a_running_store_only_what_is_flushed_is_taken(
+    growing: DefaultMessageStore, tmp_path: Path
+) -> None:
+    put(growing, 0, 10)
+    report = run_offload(options(tmp_path / "store"))
+    assert report.messages <= 10
+    assert report.failed == []
+    put(growing, 10, 5)
+    growing.shutdown()
+    rest = run_offload(options(tmp_path / "store"))
+    assert report.messages + rest.messages == 15
+    ran = tieredstore("verify", "--tier", f"file://{tmp_path / 'tier'}", "--output", "json")
+    assert (ran.code, ran.record["messages"], ran.record["findings"]) == (0, 15, [])
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_follow_ends_cleanly_on_a_signal(small: Path, number: signal.Signals) -> None:
     root = small.parent
