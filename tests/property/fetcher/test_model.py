@@ -58,6 +58,8 @@ class GetsAgainstAList(RuleBasedStateMachine):
         self.tier.file().skip_to(self.high + count)
         self.high += count
         self.tier.add(1, tags=TAGS, step_ms=STEP_MS)
+        if not self.present:  # everything had expired: the queue begins behind the hole
+            self.low = self.high
         self.present.append(self.high)
         self.high += 1
 
