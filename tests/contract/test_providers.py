@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +14,13 @@ from tieredstore.providers.chunk_sketch import ChunkSketchProvider
 from tieredstore.providers.memory import MemoryProvider
 from tieredstore.providers.posix import PosixProvider
 from tieredstore.providers.posix_calls import PosixCalls
-from tieredstore.testing.provider_contract import ProviderContract
+from tieredstore.testing.provider_capabilities import (
+    ConditionalProviderContract,
+    RewritableProviderContract,
+)
 
 
-class TestPosixProvider(ProviderContract):
+class TestPosixProvider(RewritableProviderContract):
     portable = False
 
     def open_tier(self, root: str | Path) -> PosixProvider:
@@ -41,7 +45,7 @@ class TestPosixProviderWithoutLinuxCalls(TestPosixProvider):
     portable = True
 
 
-class TestMemoryProvider(ProviderContract):
+class TestMemoryProvider(RewritableProviderContract):
     @pytest.fixture
     def provider(self) -> Iterator[SegmentProvider]:
         with closing(MemoryProvider()) as provider:
@@ -51,11 +55,11 @@ class TestMemoryProvider(ProviderContract):
         return provider
 
 
-class TestChunkSketchProvider(ProviderContract):
+class TestChunkSketchProvider(ConditionalProviderContract):
     @pytest.fixture
     def provider(self) -> Iterator[SegmentProvider]:
         with closing(ChunkSketchProvider()) as provider:
             yield provider
 
-    def reopen(self, provider: ChunkSketchProvider) -> SegmentProvider:
+    def reopen(self, provider: Any) -> SegmentProvider:
         return ChunkSketchProvider(provider.objects)

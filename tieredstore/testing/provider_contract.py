@@ -1,6 +1,7 @@
-"""What every segment provider must hold. Subclass it in the tests of a provider:
+"""What every segment provider must hold. In the tests of a provider, subclass the kit for what it
+can (`tieredstore.testing.provider_capabilities`), or this one when it can neither:
 
-    class TestMyProvider(ProviderContract):
+    class TestMyProvider(ConditionalProviderContract):
         @pytest.fixture
         def provider(self, tmp_path):
             with closing(MyProvider(tmp_path)) as provider:
@@ -22,75 +23,29 @@ import pytest
 
 from tieredstore.contracts.segment import (
     Capabilities,
-    FencedWrite,
     FileSegment,
     FileSegmentType,
-    SegmentId,
     SegmentProvider,
-    UnknownWrite,
     WriterEpoch,
-    WriteResult,
     Written,
 )
 from tieredstore.errors import Corrupt, Fenced, Invalid
+from tieredstore.testing.provider_samples import (
+    UNUSABLE_PATHS,
+    UNUSABLE_TOPICS,
+    USABLE_TOPICS,
+    content,
+    segment_id,
+    written,
+)
 from tieredstore.testing.segment_model import check_against_model
-
-COMMIT_LOG = FileSegmentType.COMMIT_LOG
-CONSUME_QUEUE = FileSegmentType.CONSUME_QUEUE
-INDEX = FileSegmentType.INDEX
-
-USABLE_TOPICS = (
-    "TopicTest",
-    "%RETRY%group-a",
-    "%DLQ%group_b",
-    "%LMQ%device|1",
-    "rmq_sys_INDEX",
-    "a b",
-    "a%2Fb",
-    "Тема",
-    "ТopicTest",  # the first letter is Cyrillic
-    "x" * 255,
-)
-UNUSABLE_TOPICS = (
-    "",
-    ".",
-    "..",
-    "../x",
-    "a/b",
-    "/a",
-    "a/",
-    "a\x00b",
-    "a\nb",
-    "a\\b",
-    ".writer",
-    "x" * 256,
-    "ж" * 128,
-    "\ud800",
-)
-UNUSABLE_PATHS = ("", "b", "b/t", "b/t/0/0", "b/t/x", "b/t/-1", "b/t/01", "b/t/²", "../t/0", "b//0")
-
-
-def segment_id(
-    path: str = "broker-a/TopicTest/0",
-    type: FileSegmentType = COMMIT_LOG,
-    base_offset: int = 0,
-) -> SegmentId:
-    return SegmentId(path, type, base_offset)
-
-
-def content(length: int, seed: int = 0) -> bytes:
-    """Bytes that are never zero and differ from place to place."""
-    return bytes((position * 7 + seed) % 255 + 1 for position in range(length))
-
-
-def written(segment: FileSegment, data: bytes, position: int = 0) -> FileSegment:
-    assert segment.write(position, [data]) == Written(position + len(data))
-    return segment
 
 
 class ProviderContract:
     """The contract of `tieredstore.contracts.segment`, as promises."""
 
+    rewritable: ClassVar[bool] = False
+    conditional: ClassVar[bool] = False
     listing_count: ClassVar[int] = 1_100
     """Segments in the test of a long listing: more than one page of an object store."""
     state_machine_examples: ClassVar[int] = 30
@@ -103,6 +58,12 @@ class ProviderContract:
     def reopen(self, provider: Any) -> SegmentProvider:
         """Another provider object on the same tier, as another process would open it."""
         raise NotImplementedError
+
+    def test_the_kit_is_the_one_for_its_capabilities(self, provider: SegmentProvider) -> None:
+        can = provider.capabilities
+        assert (can.rewritable, can.conditional) == (self.rewritable, self.conditional), (
+            "take RewritableProviderContract or ConditionalProviderContract"
+        )
 
     # An absent segment
 
@@ -244,65 +205,11 @@ class ProviderContract:
 
     # Writing again
 
-    def test_a_torn_write_is_repaired_in_place(self, provider: SegmentProvider) -> None:
-        if not provider.capabilities.rewritable:
-            pytest.skip("bytes are never written again")
-        segment = written(provider.open(segment_id()), content(100))
-        written(segment, b"\xff" * 77, 100)  # more than what comes instead
-        written(segment, content(50, 9), 100)
-        assert segment.size() == 150
-        assert bytes(segment.read(0, 150)) == content(100) + content(50, 9)
-        with pytest.raises(Corrupt):
-            segment.read(0, 151)
-        assert segment.write(100, []) == Written(100)
-        assert segment.size() == 100
-
-    def test_bytes_are_never_replaced_by_others(self, provider: SegmentProvider) -> None:
-        if provider.capabilities.rewritable:
-            pytest.skip("bytes may be written again")
-        segment = written(provider.open(segment_id()), b"first")
-        written(segment, b"second", 5)
-        for position, data in ((0, b"FIRST"), (5, b"longer than it"), (2, b"x"), (0, b"f")):
-            result = segment.write(position, [data])
-            assert isinstance(result, (FencedWrite, UnknownWrite))
-        assert bytes(segment.read(0, segment.size())) == b"firstsecond"
-
     def test_the_same_write_again_is_written(self, provider: SegmentProvider) -> None:
         segment = written(provider.open(segment_id()), b"abc")
         written(segment, b"def", 3)
         written(segment, b"def", 3)
         assert bytes(segment.read(0, segment.size())) == b"abcdef"
-
-    def test_a_lost_race_is_told_with_the_winner(self, provider: SegmentProvider) -> None:
-        if not provider.capabilities.conditional:
-            pytest.skip("writes are not conditional")
-        ours = written(provider.open(segment_id()), b"abc")
-        theirs = self.reopen(provider).open(segment_id())
-        written(theirs, b"theirs", 3)
-        result = ours.write(3, [b"ours--"])
-        assert isinstance(result, FencedWrite)
-        assert result.size_bytes == 9
-        assert result.writer
-        assert bytes(ours.read(0, 9)) == b"abctheirs"
-
-    def test_racing_writers_never_interleave(self, provider: SegmentProvider) -> None:
-        if not provider.capabilities.conditional:
-            pytest.skip("writes are not conditional")
-        outcomes: list[tuple[int, bytes, WriteResult]] = []
-
-        def race(number: int) -> None:
-            segment = self.reopen(provider).open(segment_id())
-            for turn in range(20):
-                position = segment.size()
-                data = content(1 + (number + turn) % 7, number * 31 + turn)
-                outcomes.append((position, data, segment.write(position, [data])))
-
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(race, range(4)))
-        segment = provider.open(segment_id())
-        whole = bytes(segment.read(0, segment.size()))
-        acknowledged = [(p, d) for p, d, result in outcomes if isinstance(result, Written)]
-        assert b"".join(data for _, data in sorted(acknowledged)) == whole
 
     # Sealing and deleting
 
@@ -314,10 +221,6 @@ class ProviderContract:
             segment.write(3, [b"x"])
         assert segment.size() == 3
         assert bytes(segment.read(0, 3)) == b"abc"
-        if provider.capabilities.conditional:
-            other = self.reopen(provider).open(segment_id())
-            assert isinstance(other.write(3, [b"x"]), FencedWrite)
-            assert next(iter(provider.list())).sealed
 
     def test_an_empty_segment_can_be_sealed(self, provider: SegmentProvider) -> None:
         segment = provider.open(segment_id())

@@ -232,12 +232,16 @@ class TestOpenFiles:
 
 
 class TestReadNowait:
-    def test_hot_bytes_are_at_hand(self, provider):
-        if not hasattr(os, "RWF_NOWAIT"):
-            pytest.skip("this system has no such reads")
+    def test_bytes_at_hand_are_returned(self, tmp_path):
+        class AllCached(PosixCalls):
+            def read_cached(self, fd, buffer, position):
+                return os.preadv(fd, [buffer], position)
+
+        provider = PosixProvider(tmp_path, CLUSTER, calls=AllCached())
         segment = provider.open(segment_id())
         segment.write(0, [b"abc" * 1000])
         assert segment.read_nowait(3, 6) == b"abcabc"
+        assert segment.read_nowait(2_998, 3) is None
 
     def test_nothing_is_opened_for_it(self, provider):
         provider.open(segment_id()).write(0, [b"abc"])

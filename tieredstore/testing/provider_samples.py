@@ -1,0 +1,57 @@
+"""Names, contents and helpers of the provider contract."""
+
+from __future__ import annotations
+
+from tieredstore.contracts.segment import FileSegment, FileSegmentType, SegmentId, Written
+
+COMMIT_LOG = FileSegmentType.COMMIT_LOG
+CONSUME_QUEUE = FileSegmentType.CONSUME_QUEUE
+INDEX = FileSegmentType.INDEX
+
+USABLE_TOPICS = (
+    "TopicTest",
+    "%RETRY%group-a",
+    "%DLQ%group_b",
+    "%LMQ%device|1",
+    "rmq_sys_INDEX",
+    "a b",
+    "a%2Fb",
+    "Тема",
+    "ТopicTest",  # the first letter is Cyrillic
+    "x" * 255,
+)
+UNUSABLE_TOPICS = (
+    "",
+    ".",
+    "..",
+    "../x",
+    "a/b",
+    "/a",
+    "a/",
+    "a\x00b",
+    "a\nb",
+    "a\\b",
+    ".writer",
+    "x" * 256,
+    "ж" * 128,
+    "\ud800",
+)
+UNUSABLE_PATHS = ("", "b", "b/t", "b/t/0/0", "b/t/x", "b/t/-1", "b/t/01", "b/t/²", "../t/0", "b//0")
+
+
+def segment_id(
+    path: str = "broker-a/TopicTest/0",
+    type: FileSegmentType = COMMIT_LOG,
+    base_offset: int = 0,
+) -> SegmentId:
+    return SegmentId(path, type, base_offset)
+
+
+def content(length: int, seed: int = 0) -> bytes:
+    """Bytes that are never zero and differ from place to place."""
+    return bytes((position * 7 + seed) % 255 + 1 for position in range(length))
+
+
+def written(segment: FileSegment, data: bytes, position: int = 0) -> FileSegment:
+    assert segment.write(position, [data]) == Written(position + len(data))
+    return segment
