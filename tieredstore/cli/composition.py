@@ -60,7 +60,7 @@ class OpenTier:
     state: Path | None
 
     def catalogue(self) -> TierCatalogue:
-        """A fresh listing."""
+        """A fresh listing, and the metadata as it is after it. Raises Unavailable, Corrupt."""
         from tieredstore.scan.catalogue import load_catalogue
 
         catalogue = load_catalogue(self.provider, self.metadata, broker=self.broker)
@@ -104,8 +104,6 @@ def open_tier(options: TierOptions) -> Iterator[OpenTier]:
         metadata = registry.metadata_store(config, read_only=True)
     provider = registry.segment_provider(config)
     try:
-        if metadata is not None:
-            metadata.load()
         yield OpenTier(provider, metadata, broker, config, options.state)
     finally:
         provider.close()

@@ -117,7 +117,7 @@ def _check_directories(store: Path, state: Path, tier: Path, config: StoreConfig
 def check_tier(
     provider: SegmentProvider, metadata: MetadataStore, target: OffloadTarget, state: Path
 ) -> None:
-    """Raise Invalid when tier and state do not belong together."""
+    """Load the metadata; raise Invalid when tier and state do not belong together."""
     broker = target.config.broker_name
     catalogue = load_catalogue(provider, metadata, broker=broker)
     unknown = [found for found in catalogue.findings if found.kind == "segment-unknown"]

@@ -181,7 +181,6 @@ def plan_offload(options: OffloadOptions, *, clock: Clock = SYSTEM_CLOCK) -> Dry
         stack.callback(store.shutdown)
         metadata = registry.metadata_store(target.config, clock, read_only=True)
         stack.callback(metadata.close)
-        metadata.load()
         provider = target.open_provider(create=False)
         if provider is not None:
             stack.callback(provider.close)
@@ -225,7 +224,6 @@ def _opened(options: OffloadOptions, target: OffloadTarget, clock: Clock) -> Ite
         assert provider is not None
         stack.callback(provider.close)
         metadata = registry.metadata_store(config, clock)
-        metadata.load()
         stack.callback(metadata.close)
         check_tier(provider, metadata, target, options.state)
         flat_files = FlatFileStore(config, provider, metadata, clock)

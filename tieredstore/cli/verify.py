@@ -42,6 +42,7 @@ def command(
     Goes on after damage and reports all of it. Exit code 1 when there is any.
     """
     from tieredstore.cli.composition import open_tier
+    from tieredstore.scan.catalogue import load_catalogue
     from tieredstore.scan.findings import damage
     from tieredstore.scan.verify import verify
 
@@ -49,16 +50,13 @@ def command(
     out = Output(OutputFormat(output))
     collector = _Collector(out)
     start = time.monotonic()
-    if state is not None:
+    with open_tier(options) as opened:
         try:
-            with open_tier(options):
-                pass
+            catalogue = opened.catalogue()
         except Corrupt as error:
             collector(damage("metadata-unreadable", f"{error}; the tier alone is checked"))
-            options = TierOptions(tier, None, config, cluster, broker)
-    unreadable = collector.damage
-    with open_tier(options) as opened:
-        catalogue = opened.catalogue()
+            catalogue = load_catalogue(opened.provider, broker=opened.broker)
+        unreadable = collector.damage
         some = topic is not None or queue is not None
         queues = catalogue.select(topic, queue, opened.broker) if some else None
         with_index = not no_index and not some

@@ -95,6 +95,8 @@ def _runs_of(
     # A unit may name the coda at the end of an old segment: its message begins the next one.
     offsets += np.where(offsets == ends[owner] - CODA_SIZE, CODA_SIZE, 0)
     usable = whole_records(reader.queue, offsets, sizes)
+    if not usable.all() and reader.see_growth():
+        usable = whole_records(reader.queue, offsets, sizes)
     bad = np.flatnonzero(~usable)
     for finding in _unusable(reader, offsets, sizes, first, bad):
         report(finding)

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from tieredstore.contracts.metadata_store import (
     FileSegmentMetadata,
@@ -82,6 +83,15 @@ class QueueFiles:
     @property
     def size_bytes(self) -> int:
         return sum(extent.size_bytes for extent in (*self.commit_log, *self.consume_queue))
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether each segment ends where the next one of its file begins."""
+        return all(
+            before.end_offset == after.base_offset
+            for file in (self.commit_log, self.consume_queue)
+            for before, after in pairwise(file)
+        )
 
     def unit_spans(self) -> list[tuple[int, int]]:
         """Runs of queue offsets [from, until) that consume queue segments cover without a hole."""
@@ -169,11 +179,26 @@ def load_catalogue(
 ) -> TierCatalogue:
     """List a tier once and sort what is there into queues.
 
-    With `metadata` only the segments that it knows count: others are findings, as are segments
-    that it knows and the tier lacks. Raises Unavailable when the listing fails.
+    With `metadata` (which is loaded here, after the listing) only the segments that it knows
+    count: others are findings, as are segments that it knows and the tier lacks. Writers announce
+    a segment before they make it, so one that works meanwhile does not look like damage. Raises
+    Unavailable when the listing fails, Corrupt when the metadata does not parse.
     """
     findings: list[Finding] = []
     listed = {listing.id: listing for listing in provider.list(broker or "")}
+    if metadata is not None:
+        metadata.load()
+    return _build(provider, listed, metadata, broker, findings)
+
+
+def _build(
+    provider: SegmentProvider,
+    listed: dict[SegmentId, SegmentListing],
+    metadata: MetadataStore | None,
+    broker: str | None,
+    findings: list[Finding],
+) -> TierCatalogue:
+    """The catalogue of a listing and of metadata that is loaded."""
     known: dict[SegmentId, FileSegmentMetadata] | None = None
     topics: dict[str, TopicMetadata] | None = None
     known_queues: frozenset[tuple[str, int]] | None = None
@@ -187,6 +212,12 @@ def load_catalogue(
             for entry in metadata.segments()
             if broker is None or entry.path.split("/", 1)[0] == broker
         }
+        for entry in known.values():
+            if entry.id not in listed and entry.size > 0:
+                # It may have been made since the listing.
+                size = provider.open(entry.id).size()
+                if size:
+                    listed[entry.id] = SegmentListing(entry.id, size)
         findings.extend(_compare(listed, known))
     extents = [
         SegmentExtent(listing.id, listing.size_bytes, listing)
@@ -261,6 +292,26 @@ def _sort(
 
 def _by_base(extents: list[SegmentExtent]) -> tuple[SegmentExtent, ...]:
     return tuple(sorted(extents, key=lambda extent: extent.base_offset))
+
+
+def list_again(provider: SegmentProvider, queue: QueueFiles) -> QueueFiles:
+    """The queue as it is now: a writer may have worked on it since the catalogue was made.
+
+    Segments in front of those of `queue` stay out. Raises Unavailable.
+    """
+    found: dict[FileSegmentType, list[SegmentExtent]] = {kind: [] for kind in FileSegmentType}
+    for listing in provider.list(queue.path):
+        found[listing.id.type].append(SegmentExtent(listing.id, listing.size_bytes, listing))
+
+    def from_first(type: FileSegmentType, known: tuple[SegmentExtent, ...]) -> list[SegmentExtent]:
+        first = known[0].base_offset if known else 0
+        return [extent for extent in found[type] if extent.base_offset >= first]
+
+    return replace(
+        queue,
+        commit_log=_by_base(from_first(FileSegmentType.COMMIT_LOG, queue.commit_log)),
+        consume_queue=_by_base(from_first(FileSegmentType.CONSUME_QUEUE, queue.consume_queue)),
+    )
 
 
 def extent_at(extents: tuple[SegmentExtent, ...], offset: int) -> SegmentExtent | None:

@@ -216,6 +216,9 @@ class _GroupCheck:
         offsets = group.items["offset"].astype(np.int64)
         sizes = group.items["size"].astype(np.int64)
         whole = whole_records(self._queue, offsets, sizes)
+        if not whole.all() and self._reader.see_growth():
+            self._queue = self._reader.queue
+            whole = whole_records(self._queue, offsets, sizes)
         self._add(group.take(~whole), 12, "an item names bytes that no segment has", "a message")
         group, offsets, sizes = group.take(whole), offsets[whole], sizes[whole]
         if not len(group):

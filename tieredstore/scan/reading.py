@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from tieredstore.contracts.segment import FileSegment, SegmentId, SegmentProvider
 from tieredstore.message.consume_queue import UNIT_DTYPE, UNIT_SIZE
-from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, extent_at
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, extent_at, list_again
 from tieredstore.scan.findings import Finding, damage
 
 Units = npt.NDArray[np.void]
@@ -78,7 +79,9 @@ class QueueReader:
         self.queue = queue
         self.commit_log = ExtentReader(provider, queue.commit_log)
         self._consume_queue = ExtentReader(provider, queue.consume_queue)
+        self._provider = provider
         self._spans = queue.unit_spans()
+        self._has_looked = False
 
     def __enter__(self) -> Self:
         return self
@@ -99,6 +102,24 @@ class QueueReader:
         """Units of the queue offsets [offset, offset + count), which one span covers."""
         data = self._consume_queue.read(offset * UNIT_SIZE, count * UNIT_SIZE)
         return np.frombuffer(data, dtype=UNIT_DTYPE)
+
+    def size_now(self, extent: SegmentExtent) -> int:
+        """Bytes of a segment at this moment, asked from the backend: a writer may work on it."""
+        return self._provider.open(extent.id).size()
+
+    def see_growth(self) -> bool:
+        """List the queue's commit log again; whether it has grown since. Once a reader, since the
+        consume queue stays as it was: what it names was there before it."""
+        if self._has_looked:
+            return False
+        self._has_looked = True
+        grown = list_again(self._provider, self.queue).commit_log
+        if sum(e.size_bytes for e in grown) <= sum(e.size_bytes for e in self.queue.commit_log):
+            return False
+        self.commit_log.close()
+        self.queue = replace(self.queue, commit_log=grown)
+        self.commit_log = ExtentReader(self._provider, grown)
+        return True
 
     def unit_place(self, offset: int) -> tuple[SegmentId | None, int | None]:
         """Segment and byte position of a unit, for messages to people."""

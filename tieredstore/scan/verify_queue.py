@@ -19,7 +19,13 @@ from tieredstore.message.properties import find_text
 from tieredstore.message.record import decode_record
 from tieredstore.scan.batch import Int64s, MessageBatch, UnitRun
 from tieredstore.scan.batches import BATCH_BYTES, UNITS_PER_READ, read_run, unit_runs
-from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue, extent_at
+from tieredstore.scan.catalogue import (
+    QueueFiles,
+    SegmentExtent,
+    TierCatalogue,
+    extent_at,
+    list_again,
+)
 from tieredstore.scan.findings import Finding, Report, Severity, damage, note
 from tieredstore.scan.java_times import java_store_times
 from tieredstore.scan.plan import ScanRange
@@ -71,6 +77,10 @@ class QueueVerifier:
 
     def run(self) -> QueueResult:
         """Check everything; findings go to the report."""
+        if not self._queue.is_contiguous:
+            # Segments of a queue that is written meanwhile may have been listed at two moments.
+            now = list_again(self._provider, self._queue)
+            self._queue = now if now.is_contiguous else self._queue
         self._check_commit_log_chain()
         self._check_consume_queue_chain()
         with QueueReader(self._provider, self._queue) as reader:

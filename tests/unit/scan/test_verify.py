@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ from tests.unit.scan.tier_builder import BROKER, SLOTS, BuiltTier, flip, small_t
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.tiered_index import COMPACTED_ITEM_SIZE, HEADER_SIZE, SLOT_SIZE
+from tieredstore.scan.catalogue import SegmentExtent
+from tieredstore.scan.findings import Finding
+from tieredstore.scan.verify import verify
 
 LOG, QUEUE, INDEX = (
     FileSegmentType.COMMIT_LOG,
@@ -346,3 +350,27 @@ def test_empty_index_segments_of_older_brokers_are_no_damage(tier: BuiltTier) ->
     shutil.copy(path, path.with_suffix(".tmp"))
     path.with_suffix(".tmp").unlink()
     assert tier.damage() == []
+
+
+def test_a_tier_that_grows_during_the_listing_looks_sound(tier: BuiltTier) -> None:
+    """The commit log is listed before, the consume queue after a writer came by."""
+    whole = tier.catalogue(with_state=True)
+    queues = []
+    for queue in whole.queues:
+        log = list(queue.commit_log)
+        if len(log) > 1:
+            log[-2:] = [replace(log[-2], size_bytes=log[-2].size_bytes - 200)]
+        else:
+            log[-1] = replace(log[-1], size_bytes=log[-1].size_bytes - 200)
+        queues.append(replace(queue, commit_log=tuple(log)))
+    torn = [replace(queue, commit_log=_shortened(queue.commit_log)) for queue in whole.queues]
+    for seen in (queues, torn):
+        findings: list[Finding] = []
+        report = verify(tier.provider, replace(whole, queues=tuple(seen)), findings.append)
+        assert findings == []
+        assert report.messages == 22
+
+
+def _shortened(log: tuple[SegmentExtent, ...]) -> tuple[SegmentExtent, ...]:
+    """As if the first segment had been listed while it was written, the others later."""
+    return (replace(log[0], size_bytes=log[0].size_bytes // 2), *log[1:])
