@@ -42,9 +42,9 @@ _log = logging.getLogger(__name__)
 class QueueState:
     """What is remembered of a queue between visits.
 
-    file: whose state it is; verified: its last tiered message was found to be the local one; indexed: nothing above the
-    index's mark is known to be missing there; oldest_offset and oldest_ms: first message not
-    uploaded, and its store time.
+    file: whose state it is; verified: its last tiered message was found to be the local one;
+    indexed: nothing above the index's mark is known to be missing there; oldest_offset and
+    oldest_ms: first message not uploaded, and its store time.
     """
 
     file: FlatMessageFile

@@ -360,9 +360,12 @@ class FlatAppendFile:
         now_ms = self._clock.now_ms()
         self._suspect_base = offset
         with self._metadata.batch():
+            # A reader takes the recorded size of a segment that is not the last: so that first.
+            if not replaced:
+                self._metadata.put_segment(last.metadata(now_ms))
             new = self._create(offset)
-            status = STATUS_DELETED if replaced else 0
-            self._metadata.put_segment(last.metadata(now_ms, status))
+            if replaced:
+                self._metadata.put_segment(last.metadata(now_ms, STATUS_DELETED))
         self._suspect_base = None
         self._segments = (*self._segments[:-1], new) if replaced else (*self._segments, new)
         self._appender = None
