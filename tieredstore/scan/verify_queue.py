@@ -11,14 +11,12 @@ import numpy as np
 from tieredstore.contracts.segment import SegmentId, SegmentProvider
 from tieredstore.errors import Corrupt
 from tieredstore.message import sysflag
-from tieredstore.message.columns import properties_of, walk_records
+from tieredstore.message.columns import properties_of
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.hashes import tags_code
-from tieredstore.message.layout import CODA_SIZE, MAGIC_BLANK, MAGIC_POSITION
 from tieredstore.message.properties import find_text
-from tieredstore.message.record import decode_record
-from tieredstore.scan.batch import Int64s, MessageBatch, UnitRun
-from tieredstore.scan.batches import BATCH_BYTES, UNITS_PER_READ, read_run, unit_runs
+from tieredstore.scan.batch import MessageBatch, UnitRun
+from tieredstore.scan.batches import UNITS_PER_READ, read_run, unit_runs
 from tieredstore.scan.catalogue import (
     QueueFiles,
     SegmentExtent,
@@ -30,6 +28,7 @@ from tieredstore.scan.findings import Finding, Report, Severity, damage, note
 from tieredstore.scan.java_times import java_store_times
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.reading import QueueReader
+from tieredstore.scan.unnamed import look_at_unnamed
 from tieredstore.scan.verify_metadata import SegmentTimes, check_metadata
 
 _KNOWN_SYS_FLAGS = (
@@ -84,7 +83,11 @@ class QueueVerifier:
         self._check_commit_log_chain()
         self._check_consume_queue_chain()
         with QueueReader(self._provider, self._queue) as reader:
-            self._check_messages(reader)
+            try:
+                self._check_messages(reader)
+            except Corrupt as error:
+                # A segment that became shorter while it was read.
+                self._found(damage("bytes-missing", str(error), queue_offset=error.offset))
         if self._catalogue.metadata is not None:
             with QueueReader(self._provider, self._queue) as reader:
                 check_metadata(
@@ -369,66 +372,13 @@ class QueueVerifier:
     def _segment_times(self, segment: SegmentId) -> SegmentTimes:
         return self._times.setdefault(segment, SegmentTimes())
 
-    # Bytes that no unit names
-
     def _check_unnamed(self, reader: QueueReader, start: int, end: int) -> None:
-        """Bytes left by an upload that was cut off, a coda, or messages whose units are lost."""
         for extent in self._queue.commit_log:
             low, high = max(start, extent.base_offset), min(end, extent.end_offset)
             if low < high:
-                self._check_unnamed_in(reader, extent, low, high)
-
-    def _check_unnamed_in(
-        self, reader: QueueReader, extent: SegmentExtent, low: int, high: int
-    ) -> None:
-        if high - low == CODA_SIZE and self._is_coda(reader, low):
-            return
-        position, messages, readable = low, 0, True
-        while position < high and readable:
-            window = reader.commit_log.read(position, min(high - position, BATCH_BYTES))
-            walk = walk_records(window)
-            self._add_unnamed_times(extent, window, walk.positions)
-            messages += len(walk.positions)
-            position += walk.next_position
-            if walk.next_position:
-                continue
-            # A message larger than the window, or no message.
-            size = int.from_bytes(window[:4], "big")
-            magic_is_good = len(walk.positions) == 0 and walk.stop.name == "CUT"
-            if magic_is_good and len(window) < size <= min(high - position, _MAX_RECORD_BYTES):
-                messages += 1
-                position += size
-            else:
-                readable = False
-        self._found(
-            note(
-                "bytes-unnamed",
-                f"{high - low} bytes that no consume queue unit names: {messages} messages"
-                + ("" if readable else " and bytes that are none")
-                + " (an upload that was cut off leaves such bytes; they are never served)",
-                segment=extent.id,
-                position=low - extent.base_offset,
-            )
-        )
-        if not readable:
-            # Their times may be in the metadata, and nobody can tell them.
-            self._damaged.add(extent.id)
-
-    def _is_coda(self, reader: QueueReader, offset: int) -> bool:
-        head = reader.commit_log.read(offset, CODA_SIZE)
-        magic = int.from_bytes(head[MAGIC_POSITION : MAGIC_POSITION + 4], "big")
-        return magic == MAGIC_BLANK
-
-    def _add_unnamed_times(
-        self, extent: SegmentExtent, window: memoryview, positions: Int64s
-    ) -> None:
-        times: list[int] = []
-        for position in positions.tolist():
-            try:
-                times.append(decode_record(window, position).store_timestamp_ms)
-            except Corrupt:
-                self._damaged.add(extent.id)
-        if times:
-            self._segment_times(extent.id).add(
-                np.array(times, dtype=np.int64), java_store_times(window, positions)
-            )
+                unnamed = look_at_unnamed(reader, extent, low, high, self._segment_times(extent.id))
+                if not unnamed.is_readable:
+                    # Their times may be in the metadata, and nobody can tell them.
+                    self._damaged.add(extent.id)
+                if not unnamed.is_coda:
+                    self._found(unnamed.finding(extent, low, high))
