@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
-from tieredstore.config import StoreConfig
+from tieredstore.config import LoadedConfig, StoreConfig
 from tieredstore.errors import Invalid
 
 PROVIDERS: Mapping[str, str] = {
@@ -37,6 +37,7 @@ STORES: Mapping[str, str] = {
         "tieredstore.tier.store:TieredMessageStore"
     ),
 }
+LOCAL_STORE = "tieredstore.local.message_store:DefaultMessageStore"
 PROVIDER_OF_SCHEME: Mapping[str, str] = {"file": "posix"}
 
 
@@ -77,6 +78,17 @@ def metadata_store(
 def store_plugin(name: str) -> type[Any]:
     """The MessageStore class that one name of `messageStorePlugIn` means. Raises Invalid."""
     return cast(type[Any], _resolve(name, STORES, "tieredstore.stores", "message store plugin"))
+
+
+def message_store(loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK) -> Any:
+    """The MessageStore of a configuration: the local store, wrapped by the plugins that
+    `messageStorePlugIn` names, the first name outermost. Not loaded yet. Raises Invalid.
+    """
+    store = _resolve(LOCAL_STORE, {}, "tieredstore.stores", "message store")(loaded.config, clock)
+    names = [name for name in loaded.config.message_store_plug_in.split(",") if name]
+    for name in reversed(names):
+        store = store_plugin(name).from_config(store, loaded, clock)
+    return store
 
 
 def provider_for_url(url: str) -> tuple[str, str]:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
+from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK, Clock
-from tieredstore.config import StorageLevel, StoreConfig
+from tieredstore.config import LoadedConfig, StorageLevel, StoreConfig
 from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey
 from tieredstore.contracts.message_store import (
     BoundaryType,
@@ -118,6 +119,22 @@ class TieredMessageStore:
         self._dispatcher: MessageStoreDispatcher | None = None
         self._gauges = TierGauges(self.flat_files, self.fetcher.cache, clock, self.metrics)
         self._clock = clock
+
+    @classmethod
+    def from_config(
+        cls, next_store: MessageStore, loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK
+    ) -> Self:
+        """The plugin as a broker's configuration describes it."""
+        config = loaded.config
+        return cls(
+            next_store,
+            config,
+            registry.segment_provider(config),
+            registry.metadata_store(config, clock),
+            config.store_path_root_dir,
+            clock,
+            retention_is_explicit="tieredStoreFileReservedTime" in loaded.explicit_keys,
+        )
 
     @property
     def _source(self) -> DispatchSource:

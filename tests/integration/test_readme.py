@@ -1,0 +1,47 @@
+"""What the README shows runs as it stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_python_example_runs(tmp_path: Path) -> None:
+    [example] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (tmp_path / "broker.conf").write_text(
+        "brokerName=broker-a\nbrokerClusterName=c\nstorePathRootDir=store\n"
+        "tieredStoreFilePath=tier\nmappedFileSizeCommitLog=1048576\n"
+        "messageStorePlugIn=org.apache.rocketmq.tieredstore.TieredMessageStore\n"
+        "tieredBackendServiceProvider="
+        "org.apache.rocketmq.tieredstore.provider.PosixFileSegment\n"
+        "maxHashSlotNum=100\nmaxIndexNum=400\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", example],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "0 b'one coffee' ['order-7']\n"
+
+
+def test_every_page_that_the_readme_links_is_there() -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", README)
+    assert links
+    missing = [link for link in links if not (ROOT / link).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("script", sorted({*re.findall(r"scripts/[a-z]+", README)}))
+def test_every_script_that_the_readme_names_is_there(script: str) -> None:
+    assert os.access(ROOT / script, os.X_OK)
