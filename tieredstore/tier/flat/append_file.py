@@ -35,10 +35,28 @@ _log = logging.getLogger(__name__)
 class FlatAppendFile:
     """Segments by ascending base offset; only the last one is written.
 
-    Appends, commits, rolls and expiry are serialised by a lock; readers take none: they see the
-    list and the commit positions of the moment.
+    Appends, commits, rolls and expiry are serialised by a lock (`lock`, to share one); readers
+    take none: they see the list and the commit positions of the moment.
     """
 
+    __slots__ = (
+        "_appender",
+        "_clock",
+        "_closed",
+        "_lock",
+        "_max_pending_count",
+        "_max_size_bytes",
+        "_metadata",
+        "_pending_begin_ms",
+        "_pending_end_ms",
+        "_provider",
+        "_segments",
+        "_suspect_base",
+        "_tail_from_before",
+        "_write_size_bytes",
+        "path",
+        "type",
+    )
     unit_bytes = 1
 
     def __init__(
@@ -52,6 +70,7 @@ class FlatAppendFile:
         write_size_bytes: int = 4 << 20,
         max_pending_count: int = 10_000,
         clock: Clock = SYSTEM_CLOCK,
+        lock: threading.RLock | None = None,
     ) -> None:
         self.path = path
         self.type = type
@@ -61,7 +80,7 @@ class FlatAppendFile:
         self._write_size_bytes = write_size_bytes
         self._max_pending_count = max_pending_count
         self._clock = clock
-        self._lock = threading.RLock()
+        self._lock = lock if lock is not None else threading.RLock()
         self._segments: tuple[FlatSegment, ...] = ()
         self._appender: SegmentAppender | None = None
         self._tail_from_before = False

@@ -12,6 +12,8 @@ from tieredstore.tier.flat.append_file import FlatAppendFile
 class FlatCommitLogFile(FlatAppendFile):
     """Commit log segments of one queue; offsets are bytes of the queue's own commit log."""
 
+    __slots__ = ()
+
     def is_rolling_due(self, now_ms: int, interval_ms: int, minimum_size_bytes: int) -> bool:
         """Whether the last segment is old and large enough to be rolled by age."""
         segments = self.segments

@@ -18,6 +18,7 @@ from tieredstore.tier.reading import Reading
 class FlatConsumeQueueFile(FlatAppendFile):
     """Consume queue segments of one queue. The `unit_…` properties are queue offsets."""
 
+    __slots__ = ()
     unit_bytes = UNIT_SIZE
 
     @property

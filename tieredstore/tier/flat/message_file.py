@@ -8,7 +8,6 @@ in the last commit log segment, where the next commit writes over it.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -59,6 +58,20 @@ class FlatMessageFile(QueueView):
     writers (dispatch, expiry, destroy); readers take no lock.
     """
 
+    __slots__ = (
+        "_clock",
+        "_closed",
+        "_config",
+        "_marks",
+        "_metadata",
+        "_topic_id",
+        "lock",
+        "path",
+        "queue_id",
+        "read_only_reason",
+        "topic",
+    )
+
     def __init__(
         self,
         topic: str,
@@ -78,7 +91,7 @@ class FlatMessageFile(QueueView):
         self._clock = clock
         self._closed = False
         self._topic_id: int | None = None
-        self._marks: deque[_Mark] = deque()
+        self._marks: list[_Mark] = []
         commit_log = FlatCommitLogFile(
             self.path,
             FileSegmentType.COMMIT_LOG,
@@ -88,6 +101,7 @@ class FlatMessageFile(QueueView):
             write_size_bytes=config.group_commit_size_bytes,
             max_pending_count=config.max_group_commit_count,
             clock=clock,
+            lock=self.lock,
         )
         units = max(config.consume_queue_max_size_bytes // UNIT_SIZE, 1)
         consume_queue = FlatConsumeQueueFile(
@@ -99,6 +113,7 @@ class FlatMessageFile(QueueView):
             write_size_bytes=config.group_commit_size_bytes,
             max_pending_count=config.max_group_commit_count,
             clock=clock,
+            lock=self.lock,
         )
         super().__init__(commit_log, consume_queue)
 
@@ -293,7 +308,7 @@ class FlatMessageFile(QueueView):
     def _forget_marks(self) -> None:
         committed = self.consume_queue_commit_offset
         while self._marks and self._marks[0].behind <= committed:
-            self._marks.popleft()
+            del self._marks[0]
 
     @property
     def has_uncommitted(self) -> bool:

@@ -23,6 +23,8 @@ class QueueView:
     """The readable side of a queue's two files. Offsets are queue offsets, or byte offsets of the
     queue's own commit log. Takes no lock."""
 
+    __slots__ = ("_first_message", "commit_log", "consume_queue")
+
     def __init__(self, commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueueFile) -> None:
         self.commit_log = commit_log
         self.consume_queue = consume_queue
