@@ -150,7 +150,7 @@ def main() -> int:
     )
     reads_seconds = time.monotonic() - start
 
-    [checked] = tieredstore("verify", *tier)
+    *_, checked = tieredstore("verify", *tier)
 
     rate = checked["messages"] / max(checked["seconds"], 1e-3)
     print(
