@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +24,13 @@ from tieredstore.local.index_service import IndexService
 from tieredstore.local.light_queues import LIGHT_QUEUE_ID, light_queue_offsets
 from tieredstore.local.put import MessageAppender
 from tieredstore.local.topics import SCHEDULE_TOPIC
-from tieredstore.message.columns import walk_records
+from tieredstore.message.columns import (
+    RecordColumns,
+    properties_of,
+    record_columns,
+    topics,
+    walk_records,
+)
 from tieredstore.message.consume_queue import make_units, pack_unit
 from tieredstore.message.hashes import local_key_hash, tags_code
 from tieredstore.message.properties import find_text
@@ -127,24 +132,14 @@ class Reput:
 
     def scan(self, end: int) -> None:
         """Dispatch the records of the log from `offset` to `end`. Raises Corrupt."""
-        rows: Rows = []
-        for message in self._records(end):
-            rows += self._row_of(message)
-            if len(rows) >= PASS_ROWS * ROW_FIELDS:
-                self._dispatch(rows)
-                rows = []
-                self.offset = message.physical_offset + message.size
-        self._dispatch(rows)
-        self.offset = end
-
-    def _records(self, end: int) -> Iterator[StoredMessage]:
         offset = max(self.offset, self._log.min_offset)
         while offset < end:
-            chunk = self._log.rest_of_file(offset)
-            chunk = chunk[: end - offset]
+            chunk = self._log.rest_of_file(offset)[: end - offset]
             walk = walk_records(chunk)
-            for position in walk.positions.tolist():
-                yield decode_record(chunk, position)
+            for first in range(0, len(walk.positions), PASS_ROWS):
+                records = record_columns(chunk, walk.positions[first : first + PASS_ROWS])
+                self._dispatch(self._rows_of(chunk, records))
+                self.offset = offset + int(records.positions[-1] + records.sizes[-1])
             file_end = offset - offset % self._log.file_size + self._log.file_size
             offset += walk.next_position
             if offset < min(file_end, end):
@@ -155,22 +150,37 @@ class Reput:
                         offset=offset,
                     )
                 offset = file_end
+        self.offset = end
 
-    def _row_of(self, message: StoredMessage) -> Rows:
-        special = message.sys_flag & TRANSACTION_MASK or message.topic == SCHEDULE_TOPIC
-        properties = message.properties_bytes
-        if special or (self._dispatch_light_queues and b"INNER_MULTI_" in properties):
-            number, properties = SPECIAL, b""
-        else:
-            number = self._appender.register(message.topic, message.queue_id).number
-        return [
-            number,
-            message.physical_offset,
-            message.size,
-            message.store_timestamp_ms,
-            message.queue_offset,
-            properties,
-        ]
+    def _rows_of(self, chunk: memoryview, records: RecordColumns) -> Rows:
+        """The rows that the put path would have handed over."""
+        numbers: list[int] = []
+        properties: list[bytes] = []
+        for topic, queue_id, sys_flag, found in zip(
+            topics(chunk, records),
+            records.queue_ids.tolist(),
+            records.sys_flags.tolist(),
+            properties_of(chunk, records),
+            strict=True,
+        ):
+            if (
+                sys_flag & TRANSACTION_MASK
+                or topic == SCHEDULE_TOPIC
+                or (self._dispatch_light_queues and b"INNER_MULTI_" in found)
+            ):
+                numbers.append(SPECIAL)
+                properties.append(b"")
+            else:
+                numbers.append(self._appender.register(topic, queue_id).number)
+                properties.append(found)
+        rows: Rows = [0] * (ROW_FIELDS * len(numbers))
+        rows[0::ROW_FIELDS] = numbers
+        rows[1::ROW_FIELDS] = records.physical_offsets.tolist()
+        rows[2::ROW_FIELDS] = records.sizes.tolist()
+        rows[3::ROW_FIELDS] = records.store_timestamps.tolist()
+        rows[4::ROW_FIELDS] = records.queue_offsets.tolist()
+        rows[5::ROW_FIELDS] = properties
+        return rows
 
     def _dispatch(self, rows: Rows) -> None:
         if not rows:
