@@ -1,0 +1,195 @@
+"""What leaves the tier, and what does not."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from tests.unit.tier.kit import (
+    BROKER,
+    T0,
+    Tier,
+    bodies,
+    commit_log_id,
+    config,
+    fill,
+    record,
+)
+from tieredstore.errors import Fenced, Unavailable
+from tieredstore.metrics import Metrics
+from tieredstore.tier.expiry import EXPIRED_METRIC, TierExpiry
+
+HOUR_MS = 3_600_000
+SIZE = len(record(0)[0])
+
+
+class Rig:
+    def __init__(self, *, explicit=True, reserve=None, **settings):
+        settings = {
+            "commit_log_max_size_bytes": 2 * SIZE,
+            "consume_queue_max_size_bytes": 40,
+            "file_reserved_time_hours": 10,
+            **settings,
+        }
+        self.tier = Tier(settings=settings)
+        self.store = self.tier.store()
+        self.metrics = Metrics()
+        self.reserve = reserve
+        self.expiry = TierExpiry(
+            config(**settings),
+            self.store,
+            self.tier.clock,
+            self.metrics,
+            reserve_hours=None if reserve is None else lambda: self.reserve,
+            retention_is_explicit=explicit,
+        )
+
+    def queue(self, topic="TopicA", queue_id=0, count=6):
+        file = self.store.get_or_create(topic, queue_id)
+        file.init_offset(0)
+        fill(file, 0, count, topic=topic, queue_id=queue_id)
+        return file
+
+    def offsets(self, file):
+        return [offset for offset, _ in bodies(file)]
+
+
+def test_messages_older_than_the_retention_go():
+    rig = Rig()
+    file = rig.queue()
+    rig.tier.clock.set(T0 + 10 * HOUR_MS + 3)  # the newest of the first segment is 1 ms too old
+    outcome = rig.expiry.run_once()
+    assert (outcome.segments, outcome.errors) == (2, {})
+    assert rig.offsets(file) == [2, 3, 4, 5]
+    assert rig.metrics.value(EXPIRED_METRIC, topic="TopicA") == 2
+    assert commit_log_id(0) not in rig.tier.objects()
+
+
+def test_a_topic_has_its_own_retention_when_it_is_above_zero():
+    rig = Rig(reserve={"Short": 1, "Long": 100, "None": 0})
+    files = {topic: rig.queue(topic) for topic in ("Short", "Long", "None", "Default")}
+    rig.tier.clock.set(T0 + 2 * HOUR_MS)
+    rig.expiry.run_once()
+    assert [topic for topic, file in files.items() if not rig.offsets(file)] == ["Short"]
+    rig.tier.clock.set(T0 + 11 * HOUR_MS)
+    rig.expiry.run_once()
+    assert [topic for topic, file in files.items() if rig.offsets(file)] == ["Long"]
+    assert rig.tier.metadata.topic("Short").reserve_time_hours == 1  # where Java looks
+    rig.reserve = {"Short": 1}
+    rig.expiry.run_once()
+    assert rig.tier.metadata.topic("Long").reserve_time_hours == -1
+    assert not rig.offsets(files["Long"])
+
+
+def test_nothing_expires_by_a_retention_that_nobody_set(caplog):
+    rig = Rig(explicit=False, reserve={"Own": 1})
+    kept, own = rig.queue(), rig.queue("Own")
+    rig.tier.clock.set(T0 + 1000 * HOUR_MS)
+    with caplog.at_level(logging.WARNING):
+        outcome = rig.expiry.run_once()
+        rig.expiry.run_once()
+    assert rig.offsets(kept) == [0, 1, 2, 3, 4, 5]
+    assert rig.offsets(own) == []
+    assert outcome.kept_bytes == {"TopicA": kept.size_bytes}
+    warnings = [r.message for r in caplog.records if "tieredStoreFileReservedTime" in r.message]
+    assert len(warnings) == 1  # said once, with bytes and topics
+    assert "TopicA" in warnings[0]
+    assert str(kept.size_bytes) in warnings[0]
+
+
+def test_defect_d22_the_index_lives_as_long_as_the_longest_topic():
+    rig = Rig(reserve={"Long": 100})
+    rig.queue()
+    assert rig.expiry.longest_retention_hours() == 10
+    rig.queue("Long")
+    rig.expiry.run_once()
+    assert rig.expiry.longest_retention_hours() == 100
+    rig.expiry._explicit = False
+    assert rig.expiry.longest_retention_hours() is None
+
+
+def test_defect_d07_a_failing_queue_stops_no_other():
+    rig = Rig()
+    bad, good = rig.queue(), rig.queue("TopicB")
+
+    rig.tier.clock.set(T0 + 1000 * HOUR_MS)
+    original = rig.tier.metadata.put_segment
+
+    def failing(segment):
+        if "/TopicA/" in segment.path:
+            raise Unavailable("metadata disk")
+        original(segment)
+
+    rig.tier.metadata.put_segment = failing
+    outcome = rig.expiry.run_once()
+    assert list(outcome.errors) == [bad.path]
+    assert rig.offsets(good) == []
+    rig.tier.metadata.put_segment = original
+    assert rig.expiry.run_once().errors == {}
+    assert rig.offsets(bad) == []
+
+
+def test_what_cannot_be_deleted_is_counted_and_tried_again():
+    rig = Rig()
+    rig.queue()
+    provider = rig.tier.provider
+    segment_type = type(provider.open(commit_log_id(0)))
+    delete = segment_type.delete
+
+    def stuck(self):
+        raise Unavailable("stuck")
+
+    rig.tier.clock.set(T0 + 1000 * HOUR_MS)
+    try:
+        segment_type.delete = stuck
+        outcome = rig.expiry.run_once()
+        assert outcome.undeleted == outcome.segments == 6
+    finally:
+        segment_type.delete = delete
+    assert rig.expiry.run_once().undeleted == 0
+    assert rig.tier.objects() == {}
+
+
+def test_a_writer_that_lost_its_epoch_deletes_nothing():
+    rig = Rig()
+    file = rig.queue()
+    rig.store.become_writer()
+    rig.tier.provider.acquire_writer(BROKER, take_over=True)
+    rig.tier.clock.set(T0 + 1000 * HOUR_MS)
+    with pytest.raises(Fenced):
+        rig.expiry.run_once()
+    assert len(rig.offsets(file)) == 6
+
+
+def test_c01_a_clock_far_back_expires_nothing():
+    rig = Rig()
+    file = rig.queue()
+    rig.tier.clock.set(0)
+    assert rig.expiry.run_once().segments == 0
+    assert len(rig.offsets(file)) == 6
+
+
+def test_the_job_waits_one_interval_and_can_be_switched_off():
+    rig = Rig(delete_file_enable=False)
+    rig.expiry.start()
+    assert rig.expiry._thread is None
+
+    rig = Rig(delete_file_interval_ms=12_345)
+    file = rig.queue()
+    rig.tier.clock.set(T0 + 1000 * HOUR_MS)
+    waits, ran = [], threading.Event()
+
+    def wait(event, timeout_ms):
+        waits.append((timeout_ms, len(rig.offsets(file))))
+        if len(waits) == 2:
+            ran.set()
+            event.wait(5)
+        return event.is_set()
+
+    rig.tier.clock.wait = wait
+    rig.expiry.start()
+    assert ran.wait(5)
+    rig.expiry.stop()
+    assert waits == [(12_345, 6), (12_345, 0)]

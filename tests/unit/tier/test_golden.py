@@ -1,0 +1,57 @@
+"""Queues that Java brokers wrote, opened, extended and opened again."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tests.unit.tier.kit import batch, config, read_messages
+from tieredstore.clock import ManualClock
+from tieredstore.contracts.message_store import BoundaryType
+from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.providers.posix import PosixProvider
+from tieredstore.tier.flat.file_store import FlatFileStore
+from tieredstore.tier.reading import run
+
+
+@pytest.fixture(params=["java-5.3.3", "java-5.5.0"])
+def java(request, golden, tmp_path):
+    shutil.copytree(golden / request.param, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def opened(root):
+    metadata = JsonMetadataStore(
+        root / "config" / "tieredStoreMetadata.json", "broker-a", ManualClock()
+    )
+    metadata.load()
+    provider = PosixProvider(root / "tier", "DefaultCluster", fsync=False)
+    store = FlatFileStore(config(commit_log_max_size_bytes=400), provider, metadata, ManualClock())
+    store.load()
+    return store
+
+
+def test_a_java_queue_is_read_and_extended(java):
+    file = opened(java).get("TopicA", 3)
+    assert (file.consume_queue_min_offset, file.consume_queue_commit_offset) == (100, 105)
+    assert [segment.base_offset for segment in file.commit_log.segments] == [0, 270, 540]
+    found = read_messages(file, 100, 10)
+    assert [m.queue_offset for m in found] == [100, 101, 102, 103, 104]
+    assert [m.physical_offset for m in found] == [0, 135, 270, 405, 540]
+    times = [m.store_timestamp_ms for m in found]
+    for offset, time_ms in enumerate(times, 100):
+        assert run(file.offset_by_time(time_ms, BoundaryType.LOWER)) == offset
+        assert run(file.offset_by_time(time_ms, BoundaryType.UPPER)) == offset
+    file.append_batch(*batch(105, 4, queue_id=3))
+    assert file.commit()
+    again = opened(java).get("TopicA", 3)
+    assert len(read_messages(again, 100, 10)) == 9
+    assert again.topic_id == 0
+
+
+def test_opening_and_reading_writes_nothing(java):
+    before = {path: path.read_bytes() for path in java.rglob("*") if path.is_file()}
+    read_messages(opened(java).get("TopicA", 3), 100, 10)
+    after = {path: path.read_bytes() for path in java.rglob("*") if path.is_file()}
+    assert after == before

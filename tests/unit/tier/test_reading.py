@@ -1,0 +1,78 @@
+"""Readings are driven the same way blocking and not."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tieredstore.errors import Unavailable
+from tieredstore.tier.reading import SegmentRead, run, run_async
+
+
+class Segment:
+    def __init__(self, data, *, at_hand=False, error=None):
+        self.data = data
+        self.at_hand = at_hand
+        self.error = error
+        self.blocking = 0
+
+    def read(self, position, length):
+        self.blocking += 1
+        if self.error is not None:
+            raise self.error
+        return memoryview(self.data)[position : position + length]
+
+    def read_nowait(self, position, length):
+        return self.read(position, length) if self.at_hand else None
+
+
+def reading(*segments):
+    first = yield [SegmentRead(segment, 0, 2) for segment in segments]
+    second = yield [SegmentRead(segments[0], 2, 2)]
+    return b"".join([*first, *second])
+
+
+def drive(generator, how):
+    if how == "blocking":
+        return run(generator)
+    with ThreadPoolExecutor(2) as pool:
+        return asyncio.run(run_async(generator, pool))
+
+
+@pytest.mark.parametrize("how", ["blocking", "async"])
+@pytest.mark.parametrize("at_hand", [(False, False), (True, False), (True, True)])
+def test_steps_get_their_bytes_in_order(how, at_hand):
+    one, two = Segment(b"abcd", at_hand=at_hand[0]), Segment(b"xy", at_hand=at_hand[1])
+    assert drive(reading(one, two), how) == b"abxycd"
+
+
+def test_what_is_at_hand_does_not_go_to_the_pool():
+    segment = Segment(b"abcd", at_hand=True)
+    assert asyncio.run(run_async(reading(segment))) == b"abcd"
+
+
+@pytest.mark.parametrize("how", ["blocking", "async"])
+def test_errors_come_out_and_can_be_handled_inside(how):
+    bad, good = Segment(b"", error=Unavailable("down")), Segment(b"abcd")
+    with pytest.raises(Unavailable):
+        drive(reading(bad), how)
+
+    def careful():
+        try:
+            yield [SegmentRead(bad, 0, 1)]
+        except Unavailable:
+            found = yield [SegmentRead(good, 0, 4)]
+            return bytes(found[0])
+
+    assert drive(careful(), how) == b"abcd"
+
+
+@pytest.mark.parametrize("how", ["blocking", "async"])
+def test_a_reading_may_need_no_read_at_all(how):
+    def nothing():
+        return 7
+        yield
+
+    assert drive(nothing(), how) == 7
