@@ -144,9 +144,10 @@ class DefaultMessageStore(StoreReads):
         """
         if self._state is not _State.NEW:
             raise Invalid(f"{self.root}: load: the store is {self._state.value}")
-        if self._config.broker_role == "SLAVE":
+        if self._config.flush_disk_type != "ASYNC_FLUSH":
             raise Invalid(
-                f"{self.root}: a SLAVE's store is filled by its master; open it read-only"
+                f"flushDiskType={self._config.flush_disk_type} is not supported yet: messages "
+                "would be less durable than it promises"
             )
         self._make_root()
         refuse_rocksdb(self.root)
@@ -206,6 +207,7 @@ class DefaultMessageStore(StoreReads):
             state.next_offset = queue.max_offset
         self._reput.offset = max(self._queues.max_physical_offset, log.min_offset)
         self._appender.last_timestamp_ms = self._last_timestamp_ms()
+        self._reput.timestamp_ms = self._appender.last_timestamp_ms
 
     def _last_timestamp_ms(self) -> int:
         """Store time of the last message, from which later ones go on."""
@@ -233,7 +235,8 @@ class DefaultMessageStore(StoreReads):
             state = self._appender.register(queue.topic, queue.queue_id)
             state.next_offset = queue.max_offset
         self._reput.start()
-        self._appender.open()
+        if self._config.broker_role != "SLAVE":  # that one's messages come from its master
+            self._appender.open()
 
     def shutdown(self) -> None:
         """Dispatch what is left, bring everything to disk and give the store up. Idempotent.

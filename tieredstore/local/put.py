@@ -121,6 +121,7 @@ class MessageAppender:
         # Queues whose messages may take the short way; none while nothing may be put.
         self._plain: dict[tuple[str, int], _Plain] = {}
         self._rows: Rows = []
+        self._help_values = HELP_ROWS * ROW_FIELDS
         self._file_from = 0
         self._limit = 0  # a record may end here without further preparation
         self._view = memoryview(bytearray())
@@ -257,7 +258,7 @@ class MessageAppender:
             return refused(_ILLEGAL)
         finally:
             lock.release()
-        if len(rows) > HELP_ROWS * ROW_FIELDS:
+        if len(rows) > self._help_values:
             self._backlog()
         return PutMessageResult(_OK, position, queue_offset, size, 1, timestamp, DURABLE)
 
@@ -265,82 +266,98 @@ class MessageAppender:
         """Append messages of one queue with consecutive offsets in one file, all or none."""
         if not messages:
             return refused(_ILLEGAL)
-        topic, queue_id = messages[0].topic, messages[0].queue_id
-        try:
-            state, pack, magic, fixed_bytes, topic_field, store_host = self._plain[topic, queue_id]
-        except KeyError:
+        plain = self._plain.get((messages[0].topic, messages[0].queue_id))
+        if plain is None:
             return self._put_other_batch(messages)
-        max_body_bytes = self._max_plain_body_bytes
-        total = 0
-        crcs: list[int] = []
-        for message in messages:
-            properties, body = message.properties, message.body
-            if (
-                message.queue_id != queue_id
-                or message.topic != topic
-                or body is None
-                or len(body) > max_body_bytes
-                or message.sys_flag & _NOT_PLAIN
-                or len(properties) > MAX_ROW_PROPERTIES_BYTES
-                or len(message.born_host) != _V4_SIZE
-                or b"INNER_" in properties
-                or b"DELAY\x01" in properties
-            ):
-                return self._put_other_batch(messages)
-            total += len(body) + len(properties)
-            crcs.append(raw_crc32(body))
-        total += fixed_bytes * len(messages)
-        parts: list[Buffer] = []
-        new_rows: Rows = []
-        number = state.number
+        state = plain[0]
         with self._lock:
             try:
                 timestamp = max(self._now_ms(), self.last_timestamp_ms)
+                queue_offset = state.next_offset
                 start = self._log.max_offset
-                if start + total > self._limit:
-                    start = self._make_room(total)
-                position, queue_offset = start, state.next_offset
-                for message, crc in zip(messages, crcs, strict=True):
-                    body, properties = message.body, message.properties
-                    body_length, properties_length = len(body), len(properties)
-                    size = fixed_bytes + body_length + properties_length
-                    parts += (
-                        pack(
-                            size,
-                            magic,
-                            crc & CRC_MASK,
-                            queue_id,
-                            message.flag,
-                            queue_offset,
-                            position,
-                            message.sys_flag,
-                            message.born_timestamp_ms,
-                            message.born_host,
-                            timestamp,
-                            store_host,
-                            message.reconsume_times,
-                            message.prepared_transaction_offset,
-                            body_length,
-                        ),
-                        body,
-                        topic_field,
-                        _LENGTHS[properties_length],
-                        properties,
-                    )
-                    new_rows += (number, position, size, timestamp, queue_offset, properties)
-                    position += size
-                    queue_offset += 1
-                copy_parts(parts, self._view, start - self._file_from)
+                encoded = self._encode_plain(plain, messages, queue_offset, start, timestamp)
+                if encoded is not None:
+                    data, rows = encoded
+                    if start + len(data) > self._limit:
+                        here, start = start, self._make_room(len(data))
+                        if start != here:
+                            encoded = self._encode_plain(
+                                plain, messages, queue_offset, start, timestamp
+                            )
+                            assert encoded is not None
+                            data, rows = encoded
+                    inside = start - self._file_from
+                    self._view[inside : inside + len(data)] = data
+                    waiting = self._publish(rows, start + len(data), timestamp)
+                    state.next_offset = queue_offset + len(messages)
             except TieredStoreError as error:
                 return refused(status_of(error))
-            except struct.error:
+            except struct.error:  # a number that its field cannot hold
                 return refused(_ILLEGAL)
-            waiting = self._publish(new_rows, position, timestamp)
-            state.next_offset = queue_offset
-        if waiting > HELP_ROWS * ROW_FIELDS:
+        if encoded is None:
+            return self._put_other_batch(messages)
+        if waiting > self._help_values:
             self._backlog()
-        count = len(messages)
-        return PutMessageResult(_OK, start, queue_offset - count, total, count, timestamp, DURABLE)
+        return PutMessageResult(
+            _OK, start, queue_offset, len(data), len(messages), timestamp, DURABLE
+        )
+
+    def _encode_plain(
+        self,
+        plain: _Plain,
+        messages: Sequence[Message],
+        queue_offset: int,
+        position: int,
+        timestamp: int,
+    ) -> tuple[bytes, Rows] | None:
+        """Records and rows of a batch of one queue; None when it has to take the long way."""
+        state, pack, magic, fixed_bytes, topic_field, store_host = plain
+        topic, queue_id, number = state.topic, state.queue_id, state.number
+        max_body_bytes = self._max_plain_body_bytes
+        parts: list[Buffer] = []
+        rows: Rows = []
+        for message in messages:
+            body = message.body
+            properties = message.properties
+            born_host = message.born_host
+            sys_flag = message.sys_flag
+            properties_length = len(properties)
+            if (
+                message.queue_id != queue_id
+                or message.topic != topic
+                or sys_flag & _NOT_PLAIN
+                or properties_length > MAX_ROW_PROPERTIES_BYTES
+                or body is None
+                or len(body) > max_body_bytes
+                or len(born_host) != _V4_SIZE
+                or b"INNER_" in properties
+                or b"DELAY\x01" in properties
+            ):
+                return None
+            body_length = len(body)
+            size = fixed_bytes + body_length + properties_length
+            head = pack(
+                size,
+                magic,
+                raw_crc32(body) & CRC_MASK,
+                queue_id,
+                message.flag,
+                queue_offset,
+                position,
+                sys_flag,
+                message.born_timestamp_ms,
+                born_host,
+                timestamp,
+                store_host,
+                message.reconsume_times,
+                message.prepared_transaction_offset,
+                body_length,
+            )
+            parts += (head, body, topic_field, _LENGTHS[properties_length], properties)
+            rows += (number, position, size, timestamp, queue_offset, properties)
+            position += size
+            queue_offset += 1
+        return b"".join(parts), rows
 
     def _publish(self, new_rows: Rows, end: int, timestamp: int) -> int:
         """What was copied into the log becomes part of it; returns how many row values wait."""
@@ -428,7 +445,7 @@ class MessageAppender:
                 state.next_offset = queue_offset + len(messages)
             for other in light:
                 other.next_offset += 1
-        if waiting > HELP_ROWS * ROW_FIELDS:
+        if waiting > self._help_values:
             self._backlog()
         return PutMessageResult(_OK, start, queue_offset, total, len(messages), timestamp, DURABLE)
 

@@ -17,7 +17,7 @@ from tieredstore.contracts.message_store import (
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.local.commit_log import CommitLogReader
 from tieredstore.local.consume_queue import ConsumeQueue
-from tieredstore.local.record_check import check_place, checked_record
+from tieredstore.local.record_check import QueuePlaces, checked_record, message_at
 from tieredstore.local.time_search import offset_by_time
 from tieredstore.message.consume_queue import MIN_EXTENDED_ADDRESS, UNIT_SIZE
 from tieredstore.message.hashes import local_key_hash
@@ -108,6 +108,7 @@ class StoreReads(ABC):
         log_end = log.max_offset
         units_left = max(config.max_filter_message_size_bytes // UNIT_SIZE, max_count)
         messages = result.messages
+        places = QueuePlaces(queue.topic, queue.queue_id)
         total_bytes = 0
         missing_before = -1
         wanted = min(units_left, max(max_count, 32))
@@ -140,8 +141,7 @@ class StoreReads(ABC):
                     result.next_begin_offset = offset
                     continue
                 try:
-                    message = checked_record(record, physical_offset, tags_code=tags_code)
-                    check_place(message, queue.topic, queue.queue_id, current)
+                    message = message_at(record, physical_offset, tags_code, places, current)
                 except Corrupt as error:
                     if messages:
                         return
@@ -156,7 +156,11 @@ class StoreReads(ABC):
             units_left -= len(units)
             wanted = units_left
             # The walk ends with the file, as in Java.
-            if not len(units) or offset % queue.units_per_file == 0:
+            if (
+                not len(units)
+                or offset % queue.units_per_file == 0
+                or len(messages) >= max(max_count, 1)
+            ):
                 return
 
     def _corrupt(

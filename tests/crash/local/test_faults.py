@@ -425,21 +425,34 @@ def test_l10_a_read_only_file_system_is_refused(
     assert open_read_only(root).get_max_offset_in_queue("T", 0) == 12
 
 
+@pytest.mark.parametrize("site", ["raw_crc32", "copy_parts"])
 def test_p01_an_error_in_the_middle_of_a_put_keeps_no_lock_and_stores_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: str
 ) -> None:
     from tieredstore.local import put
 
-    with running(small_config(tmp_path / "s")) as store:
-        put_all(store, [plain(number=0)])
+    calls = 0
 
-        def no_memory(*_: Any) -> None:
+    def no_memory(*_: Any) -> int:
+        nonlocal calls
+        calls += 1
+        if calls % 2 == 0:
             raise MemoryError
+        return 0
 
+    with running(small_config(tmp_path / "s", enable_lmq=True)) as store:
+        put_all(store, [plain(number=0)])
+        end = store.commit_log.max_offset
         with monkeypatch.context() as patch:
-            patch.setattr(put, "copy_parts", no_memory)
-            with pytest.raises(MemoryError):
-                store.put_messages([plain(number=1), plain(number=2)])
+            patch.setattr(put, site, no_memory)
+            if site == "raw_crc32":  # at the second message of a batch
+                with pytest.raises(MemoryError):
+                    store.put_messages([plain(number=1), plain(number=2)])
+            else:
+                calls = 1
+                with pytest.raises(MemoryError):
+                    store.put_message(plain(number=1, sys_flag=0x8))
+        assert store.commit_log.max_offset == end
         assert put_all(store, [plain(number=3)])[0].queue_offset == 1
         found = store.get_message("g", "T", 0, 0, 9).messages
         assert [message.keys for message in found] == [["k0"], ["k3"]]

@@ -181,6 +181,18 @@ def test_puts_are_refused_before_start_and_after_shutdown(tmp_path: Path) -> Non
         store.get_message("g", "T", 0, 0, 1)
 
 
+def test_a_slave_takes_no_messages_from_producers(tmp_path: Path) -> None:
+    with running(small_config(tmp_path / "s", broker_role="SLAVE")) as store:
+        assert store.put_message(plain()).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+        assert store.put_messages([plain()]).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+
+
+def test_a_flush_mode_that_is_not_kept_is_not_promised(tmp_path: Path) -> None:
+    store = DefaultMessageStore(small_config(tmp_path / "s", flush_disk_type="SYNC_FLUSH"))
+    with pytest.raises(Invalid, match="flushDiskType=SYNC_FLUSH"):
+        store.load()
+
+
 def test_prepared_and_rolled_back_messages_are_in_no_queue(tmp_path: Path) -> None:
     with running(small_config(tmp_path / "s")) as store:
         put_all(
