@@ -1,0 +1,91 @@
+"""Uploads to a backend that can only append: what is there is compared, never sent twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.tier_index.kit import Node, all_found, fill, find, offsets_of, put
+from tieredstore.contracts.segment import Buffer, Capabilities, FencedWrite, SegmentId, WriteResult
+from tieredstore.errors import Unavailable
+from tieredstore.providers.memory import MemoryProvider
+from tieredstore.testing.faults import Fault, Faults, FaultyProvider
+from tieredstore.tier.index import segments
+
+
+class AppendOnlySegment:
+    """Refuses a write anywhere but at its end, even of the same bytes."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
+        size = self._inner.size()
+        if position < size:
+            return FencedWrite(size, "somebody")
+        return self._inner.write(position, buffers)
+
+
+class AppendOnlyProvider(MemoryProvider):
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities, rewritable=False, conditional=True)
+
+    def open(self, id: SegmentId, listing: Any = None) -> Any:
+        return AppendOnlySegment(super().open(id, listing))
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    monkeypatch.setattr(segments, "PIECE_BYTES", 200)
+    return Node(tmp_path, provider=AppendOnlyProvider())
+
+
+@pytest.mark.parametrize("failing", [1, 2, 4])
+def test_o03_a_lost_reply_is_no_second_write(node: Node, failing: int) -> None:
+    faults = Faults({failing: Fault.LOSE_REPLY})
+    node.provider = FaultyProvider(node.provider, faults)
+    service = node.open()
+    keys = fill(service, 1)
+    service.seal_and_upload()
+    assert len(faults.calls) == 4
+    assert all_found(service, keys)
+
+
+def test_an_upload_goes_on_after_a_restart(node: Node) -> None:
+    plain = node.provider
+    node.provider = FaultyProvider(plain, Faults({3: Fault.FAIL}))
+    service = node.open()
+    keys = fill(service, 1)
+    with pytest.raises(Unavailable):
+        service.seal_and_upload()
+    faults = Faults()
+    node.provider = FaultyProvider(plain, faults)
+    service = node.open()
+    service.seal_and_upload()
+    assert [call.split()[0] for call in faults.calls] == ["write", "write"]
+    assert all_found(service, keys)
+
+
+def test_a_part_of_another_state_of_the_file_is_removed(node: Node) -> None:
+    """A forced upload broke off, and the file got more keys after the restart."""
+    plain = node.provider
+    node.provider = FaultyProvider(plain, Faults({3: Fault.FAIL}))
+    service = node.open()
+    put(service, [f"key-{number}" for number in range(15)])
+    with pytest.raises(Unavailable):
+        service.seal_and_upload(force=True)
+    node.provider = plain
+    service = node.open()
+    put(service, ["key-15"], first_offset=1500)
+    service.seal_and_upload(force=True)
+    assert node.local_names() == []
+    for number in range(16):
+        assert offsets_of(find(service, f"key-{number}")) == [number * 100]
