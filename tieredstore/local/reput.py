@@ -138,6 +138,7 @@ class Reput:
             walk = walk_records(chunk)
             for first in range(0, len(walk.positions), PASS_ROWS):
                 records = record_columns(chunk, walk.positions[first : first + PASS_ROWS])
+                self._check_places(records, offset)
                 self._dispatch(self._rows_of(chunk, records))
                 self.offset = offset + int(records.positions[-1] + records.sizes[-1])
             file_end = offset - offset % self._log.file_size + self._log.file_size
@@ -151,6 +152,17 @@ class Reput:
                     )
                 offset = file_end
         self.offset = end
+
+    def _check_places(self, records: RecordColumns, base: int) -> None:
+        right = records.positions + base == records.physical_offsets
+        if not right.all():
+            place = base + int(records.positions[int(right.argmin())])
+            raise Corrupt(
+                f"{self._log.path_of(place)}: the record at {place} says that it is at "
+                f"{int(records.physical_offsets[int(right.argmin())])}",
+                path=str(self._log.path_of(place)),
+                offset=place,
+            )
 
     def _rows_of(self, chunk: memoryview, records: RecordColumns) -> Rows:
         """The rows that the put path would have handed over."""
