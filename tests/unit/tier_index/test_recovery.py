@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tests.unit.tier_index.kit import NOW, Node, all_found, fill, find, header_of, offsets_of, put
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Invalid, Unavailable
+from tieredstore.tier.index import local_file
 from tieredstore.tier.index.watermarks import FILE_NAME, load_watermarks
 
 
@@ -392,3 +394,27 @@ def test_without_fallocate_space_is_taken_by_writing(
     assert all_found(service, keys)
     assert offsets_of(find(service, "a")) == [90_000]
     assert offsets_of(find(service, "b")) == [90_100]
+
+
+def test_l05_a_batch_that_failed_half_way_is_put_again_without_doubles(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = node.open()
+    keys = [f"key-{number}" for number in range(25)]
+    real = local_file.LocalIndexFile.create
+    made = []
+
+    def create_once(*args: Any) -> local_file.LocalIndexFile:
+        if made:
+            raise Unavailable("no space")
+        made.append(args)
+        return real(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local_file.LocalIndexFile, "create", staticmethod(create_once))
+        with pytest.raises(Unavailable):
+            put(service, keys)
+    assert service.indexed_until(1, 0) is None
+    assert put(service, keys) == 6
+    assert sum(header_of(node.directory / name)[4] for name in node.local_names()) == 25
+    assert all_found(service, keys)

@@ -413,3 +413,20 @@ def test_puts_uploads_and_queries_run_at_once(tmp_path: Path) -> None:
     assert failures == []
     service.stop()
     assert len(entries(node)) >= 13
+
+
+def test_an_upload_starts_over_when_what_was_sent_is_gone(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "PIECE_BYTES", 200)
+    with_faults(node, {3: Fault.FAIL})
+    service = node.open()
+    keys = fill(service, 1)
+    with pytest.raises(Unavailable):
+        service.seal_and_upload()
+    [path] = (node.root / "tier").rglob("INDEX/*")
+    path.unlink()
+    with pytest.raises(TieredStoreError):
+        service.seal_and_upload()
+    service.seal_and_upload()
+    assert all_found(service, keys)
