@@ -61,8 +61,8 @@ def _int64(description: str, minimum: int = 1) -> Meta:
     return _meta(description, minimum, _INT64_MAX)
 
 
-def _text(description: str) -> Meta:
-    return Meta(description=description)
+def _text(description: str, pattern: str | None = None) -> Meta:
+    return Meta(description=description, pattern=pattern)
 
 
 def _host_name() -> str:
@@ -91,9 +91,13 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     broker_cluster_name: Annotated[str, _text("Top folder of the Posix tier.")] = field(
         name="brokerClusterName", default="DefaultCluster"
     )
-    broker_role: Annotated[str, _text("ASYNC_MASTER or SLAVE; a SLAVE never uploads.")] = field(
-        name="brokerRole", default="ASYNC_MASTER"
-    )
+    broker_role: Annotated[
+        str,
+        _text(
+            "ASYNC_MASTER or SLAVE; a SLAVE takes no messages from producers and never uploads.",
+            "^(ASYNC_MASTER|SYNC_MASTER|SLAVE)$",
+        ),
+    ] = field(name="brokerRole", default="ASYNC_MASTER")
     store_path_root_dir: Annotated[
         str, _text("Root of the local store, the metadata JSON and the local index files.")
     ] = field(name="storePathRootDir", default_factory=_default_root)
@@ -105,12 +109,16 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = field(name="messageStorePlugIn", default="")
 
     # Local store
-    store_type: Annotated[str, _text("`default` (files) or `defaultRocksDB`.")] = field(
-        name="storeType", default="default"
-    )
-    flush_disk_type: Annotated[str, _text("Only ASYNC_FLUSH so far.")] = field(
-        name="flushDiskType", default="ASYNC_FLUSH"
-    )
+    store_type: Annotated[
+        str,
+        _text(
+            "`default` (files) or `defaultRocksDB`, which cannot be opened yet.",
+            "(?i)^(default|defaultRocksDB)$",
+        ),
+    ] = field(name="storeType", default="default")
+    flush_disk_type: Annotated[
+        str, _text("Only ASYNC_FLUSH so far.", "^(ASYNC_FLUSH|SYNC_FLUSH)$")
+    ] = field(name="flushDiskType", default="ASYNC_FLUSH")
     mapped_file_size_commit_log_bytes: Annotated[
         int, _int32("Size of a commit log file, bytes.", 64)
     ] = field(name="mappedFileSizeCommitLog", default=1 << 30)
@@ -221,10 +229,15 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
         int, _int32("Most bytes of one batch; a single larger message is a batch of its own.")
     ] = field(name="tieredStoreGroupCommitSize", default=4 << 20)
     max_group_commit_count: Annotated[
-        int, _int32("Most appended, not yet committed buffers of a segment.")
+        int, _int32("Most messages appended to a segment and not yet committed.")
     ] = field(name="tieredStoreMaxGroupCommitCount", default=10_000)
     max_pending_limit: Annotated[
-        int, _int32("A quarter of it is the number of queues in upload or recovery at once.", 4)
+        int,
+        _int32(
+            "Most reads of the tier that coroutines have under way; a quarter of it is the number "
+            "of queues in upload or recovery at once.",
+            4,
+        ),
     ] = field(name="tieredStoreMaxPendingLimit", default=10_000)
     dispatch_threads: Annotated[int, _meta("Ours. Threads that upload.", 1, 256)] = field(
         name="tieredStoreDispatchThreads", default=8
@@ -311,12 +324,14 @@ FIELDS_BY_KEY: Mapping[str, msgspec.structs.FieldInfo] = {
 class LoadedConfig:
     """A configuration and what was noticed while loading it.
 
-    explicit_keys: Java keys that were given a value; warnings: one line each, for a log.
+    explicit_keys: Java keys that were given a value; warnings: one line each, for a log; refused:
+    one line for each setting with which no process may accept messages (`REFUSED_VALUES`).
     """
 
     config: StoreConfig
     explicit_keys: frozenset[str]
     warnings: tuple[str, ...]
+    refused: tuple[str, ...] = ()
 
 
 def config_from_properties(
@@ -330,6 +345,7 @@ def config_from_properties(
     """
     known: dict[str, Any] = {}
     warnings: list[str] = []
+    refused: list[str] = []
     for key, value in properties.items():
         if key in FIELDS_BY_KEY:
             known[key] = _parse(key, value, source)
@@ -339,12 +355,13 @@ def config_from_properties(
             close = difflib.get_close_matches(key, FIELDS_BY_KEY, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             warnings.append(f"{source}: unknown key {key}{hint}")
-        if serving and key in REFUSED_VALUES and value == REFUSED_VALUES[key][0]:
-            raise Invalid(
-                f"{source}: {key}={value} is refused: {REFUSED_VALUES[key][1]}", path=source
-            )
+        # Java reads TRUE as true.
+        if key in REFUSED_VALUES and value.lower() == REFUSED_VALUES[key][0].lower():
+            refused.append(f"{source}: {key}={value} is refused: {REFUSED_VALUES[key][1]}")
+    if serving and refused:
+        raise Invalid(refused[0], path=source)
     names = {FIELDS_BY_KEY[key].name: value for key, value in known.items()}
-    return LoadedConfig(StoreConfig(**names), frozenset(known), tuple(warnings))
+    return LoadedConfig(StoreConfig(**names), frozenset(known), tuple(warnings), tuple(refused))
 
 
 _ANY = re.compile(".*", re.DOTALL)

@@ -82,8 +82,11 @@ def store_plugin(name: str) -> type[Any]:
 
 def message_store(loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK) -> Any:
     """The MessageStore of a configuration: the local store, wrapped by the plugins that
-    `messageStorePlugIn` names, the first name outermost. Not loaded yet. Raises Invalid.
+    `messageStorePlugIn` names, the first name outermost. Not loaded yet. Raises Invalid, also for
+    the settings that a process that accepts messages refuses.
     """
+    if loaded.refused:
+        raise Invalid(loaded.refused[0])
     store = _resolve(LOCAL_STORE, {}, "tieredstore.stores", "message store")(loaded.config, clock)
     names = [name for name in loaded.config.message_store_plug_in.split(",") if name]
     for name in reversed(names):

@@ -83,7 +83,8 @@ class FlatFileStore:
             _log.error(
                 "%s: %d segments in the tier are not in the metadata; rebuild it", path, len(ids)
             )
-        with ThreadPoolExecutor(_RECOVERY_THREADS, "tiered-recovery") as pool:
+        threads = min(_RECOVERY_THREADS, max(self.config.max_pending_limit // 4, 1))
+        with ThreadPoolExecutor(threads, "tiered-recovery") as pool:
             for _ in pool.map(lambda key: self._recover(key, listings), keys):
                 pass
 

@@ -1,0 +1,198 @@
+"""A broker's store, described by nothing but the Java keys of a `broker.conf`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tieredstore import registry
+from tieredstore.clock import ManualClock
+from tieredstore.config import LoadedConfig, config_from_properties
+from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.message.record import Message
+from tieredstore.providers.memory import MemoryFileSegment, MemoryProvider
+
+T0 = 1_700_000_000_000
+HOUR_MS = 3_600_000
+TOPIC = "TopicA"
+FOREVER = (0, 2**63 - 1)
+
+SMALL: dict[str, object] = {
+    "brokerName": "broker-a",
+    "messageStorePlugIn": "org.apache.rocketmq.tieredstore.TieredMessageStore",
+    "tieredBackendServiceProvider": f"{__name__}:RecordingProvider",
+    "mappedFileSizeCommitLog": 1 << 17,
+    "mappedFileSizeConsumeQueue": 20_000,
+    "maxHashSlotNum": 10,
+    "maxIndexNum": 500,
+    "tieredStoreIndexFileMaxHashSlotNum": 10,
+    "tieredStoreIndexFileMaxIndexNum": 500,
+    "readAheadCacheSizeBytes": 8 << 20,
+}
+"""What makes a store small; a test changes one key of it, or adds one."""
+
+
+def properties(root: Path, **keys: object) -> dict[str, str]:
+    """Java properties: SMALL under a root, with some keys changed."""
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "tier").mkdir(exist_ok=True)
+    places = {"storePathRootDir": root / "store", "tieredStoreFilePath": root / "tier"}
+    values = {**SMALL, **places, **keys}
+    return {
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in values.items()
+    }
+
+
+def conf(root: Path, **keys: object) -> LoadedConfig:
+    """The configuration of those properties, without a warning."""
+    loaded = config_from_properties(properties(root, **keys), source="broker.conf")
+    assert loaded.warnings == ()
+    return loaded
+
+
+class Call(NamedTuple):
+    """A read or write of a segment: what, where (bytes), how much, by which thread."""
+
+    id: SegmentId
+    position: int
+    size: int
+    thread: int
+
+
+class RecordingProvider(MemoryProvider):
+    """MemoryProvider that notes what is read and written, and runs a test's hook before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[Call] = []
+        self.writes: list[Call] = []
+        self.before: Callable[[], object] = lambda: None
+
+    def open(self, id, listing=None):
+        segment = RecordingSegment(id, self._contents, self._lock)
+        segment.provider = self
+        return segment
+
+    def content(self, type: FileSegmentType, base: int = 0, queue_id: int = 0) -> bytearray:
+        return self._contents[SegmentId(f"broker-a/{TOPIC}/{queue_id}", type, base)]
+
+
+class RecordingSegment(MemoryFileSegment):
+    provider: RecordingProvider
+
+    def write(self, position, buffers):
+        size = sum(memoryview(buffer).nbytes for buffer in buffers)
+        self.provider.writes.append(Call(self.id, position, size, threading.get_ident()))
+        self.provider.before()
+        return super().write(position, buffers)
+
+    def read(self, position, length):
+        self.provider.reads.append(Call(self.id, position, length, threading.get_ident()))
+        self.provider.before()
+        return super().read(position, length)
+
+
+class SteppedClock(ManualClock):
+    """A clock whose waiters wait until a test has moved it far enough, or has ended them."""
+
+    def __init__(self, now_ms: int) -> None:
+        super().__init__(now_ms)
+        self.deadlines: list[int] = []
+        self._changed = threading.Condition()
+
+    def wait(self, event: threading.Event, timeout_ms: int) -> bool:
+        deadline = self.now_ms() + timeout_ms
+        with self._changed:
+            self.deadlines.append(deadline)
+            self._changed.notify_all()
+        while self.now_ms() < deadline and not event.wait(0.001):
+            pass
+        return event.is_set()
+
+    def await_waits(self, count: int) -> list[int]:
+        """Until `wait` was called `count` times in all; the deadlines (epoch ms) of the calls."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.deadlines) >= count, 30)
+            return list(self.deadlines)
+
+
+class Broker:
+    """A store and its parts. Loops of the tier do not run: tests call what loops would call."""
+
+    def __init__(self, root: Path, clock: ManualClock, **keys: object) -> None:
+        self.root = root
+        self.clock = clock
+        self.loaded = conf(root, **keys)
+        self.store: Any = registry.message_store(self.loaded, clock)
+        self.local = self.store
+        while not isinstance(self.local, DefaultMessageStore):
+            self.local = self.local._next
+        self.store.load()
+        self.local.start()
+
+    @property
+    def provider(self) -> RecordingProvider:
+        return self.store.flat_files.provider
+
+    def put(self, count: int = 1, *, topic: str = TOPIC, queue_id: int = 0, **more: Any) -> None:
+        """Messages of 100 bytes of body; message n has the keys `k<n>` and `all`."""
+        for _ in range(count):
+            number = self.local.next_offset(topic, queue_id)
+            values = {"body": b"x" * 100, "tags": "TagA", "keys": [f"k{number}", "all"], **more}
+            message = Message.create(topic, values.pop("body"), queue_id=queue_id, **values)
+            result = self.store.put_message(message)
+            assert result.ok, result.status
+        self.local.wait_dispatched()
+
+    def scan(self, *, force: bool = False) -> int:
+        """Upload as the dispatcher's loop does; how many messages went."""
+        outcomes = self.store.dispatcher.scan(force)
+        assert not [outcome.error for outcome in outcomes if outcome.error is not None]
+        return sum(outcome.messages for outcome in outcomes)
+
+    def upload(self) -> int:
+        """Upload everything."""
+        return self.scan(force=True)
+
+    def get(self, offset: int = 0, count: int = 1000, message_filter=None, queue_id: int = 0):
+        return self.store.get_message("g", TOPIC, queue_id, offset, count, message_filter)
+
+    def cold_get(self, offset: int = 0, count: int = 1000, message_filter=None):
+        """A get of what only the tier has."""
+        return self.store.fetcher.get_message("g", TOPIC, 0, offset, count, message_filter)
+
+    def query(self, key: str, store: Any = None, count: int = 1000) -> list[int]:
+        """Queue offsets of the messages with a key."""
+        found = (store or self.store).query_message(TOPIC, key, count, *FOREVER)
+        return [message.queue_offset for message in found]
+
+    def segments(self, type: FileSegmentType) -> dict[int, int]:
+        """Base offset -> size in bytes of the broker's segments of a type, as the backend has
+        them."""
+        listing = self.provider.list(self.loaded.config.broker_name)
+        return {item.id.base_offset: item.size_bytes for item in listing if item.id.type is type}
+
+
+def sizes(calls: Sequence[Call], type: FileSegmentType) -> list[int]:
+    return [call.size for call in calls if call.id.type is type]
+
+
+@contextmanager
+def brokers(root: Path) -> Iterator[Callable[..., Broker]]:
+    """Makes brokers, each in a folder of its own unless `at` names one, and shuts them down."""
+    made: list[Broker] = []
+
+    def make(*, at: Path | None = None, clock: ManualClock | None = None, **keys: object) -> Broker:
+        made.append(Broker(at or root / str(len(made)), clock or ManualClock(T0), **keys))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for broker in made:
+            broker.store.shutdown()
