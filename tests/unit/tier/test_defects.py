@@ -20,6 +20,7 @@ from tests.unit.tier.kit import (
     record,
 )
 from tieredstore.contracts.message_store import BoundaryType
+from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.providers.chunk_sketch import ChunkSketchProvider
 from tieredstore.providers.memory import MemoryProvider
@@ -264,6 +265,29 @@ def test_defect_d18_a_queue_that_the_metadata_lost_is_not_written_over():
     fill(store.get("TopicA", 1), 3, 1, queue_id=1)
 
 
+def test_defect_d18_bytes_that_came_after_the_listing_are_not_written_over():
+    tier = Tier()
+    store = tier.store()
+    tier.provider.open(commit_log_id(0)).write(0, [b"somebody's"])
+    with pytest.raises(Corrupt, match="rebuild"):
+        store.get_or_create("TopicA", 0).init_offset(0)
+    assert not store.get("TopicA", 0).is_initialised
+    assert tier.objects()[commit_log_id(0)] == b"somebody's"
+
+
+def test_defect_d18_a_known_segment_does_not_grow_into_an_unknown_one():
+    tier = Tier()
+    file = tier.queue()
+    fill(file, 0, 2)
+    file.commit_log.roll()
+    fill(file, 2, 1)
+    del tier.metadata.segment_table[commit_log_id(2 * SIZE)]
+    before = tier.objects()
+    with pytest.raises(Corrupt, match="rebuild"):
+        fill(tier.store().get("TopicA", 0), 2, 1)
+    assert tier.objects() == before
+
+
 def test_defect_d18_segments_behind_the_known_ones_are_not_written_over():
     tier = Tier(settings={"commit_log_max_size_bytes": 2 * SIZE})
     fill(tier.queue(), 0, 3)
@@ -421,7 +445,8 @@ def test_w03_a_name_used_again_never_shows_the_old_messages():
     tier.provider = inner
     assert len(tier.objects()) == 2
     assert tier.store().get("TopicA", 0) is None
-    again = tier.queue(0)
+    assert bodies(tier.queue(0)) == []
+    again = tier.queue(0)  # nothing was written yet: the real size must not be the old one
     assert bodies(again) == []
     fill(again, 0, 1, body_size=50)
     assert [len(body) for _, body in bodies(tier.queue())] == [50]
@@ -516,6 +541,7 @@ def test_what_a_failed_write_left_is_not_there_behind_a_hole(provider):
         file.skip_to(9)
         fill(file, 9, 2)
         assert [q for q, _ in bodies(tier.queue())] == [0, 1, 9, 10]
+        assert len(tier.objects()[consume_queue_id(0)]) == 40
     else:
         assert not provider.capabilities.rewritable
 
@@ -542,7 +568,10 @@ def test_a_segment_that_could_not_be_announced_is_not_there_later(fault, number)
             file.rollback()
     tier.metadata = table
     assert [q for q, _ in bodies(tier.queue())] == [0, 1, at, at + 1, at + 2]
-    assert all(entry.status == 0 for entry in table.segments())
+    entries = list(table.segments(type=FileSegmentType.CONSUME_QUEUE))
+    assert all(entry.status == 0 for entry in entries)
+    bases = [segment.base_offset for segment in file.consume_queue.segments]
+    assert [entry.base_offset for entry in entries] == bases
 
 
 @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_REPLY])

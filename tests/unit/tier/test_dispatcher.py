@@ -482,6 +482,25 @@ def test_defect_d21_a_failing_index_keeps_the_order_of_keys(rig):
     assert rig.index.keys() == ["one", "one", "two", "two"]
 
 
+def test_defect_d21_keys_never_overtake_missing_ones(rig):
+    """The mark would say that the missing ones are in."""
+    rig.source.put(KEY, 0, 2, keys=("one",))
+    rig.index.fail = True
+    rig.one()
+    rig.source.put(KEY, 2, 2, keys=("two",))
+    put_keys = rig.index.put_keys
+
+    def fails_once(*arguments, **named):
+        rig.index.put_keys = put_keys
+        raise Unavailable("index disk")
+
+    rig.index.fail = False
+    rig.index.put_keys = fails_once
+    assert rig.one().messages == 2
+    rig.one()
+    assert rig.index.keys() == ["one", "one", "two", "two"]
+
+
 def test_defect_d21_a_scan_visits_a_queue_that_only_lacks_keys(rig):
     rig.source.put(KEY, 0, 2, keys=("one",))
     rig.index.fail = True
