@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from itertools import takewhile
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
@@ -199,19 +200,12 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(at=st.integers(-3, 400), count=st.integers(1, 60))
     def read_anywhere(self, at, count):
-        found = read_messages(self.file, at, count)
-        top = self.file.consume_queue_commit_offset
-        present = [
-            q for q in sorted(self.messages) if self.file.consume_queue_min_offset <= q < top
-        ]
-        run_of = []
-        for offset in range(at, at + count):
-            if offset not in present:
-                break
-            run_of.append(offset)
-        below = at < self.file.consume_queue_min_offset
-        if not below:
-            assert [message.queue_offset for message in found] == run_of
+        low, top = self.file.consume_queue_min_offset, self.file.consume_queue_commit_offset
+        present = [q for q in sorted(self.messages) if low <= q < top]
+        if at >= low:
+            wanted = list(takewhile(set(present).__contains__, range(at, at + count)))
+            found = read_messages(self.file, at, count)
+            assert [message.queue_offset for message in found] == wanted
         following = [q for q in present if q >= at]
         valid = self.file.next_valid_offset(at)
         assert valid == (following[0] if following else top)

@@ -520,6 +520,21 @@ def test_bytes_of_a_crashed_run_that_differ_are_left_behind_in_a_closed_segment(
     assert [q for q, _ in bodies(tier.queue())] == [0, 1, 2, 3, 4]
 
 
+def test_messages_given_up_half_uploaded_make_room_for_others(provider):
+    """The commit log took them, the consume queue did not, and then the local store lost them."""
+    tier = Tier(provider=FaultyProvider(provider, Faults({4: Fault.FAIL})))
+    file = tier.queue()
+    fill(file, 0, 2)
+    file.append_batch(*batch(2, 2))
+    with pytest.raises(Unavailable):
+        file.commit()
+    file.rollback()
+    file.skip_to(9)
+    fill(file, 9, 3)
+    assert [q for q, _ in bodies(file)] == [0, 1, 9, 10, 11]
+    assert bodies(tier.queue()) == bodies(file)
+
+
 def test_bytes_of_a_crashed_first_run_that_differ_are_replaced():
     tier = Tier(provider=ChunkSketchProvider())
     tier.queue()

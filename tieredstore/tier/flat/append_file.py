@@ -343,6 +343,8 @@ class FlatAppendFile:
             position = None if commit_offset is None else commit_offset - last.base_offset
             appender.rollback(position)
             last.commit_position = appender.commit_position
+            # What is behind may be ours, given up: other messages can come in its place.
+            self._tail_from_before = True
             self._pending_begin_ms = self._pending_end_ms = NEVER_WRITTEN_MS
 
     def roll(self, offset: int | None = None) -> None:
