@@ -13,9 +13,10 @@ from tieredstore.tier.index.item import IndexItem
 MAX_CHAIN_ITEMS = 1 << 20
 """Most items of one hash slot, or of one hash, that a query looks at in one file."""
 
-_INT32_MAX = 2**31 - 1
-_INT32_MIN = -(2**31)
-_FAR_MS = 1 << 61
+CREDIBLE_SECONDS = 10 * 366 * 86_400
+"""Most that an item's time may be away from its file's begin. What is farther off says nothing: Java
+indexed messages of IPv6 hosts under times read from inside the address (D14), and what does not fit
+in 32 bits is cut off. Only the message itself knows then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,10 @@ class Wanted:
                 continue
             seconds = row[5]
             time_ms = seconds * 1000 + file_begin_ms
-            latest = time_ms + (0 if seconds < 0 else 999 if seconds < _INT32_MAX else _FAR_MS)
-            earliest = time_ms - (0 if seconds > 0 else 999 if seconds > _INT32_MIN else _FAR_MS)
-            if latest >= self.begin_ms and earliest <= self.end_ms:
+            latest = time_ms + (0 if seconds < 0 else 999)
+            earliest = time_ms - (0 if seconds > 0 else 999)
+            is_within = latest >= self.begin_ms and earliest <= self.end_ms
+            if is_within or abs(seconds) > CREDIBLE_SECONDS:
                 found.append(IndexItem(row[1], row[2], row[3], row[4], time_ms))
                 if len(found) >= self.limit:
                     return
@@ -59,18 +61,18 @@ class Wanted:
     ) -> list[IndexItem]:
         """The items of one hash that fit, in their order, at most `limit`.
 
-        Times are kept in whole seconds, cut toward the file's begin and to 32 bits, so an item
-        fits when any time that it may stand for does.
+        Times are kept in whole seconds, cut toward the file's begin, so an item fits when any time
+        that it may stand for does, or when its time is not credible.
         """
         seconds = items["time_diff_seconds"].astype(np.int64)
         times = seconds * 1000 + file_begin_ms
-        latest = times + np.where(seconds == _INT32_MAX, _FAR_MS, np.where(seconds < 0, 0, 999))
-        earliest = times - np.where(seconds == _INT32_MIN, _FAR_MS, np.where(seconds > 0, 0, 999))
+        latest = times + np.where(seconds < 0, 0, 999)
+        earliest = times - np.where(seconds > 0, 0, 999)
+        is_within = (latest >= self.begin_ms) & (earliest <= self.end_ms)
         fits = (
             (items["hash"] == key_hash)
             & (items["size"] > 0)
-            & (latest >= self.begin_ms)
-            & (earliest <= self.end_ms)
+            & (is_within | (np.abs(seconds) > CREDIBLE_SECONDS))
         )
         if self.topic_id is not None:
             fits &= items["topic_id"] == self.topic_id
