@@ -14,9 +14,9 @@ MAX_CHAIN_ITEMS = 1 << 20
 """Most items of one hash slot, or of one hash, that a query looks at in one file."""
 
 CREDIBLE_SECONDS = 10 * 366 * 86_400
-"""Most that an item's time may be away from its file's begin. What is farther off says nothing: Java
-indexed messages of IPv6 hosts under times read from inside the address (D14), and what does not fit
-in 32 bits is cut off. Only the message itself knows then."""
+"""Most that an item's time may be away from its file's begin. What is farther off says nothing:
+Java indexed messages of IPv6 hosts under times read from inside the address (D14), and what does
+not fit in 32 bits is cut off. Only the message itself knows then."""
 
 
 @dataclass(frozen=True, slots=True)
