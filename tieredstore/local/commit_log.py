@@ -10,9 +10,12 @@ import os
 from pathlib import Path
 from typing import Final, Protocol
 
+from tieredstore.errors import Invalid
 from tieredstore.local.file_names import file_name, list_files
 from tieredstore.local.mapped_file import MappedFile
 from tieredstore.local.open_files import OpenFiles, os_error
+from tieredstore.message.layout import BLANK_SIZE
+from tieredstore.message.record import blank_record
 
 COMMIT_LOG_DIRECTORY: Final = "commitlog"
 
@@ -53,11 +56,19 @@ class CommitLog:
         self._open_files = open_files
         self._files: list[MappedFile] = []
         self._synced_offset = 0
+        # For the writer: the file that it writes to, and up to where a record may end in it before
+        # `make_room` has to be asked.
+        self.view = memoryview(b"")
+        self.view_from = 0
+        self.limit = 0
 
     def make_directory(self) -> None:
         """Make the folder of a new store. Raises Invalid or Unavailable."""
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            path = str(self._directory)
+            raise Invalid(f"{path}: expected a folder, found a file", path=path) from None
         except OSError as error:
             raise os_error(error, "make the folder", self._directory) from error
 
@@ -117,7 +128,29 @@ class CommitLog:
                 _wipe(file, inside)
         self.max_offset = self._synced_offset = offset
 
-    def next_file(self) -> MappedFile:
+    def make_room(self, size: int) -> int:
+        """Where the next `size` bytes go, at `max_offset` or at the beginning of the next file;
+        `view` has room for them then. Raises Unavailable, Invalid when no file is large enough."""
+        if size + BLANK_SIZE > self.file_size:
+            raise Invalid(
+                f"message of {size} bytes: expected at most {self.file_size - BLANK_SIZE}, which "
+                "is what a commit log file takes"
+            )
+        file = self._next_file()
+        room = file.from_offset + file.size - self.max_offset
+        if size + BLANK_SIZE > room:
+            inside = self.max_offset - file.from_offset
+            file.reserve(inside + BLANK_SIZE)
+            file.view[inside : inside + BLANK_SIZE] = blank_record(room)
+            self.max_offset += room
+            file = self._next_file()
+        position = self.max_offset
+        reserved = file.reserve(position + size - file.from_offset)
+        self.view, self.view_from = file.view, file.from_offset
+        self.limit = file.from_offset + min(reserved, file.size - BLANK_SIZE)
+        return position
+
+    def _next_file(self) -> MappedFile:
         """The file into which `max_offset` falls, made if need be. Raises Unavailable."""
         index = (self.max_offset - self.min_offset) // self.file_size
         if self._files and index < len(self._files):
@@ -137,6 +170,7 @@ class CommitLog:
 
     def close(self) -> None:
         """Drop the mappings."""
+        self.view, self.limit = memoryview(b""), 0
         for file in self._files:
             file.close()
 

@@ -9,7 +9,6 @@ so that it parses nothing that this process wrote.
 from __future__ import annotations
 
 import struct
-import threading
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
@@ -20,14 +19,10 @@ from tieredstore.contracts.message_store import PutMessageResult, PutMessageStat
 from tieredstore.errors import Invalid, TieredStoreError
 from tieredstore.local.commit_log import CommitLog
 from tieredstore.local.handover import (
-    HELP_ROWS,
     MAX_ROW_PROPERTIES_BYTES,
-    MAX_ROWS,
-    ROW_FIELDS,
     SPECIAL,
-    Handover,
-    NoRows,
     Rows,
+    RowSource,
 )
 from tieredstore.local.light_queues import (
     LIGHT_QUEUE_ID,
@@ -50,8 +45,6 @@ from tieredstore.message.encoding import (
     RecordEncoder,
     copy_parts,
 )
-from tieredstore.message.layout import BLANK_SIZE
-from tieredstore.message.record import blank_record
 from tieredstore.message.sysflag import (
     BORN_HOST_V6,
     INNER_BATCH,
@@ -85,13 +78,11 @@ class QueueState:
 _Plain: TypeAlias = tuple[QueueState, Callable[..., bytes], int, int, bytes, bytes]
 
 
-class MessageAppender:
+class MessageAppender(RowSource):
     """The only writer of a commit log; thread-safe. Takes messages between `open` and `close`.
 
-    `last_timestamp_ms` is the store time of the last message. Store times never go back, whatever
-    the clock does, so that searches by time stay right. `help_dispatch` is called by a producer
-    that finds HELP_ROWS rows waiting. max_body_bytes: largest body; refused_topics: topics of which
-    nothing is taken.
+    Store times never go back, whatever the clock does, so that searches by time stay right.
+    max_body_bytes: largest body; refused_topics: topics of which nothing is taken.
     """
 
     def __init__(
@@ -103,28 +94,18 @@ class MessageAppender:
         max_body_bytes: int,
         enable_light_queues: bool = False,
     ) -> None:
+        super().__init__(log)
         self.queues: list[QueueState] = []
-        self.last_timestamp_ms = 0
         self.refused_topics: frozenset[str] = frozenset()
-        self.wake = threading.Event()
-        self.help_dispatch: Callable[[], object] = lambda: None
         self._is_open = False
-        self._is_idle = False
-        self._log = log
         self._encoder = encoder
         self._now_ms = clock.now_ms
         self._max_body_bytes = max_body_bytes
         self._max_plain_body_bytes = min(max_body_bytes, DIRECT_COPY_BYTES)
         self._enable_light_queues = enable_light_queues
-        self._lock = threading.Lock()
         self._by_key: dict[tuple[str, int], QueueState] = {}
         # Queues whose messages may take the short way; none while nothing may be put.
         self._plain: dict[tuple[str, int], _Plain] = {}
-        self._rows: Rows = []
-        self._help_values = HELP_ROWS * ROW_FIELDS
-        self._file_from = 0
-        self._limit = 0  # a record may end here without further preparation
-        self._view = memoryview(bytearray())
 
     def open(self) -> None:
         """Begin to take messages."""
@@ -138,8 +119,6 @@ class MessageAppender:
         with self._lock:
             self._is_open = False
             self._plain = {}
-            self._view = memoryview(bytearray())
-            self._limit = 0
 
     def _queue(self, topic: str, queue_id: int) -> QueueState:
         key = (topic, queue_id)
@@ -220,8 +199,8 @@ class MessageAppender:
                 timestamp = self.last_timestamp_ms
             log = self._log
             position = log.max_offset
-            if position + size > self._limit:
-                position = self._make_room(size)
+            if position + size > log.limit:
+                position = log.make_room(size)
             end = position + size
             queue_offset = state.next_offset
             head = pack(
@@ -241,8 +220,8 @@ class MessageAppender:
                 message.prepared_transaction_offset,
                 body_length,
             )
-            inside = position - self._file_from
-            self._view[inside : inside + size] = b"".join(
+            inside = position - log.view_from
+            log.view[inside : inside + size] = b"".join(
                 (head, body, topic_field, _LENGTHS[properties_length], properties)
             )
             rows = self._rows
@@ -278,16 +257,16 @@ class MessageAppender:
                 encoded = self._encode_plain(plain, messages, queue_offset, start, timestamp)
                 if encoded is not None:
                     data, rows = encoded
-                    if start + len(data) > self._limit:
-                        here, start = start, self._make_room(len(data))
+                    if start + len(data) > self._log.limit:
+                        here, start = start, self._log.make_room(len(data))
                         if start != here:
                             encoded = self._encode_plain(
                                 plain, messages, queue_offset, start, timestamp
                             )
                             assert encoded is not None
                             data, rows = encoded
-                    inside = start - self._file_from
-                    self._view[inside : inside + len(data)] = data
+                    inside = start - self._log.view_from
+                    self._log.view[inside : inside + len(data)] = data
                     waiting = self._publish(rows, start + len(data), timestamp)
                     state.next_offset = queue_offset + len(messages)
             except TieredStoreError as error:
@@ -359,16 +338,6 @@ class MessageAppender:
             queue_offset += 1
         return b"".join(parts), rows
 
-    def _publish(self, new_rows: Rows, end: int, timestamp: int) -> int:
-        """What was copied into the log becomes part of it; returns how many row values wait."""
-        self._rows += new_rows
-        self._log.max_offset = end
-        self.last_timestamp_ms = timestamp
-        if self._is_idle:
-            self._is_idle = False
-            self.wake.set()
-        return len(self._rows)
-
     def _put_other(self, message: Message) -> PutMessageResult:
         """Everything but the plain message of a known queue."""
         if not self._is_open:
@@ -423,12 +392,12 @@ class MessageAppender:
                 total = sum(sizes)
                 if light and total > self._max_body_bytes:
                     return refused(_ILLEGAL)
-                if start + total > self._limit:
+                if start + total > self._log.limit:
                     here = start
-                    start = self._make_room(total)
+                    start = self._log.make_room(total)
                     if start != here:
                         parts, _ = self._encode(messages, queue_offset, start, timestamp)
-                copy_parts(parts, self._view, start - self._file_from)
+                copy_parts(parts, self._log.view, start - self._log.view_from)
             except TieredStoreError as error:
                 return refused(status_of(error))
             rows: Rows = []
@@ -458,59 +427,6 @@ class MessageAppender:
             sizes.append(self._encoder.append(parts, message, number, position, timestamp))
             position += sizes[-1]
         return parts, sizes
-
-    def _make_room(self, size: int) -> int:
-        """Where the next `size` bytes go: here, or in the next file. Raises Unavailable, Invalid
-        when no file is large enough."""
-        log = self._log
-        if size + BLANK_SIZE > log.file_size:
-            raise Invalid(
-                f"message of {size} bytes: expected at most {log.file_size - BLANK_SIZE}, which is "
-                "what a commit log file takes"
-            )
-        position = log.max_offset
-        file = log.next_file()
-        room = file.from_offset + file.size - position
-        if size + BLANK_SIZE > room:
-            inside = position - file.from_offset
-            file.reserve(inside + BLANK_SIZE)
-            file.view[inside : inside + BLANK_SIZE] = blank_record(room)
-            log.max_offset = position = position + room
-            file = log.next_file()
-        reserved = file.reserve(position + size - file.from_offset)
-        self._file_from = file.from_offset
-        self._limit = file.from_offset + min(reserved, file.size - BLANK_SIZE)
-        self._view = file.view
-        return position
-
-    def _backlog(self) -> None:
-        self.help_dispatch()
-        with self._lock:
-            if len(self._rows) > MAX_ROWS * ROW_FIELDS:
-                self._rows = NoRows()
-
-    def take_rows(self) -> Handover:
-        """What the dispatch has not seen yet; an empty answer makes the next put set `wake`."""
-        with self._lock:
-            rows = self._rows
-            if isinstance(rows, NoRows):
-                return Handover([], self._log.max_offset, True)
-            self._rows = []
-            self._is_idle = not rows
-            return Handover(rows, self._log.max_offset, False)
-
-    def resume_rows(self, offset: int) -> bool:
-        """Hand rows over again if the log ends at an offset, up to which the dispatch has read."""
-        with self._lock:
-            if self._log.max_offset != offset:
-                return False
-            self._rows = []
-            return True
-
-    def drop_rows(self) -> None:
-        """Hand over nothing until `resume_rows`: the dispatch has to read the log."""
-        with self._lock:
-            self._rows = NoRows()
 
 
 def _with_offsets(message: Message, light: Sequence[QueueState]) -> Message:

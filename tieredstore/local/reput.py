@@ -111,7 +111,10 @@ class Reput:
             try:
                 handover = self._appender.take_rows()
                 if handover.is_cut:
-                    return self._catch_up(handover.end_offset)
+                    if self.offset < handover.end_offset:
+                        self.scan(handover.end_offset)
+                    self._appender.resume_rows(self.offset)
+                    return True
                 rows = handover.rows
                 for start in range(0, len(rows), PASS_ROWS * ROW_FIELDS):
                     self._dispatch(rows[start : start + PASS_ROWS * ROW_FIELDS])
@@ -124,11 +127,6 @@ class Reput:
                 self._appender.close()
                 self._appender.drop_rows()
                 return False
-
-    def _catch_up(self, end: int) -> bool:
-        if self.offset < end:
-            self.scan(end)
-        return not self._appender.resume_rows(self.offset)
 
     def scan(self, end: int) -> None:
         """Dispatch the records of the log from `offset` to `end`. Raises Corrupt."""

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.local.stores import FOREVER, START_MS, plain, put_all, running, small_config
 from tieredstore.clock import ManualClock
-from tieredstore.local import handover, put
+from tieredstore.local import handover
 from tieredstore.message.record import Message
 
 
@@ -61,7 +61,7 @@ def _built(root: Path) -> dict[str, bytes]:
 def built_at_once(tmp_path: Path) -> dict[str, bytes]:
     """One pass for each message."""
     with running(_config(tmp_path / "once"), ManualClock(START_MS)) as store:
-        for message in _mixed(400):
+        for message in _mixed(220):
             put_all(store, [message])
     return _built(tmp_path / "once")
 
@@ -70,7 +70,7 @@ def test_one_pass_for_all_builds_the_same(tmp_path: Path, built_at_once: dict[st
     with running(_config(tmp_path / "s"), ManualClock(START_MS)) as store:
         store._reput._lock.acquire()  # the dispatch waits until everything is there
         try:
-            for message in _mixed(400):
+            for message in _mixed(220):
                 assert store.put_message(message).ok
         finally:
             store._reput._lock.release()
@@ -81,15 +81,15 @@ def test_one_pass_for_all_builds_the_same(tmp_path: Path, built_at_once: dict[st
 def test_rows_past_the_bound_are_dropped_and_the_log_is_read(
     tmp_path: Path, built_at_once: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(put, "MAX_ROWS", 20)
-    monkeypatch.setattr(put, "HELP_ROWS", 10)
+    monkeypatch.setattr(handover, "MAX_ROWS", 20)
+    monkeypatch.setattr(handover, "HELP_ROWS", 10)
     with running(_config(tmp_path / "s"), ManualClock(START_MS)) as store:
         appender = store._appender
         helped: list[int] = []
         appender.help_dispatch = lambda: helped.append(len(appender._rows))
         store._reput._lock.acquire()
         try:
-            for message in _mixed(400):
+            for message in _mixed(220):
                 assert store.put_message(message).ok
             assert len(appender._rows) == 0  # nothing is kept any more
             assert len(helped) >= 10
@@ -120,7 +120,7 @@ def test_queues_and_index_are_built_again_from_the_log(
     shutil.rmtree(root / "index")
     with running(_config(root), ManualClock(START_MS)) as store:
         assert store.get_max_offset_in_queue("T0", 0) > 0
-        number = next(i for i, m in enumerate(_mixed(400)) if m.topic == "T1" and not m.sys_flag)
+        number = next(i for i, m in enumerate(_mixed(220)) if m.topic == "T1" and not m.sys_flag)
         assert len(store.query_message("T1", f"k{number}", 9, *FOREVER)) >= 1
     assert _built(root) == built_at_once
 
@@ -141,12 +141,15 @@ def test_messages_that_a_stop_left_undispatched_are_dispatched_by_the_next_start
         assert put_all(store, [plain(number=6)])[0].queue_offset == 6
 
 
-def test_messages_are_dispatched_without_being_waited_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dropped", [False, True])
+def test_messages_are_dispatched_without_being_waited_for(tmp_path: Path, dropped: bool) -> None:
     import time
 
     with running(small_config(tmp_path / "s")) as store:
         deadline = time.monotonic() + 30
         for number in range(5):
+            if dropped:
+                store._appender.drop_rows()
             store.put_message(plain(number=number))
             while store.get_max_offset_in_queue("T", 0) <= number:
                 assert time.monotonic() < deadline

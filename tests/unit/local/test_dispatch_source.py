@@ -1,0 +1,136 @@
+"""What a tier is given, and what it is told when something is not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.local.stores import plain, put_all, running, small_config
+from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
+from tieredstore.errors import Corrupt
+from tieredstore.local.topics import parse_delay_levels, read_topics
+from tieredstore.message.consume_queue import make_units
+
+KEY = QueueKey("T", 0)
+
+TOPICS = b"""{
+\t"dataVersion":{"counter":1,"stateVersion":0,"timestamp":1},
+\t"topicConfigTable":{
+\t\t"T":{"attributes":{"reserve.time":"48"},"topicName":"T"},
+\t\t"C":{"attributes":{"+cleanup.policy":"COMPACTION"},"topicName":"C"},
+\t\t"D":{"attributes":{"cleanup.policy":"DELETE","reserve.time":"-1"},"topicName":"D"},
+\t\t"E":{"attributes":null,"numbers":{1:2,-3:"4:5,6:7"},"topicName":"E"}
+\t}
+}"""
+
+
+def test_contiguous_records_are_one_piece(tmp_path: Path) -> None:
+    config = small_config(
+        tmp_path / "s",
+        mapped_file_size_commit_log_bytes=1 << 16,
+        mapped_file_size_consume_queue_bytes=2000,
+    )
+    with running(config) as store:
+        put_all(store, [plain("T", 0, i) for i in range(10)])
+        put_all(store, [plain("T", i % 2, i) for i in range(10, 20)])
+        source = store.dispatch_source
+        assert source.queue_range(KEY) == QueueRange(0, 15)
+        units = source.read_units(KEY, 0, 100)
+        pieces = source.read_records(units)
+        assert [len(piece) for piece in pieces[1:]] == units["size"][11:].tolist()
+        assert len(pieces[0]) == int(units["size"][:11].sum())
+        assert list(source.read_records(units[:0])) == []
+
+
+def test_unknown_queues_have_nothing(tmp_path: Path) -> None:
+    with running(small_config(tmp_path / "s")) as store:
+        source = store.dispatch_source
+        other = QueueKey("other", 3)
+        assert source.queue_range(other) is None
+        assert len(source.read_units(other, 0, 9)) == 0
+        assert not source.is_in_store(other, 0)
+        assert not source.is_in_memory(other, 0, 9)
+        assert source.offset_by_time(other, 0) == 0
+        assert source.earliest_message_time(other) == -1
+        assert source.earliest_message_time() == -1
+
+
+@pytest.mark.parametrize(
+    ("offsets", "sizes"),
+    [([0], [50]), ([1], [120]), ([1 << 40], [120]), ([0], [0]), ([0], [-1]), ([-8], [120])],
+)
+def test_units_that_lead_nowhere_are_corrupt(
+    tmp_path: Path, offsets: list[int], sizes: list[int]
+) -> None:
+    with running(small_config(tmp_path / "s")) as store:
+        put_all(store, [plain(number=i) for i in range(3)])
+        with pytest.raises(Corrupt):
+            store.dispatch_source.read_records(make_units(offsets, sizes, [0]))
+
+
+def test_a_damaged_record_is_named_by_its_place(tmp_path: Path) -> None:
+    config = small_config(tmp_path / "s")
+    with running(config) as store:
+        results = put_all(store, [plain(number=i) for i in range(9)])
+    place = results[5].physical_offset
+    path = tmp_path / "s" / "commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[place + 4] ^= 1
+    path.write_bytes(data)
+    with running(config) as store:
+        source = store.dispatch_source
+        with pytest.raises(Corrupt, match=f"record at {place} of the commit log") as caught:
+            source.read_records(source.read_units(KEY, 0, 9))
+        assert caught.value.offset == place
+
+
+def test_topics_with_attributes(tmp_path: Path) -> None:
+    with running(small_config(tmp_path / "s")) as store:
+        put_all(store, [plain(topic) for topic in ("C", "D", "E", "T")])
+        folder = tmp_path / "s" / "config"
+        folder.mkdir()
+        (folder / "topics.json").write_bytes(TOPICS)
+        source = store.dispatch_source
+        assert [key.topic for key in source.queues()] == ["C", "D", "E", "T"][1:]
+        assert source.topic_reserve_hours() == {"T": 48}
+        for bad in (b"{", b"[]", b'{"topicConfigTable":3}', b""):
+            (folder / "topics.json").write_bytes(bad)
+            with pytest.raises(Corrupt, match=r"topics\.json"):
+                read_topics(tmp_path / "s")
+
+
+def test_the_retention_guard_is_asked(tmp_path: Path) -> None:
+    with running(small_config(tmp_path / "s")) as store:
+        source = store.dispatch_source
+        assert source.needed_from(KEY) is None
+        source.set_retention_guard(lambda key: 7 if key == KEY else None)
+        assert source.needed_from(KEY) == 7
+
+
+def test_records_stay_readable_after_the_store_is_shut_down(tmp_path: Path) -> None:
+    with running(small_config(tmp_path / "s")) as store:
+        put_all(store, [plain(number=i) for i in range(5)])
+        source = store.dispatch_source
+        pieces = source.read_records(source.read_units(KEY, 0, 5))
+        before = [bytes(piece) for piece in pieces]
+        (message,) = store.get_message("g", "T", 0, 4, 1).messages
+    assert [bytes(piece) for piece in pieces] == before
+    assert message.keys == ["k4"]
+
+
+def test_delay_levels() -> None:
+    assert parse_delay_levels("1s 5m 2h 1d") == (1000, 300_000, 7_200_000, 86_400_000)
+    from tieredstore.errors import Invalid
+
+    with pytest.raises(Invalid, match="messageDelayLevel"):
+        parse_delay_levels("1s 5x")
+
+
+def test_units_come_as_columns(tmp_path: Path) -> None:
+    with running(small_config(tmp_path / "s")) as store:
+        put_all(store, [plain(number=i) for i in range(4)])
+        units = store.dispatch_source.read_units(KEY, 1, 2)
+        assert units.dtype.names == ("physical_offset", "size", "tags_code")
+        assert np.all(np.diff(units["physical_offset"]) == units["size"][:-1])

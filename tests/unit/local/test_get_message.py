@@ -1,0 +1,141 @@
+"""Gets: limits, filters and statuses."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.unit.local.stores import plain, put_all, running, small_config
+from tieredstore.contracts.message_store import GetMessageStatus
+from tieredstore.message.record import StoredMessage
+from tieredstore.message.tag_filter import TagFilter
+
+SIZES = {
+    "mapped_file_size_commit_log_bytes": 1 << 20,
+    "mapped_file_size_consume_queue_bytes": 20_000,
+}
+
+
+@pytest.mark.parametrize("wanted", [1, 10, 20, 31, 32])
+def test_as_many_as_wanted_come_in_one_call(tmp_path: Path, wanted: int) -> None:
+    with running(small_config(tmp_path / "s", **SIZES)) as store:
+        put_all(store, [plain(number=i) for i in range(32)])
+        result = store.get_message("g", "T", 0, 0, wanted)
+        assert len(result.messages) == wanted
+        assert (result.next_begin_offset, result.max_offset) == (wanted, 32)
+
+
+def test_one_call_gives_at_most_32_messages_and_256_kib(tmp_path: Path) -> None:
+    with running(small_config(tmp_path / "s", **SIZES)) as store:
+        put_all(store, [plain(number=i) for i in range(40)])
+        assert len(store.get_message("g", "T", 0, 0, 100).messages) == 32
+        put_all(store, [plain("B", number=i, body=b"x" * 100_000) for i in range(4)])
+        assert len(store.get_message("g", "B", 0, 0, 100).messages) == 2
+        put_all(store, [plain("C", number=i, body=b"x" * 300_000) for i in range(2)])
+        assert len(store.get_message("g", "C", 0, 0, 100).messages) == 1
+
+
+def test_messages_far_behind_the_tail_come_in_smaller_answers(tmp_path: Path) -> None:
+    config = small_config(tmp_path / "s", access_message_in_memory_max_ratio=0, **SIZES)
+    with running(config) as store:
+        put_all(store, [plain(number=i) for i in range(40)])
+        assert len(store.get_message("g", "T", 0, 0, 32).messages) == 8
+        put_all(store, [plain("B", number=i, body=b"x" * 30_000) for i in range(4)])
+        assert len(store.get_message("g", "B", 0, 0, 32).messages) == 2
+
+
+def test_an_answer_ends_with_the_queue_file(tmp_path: Path) -> None:
+    with running(small_config(tmp_path / "s")) as store:
+        put_all(store, [plain(number=i) for i in range(25)])
+        assert store.get_message("g", "T", 0, 7, 32).next_begin_offset == 10
+        assert store.get_message("g", "T", 0, 10, 32).next_begin_offset == 20
+
+
+def test_a_filter_walks_at_most_800_units(tmp_path: Path) -> None:
+    with running(small_config(tmp_path / "s", **SIZES)) as store:
+        put_all(store, [plain(number=i, tags="A" if i == 900 else "B") for i in range(950)])
+        nothing = store.get_message("g", "T", 0, 0, 32, TagFilter.parse("A"))
+        assert nothing.status is GetMessageStatus.NO_MATCHED_MESSAGE
+        assert nothing.next_begin_offset == 800
+        found = store.get_message("g", "T", 0, 800, 32, TagFilter.parse("A"))
+        assert [message.queue_offset for message in found.messages] == [900]
+        assert found.next_begin_offset == 950
+
+
+class _OddBodies:
+    """A filter that needs the record."""
+
+    def is_matched_by_consume_queue(self, tags_code: int | None) -> bool:
+        return tags_code is not None
+
+    def is_matched_by_commit_log(self, message: StoredMessage) -> bool:
+        return message.queue_offset % 2 == 1
+
+
+def test_a_filter_may_look_at_the_record(tmp_path: Path) -> None:
+    with running(small_config(tmp_path / "s", **SIZES)) as store:
+        put_all(store, [plain(number=i) for i in range(9)])
+        result = store.get_message("g", "T", 0, 0, 32, _OddBodies())
+        assert [message.queue_offset for message in result.messages] == [1, 3, 5, 7]
+        assert result.next_begin_offset == 9
+
+
+@pytest.mark.parametrize(
+    ("offset", "status", "next_offset"),
+    [
+        (-1, GetMessageStatus.OFFSET_TOO_SMALL, 0),
+        (3, GetMessageStatus.OFFSET_OVERFLOW_ONE, 3),
+        (4, GetMessageStatus.OFFSET_OVERFLOW_BADLY, 3),
+        (2**62, GetMessageStatus.OFFSET_OVERFLOW_BADLY, 3),
+    ],
+)
+def test_offsets_outside_the_queue(
+    tmp_path: Path, offset: int, status: GetMessageStatus, next_offset: int
+) -> None:
+    with running(small_config(tmp_path / "s")) as store:
+        put_all(store, [plain(number=i) for i in range(3)])
+        result = store.get_message("g", "T", 0, offset, 32)
+        assert (result.status, result.next_begin_offset) == (status, next_offset)
+        assert (result.min_offset, result.max_offset, result.messages) == (0, 3, [])
+
+
+def test_a_queue_that_is_not_there_has_no_message(tmp_path: Path) -> None:
+    with running(small_config(tmp_path / "s")) as store:
+        for topic in ("never", "../x", ""):
+            result = store.get_message("g", topic, 0, 5, 32)
+            assert result.status is GetMessageStatus.NO_MESSAGE_IN_QUEUE
+            assert result.next_begin_offset == 0
+            assert store.get_min_offset_in_queue(topic, 0) == 0
+            assert store.get_max_offset_in_queue(topic, 0) == 0
+            assert store.get_message_store_timestamp(topic, 0, 0) == -1
+        assert store.dispatch_source.queues() == []
+
+
+def test_the_async_face_gives_the_same(tmp_path: Path) -> None:
+    with running(small_config(tmp_path / "s")) as store:
+        put_all(store, [plain(number=i) for i in range(5)])
+        result = asyncio.run(store.get_message_async("g", "T", 0, 1, 3))
+        assert [message.queue_offset for message in result.messages] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("place", [-1, 1, 50, 10**12, 2**63 - 1])
+def test_only_the_first_byte_of_a_message_is_one(tmp_path: Path, place: int) -> None:
+    with running(small_config(tmp_path / "s")) as store:
+        put_all(store, [plain(number=i) for i in range(5)])
+        assert store.look_message_by_offset(place) is None
+
+
+def test_message_ids_of_other_stores_are_not_found(tmp_path: Path) -> None:
+    with running(small_config(tmp_path / "s")) as store:
+        put_all(store, [plain()])
+        message = store.look_message_by_offset(0)
+        assert message is not None
+        own = message.offset_message_id
+        assert store.look_message_by_id(own.lower()) is not None
+        assert store.look_message_by_id("0A" + own[2:]) is None
+        from tieredstore.errors import Invalid
+
+        with pytest.raises(Invalid, match="32 or 56 hex digits"):
+            store.look_message_by_id("not an id")
