@@ -65,7 +65,8 @@ class Call(NamedTuple):
 
 
 class RecordingProvider(MemoryProvider):
-    """MemoryProvider that notes what is read and written, and runs a test's hook before it."""
+    """MemoryProvider that notes what is read and written, and runs a test's hook before it. All
+    its reads may block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,6 +96,9 @@ class RecordingSegment(MemoryFileSegment):
         self.provider.reads.append(Call(self.id, position, length, threading.get_ident()))
         self.provider.before()
         return super().read(position, length)
+
+    def read_nowait(self, position, length):
+        return None
 
 
 class SteppedClock(ManualClock):
@@ -140,10 +144,11 @@ class Broker:
         return self.store.flat_files.provider
 
     def put(self, count: int = 1, *, topic: str = TOPIC, queue_id: int = 0, **more: Any) -> None:
-        """Messages of 100 bytes of body; message n has the keys `k<n>` and `all`."""
+        """Messages of the same size, 100 bytes of body; message 7 has the keys `k007` and
+        `all`."""
         for _ in range(count):
             number = self.local.next_offset(topic, queue_id)
-            values = {"body": b"x" * 100, "tags": "TagA", "keys": [f"k{number}", "all"], **more}
+            values = {"body": b"x" * 100, "tags": "TagA", "keys": [f"k{number:03}", "all"], **more}
             message = Message.create(topic, values.pop("body"), queue_id=queue_id, **values)
             result = self.store.put_message(message)
             assert result.ok, result.status

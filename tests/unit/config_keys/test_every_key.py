@@ -1,0 +1,218 @@
+"""Every key has a test in which changing it changes what the store does, or is in the list of keys
+without effect."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tieredstore.config import FIELDS_BY_KEY, REFUSED_VALUES, UNUSED_KEYS
+
+HERE = Path(__file__).parent
+NAMES, LOCAL, UPLOAD, READS, REST = (
+    f"test_{name}.py"
+    for name in (
+        "names_and_places",
+        "local_store",
+        "segments_and_upload",
+        "reads",
+        "retention_and_posix",
+    )
+)
+
+TESTS = {
+    "brokerName": f"{NAMES}::test_broker_name_is_the_first_element_of_every_path",
+    "brokerClusterName": f"{NAMES}::test_broker_cluster_name_is_the_top_folder_of_a_posix_tier",
+    "brokerRole": f"{NAMES}::test_broker_role_slave_never_uploads",
+    "storePathRootDir": (
+        f"{NAMES}::test_store_path_root_dir_is_the_root_of_store_metadata_and_index_files"
+    ),
+    "storePathCommitLog": f"{NAMES}::test_store_path_commit_log_is_the_folder_of_the_log",
+    "messageStorePlugIn": (
+        f"{NAMES}::test_message_store_plug_in_names_the_stores_around_the_local_one"
+    ),
+    "storeType": f"{NAMES}::test_store_type_of_a_kind_that_is_not_built_is_refused",
+    "flushDiskType": (
+        f"{NAMES}::test_flush_disk_type_sync_flush_is_refused_since_it_would_not_be_kept"
+    ),
+    "mappedFileSizeCommitLog": (
+        f"{LOCAL}::test_mapped_file_size_commit_log_is_the_size_of_each_file"
+    ),
+    "mappedFileSizeConsumeQueue": (
+        f"{LOCAL}::test_mapped_file_size_consume_queue_is_rounded_up_to_whole_units"
+    ),
+    "maxHashSlotNum": f"{LOCAL}::test_max_hash_slot_num_is_in_the_size_of_a_local_index_file",
+    "maxIndexNum": f"{LOCAL}::test_max_index_num_is_how_many_keys_a_local_index_file_takes",
+    "messageIndexEnable": f"{LOCAL}::test_message_index_enable_puts_keys_in_both_indexes",
+    "maxMessageSize": f"{LOCAL}::test_max_message_size_is_the_largest_body",
+    "enabledAppendPropCRC": (
+        f"{LOCAL}::test_enabled_append_prop_crc_ends_the_properties_with_a_crc"
+    ),
+    "enableLmq": f"{LOCAL}::test_enable_lmq_serves_light_queues",
+    "enableMultiDispatch": (
+        f"{LOCAL}::test_enable_multi_dispatch_puts_messages_in_the_light_queues_that_they_name"
+    ),
+    "messageDelayLevel": f"{LOCAL}::test_message_delay_level_is_when_a_delayed_message_is_due",
+    "maxTransferBytesOnMessageInMemory": (
+        f"{LOCAL}::test_max_transfer_bytes_in_memory_limits_a_get_of_the_log_s_tail"
+    ),
+    "maxTransferCountOnMessageInMemory": (
+        f"{LOCAL}::test_max_transfer_count_in_memory_limits_a_get_of_the_log_s_tail"
+    ),
+    "maxTransferBytesOnMessageInDisk": (
+        f"{LOCAL}::test_max_transfer_bytes_in_disk_limits_a_get_of_what_is_not_in_memory"
+    ),
+    "maxTransferCountOnMessageInDisk": (
+        f"{LOCAL}::test_max_transfer_count_in_disk_limits_a_get_of_what_is_not_in_memory"
+    ),
+    "accessMessageInMemoryMaxRatio": (
+        f"{LOCAL}::test_access_message_in_memory_max_ratio_says_what_counts_as_in_memory"
+    ),
+    "maxFilterMessageSize": (
+        f"{LOCAL}::test_max_filter_message_size_limits_how_far_a_filtered_get_walks"
+    ),
+    "maxMsgsNumBatch": f"{LOCAL}::test_max_msgs_num_batch_limits_a_key_query",
+    "tieredStorageLevel": (
+        f"{NAMES}::test_storage_level_says_whether_the_tier_is_written_and_read"
+    ),
+    "tieredMetadataServiceProvider": (
+        f"{NAMES}::test_metadata_service_provider_is_the_class_that_is_loaded"
+    ),
+    "tieredBackendServiceProvider": (
+        f"{NAMES}::test_backend_service_provider_is_the_class_that_is_loaded"
+    ),
+    "tieredStoreFilePath": f"{NAMES}::test_tier_file_path_is_the_root_of_a_posix_tier",
+    "tieredStoreBacklog": f"{UPLOAD}::test_backlog_is_what_of_a_queue_goes_to_the_tier_at_first",
+    "tieredStoreCommitLogMaxSize": (
+        f"{UPLOAD}::test_commit_log_max_size_is_the_largest_commit_log_segment"
+    ),
+    "tieredStoreConsumeQueueMaxSize": (
+        f"{UPLOAD}::test_consume_queue_max_size_is_the_largest_consume_queue_segment"
+    ),
+    "commitLogRollingInterval": (
+        f"{UPLOAD}::test_commit_log_rolling_interval_is_the_age_at_which_a_segment_ends"
+    ),
+    "commitLogRollingMinimumSize": (
+        f"{UPLOAD}::test_commit_log_rolling_minimum_size_keeps_small_segments_whatever_their_age"
+    ),
+    "tieredStoreIndexFileMaxHashSlotNum": (
+        f"{UPLOAD}::test_index_file_max_hash_slot_num_is_in_the_size_of_an_index_segment"
+    ),
+    "tieredStoreIndexFileMaxIndexNum": (
+        f"{UPLOAD}::test_index_file_max_index_num_is_how_many_keys_a_tiered_index_file_takes"
+    ),
+    "tieredStoreGroupCommit": f"{UPLOAD}::test_group_commit_gathers_messages_before_an_upload",
+    "tieredStoreGroupCommitTimeout": (
+        f"{UPLOAD}::test_group_commit_timeout_is_the_age_at_which_messages_go"
+    ),
+    "tieredStoreGroupCommitCount": (
+        f"{UPLOAD}::test_group_commit_count_is_the_backlog_that_starts_an_upload"
+    ),
+    "tieredStoreGroupCommitSize": (
+        f"{UPLOAD}::test_group_commit_size_is_the_most_bytes_of_a_write"
+    ),
+    "tieredStoreMaxGroupCommitCount": (
+        f"{UPLOAD}::test_max_group_commit_count_is_how_much_may_wait_for_a_commit"
+    ),
+    "tieredStoreMaxPendingLimit": f"{UPLOAD}::test_max_pending_limit_bounds_the_queues_in_upload",
+    "tieredStoreDispatchThreads": f"{UPLOAD}::test_dispatch_threads_upload_at_once",
+    "readAheadCacheEnable": f"{READS}::test_read_ahead_cache_enable_keeps_what_was_read_ahead",
+    "readAheadMessageCountThreshold": (
+        f"{READS}::test_read_ahead_message_count_threshold_is_how_many_messages_are_read_ahead"
+    ),
+    "readAheadMessageSizeThreshold": (
+        f"{READS}::test_read_ahead_message_size_threshold_is_how_many_bytes_are_read_ahead"
+    ),
+    "readAheadCacheExpireDuration": (
+        f"{READS}::test_read_ahead_cache_expire_duration_is_how_long_a_block_waits_for_a_reader"
+    ),
+    "readAheadCacheSizeThresholdRate": (
+        f"{READS}::test_read_ahead_cache_size_threshold_rate_is_the_cache_s_share_of_the_memory"
+    ),
+    "readAheadCacheSizeBytes": f"{READS}::test_read_ahead_cache_size_bytes_limits_the_cache",
+    "tieredStoreCrcCheckEnable": (
+        f"{READS}::test_crc_check_enable_leaves_out_messages_with_a_bad_body"
+    ),
+    "recordGetMessageResult": f"{READS}::test_record_get_message_result_logs_each_get",
+    "tieredStoreDeleteFileEnable": f"{REST}::test_delete_file_enable_runs_the_expiry",
+    "tieredStoreFileReservedTime": (
+        f"{REST}::test_file_reserved_time_is_the_retention_of_messages_and_index"
+    ),
+    "tieredStoreDeleteFileInterval": (
+        f"{REST}::test_delete_file_interval_is_the_time_between_two_runs_of_the_expiry"
+    ),
+    "tieredStorePosixFsyncEnable": f"{REST}::test_posix_fsync_enable_syncs_each_write",
+    "tieredStorePosixMaxOpenFiles": (
+        f"{REST}::test_posix_max_open_files_is_how_many_segments_stay_open"
+    ),
+}
+"""Java key -> the test (of this folder) that changes it."""
+
+JAVA_TIERED_KEYS = {
+    "brokerName",
+    "brokerClusterName",
+    "tieredStorageLevel",
+    "storePathRootDir",
+    "messageIndexEnable",
+    "recordGetMessageResult",
+    "tieredStoreCommitLogMaxSize",
+    "tieredStoreConsumeQueueMaxSize",
+    "tieredStoreIndexFileMaxHashSlotNum",
+    "tieredStoreIndexFileMaxIndexNum",
+    "tieredMetadataServiceProvider",
+    "tieredBackendServiceProvider",
+    "tieredStoreDeleteFileEnable",
+    "tieredStoreFileReservedTime",
+    "tieredStoreDeleteFileInterval",
+    "commitLogRollingInterval",
+    "commitLogRollingMinimumSize",
+    "tieredStoreGroupCommit",
+    "tieredStoreGroupCommitTimeout",
+    "tieredStoreGroupCommitCount",
+    "tieredStoreGroupCommitSize",
+    "tieredStoreMaxGroupCommitCount",
+    "readAheadCacheEnable",
+    "readAheadMessageCountThreshold",
+    "readAheadMessageSizeThreshold",
+    "readAheadCacheExpireDuration",
+    "readAheadCacheSizeThresholdRate",
+    "tieredStoreMaxPendingLimit",
+    "tieredStoreFilePath",
+    "writeWithoutMmap",
+    "tieredStoreCrcCheckEnable",
+    "objectStoreEndpoint",
+    "objectStoreBucket",
+    "objectStoreAccessKey",
+    "objectStoreSecretKey",
+}
+"""All keys of the tiered module's MessageStoreConfig, Apache RocketMQ 5.5.0."""
+
+
+def test_the_table_and_the_configuration_have_the_same_keys() -> None:
+    assert list(TESTS) == list(FIELDS_BY_KEY)
+
+
+def test_every_key_of_java_s_tiered_module_has_an_effect_or_is_listed_without_one() -> None:
+    assert FIELDS_BY_KEY.keys() | UNUSED_KEYS.keys() >= JAVA_TIERED_KEYS
+    assert not FIELDS_BY_KEY.keys() & UNUSED_KEYS.keys()
+    assert not REFUSED_VALUES.keys() & UNUSED_KEYS.keys()
+
+
+@pytest.mark.parametrize("key", TESTS)
+def test_the_named_test_is_there_and_sets_the_key(key: str) -> None:
+    file, _, name = TESTS[key].partition("::")
+    source = (HERE / file).read_text()
+    [function] = [
+        node
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef) and node.name == name
+    ]
+    names = {node.arg for node in ast.walk(function) if isinstance(node, ast.keyword)}
+    texts = {node.value for node in ast.walk(function) if isinstance(node, ast.Constant)}
+    assert key in names | texts or FIELDS_BY_KEY[key].name in names
+
+
+def test_no_two_keys_share_a_test() -> None:
+    assert len(set(TESTS.values())) == len(TESTS)

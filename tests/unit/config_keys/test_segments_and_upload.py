@@ -1,0 +1,226 @@
+"""Keys of the tier's segments, of group commit and of how much is uploaded at once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from tests.unit.config_keys.broker import (
+    FOREVER,
+    HOUR_MS,
+    conf,
+    sizes,
+)
+from tieredstore.contracts.message_store import GetMessageStatus
+from tieredstore.contracts.segment import FileSegmentType
+from tieredstore.message.tiered_index import compacted_size
+from tieredstore.tier.flat.file_store import FlatFileStore
+
+COMMIT_LOG, CONSUME_QUEUE, INDEX = FileSegmentType
+
+
+def record_size(broker) -> int:
+    made = broker()
+    made.put(1)
+    return made.get(0, 1).messages[0].size
+
+
+@pytest.mark.parametrize(("backlog", "first", "uploaded"), [("all", 0, 7), ("recent", 4, 3)])
+def test_backlog_is_what_of_a_queue_goes_to_the_tier_at_first(broker, backlog, first, uploaded):
+    made = broker(tieredStoreBacklog=backlog)
+    made.put(4)
+    made.clock.advance(HOUR_MS)
+    made.put(3)
+    assert made.upload() == uploaded
+    assert made.store.flat_files.get("TopicA", 0).consume_queue_min_offset == first
+
+
+@pytest.mark.parametrize("messages", [5, 10])
+def test_commit_log_max_size_is_the_largest_commit_log_segment(broker, messages):
+    size = record_size(broker)
+    made = broker(tieredStoreCommitLogMaxSize=messages * size)
+    made.put(10)
+    made.upload()
+    limit = messages * size
+    assert made.segments(COMMIT_LOG) == dict.fromkeys(range(0, 10 * size, limit), limit)
+
+
+@pytest.mark.parametrize(("key_value", "units"), [(80, 4), (219, 10)])
+def test_consume_queue_max_size_is_the_largest_consume_queue_segment(broker, key_value, units):
+    made = broker(tieredStoreConsumeQueueMaxSize=key_value)
+    made.put(20)
+    made.upload()
+    assert made.segments(CONSUME_QUEUE) == dict.fromkeys(range(0, 20 * 20, units * 20), units * 20)
+
+
+def rolls_after(made, hours: int) -> bool:
+    """Whether a new commit log segment begins with what is uploaded so much later."""
+    made.put(3)
+    made.upload()
+    made.clock.advance(hours * HOUR_MS + 1)
+    made.put(3)
+    made.upload()
+    return len(made.segments(COMMIT_LOG)) == 2
+
+
+@pytest.mark.parametrize(("interval", "rolls"), [(2, True), (24, False)])
+def test_commit_log_rolling_interval_is_the_age_at_which_a_segment_ends(broker, interval, rolls):
+    made = broker(commitLogRollingInterval=interval, commitLogRollingMinimumSize=1)
+    assert rolls_after(made, 2) == rolls
+
+
+def test_commit_log_rolling_minimum_size_keeps_small_segments_whatever_their_age(broker):
+    size = record_size(broker)
+    for minimum, rolls in ((3 * size, True), (3 * size + 1, False)):
+        made = broker(commitLogRollingInterval=2, commitLogRollingMinimumSize=minimum)
+        assert rolls_after(made, 2) == rolls
+
+
+@pytest.mark.parametrize("slots", [10, 300])
+def test_index_file_max_hash_slot_num_is_in_the_size_of_an_index_segment(broker, slots):
+    made = broker(tieredStoreIndexFileMaxHashSlotNum=slots)
+    made.put(4)  # two keys each
+    made.upload()
+    made.store.index.seal_and_upload(force=True)
+    assert made.segments(INDEX) == {0: compacted_size(slots, 8)}
+
+
+@pytest.mark.parametrize(("max_items", "items"), [(6, [5, 5, 5, 5]), (16, [15, 5])])
+def test_index_file_max_index_num_is_how_many_keys_a_tiered_index_file_takes(
+    broker, max_items, items
+):
+    made = broker(tieredStoreIndexFileMaxIndexNum=max_items)
+    made.put(10)
+    made.upload()
+    made.store.index.seal_and_upload(force=True)
+    assert list(made.segments(INDEX).values()) == [compacted_size(10, count) for count in items]
+    found = made.store.fetcher.query_message("TopicA", "all", 1000, *FOREVER)
+    assert len(found) == 10
+
+
+@pytest.mark.parametrize(("gather", "uploaded"), [(True, 0), (False, 5)])
+def test_group_commit_gathers_messages_before_an_upload(broker, gather, uploaded):
+    made = broker(tieredStoreGroupCommit=gather)
+    made.put(5)
+    assert made.scan() == uploaded
+
+
+@pytest.mark.parametrize(("timeout_ms", "uploaded"), [(999, 5), (1000, 0)])
+def test_group_commit_timeout_is_the_age_at_which_messages_go(broker, timeout_ms, uploaded):
+    made = broker(tieredStoreGroupCommitTimeout=timeout_ms)
+    made.put(5)
+    made.clock.advance(1000)
+    assert made.scan() == uploaded
+
+
+def test_group_commit_count_is_the_backlog_that_starts_an_upload(broker):
+    for count, uploaded in ((4, 4), (5, 0)):
+        made = broker(tieredStoreGroupCommitCount=count)
+        made.put(5)
+        assert made.scan() == uploaded
+
+
+@pytest.mark.parametrize(("count", "units"), [(4, [4, 4, 2]), (10, [10])])
+def test_group_commit_count_is_the_most_messages_of_a_write(broker, count, units):
+    made = broker(tieredStoreGroupCommitCount=count)
+    made.put(10)
+    made.upload()
+    assert sizes(made.provider.writes, CONSUME_QUEUE) == [20 * number for number in units]
+
+
+def test_group_commit_size_is_the_most_bytes_of_a_write(broker):
+    size = record_size(broker)
+    for limit, messages in ((4 * size + 1, [4, 4, 2]), (100 * size, [10]), (1, [1] * 10)):
+        made = broker(tieredStoreGroupCommitSize=limit)
+        made.put(10)
+        made.upload()
+        assert sizes(made.provider.writes, COMMIT_LOG) == [number * size for number in messages]
+
+
+@pytest.mark.parametrize(("limit", "messages"), [(3, [3, 3, 3, 1]), (10, [10])])
+def test_max_group_commit_count_is_how_much_may_wait_for_a_commit(broker, limit, messages):
+    size = record_size(broker)
+    made = broker(tieredStoreMaxGroupCommitCount=limit)
+    made.put(10)
+    made.upload()
+    assert sizes(made.provider.writes, COMMIT_LOG) == [number * size for number in messages]
+
+
+def workers(calls) -> int:
+    return len({call.thread for call in calls})
+
+
+def upload_from_queues(made, queues: int, together: int) -> int:
+    """Upload from some queues; no write returns before `together` of them run at once. How many
+    threads wrote commit logs."""
+    for queue_id in range(queues):
+        made.put(1, queue_id=queue_id)
+    meeting = threading.Barrier(together)
+    first = threading.local()
+
+    def meet() -> None:
+        if not getattr(first, "was_here", False):
+            first.was_here = True
+            meeting.wait(30)
+
+    made.provider.before = meet
+    assert made.upload() == queues
+    made.provider.before = lambda: None
+    return workers(made.provider.writes)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_dispatch_threads_upload_at_once(broker, threads):
+    made = broker(tieredStoreDispatchThreads=threads)
+    assert upload_from_queues(made, 6, threads) == threads
+
+
+@pytest.mark.parametrize(("limit", "threads"), [(4, 1), (12, 3), (40, 5)])
+def test_max_pending_limit_bounds_the_queues_in_upload(broker, limit, threads):
+    made = broker(tieredStoreMaxPendingLimit=limit, tieredStoreDispatchThreads=5)
+    assert upload_from_queues(made, 6, threads) == threads
+
+
+@pytest.mark.parametrize(("limit", "threads"), [(4, 1), (12, 3)])
+def test_max_pending_limit_bounds_the_queues_in_recovery(broker, limit, threads):
+    made = broker()
+    for queue_id in range(6):
+        made.put(1, queue_id=queue_id)
+    made.upload()
+    provider, metadata = made.provider, made.store._metadata
+    provider.reads.clear()
+    meeting = threading.Barrier(threads)
+    first = threading.local()
+
+    def meet() -> None:
+        if not getattr(first, "was_here", False):
+            first.was_here = True
+            meeting.wait(30)
+
+    provider.before = meet
+    config = conf(made.root, tieredStoreMaxPendingLimit=limit).config
+    files = FlatFileStore(config, provider, metadata)
+    files.load()
+    provider.before = lambda: None
+    assert len(list(files.files())) == 6
+    assert workers(provider.reads) == threads
+
+
+@pytest.mark.parametrize(("limit", "refused"), [(4, 2), (6, 0)])
+def test_max_pending_limit_bounds_the_reads_of_coroutines(broker, limit, refused):
+    made = broker(tieredStoreMaxPendingLimit=limit, readAheadCacheEnable=False)
+    made.put(6)
+    made.upload()
+    meeting = threading.Barrier(min(limit, 6))
+    made.provider.before = lambda: meeting.wait(30)
+
+    async def get_all():
+        gets = (made.store.fetcher.get_message_async("g", "TopicA", 0, n, 1) for n in range(6))
+        return await asyncio.gather(*gets)
+
+    statuses = [result.status for result in asyncio.run(get_all())]
+    made.provider.before = lambda: None
+    assert statuses.count(GetMessageStatus.FOUND) == 6 - refused
+    assert statuses.count(GetMessageStatus.OFFSET_FOUND_NULL) == refused
