@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 from collections import OrderedDict
+from itertools import islice
 
 from tieredstore.errors import Invalid
 from tieredstore.providers.posix_calls import PosixCalls
@@ -126,8 +127,8 @@ class OpenFiles:
         surplus = len(self._files) - limit
         if surplus <= 0:
             return
-        idle = [(path, entry) for path, entry in self._files.items() if not entry.users]
-        for path, entry in idle[:surplus]:
+        idle = ((path, entry) for path, entry in self._files.items() if not entry.users)
+        for path, entry in list(islice(idle, surplus)):  # the oldest: not a walk of all of them
             self._drop(path, entry)
 
     def _drop(self, path: str, entry: OpenFile) -> None:

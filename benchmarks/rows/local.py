@@ -144,7 +144,7 @@ ROWS = (
         face=f"{PUT}, {APART}",
         durability=FLUSH,
         ours=apart,
-        figures=(Figure("put", "msg/s", key="seconds_put", floor=300e3, ratio=0.8),),
+        figures=(Figure("put", "msg/s", key="seconds_put", floor=300e3),),
         java=_java_put(row="reput"),
         java_warm_up=6,
     ),
@@ -180,7 +180,7 @@ ROWS = (
         face=f"{PUTS}, {APART}",
         durability=FLUSH,
         ours=partial(apart, producer=_batches),
-        figures=(Figure("put", "msg/s", key="seconds_put", floor=500e3, ratio=1.0),),
+        figures=(Figure("put", "msg/s", key="seconds_put", floor=500e3),),
         java=_java_put(row="reput", batch=BATCH),
     ),
     Row(
@@ -197,7 +197,7 @@ ROWS = (
     ),
     Row(
         name="reput",
-        what="consume queue units and two index keys a message, rows handed over in memory",
+        what="consume queue units and index entries (UNIQ_KEY, KEYS, tags), rows handed over in memory",
         face=f"Reput.run_pass, {HELP_ROWS} rows (Java: ReputMessageService.doReput)",
         durability="page cache",
         ours=apart,

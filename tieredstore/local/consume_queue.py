@@ -252,6 +252,8 @@ class ConsumeQueue:
             return bool(size != BLANK_SIZE_FIELD and begin >= min_physical_offset)
 
         low, high = self._start // UNIT_SIZE, self.max_offset
+        if low < high and is_held(low):
+            high = low  # as mostly: one look instead of a search
         while low < high:
             middle = (low + high) // 2
             if is_held(middle):

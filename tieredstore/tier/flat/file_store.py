@@ -84,9 +84,20 @@ class FlatFileStore:
                 "%s: %d segments in the tier are not in the metadata; rebuild it", path, len(ids)
             )
         threads = min(_RECOVERY_THREADS, max(self.config.max_pending_limit // 4, 1))
+        pending = iter(keys)
+
+        def work() -> None:
+            while True:
+                with self._lock:
+                    key = next(pending, None)
+                if key is None:
+                    return
+                self._recover(key, listings)
+
+        # a task for each queue would cost as much as opening it
         with ThreadPoolExecutor(threads, "tiered-recovery") as pool:
-            for _ in pool.map(lambda key: self._recover(key, listings), keys):
-                pass
+            for done in [pool.submit(work) for _ in range(min(threads, len(keys)))]:
+                done.result()
 
     def _recover(self, key: QueueKey, listings: dict[SegmentId, SegmentListing]) -> None:
         file = self._new_file(key)
