@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+import numpy as np
 import pytest
 
 from tests.unit.tier.kit import (
@@ -22,6 +23,7 @@ from tests.unit.tier.kit import (
 from tieredstore.contracts.message_store import BoundaryType
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Corrupt, Unavailable
+from tieredstore.message.consume_queue import UNIT_DTYPE
 from tieredstore.providers.chunk_sketch import ChunkSketchProvider
 from tieredstore.providers.memory import MemoryProvider
 from tieredstore.providers.posix import PosixProvider
@@ -200,6 +202,37 @@ def test_defect_d15_units_without_their_message_are_cut(cut):
     assert file.consume_queue_commit_offset == left
     fill(file, left, 2, body_size=40)
     assert [q for q, _ in bodies(tier.queue())] == list(range(left + 2))
+
+
+def test_defect_d15_units_of_messages_given_up_never_name_others():
+    """No reply for a consume queue write, fewer messages afterwards, then a crash, then others."""
+    inner = MemoryProvider()
+    # Writes: commit log, consume queue (no reply); cut of the latter, commit log, consume queue.
+    faulty = FaultyProvider(inner, Faults({2: Fault.LOSE_REPLY, 5: Fault.FAIL}))
+    tier = Tier(provider=faulty)
+    file = tier.queue()
+    for count in (5, 2):
+        file.append_batch(*batch(0, count))
+        with pytest.raises(Unavailable):
+            file.commit()
+        file.rollback()
+    tier.provider = FaultyProvider(inner, Faults({2: Fault.FAIL}))
+    file = tier.store().get("TopicA", 0)
+    assert file.consume_queue_max_offset == 0
+    file.append_batch(*batch(0, 5, body_size=31))
+    with pytest.raises(Unavailable):
+        file.commit()
+    assert bodies(tier.queue()) == []
+
+
+@pytest.mark.parametrize("field", ["size", "physical_offset"])
+def test_defect_d15_a_last_unit_that_is_not_its_messages_is_cut(field):
+    tier = Tier()
+    fill(tier.queue(), 0, 5)
+    units = np.frombuffer(tier.objects()[consume_queue_id(0)], UNIT_DTYPE).copy()
+    units[field][3:] -= 1
+    tier.provider._contents[consume_queue_id(0)][:] = units.tobytes()
+    assert [q for q, _ in bodies(tier.queue())] == [0, 1, 2]
 
 
 def test_defect_d15_zeros_are_no_units():

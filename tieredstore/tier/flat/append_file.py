@@ -330,6 +330,12 @@ class FlatAppendFile:
             for view, count in pending:
                 writer.append(view, count)
 
+    def trim(self) -> None:
+        """Where the provider can, cut off what may be behind the last committed byte. Raises
+        Unavailable."""
+        if self._segments:
+            self._writer().trim()
+
     def rollback(self, commit_offset: int | None = None) -> None:
         """Forget what is appended and not committed; with an offset below the commit offset,
         also what is committed behind it in the last segment (it is written again, or compared)."""

@@ -300,7 +300,12 @@ class FlatMessageFile(QueueView):
         if not self.lock.acquire(blocking=False):
             return False
         try:
-            return not self._closed and self.commit_log.commit() and self.consume_queue.commit()
+            if self._closed:
+                return False
+            if self._marks:
+                # Units that a failed write left must not come to name the messages of this one.
+                self.consume_queue.trim()
+            return self.commit_log.commit() and self.consume_queue.commit()
         finally:
             self._forget_marks()
             self.lock.release()

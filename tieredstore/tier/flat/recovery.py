@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import struct
 
 import numpy as np
 
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS
+from tieredstore.message import layout
 from tieredstore.tier.flat.append_file import FlatAppendFile
 from tieredstore.tier.flat.commit_log_file import FlatCommitLogFile
 from tieredstore.tier.flat.consume_queue_file import FlatConsumeQueueFile
@@ -16,6 +18,8 @@ from tieredstore.tier.reading import run
 
 _log = logging.getLogger(__name__)
 _UNITS_AT_ONCE = 4096
+_HEAD = struct.Struct(">iI12xq")
+"""Size, magic and queue offset of a record."""
 
 
 def validate_tail(commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueueFile) -> None:
@@ -24,7 +28,7 @@ def validate_tail(commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueue
     if not consume_queue.segments or not commit_log.segments:
         return
     limit = commit_log.commit_offset
-    end = _last_message_end(consume_queue, limit)
+    end = _last_message_end(commit_log, consume_queue)
     last_base = commit_log.segments[-1].base_offset
     if end is None:
         # No unit at all: a lone segment holds what a first commit left, others hold history.
@@ -35,8 +39,11 @@ def validate_tail(commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueue
         commit_log.cut(end)
 
 
-def _last_message_end(consume_queue: FlatConsumeQueueFile, limit: int) -> int | None:
+def _last_message_end(
+    commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueueFile
+) -> int | None:
     """Where the message of the last valid unit ends; cuts what lies behind that unit."""
+    limit = commit_log.commit_offset
     first = consume_queue.segments[-1].base_offset // consume_queue.unit_bytes
     behind = consume_queue.commit_unit
     count = 1  # the last unit is nearly always valid
@@ -45,10 +52,10 @@ def _last_message_end(consume_queue: FlatConsumeQueueFile, limit: int) -> int | 
         units = run(consume_queue.read_units(start, behind - start))
         ends = units["physical_offset"].astype(np.int64) + units["size"]
         good = (units["size"] > 0) & (units["physical_offset"] >= 0) & (ends <= limit)
-        valid = np.flatnonzero(good)
-        if len(valid):
-            _cut_units(consume_queue, start + int(valid[-1]) + 1)
-            return int(ends[valid[-1]])
+        for index in np.flatnonzero(good)[::-1].tolist():
+            if _is_message(commit_log, units[index], start + index):
+                _cut_units(consume_queue, start + index + 1)
+                return int(ends[index])
         behind, count = start, _UNITS_AT_ONCE
     _cut_units(consume_queue, first)
     for segment in reversed(consume_queue.segments[:-1]):
@@ -57,6 +64,23 @@ def _last_message_end(consume_queue: FlatConsumeQueueFile, limit: int) -> int | 
             units = run(consume_queue.read_units(unit, 1))
             return int(units["physical_offset"][0]) + int(units["size"][0])
     return None
+
+
+def _is_message(commit_log: FlatCommitLogFile, unit: np.void, queue_offset: int) -> bool:
+    """Whether the commit log has the message of a unit where the unit says, or had it there
+    before it expired."""
+    position, size = int(unit["physical_offset"]), int(unit["size"])
+    if position < commit_log.min_offset:
+        return True
+    head = run(commit_log.read(position, _HEAD.size))
+    if len(head) < _HEAD.size:
+        return False
+    found_size, magic, found_offset = _HEAD.unpack(head)
+    return (
+        found_size == size
+        and magic in {layout.MAGIC_V1, layout.MAGIC_V2}
+        and found_offset == queue_offset
+    )
 
 
 def _cut_units(consume_queue: FlatConsumeQueueFile, behind: int) -> None:
