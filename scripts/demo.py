@@ -20,6 +20,7 @@ import orjson
 ROOT = Path(__file__).resolve().parent.parent
 BUNDLE = ROOT / "tests" / "fixtures" / "public-a.tar.xz"
 MARK = ".made-by-scripts-demo"
+EXTRACT_SAFELY: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # 3.11.4
 Row = dict[str, Any]
 
 
@@ -73,7 +74,7 @@ def bundled_store(folder: Path) -> tuple[Path, Path]:
                 for member in archive.getmembers()
                 if member.name.startswith(("public-a/store", "public-a/broker.conf"))
             ]
-            archive.extractall(target, members=members, filter="data")
+            archive.extractall(target, members=members, **EXTRACT_SAFELY)
     return target / "public-a" / "store", target / "public-a" / "broker.conf"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 FIXTURES = Path(__file__).parent / "fixtures"
+EXTRACT_SAFELY: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # 3.11.4
 
 
 def _make_read_only(root: Path) -> None:
@@ -30,7 +31,7 @@ def public_a(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The store, tier and manifest of a cleanly stopped Java broker. Copy before writing."""
     root = tmp_path_factory.mktemp("public-a")
     with tarfile.open(FIXTURES / "public-a.tar.xz") as archive:
-        archive.extractall(root, filter="data")
+        archive.extractall(root, **EXTRACT_SAFELY)
     _make_read_only(root / "public-a")
     return root / "public-a"
 
