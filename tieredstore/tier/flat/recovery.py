@@ -18,8 +18,8 @@ from tieredstore.tier.reading import run
 
 _log = logging.getLogger(__name__)
 _UNITS_AT_ONCE = 4096
-_HEAD = struct.Struct(">iI12xq")
-"""Size, magic and queue offset of a record."""
+_HEAD = struct.Struct(">iI")
+"""Size and magic of a record."""
 
 
 def validate_tail(commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueueFile) -> None:
@@ -53,7 +53,7 @@ def _last_message_end(
         ends = units["physical_offset"].astype(np.int64) + units["size"]
         good = (units["size"] > 0) & (units["physical_offset"] >= 0) & (ends <= limit)
         for index in np.flatnonzero(good)[::-1].tolist():
-            if _is_message(commit_log, units[index], start + index):
+            if _is_message(commit_log, units[index]):
                 _cut_units(consume_queue, start + index + 1)
                 return int(ends[index])
         behind, count = start, _UNITS_AT_ONCE
@@ -66,21 +66,17 @@ def _last_message_end(
     return None
 
 
-def _is_message(commit_log: FlatCommitLogFile, unit: np.void, queue_offset: int) -> bool:
-    """Whether the commit log has the message of a unit where the unit says, or had it there
-    before it expired."""
+def _is_message(commit_log: FlatCommitLogFile, unit: np.void) -> bool:
+    """Whether the commit log has a message of the unit's size where the unit says, or had one
+    there before it expired."""
     position, size = int(unit["physical_offset"]), int(unit["size"])
     if position < commit_log.min_offset:
         return True
     head = run(commit_log.read(position, _HEAD.size))
     if len(head) < _HEAD.size:
         return False
-    found_size, magic, found_offset = _HEAD.unpack(head)
-    return (
-        found_size == size
-        and magic in {layout.MAGIC_V1, layout.MAGIC_V2}
-        and found_offset == queue_offset
-    )
+    found_size, magic = _HEAD.unpack(head)
+    return found_size == size and magic in {layout.MAGIC_V1, layout.MAGIC_V2}
 
 
 def _cut_units(consume_queue: FlatConsumeQueueFile, behind: int) -> None:
