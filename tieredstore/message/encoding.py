@@ -82,13 +82,20 @@ class Message(msgspec.Struct, gc=False):
     ) -> Message:
         """A message from ordinary values. Raises Invalid for text that properties cannot hold
         (a key with a space in it, too)."""
-        table = dict(properties or {})
-        key_list = keys.split(" ") if isinstance(keys, str) else list(keys)
-        if any(" " in key for key in key_list):
-            raise Invalid(f"keys of a message: expected texts without spaces, found {key_list!r}")
-        joined = " ".join(key for key in key_list if key)
-        named = {props.KEYS: joined, props.UNIQ_KEY: uniq_key, props.TAGS: tags}
-        table.update({name: value for name, value in named.items() if value})
+        table = dict(properties) if properties else {}
+        if keys:
+            words = [key for key in (keys.split(" ") if isinstance(keys, str) else keys) if key]
+            joined = " ".join(words)
+            if joined:
+                if joined.count(" ") != len(words) - 1:
+                    raise Invalid(
+                        f"keys of a message: expected texts without spaces, found {words!r}"
+                    )
+                table[props.KEYS] = joined
+        if uniq_key:
+            table[props.UNIQ_KEY] = uniq_key
+        if tags:
+            table[props.TAGS] = tags
         return cls(
             topic,
             body,
