@@ -12,7 +12,7 @@ from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import PutMessageResult
-from tieredstore.errors import Invalid
+from tieredstore.errors import Invalid, TieredStoreError
 from tieredstore.local.checkpoint import CHECKPOINT_FILE, read_checkpoint, write_checkpoint
 from tieredstore.local.commit_log import COMMIT_LOG_DIRECTORY, CommitLog
 from tieredstore.local.consume_queue import ConsumeQueue
@@ -87,6 +87,7 @@ class DefaultMessageStore(StoreReads):
         if "," in log_path:
             raise Invalid(f"storePathCommitLog: expected one folder, found {log_path!r}")
         self._clock = clock
+        self._flush_error: TieredStoreError | None = None
         self._state = _State.NEW
         self._lock = StoreLock(self.root)
         self._files = OpenFiles(writable=True)
@@ -264,7 +265,21 @@ class DefaultMessageStore(StoreReads):
 
     def flush(self) -> None:
         """Everything dispatched so far is on disk when this returns, and the checkpoint says so.
-        Raises Unavailable."""
+
+        Raises Unavailable, and then ever again: what the system failed to write once it does not
+        try to write a second time, so that a later success would mean nothing. The store takes no
+        more messages and stays marked as unclean.
+        """
+        if self._flush_error is not None:
+            raise self._flush_error
+        try:
+            self._flush()
+        except TieredStoreError as error:
+            self._flush_error = error
+            self._appender.close()
+            raise
+
+    def _flush(self) -> None:
         timestamp = self._reput.timestamp_ms
         self._commit_log.sync()
         self._queues.sync()

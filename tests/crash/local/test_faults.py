@@ -260,6 +260,41 @@ def test_l07_short_reads_and_writes_are_completed(
     assert len(reader.query_message("T", "k7", 9, *FOREVER)) == 1
 
 
+def test_l04_a_failed_sync_is_never_taken_for_success_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "s"
+    store = DefaultMessageStore(small_config(root), ManualClock())
+    store.load()
+    store.start()
+    put_all(store, [plain(number=0)])
+    before = (root / "checkpoint").exists()
+    sync = os.fdatasync
+    failures = [OSError(errno.EIO, os.strerror(errno.EIO))]
+
+    def fail_once(fd: int) -> None:
+        if failures:
+            raise failures.pop()
+        sync(fd)
+
+    monkeypatch.setattr(open_files.os, "fdatasync", fail_once)
+    with pytest.raises(Unavailable, match="Input/output error"):
+        store.flush()
+    assert not failures
+    with pytest.raises(Unavailable, match="Input/output error"):
+        store.flush()
+    assert store.put_message(plain()).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    assert store.put_messages([plain()]).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    assert len(store.get_message("g", "T", 0, 0, 9).messages) == 1
+    with pytest.raises(Unavailable):
+        store.shutdown()
+    assert (root / "abort").exists()
+    assert (root / "checkpoint").exists() == before
+    # The lock is free again.
+    with pytest.raises(Invalid, match="not stopped cleanly"):
+        DefaultMessageStore(small_config(root)).load()
+
+
 def test_l05_a_full_disk_refuses_puts_and_recovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
