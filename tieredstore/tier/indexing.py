@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from tieredstore.errors import Corrupt
 from tieredstore.message import columns
+from tieredstore.message.key_columns import keys_of_batch
 from tieredstore.tier.flat.batch import RecordBatch
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.reading import run
@@ -129,7 +130,7 @@ def _keys(
 ) -> tuple[npt.NDArray[np.int64], list[str]]:
     """Keys of the messages at `starts`; a message that cannot be decoded has none."""
     try:
-        return columns.index_keys(buffer, columns.record_columns(buffer, starts))
+        return keys_of_batch(buffer, columns.record_columns(buffer, starts))
     except Corrupt as error:
         _log.warning("%s: %s; its keys are not indexed", file.path, error)
     rows: list[int] = []
