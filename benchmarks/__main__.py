@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.java_peer import JavaPeer
 from benchmarks.model import FULL, QUICK, Measured, Row, Sizes, Workbench
-from benchmarks.report import as_json, environment, markdown
+from benchmarks.report import as_json, environment, markdown, one_line, outcomes, write_document
 from benchmarks.rows import ROWS
 
 
@@ -23,7 +23,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="ROW,…", help="rows by name or prefix")
     parser.add_argument("--pairs", type=int, default=0, help="alternating pairs (7; quick: 2)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all passes there")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="write the table there too")
+    parser.add_argument(
+        "--document", type=Path, metavar="PAGE", help="put the tables into docs/benchmarks.md"
+    )
     parser.add_argument("--no-java", action="store_true", help="our side alone")
     parser.add_argument("--folder", type=Path, help="work on this disk (default: the temporary)")
     parser.add_argument("--list", action="store_true", help="name the rows and stop")
@@ -99,17 +101,17 @@ def main() -> int:
             for row in rows:
                 print(f"{row.name}: {row.what}", file=sys.stderr, flush=True)
                 measured.append(measure(row, Workbench(folder / row.name, sizes), peer, pairs))
-                print(markdown(measured[-1:]).split("\n", 2)[-1], file=sys.stderr, flush=True)
+                for found in outcomes(measured[-1:]):
+                    print(f"  {one_line(found)}", file=sys.stderr, flush=True)
         finally:
             if peer:
                 peer.close()
-        found = environment(java, folder)
-    table = markdown(measured)
-    print(table)
-    if given.table:
-        given.table.write_text(table + "\n")
+        machine = environment(java, folder)
+    print(markdown(measured))
+    if given.document:
+        write_document(given.document, measured, machine, pairs)
     if given.json:
-        given.json.write_text(as_json(measured, found))
+        given.json.write_text(as_json(measured, machine))
     return 1 if any(one.error for one in measured) else 0
 
 

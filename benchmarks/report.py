@@ -12,29 +12,23 @@ from typing import Any
 
 from benchmarks.model import Measured, Outcome, outcome, short
 
-HEADERS = (
-    "row",
-    "figure",
-    "ours",
-    "Java",
-    "ours / Java (spread)",
-    "target",
-    "face; durability; pull",
-)
+FIGURES = ("row", "figure", "ours", "Java", "ours / Java (spread)", "target")
+ROWS = ("row", "work", "face", "durability", "pull")
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 
 
 def environment(java: dict[str, Any] | None, folder: Path) -> dict[str, Any]:
     """The machine in general terms: nothing that names it."""
     import numpy as np
 
-    file_system = subprocess.run(
-        ["stat", "-f", "-c", "%T", str(folder)], capture_output=True, text=True, check=False
-    ).stdout.strip()
+    answer = subprocess.run(
+        ["df", "--output=fstype", str(folder)], capture_output=True, text=True, check=False
+    )
     return {
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
         "machine": platform.machine(),
-        "file_system": file_system,
+        "file_system": (answer.stdout.split() or ["unknown"])[-1],
         "python": platform.python_version(),
         "numpy": np.__version__,
         "java": java,
@@ -92,7 +86,7 @@ def cells(found: Outcome) -> tuple[str, ...]:
     ratio = "–"
     if found.ratio is not None:
         ratio = f"{found.ratio:.2f} ({found.ratio_low:.2f}–{found.ratio_high:.2f})"
-    targets = ", ".join(f"{text} {'met' if met else 'MISSED'}" for text, met in found.verdicts)
+    targets = ", ".join(f"{text}: {'met' if met else 'missed'}" for text, met in found.verdicts)
     return (
         row.name,
         figure.name,
@@ -100,12 +94,40 @@ def cells(found: Outcome) -> tuple[str, ...]:
         _number(found.java, figure.unit, row.no_peer),
         ratio,
         targets or "–",
-        f"{row.face}; {row.durability}; {row.pull}",
     )
 
 
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [headers, ["---"] * len(headers), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
 def markdown(measured: Sequence[Measured]) -> str:
-    lines = ["| " + " | ".join(HEADERS) + " |", "|" + "---|" * len(HEADERS)]
-    lines += ["| " + " | ".join(cells(found)) + " |" for found in outcomes(measured)]
-    lines += [f"| {one.row.name} | failed: {one.error} |||||| " for one in measured if one.error]
-    return "\n".join(lines)
+    """The figures; then what each row is; then what failed."""
+    parts = [_table(FIGURES, [cells(found) for found in outcomes(measured)])]
+    rows = [one.row for one in measured]
+    parts.append(
+        _table(ROWS, [(row.name, row.what, row.face, row.durability, row.pull) for row in rows])
+    )
+    parts += [f"{one.row.name} failed: {one.error}" for one in measured if one.error]
+    return "\n\n".join(parts)
+
+
+def one_line(found: Outcome) -> str:
+    return " | ".join(cells(found))
+
+
+def write_document(
+    page: Path, measured: Sequence[Measured], environment: dict[str, Any], pairs: int
+) -> None:
+    """Put the tables between the marks of a page."""
+    java = environment["java"]
+    sides = f"JDK {java['java']}, RocketMQ {java['rocketmq']}" if java else "no Java side"
+    machine = (
+        f"Machine: {environment['cores']} cores ({environment['machine']}), "
+        f"{environment['memory_gib']} GiB, {environment['file_system']}; Python "
+        f"{environment['python']}, numpy {environment['numpy']}; {sides}; {pairs} pairs."
+    )
+    before, rest = page.read_text().split(BEGIN)
+    after = rest.split(END)[1]
+    page.write_text(f"{before}{BEGIN}\n{machine}\n\n{markdown(measured)}\n{END}{after}")

@@ -197,7 +197,7 @@ ROWS = (
     ),
     Row(
         name="reput",
-        what="consume queue units and index entries (UNIQ_KEY, KEYS, tags), rows handed over in memory",
+        what="consume queue units and index entries (UNIQ_KEY, KEYS, tags), rows from memory",
         face=f"Reput.run_pass, {HELP_ROWS} rows (Java: ReputMessageService.doReput)",
         durability="page cache",
         ours=apart,
