@@ -6,12 +6,19 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from tieredstore import registry
 from tieredstore.clock import ManualClock
 from tieredstore.config import LoadedConfig, config_from_properties
-from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.contracts.message_store import GetMessageResult, MessageFilter
+from tieredstore.contracts.segment import (
+    Buffer,
+    FileSegmentType,
+    SegmentId,
+    SegmentListing,
+    WriteResult,
+)
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
 from tieredstore.providers.memory import MemoryFileSegment, MemoryProvider
@@ -74,7 +81,31 @@ class RecordingProvider(MemoryProvider):
         self.writes: list[Call] = []
         self.before: Callable[[], object] = lambda: None
 
-    def open(self, id, listing=None):
+    @contextmanager
+    def meetings(self, count: int) -> Iterator[None]:
+        """Meanwhile, the first call of each thread returns only when `count` threads are in one,
+        and one more thread has had the time to come."""
+        seen = threading.local()
+        changed = threading.Condition()
+        threads: set[int] = set()
+
+        def meet() -> None:
+            if getattr(seen, "once", False):
+                return
+            seen.once = True
+            with changed:
+                threads.add(threading.get_ident())
+                changed.notify_all()
+                assert changed.wait_for(lambda: len(threads) >= count, 30)
+                changed.wait_for(lambda: len(threads) > count, 0.05)
+
+        self.before = meet
+        try:
+            yield
+        finally:
+            self.before = lambda: None
+
+    def open(self, id: SegmentId, listing: SegmentListing | None = None) -> MemoryFileSegment:
         segment = RecordingSegment(id, self._contents, self._lock)
         segment.provider = self
         return segment
@@ -86,18 +117,18 @@ class RecordingProvider(MemoryProvider):
 class RecordingSegment(MemoryFileSegment):
     provider: RecordingProvider
 
-    def write(self, position, buffers):
+    def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
         size = sum(memoryview(buffer).nbytes for buffer in buffers)
         self.provider.writes.append(Call(self.id, position, size, threading.get_ident()))
         self.provider.before()
         return super().write(position, buffers)
 
-    def read(self, position, length):
+    def read(self, position: int, length: int) -> memoryview:
         self.provider.reads.append(Call(self.id, position, length, threading.get_ident()))
         self.provider.before()
         return super().read(position, length)
 
-    def read_nowait(self, position, length):
+    def read_nowait(self, position: int, length: int) -> memoryview | None:
         return None
 
 
@@ -141,7 +172,9 @@ class Broker:
 
     @property
     def provider(self) -> RecordingProvider:
-        return self.store.flat_files.provider
+        provider = self.store.flat_files.provider
+        assert isinstance(provider, RecordingProvider)
+        return provider
 
     def put(self, count: int = 1, *, topic: str = TOPIC, queue_id: int = 0, **more: Any) -> None:
         """Messages of the same size, 100 bytes of body; message 7 has the keys `k007` and
@@ -164,12 +197,26 @@ class Broker:
         """Upload everything."""
         return self.scan(force=True)
 
-    def get(self, offset: int = 0, count: int = 1000, message_filter=None, queue_id: int = 0):
-        return self.store.get_message("g", TOPIC, queue_id, offset, count, message_filter)
+    def get(
+        self,
+        offset: int = 0,
+        count: int = 1000,
+        message_filter: MessageFilter | None = None,
+        queue_id: int = 0,
+    ) -> GetMessageResult:
+        found: GetMessageResult = self.store.get_message(
+            "g", TOPIC, queue_id, offset, count, message_filter
+        )
+        return found
 
-    def cold_get(self, offset: int = 0, count: int = 1000, message_filter=None):
+    def cold_get(
+        self, offset: int = 0, count: int = 1000, message_filter: MessageFilter | None = None
+    ) -> GetMessageResult:
         """A get of what only the tier has."""
-        return self.store.fetcher.get_message("g", TOPIC, 0, offset, count, message_filter)
+        found: GetMessageResult = self.store.fetcher.get_message(
+            "g", TOPIC, 0, offset, count, message_filter
+        )
+        return found
 
     def query(self, key: str, store: Any = None, count: int = 1000) -> list[int]:
         """Queue offsets of the messages with a key."""
@@ -183,12 +230,16 @@ class Broker:
         return {item.id.base_offset: item.size_bytes for item in listing if item.id.type is type}
 
 
+MakeBroker: TypeAlias = Callable[..., Broker]
+"""Keyword arguments are Java keys, or `at` and `clock`: see `brokers`."""
+
+
 def sizes(calls: Sequence[Call], type: FileSegmentType) -> list[int]:
     return [call.size for call in calls if call.id.type is type]
 
 
 @contextmanager
-def brokers(root: Path) -> Iterator[Callable[..., Broker]]:
+def brokers(root: Path) -> Iterator[MakeBroker]:
     """Makes brokers, each in a folder of its own unless `at` names one, and shuts them down."""
     made: list[Broker] = []
 

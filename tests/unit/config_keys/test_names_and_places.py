@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.config_keys.broker import TOPIC, RecordingProvider, conf
+from tests.unit.config_keys.broker import TOPIC, MakeBroker, RecordingProvider, conf
 from tieredstore import registry
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.message_store import GetMessageStatus, PutMessageStatus
@@ -25,7 +25,7 @@ def files(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["broker-a", "broker-b"])
-def test_broker_name_is_the_first_element_of_every_path(broker, name):
+def test_broker_name_is_the_first_element_of_every_path(broker: MakeBroker, name: str) -> None:
     made = broker(brokerName=name)
     made.put(3)
     made.upload()
@@ -42,7 +42,9 @@ def test_broker_name_is_the_first_element_of_every_path(broker, name):
     ("name", "folder"),
     [("DefaultCluster", "212d6b50_DefaultCluster"), ("other", "795f3202_other")],
 )
-def test_broker_cluster_name_is_the_top_folder_of_a_posix_tier(broker, name, folder):
+def test_broker_cluster_name_is_the_top_folder_of_a_posix_tier(
+    broker: MakeBroker, name: str, folder: str
+) -> None:
     made = broker(brokerClusterName=name, tieredBackendServiceProvider="posix")
     made.put(1)
     made.upload()
@@ -50,7 +52,7 @@ def test_broker_cluster_name_is_the_top_folder_of_a_posix_tier(broker, name, fol
 
 
 @pytest.mark.parametrize(("role", "uploaded"), [("ASYNC_MASTER", 5), ("SLAVE", 0)])
-def test_broker_role_slave_never_uploads(broker, role, uploaded):
+def test_broker_role_slave_never_uploads(broker: MakeBroker, role: str, uploaded: int) -> None:
     master = broker()
     master.put(5)
     master.store.shutdown()
@@ -76,12 +78,16 @@ def test_broker_role_slave_never_uploads(broker, role, uploaded):
     ("role", "status"),
     [("ASYNC_MASTER", PutMessageStatus.PUT_OK), ("SLAVE", PutMessageStatus.SERVICE_NOT_AVAILABLE)],
 )
-def test_broker_role_slave_takes_no_messages_from_producers(broker, role, status):
+def test_broker_role_slave_takes_no_messages_from_producers(
+    broker: MakeBroker, role: str, status: PutMessageStatus
+) -> None:
     made = broker(brokerRole=role)
     assert made.store.put_message(Message.create(TOPIC, b"x")).status is status
 
 
-def test_store_path_root_dir_is_the_root_of_store_metadata_and_index_files(broker, tmp_path):
+def test_store_path_root_dir_is_the_root_of_store_metadata_and_index_files(
+    broker: MakeBroker, tmp_path: Path
+) -> None:
     for name in ("one", "two"):
         made = broker(storePathRootDir=tmp_path / name)
         made.put(1)
@@ -96,7 +102,7 @@ def test_store_path_root_dir_is_the_root_of_store_metadata_and_index_files(broke
         assert files(made.root) == set()
 
 
-def test_store_path_commit_log_is_the_folder_of_the_log(broker, tmp_path):
+def test_store_path_commit_log_is_the_folder_of_the_log(broker: MakeBroker, tmp_path: Path) -> None:
     for log in ("", str(tmp_path / "fast-disk")):
         made = broker(storePathCommitLog=log)
         made.put(1)
@@ -109,7 +115,7 @@ class Labelled(TieredMessageStore):
     """A plugin of somebody else."""
 
 
-def test_message_store_plug_in_names_the_stores_around_the_local_one(broker):
+def test_message_store_plug_in_names_the_stores_around_the_local_one(broker: MakeBroker) -> None:
     alone = broker(messageStorePlugIn="")
     assert type(alone.store) is DefaultMessageStore
 
@@ -123,7 +129,9 @@ def test_message_store_plug_in_names_the_stores_around_the_local_one(broker):
     assert [type(made), type(made._next)] == [Labelled, TieredMessageStore]
 
 
-def test_store_type_of_a_kind_that_is_not_built_is_refused(broker, tmp_path):
+def test_store_type_of_a_kind_that_is_not_built_is_refused(
+    broker: MakeBroker, tmp_path: Path
+) -> None:
     made = broker(storeType="default")
     made.put(1)
     assert made.get().status is GetMessageStatus.FOUND
@@ -131,7 +139,9 @@ def test_store_type_of_a_kind_that_is_not_built_is_refused(broker, tmp_path):
         registry.message_store(conf(tmp_path / "r", storeType="defaultRocksDB")).load()
 
 
-def test_flush_disk_type_sync_flush_is_refused_since_it_would_not_be_kept(broker, tmp_path):
+def test_flush_disk_type_sync_flush_is_refused_since_it_would_not_be_kept(
+    broker: MakeBroker, tmp_path: Path
+) -> None:
     made = broker(flushDiskType="ASYNC_FLUSH")
     made.put(1)
     loaded = conf(tmp_path / "r", flushDiskType="SYNC_FLUSH", messageStorePlugIn="")
@@ -142,7 +152,7 @@ def test_flush_disk_type_sync_flush_is_refused_since_it_would_not_be_kept(broker
     assert not (tmp_path / "r" / "store").exists()
 
 
-def test_metadata_service_provider_is_the_class_that_is_loaded(broker):
+def test_metadata_service_provider_is_the_class_that_is_loaded(broker: MakeBroker) -> None:
     made = broker(
         tieredMetadataServiceProvider="org.apache.rocketmq.tieredstore.metadata.DefaultMetadataStore"
     )
@@ -162,15 +172,19 @@ class OwnMetadata(JsonMetadataStore):
         ("org.apache.rocketmq.tieredstore.provider.PosixFileSegment", PosixProvider),
     ],
 )
-def test_backend_service_provider_is_the_class_that_is_loaded(broker, name, kind):
+def test_backend_service_provider_is_the_class_that_is_loaded(
+    broker: MakeBroker, name: str, kind: type[object]
+) -> None:
     made = broker(tieredBackendServiceProvider=name)
-    assert type(made.provider) is kind
+    assert type(made.store.flat_files.provider) is kind
     made.put(1)
     assert made.upload() == 1
     assert bool(files(made.root / "tier")) == (kind is PosixProvider)
 
 
-def test_tier_file_path_is_the_root_of_a_posix_tier(broker, tmp_path, monkeypatch):
+def test_tier_file_path_is_the_root_of_a_posix_tier(
+    broker: MakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     working = tmp_path / "working"
     working.mkdir()
     monkeypatch.chdir(working)
@@ -185,7 +199,7 @@ def test_tier_file_path_is_the_root_of_a_posix_tier(broker, tmp_path, monkeypatc
         assert files(root)
 
 
-def test_storage_level_says_whether_the_tier_is_written_and_read(broker):
+def test_storage_level_says_whether_the_tier_is_written_and_read(broker: MakeBroker) -> None:
     seen = {}
     for level in ("DISABLE", "NOT_IN_DISK", "FORCE"):
         made = broker(tieredStorageLevel=level)
@@ -198,7 +212,9 @@ def test_storage_level_says_whether_the_tier_is_written_and_read(broker):
     assert seen == {"DISABLE": (0, False), "NOT_IN_DISK": (5, False), "FORCE": (5, True)}
 
 
-def test_storage_level_not_in_mem_reads_the_tier_for_what_is_not_in_memory(broker, monkeypatch):
+def test_storage_level_not_in_mem_reads_the_tier_for_what_is_not_in_memory(
+    broker: MakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for level, resident, reads in (
         ("NOT_IN_MEM", False, True),
         ("NOT_IN_MEM", True, False),
@@ -216,7 +232,7 @@ def test_storage_level_not_in_mem_reads_the_tier_for_what_is_not_in_memory(broke
         assert bool(made.provider.reads) == reads
 
 
-def test_refused_settings_make_no_store(tmp_path):
+def test_refused_settings_make_no_store(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="enableDLegerCommitLog"):
         registry.message_store(conf(tmp_path, enableDLegerCommitLog="TRUE"))
     with pytest.raises(Invalid, match="brokerRole"):
@@ -224,6 +240,6 @@ def test_refused_settings_make_no_store(tmp_path):
 
 
 @pytest.mark.parametrize("key", ["brokerRole", "flushDiskType", "storeType"])
-def test_a_value_that_a_key_does_not_have_is_an_error(tmp_path, key):
+def test_a_value_that_a_key_does_not_have_is_an_error(tmp_path: Path, key: str) -> None:
     with pytest.raises(Invalid, match=key):
         conf(tmp_path, **{key: "junk"})

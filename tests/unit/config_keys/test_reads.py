@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tests.unit.config_keys.broker import Broker, sizes
+from tests.unit.config_keys.broker import Broker, MakeBroker, sizes
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.tier import fetcher
 from tieredstore.tier.block_fetcher import BAD_MESSAGES
@@ -14,7 +14,7 @@ from tieredstore.tier.block_fetcher import BAD_MESSAGES
 COMMIT_LOG, CONSUME_QUEUE, _ = FileSegmentType
 
 
-def cold(broker, count: int = 40, **keys: object) -> Broker:
+def cold(broker: MakeBroker, count: int = 40, **keys: object) -> Broker:
     """A broker with an uploaded queue, of which nothing was read yet."""
     made = broker(**keys)
     made.put(count)
@@ -31,20 +31,26 @@ def backend_reads(made: Broker, offset: int = 0, count: int = 8) -> int:
 
 
 @pytest.mark.parametrize(("enabled", "reads"), [(True, [1, 0, 0]), (False, [1, 1, 1])])
-def test_read_ahead_cache_enable_keeps_what_was_read_ahead(broker, enabled, reads):
+def test_read_ahead_cache_enable_keeps_what_was_read_ahead(
+    broker: MakeBroker, enabled: bool, reads: list[int]
+) -> None:
     made = cold(broker, readAheadCacheEnable=enabled)
     assert [backend_reads(made, offset) for offset in (0, 8, 8)] == reads
     assert made.store.fetcher.cache.stats.hits == (2 if enabled else 0)
 
 
 @pytest.mark.parametrize("threshold", [10, 25])
-def test_read_ahead_message_count_threshold_is_how_many_messages_are_read_ahead(broker, threshold):
+def test_read_ahead_message_count_threshold_is_how_many_messages_are_read_ahead(
+    broker: MakeBroker, threshold: int
+) -> None:
     made = cold(broker, readAheadMessageCountThreshold=threshold)
     made.cold_get(0, 8)
     assert sizes(made.provider.reads, CONSUME_QUEUE) == [threshold * 20]
 
 
-def test_read_ahead_message_size_threshold_is_how_many_bytes_are_read_ahead(broker):
+def test_read_ahead_message_size_threshold_is_how_many_bytes_are_read_ahead(
+    broker: MakeBroker,
+) -> None:
     size = cold(broker).get(0, 1).messages[0].size
     for threshold, messages in ((10 * size, 10), (25 * size + 1, 25), (1, 1)):
         made = cold(broker, readAheadMessageSizeThreshold=threshold)
@@ -54,8 +60,8 @@ def test_read_ahead_message_size_threshold_is_how_many_bytes_are_read_ahead(brok
 
 @pytest.mark.parametrize(("expire_ms", "reads"), [(1000, 1), (1001, 0)])
 def test_read_ahead_cache_expire_duration_is_how_long_a_block_waits_for_a_reader(
-    broker, expire_ms, reads
-):
+    broker: MakeBroker, expire_ms: int, reads: int
+) -> None:
     made = cold(broker, readAheadCacheExpireDuration=expire_ms)
     assert backend_reads(made, 0) == 1
     made.clock.advance(1000)
@@ -64,8 +70,8 @@ def test_read_ahead_cache_expire_duration_is_how_long_a_block_waits_for_a_reader
 
 @pytest.mark.parametrize(("rate", "limit"), [(0.5, 50_000), (0.25, 25_000), (0.0, 0)])
 def test_read_ahead_cache_size_threshold_rate_is_the_cache_s_share_of_the_memory(
-    broker, monkeypatch, rate, limit
-):
+    broker: MakeBroker, monkeypatch: pytest.MonkeyPatch, rate: float, limit: int
+) -> None:
     monkeypatch.setattr(fetcher, "usable_memory_bytes", lambda: 100_000)
     made = cold(
         broker,
@@ -83,7 +89,9 @@ def test_read_ahead_cache_size_threshold_rate_is_the_cache_s_share_of_the_memory
 
 
 @pytest.mark.parametrize(("limit", "reads"), [(8 << 20, 0), (1, 1)])
-def test_read_ahead_cache_size_bytes_limits_the_cache(broker, limit, reads):
+def test_read_ahead_cache_size_bytes_limits_the_cache(
+    broker: MakeBroker, limit: int, reads: int
+) -> None:
     made = cold(broker, readAheadCacheSizeBytes=limit)
     assert backend_reads(made, 0) == 1
     assert backend_reads(made, 8) == reads
@@ -92,7 +100,9 @@ def test_read_ahead_cache_size_bytes_limits_the_cache(broker, limit, reads):
 
 @pytest.mark.parametrize("batch", [1, 100])
 @pytest.mark.parametrize(("enabled", "found"), [(False, [0, 1, 2]), (True, [0, 2])])
-def test_crc_check_enable_leaves_out_messages_with_a_bad_body(broker, enabled, found, batch):
+def test_crc_check_enable_leaves_out_messages_with_a_bad_body(
+    broker: MakeBroker, enabled: bool, found: list[int], batch: int
+) -> None:
     made = cold(broker, 3, tieredStoreCrcCheckEnable=enabled)
     log = made.provider.content(COMMIT_LOG)
     at = log.index(b"x" * 100, len(log) // 3)
@@ -108,7 +118,9 @@ def test_crc_check_enable_leaves_out_messages_with_a_bad_body(broker, enabled, f
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_record_get_message_result_logs_each_get(broker, caplog, enabled):
+def test_record_get_message_result_logs_each_get(
+    broker: MakeBroker, caplog: pytest.LogCaptureFixture, enabled: bool
+) -> None:
     caplog.set_level(logging.INFO, logger="tieredstore")
     made = cold(broker, recordGetMessageResult=enabled)
     made.cold_get(3, 8)
@@ -118,7 +130,9 @@ def test_record_get_message_result_logs_each_get(broker, caplog, enabled):
 
 
 @pytest.mark.parametrize("messages", [5, 9])
-def test_max_transfer_bytes_in_memory_limits_a_get_of_the_tier(broker, messages):
+def test_max_transfer_bytes_in_memory_limits_a_get_of_the_tier(
+    broker: MakeBroker, messages: int
+) -> None:
     size = cold(broker).get(0, 1).messages[0].size
     made = cold(broker, maxTransferBytesOnMessageInMemory=messages * size)
     assert len(made.cold_get(0, 32).messages) == messages

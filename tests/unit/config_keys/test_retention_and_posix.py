@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.config_keys.broker import HOUR_MS, T0, SteppedClock, conf
+from tests.unit.config_keys.broker import HOUR_MS, T0, MakeBroker, SteppedClock, conf
 from tieredstore import registry
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.providers.posix_calls import PosixCalls
@@ -15,7 +15,9 @@ COMMIT_LOG, _, INDEX = FileSegmentType
 
 
 @pytest.mark.parametrize(("hours", "expired"), [(2, True), (4, False)])
-def test_file_reserved_time_is_the_retention_of_messages_and_index(broker, hours, expired):
+def test_file_reserved_time_is_the_retention_of_messages_and_index(
+    broker: MakeBroker, hours: int, expired: bool
+) -> None:
     made = broker(tieredStoreFileReservedTime=hours, tieredStoreDeleteFileInterval=1)
     made.put(3)
     made.upload()
@@ -28,7 +30,7 @@ def test_file_reserved_time_is_the_retention_of_messages_and_index(broker, hours
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_delete_file_enable_runs_the_expiry(broker, enabled):
+def test_delete_file_enable_runs_the_expiry(broker: MakeBroker, enabled: bool) -> None:
     clock = SteppedClock(T0)
     made = broker(
         clock=clock,
@@ -54,7 +56,9 @@ def test_delete_file_enable_runs_the_expiry(broker, enabled):
 
 
 @pytest.mark.parametrize("interval_ms", [1000, 60_000])
-def test_delete_file_interval_is_the_time_between_two_runs_of_the_expiry(broker, interval_ms):
+def test_delete_file_interval_is_the_time_between_two_runs_of_the_expiry(
+    broker: MakeBroker, interval_ms: int
+) -> None:
     clock = SteppedClock(T0)
     made = broker(
         clock=clock, tieredStoreFileReservedTime=1, tieredStoreDeleteFileInterval=interval_ms
@@ -76,7 +80,9 @@ def test_delete_file_interval_is_the_time_between_two_runs_of_the_expiry(broker,
 
 
 @pytest.mark.parametrize("interval_ms", [1000, 60_000])
-def test_delete_file_interval_is_the_time_between_two_expiries_of_the_index(broker, interval_ms):
+def test_delete_file_interval_is_the_time_between_two_expiries_of_the_index(
+    broker: MakeBroker, interval_ms: int
+) -> None:
     made = broker(tieredStoreFileReservedTime=0, tieredStoreDeleteFileInterval=interval_ms)
     made.put(3)
     made.upload()
@@ -91,7 +97,9 @@ def folder_of(fd: int) -> str:
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_posix_fsync_enable_syncs_each_write(broker, monkeypatch, enabled):
+def test_posix_fsync_enable_syncs_each_write(
+    broker: MakeBroker, monkeypatch: pytest.MonkeyPatch, enabled: bool
+) -> None:
     synced: list[str] = []
     monkeypatch.setattr(PosixCalls, "sync", lambda _, fd: synced.append(folder_of(fd)))
     monkeypatch.setattr(
@@ -115,7 +123,7 @@ def open_files() -> list[str]:
 
 
 @pytest.mark.parametrize("limit", [4, 9])
-def test_posix_max_open_files_is_how_many_segments_stay_open(tmp_path, limit):
+def test_posix_max_open_files_is_how_many_segments_stay_open(tmp_path: Path, limit: int) -> None:
     config = conf(
         tmp_path, tieredBackendServiceProvider="posix", tieredStorePosixMaxOpenFiles=limit
     ).config
