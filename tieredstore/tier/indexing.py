@@ -62,7 +62,15 @@ def mark_first(index: KeyIndex, files: Iterable[FlatMessageFile]) -> None:
 def put_batch(index: KeyIndex, file: FlatMessageFile, batch: RecordBatch) -> None:
     """Index the messages of a committed batch."""
     if batch.count:
-        _put(index, file, batch.buffer, batch.starts, batch.offsets, batch.sizes)
+        _put(
+            index,
+            file,
+            batch.buffer,
+            batch.starts,
+            batch.offsets,
+            batch.sizes,
+            batch.store_timestamps,
+        )
 
 
 def put_missing(index: KeyIndex, file: FlatMessageFile, max_bytes: int) -> bool:
@@ -99,7 +107,9 @@ def _put_from_tier(index: KeyIndex, file: FlatMessageFile, offset: int) -> int:
             offset=offset,
             path=file.path,
         )
-    _put(index, file, data, positions - first, positions, sizes)
+    starts = positions - first
+    times = columns.store_timestamps(data, starts)
+    _put(index, file, data, starts, positions, sizes, times)
     return behind - first
 
 
@@ -110,9 +120,9 @@ def _put(
     starts: npt.NDArray[np.int64],
     offsets: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
+    times: npt.NDArray[np.int64],
 ) -> None:
     rows, keys = _keys(buffer, starts, file)
-    times = columns.store_timestamps(buffer, starts)
     index.put_keys(
         file.topic_id,
         file.topic,
