@@ -13,6 +13,7 @@ from tests.integration.oracle import Expected, Oracle, is_right
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.config import StoreConfig, load_broker_conf
 from tieredstore.contracts.message_store import BoundaryType, MessageFilter
+from tieredstore.message.record import StoredMessage
 from tieredstore.message.tag_filter import TagFilter
 from tieredstore.metadata.json_store import JsonMetadataStore
 from tieredstore.metrics import Metrics
@@ -74,7 +75,7 @@ class JavaTier:
         self.provider.close()
 
 
-def sha256_at(message, commit_log_offset: int) -> str:
+def sha256_at(message: StoredMessage, commit_log_offset: int) -> str:
     """SHA-256 of the record as it would be at another offset of the tiered commit log."""
     raw = bytearray(message.raw)
     raw[28:36] = commit_log_offset.to_bytes(8, "big")

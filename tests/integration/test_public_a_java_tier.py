@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,18 +14,20 @@ from tests.integration.oracle import Oracle
 
 
 @pytest.fixture(scope="module")
-def oracle(public_a_manifest):
+def oracle(public_a_manifest: dict[str, Any]) -> Oracle:
     return Oracle(public_a_manifest)
 
 
 @pytest.fixture(scope="module")
-def tier(public_a, tmp_path_factory):
+def tier(public_a: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[kit.JavaTier]:
     tier = kit.JavaTier(public_a, tmp_path_factory.mktemp("java-tier"))
     yield tier
     tier.close()
 
 
-def test_every_message_of_javas_tier_is_read_as_java_wrote_it(tier, public_a_manifest):
+def test_every_message_of_javas_tier_is_read_as_java_wrote_it(
+    tier: kit.JavaTier, public_a_manifest: dict[str, Any]
+) -> None:
     expected = {
         (m["topic"], m["queueId"], m["queueOffset"]): m["tiered"]
         for m in public_a_manifest["messages"]
@@ -47,7 +52,9 @@ def test_every_message_of_javas_tier_is_read_as_java_wrote_it(tier, public_a_man
     assert found == expected
 
 
-def test_decoded_messages_are_what_was_sent(tier, public_a_manifest):
+def test_decoded_messages_are_what_was_sent(
+    tier: kit.JavaTier, public_a_manifest: dict[str, Any]
+) -> None:
     for m in public_a_manifest["messages"]:
         if not m.get("tiered"):
             continue
@@ -60,21 +67,27 @@ def test_decoded_messages_are_what_was_sent(tier, public_a_manifest):
         assert hashlib.sha256(message.decoded_body()).hexdigest() == m["bodySHA256"]
 
 
-def test_every_get_is_answered_right(tier, oracle, public_a_manifest):
+def test_every_get_is_answered_right(
+    tier: kit.JavaTier, oracle: Oracle, public_a_manifest: dict[str, Any]
+) -> None:
     rows = [r for r in public_a_manifest["queries"]["getMessage"] if r["store"] == "broker"]
     assert len(rows) == 240
     get = tier.fetcher.get_message
     assert kit.wrong_gets(rows, oracle, get, low=kit.JAVA_TIER_LOW) == []
 
 
-def test_every_time_query_is_answered_right(tier, oracle, public_a_manifest):
+def test_every_time_query_is_answered_right(
+    tier: kit.JavaTier, oracle: Oracle, public_a_manifest: dict[str, Any]
+) -> None:
     rows = public_a_manifest["queries"]["offsetByTime"]
     assert len(rows) == 1170
     search = tier.fetcher.offset_by_time
     assert kit.wrong_times(rows, oracle, search, low=kit.JAVA_TIER_LOW) == []
 
 
-def test_every_key_query_is_answered_right(tier, oracle, public_a_manifest):
+def test_every_key_query_is_answered_right(
+    tier: kit.JavaTier, oracle: Oracle, public_a_manifest: dict[str, Any]
+) -> None:
     """Also for the messages of IPv6 hosts, which Java's index has under times of 1970 (D14)."""
     rows = public_a_manifest["queries"]["byKey"]
     assert len(rows) == 692
@@ -82,7 +95,9 @@ def test_every_key_query_is_answered_right(tier, oracle, public_a_manifest):
     assert kit.wrong_queries(rows, oracle, query, low=kit.JAVA_TIER_LOW) == []
 
 
-def test_earliest_and_store_times_are_those_of_the_messages(tier, oracle, public_a_manifest):
+def test_earliest_and_store_times_are_those_of_the_messages(
+    tier: kit.JavaTier, oracle: Oracle, public_a_manifest: dict[str, Any]
+) -> None:
     for row in public_a_manifest["queries"]["minMax"]:
         queue = row["topic"], row["queueId"]
         times = oracle.queues[queue].times
@@ -95,8 +110,8 @@ def test_earliest_and_store_times_are_those_of_the_messages(tier, oracle, public
 
 
 def test_defects_d05_d10_d14_d16_d27_where_javas_recorded_answers_are_wrong(
-    oracle, public_a_manifest
-):
+    oracle: Oracle, public_a_manifest: dict[str, Any]
+) -> None:
     """The list of Java's wrong answers, by number: it can neither grow nor shrink unseen."""
     found = {
         "get": kit.java_wrong_gets(public_a_manifest, oracle, "broker"),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,12 +18,14 @@ MOST_OF_ONE_QUERY = 64
 
 
 @pytest.fixture(scope="module")
-def oracle(public_a_manifest):
+def oracle(public_a_manifest: dict[str, Any]) -> Oracle:
     return Oracle(public_a_manifest)
 
 
 @pytest.fixture(scope="module")
-def store(public_a, tmp_path_factory):
+def store(
+    public_a: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DefaultMessageStore]:
     root = tmp_path_factory.mktemp("local")
     shutil.copytree(public_a / "store", root / "store")
     for path in (root / "store").rglob("*"):
@@ -32,18 +37,24 @@ def store(public_a, tmp_path_factory):
     store.shutdown()
 
 
-def test_every_local_get_is_answered_right(store, oracle, public_a_manifest):
+def test_every_local_get_is_answered_right(
+    store: DefaultMessageStore, oracle: Oracle, public_a_manifest: dict[str, Any]
+) -> None:
     rows = [r for r in public_a_manifest["queries"]["getMessage"] if r["store"] == "local"]
     assert len(rows) == 240
     assert kit.wrong_gets(rows, oracle, store.get_message, low={}, overshoot=False) == []
 
 
-def test_every_local_time_query_is_answered_right(store, oracle, public_a_manifest):
+def test_every_local_time_query_is_answered_right(
+    store: DefaultMessageStore, oracle: Oracle, public_a_manifest: dict[str, Any]
+) -> None:
     rows = public_a_manifest["queries"]["offsetByTime"]
     assert kit.wrong_times(rows, oracle, store.get_offset_in_queue_by_time, low={}) == []
 
 
-def test_every_local_key_query_is_answered_right(store, oracle, public_a_manifest):
+def test_every_local_key_query_is_answered_right(
+    store: DefaultMessageStore, oracle: Oracle, public_a_manifest: dict[str, Any]
+) -> None:
     rows = public_a_manifest["queries"]["byKey"]
     wrong = kit.wrong_queries(
         rows, oracle, store.query_message, low={}, most=MOST_OF_ONE_QUERY, is_ordered=False
@@ -51,7 +62,9 @@ def test_every_local_key_query_is_answered_right(store, oracle, public_a_manifes
     assert wrong == []
 
 
-def test_difference_e20_where_javas_recorded_local_answers_are_wrong(oracle, public_a_manifest):
+def test_difference_e20_where_javas_recorded_local_answers_are_wrong(
+    oracle: Oracle, public_a_manifest: dict[str, Any]
+) -> None:
     """The list of Java's wrong answers, by number: it can neither grow nor shrink unseen."""
     found = {
         "get": kit.java_wrong_gets(public_a_manifest, oracle, "local"),

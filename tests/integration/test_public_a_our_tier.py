@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.integration import public_a as kit
 from tests.integration.oracle import Oracle
 from tieredstore.clock import SYSTEM_CLOCK
-from tieredstore.config import StorageLevel
+from tieredstore.config import StorageLevel, StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import BoundaryType
 from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.message.record import StoredMessage
 from tieredstore.metadata.json_store import JsonMetadataStore
 from tieredstore.providers.posix import PosixProvider
 from tieredstore.tier.store import TieredMessageStore
 
 
 @pytest.fixture(scope="module")
-def oracle(public_a_manifest):
+def oracle(public_a_manifest: dict[str, Any]) -> Oracle:
     return Oracle(public_a_manifest)
 
 
-def open_store(config, root):
+def open_store(config: StoreConfig, root: Path) -> TieredMessageStore:
     store = TieredMessageStore(
         DefaultMessageStore(config),
         config,
@@ -38,7 +42,7 @@ def open_store(config, root):
 
 
 @pytest.fixture(scope="module")
-def store(public_a, tmp_path_factory):
+def store(public_a: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TieredMessageStore]:
     """Java's local store under our store, with level FORCE as the broker had it; all uploaded by
     our dispatcher into an empty tier."""
     root = tmp_path_factory.mktemp("our-tier")
@@ -55,7 +59,7 @@ def store(public_a, tmp_path_factory):
     store.shutdown()
 
 
-def all_messages(store, topic, queue_id):
+def all_messages(store: TieredMessageStore, topic: str, queue_id: int) -> Iterator[StoredMessage]:
     offset = store.fetcher.get_message("group", topic, queue_id, -1, 1).next_begin_offset
     while True:
         result = store.fetcher.get_message("group", topic, queue_id, offset, 32)
@@ -65,7 +69,9 @@ def all_messages(store, topic, queue_id):
         offset = result.next_begin_offset
 
 
-def test_all_messages_are_in_our_tier_and_equal_javas(store, public_a_manifest):
+def test_all_messages_are_in_our_tier_and_equal_javas(
+    store: TieredMessageStore, public_a_manifest: dict[str, Any]
+) -> None:
     expected = {
         (m["topic"], m["queueId"], m["queueOffset"]): m
         for m in public_a_manifest["messages"]
@@ -97,28 +103,36 @@ def test_all_messages_are_in_our_tier_and_equal_javas(store, public_a_manifest):
     assert same_as_java == 1759
 
 
-def test_system_topics_stay_out(store):
+def test_system_topics_stay_out(store: TieredMessageStore) -> None:
     topics = {file.topic for file in store.flat_files.files()}
     assert {topic for topic in topics if not topic.startswith("pub_")} == set()
 
 
-def test_every_get_of_the_broker_is_answered_right(store, oracle, public_a_manifest):
+def test_every_get_of_the_broker_is_answered_right(
+    store: TieredMessageStore, oracle: Oracle, public_a_manifest: dict[str, Any]
+) -> None:
     rows = [r for r in public_a_manifest["queries"]["getMessage"] if r["store"] == "broker"]
     assert kit.wrong_gets(rows, oracle, store.get_message, low={}) == []
 
 
-def test_every_time_query_is_answered_right(store, oracle, public_a_manifest):
+def test_every_time_query_is_answered_right(
+    store: TieredMessageStore, oracle: Oracle, public_a_manifest: dict[str, Any]
+) -> None:
     rows = public_a_manifest["queries"]["offsetByTime"]
     assert kit.wrong_times(rows, oracle, store.fetcher.offset_by_time, low={}) == []
     assert kit.wrong_times(rows, oracle, store.get_offset_in_queue_by_time, low={}) == []
 
 
-def test_every_key_query_is_answered_right(store, oracle, public_a_manifest):
+def test_every_key_query_is_answered_right(
+    store: TieredMessageStore, oracle: Oracle, public_a_manifest: dict[str, Any]
+) -> None:
     rows = public_a_manifest["queries"]["byKey"]
     assert kit.wrong_queries(rows, oracle, store.query_message, low={}) == []
 
 
-def test_minima_maxima_and_times_are_those_of_the_messages(store, oracle, public_a_manifest):
+def test_minima_maxima_and_times_are_those_of_the_messages(
+    store: TieredMessageStore, oracle: Oracle, public_a_manifest: dict[str, Any]
+) -> None:
     for row in public_a_manifest["queries"]["minMax"]:
         queue = row["topic"], row["queueId"]
         times = oracle.queues[queue].times
@@ -130,13 +144,15 @@ def test_minima_maxima_and_times_are_those_of_the_messages(store, oracle, public
             assert store.get_message_store_timestamp(*queue, asked["offset"]) == right
 
 
-def test_a_second_scan_uploads_nothing(store):
+def test_a_second_scan_uploads_nothing(store: TieredMessageStore) -> None:
     before = {file.path: file.size_bytes for file in store.flat_files.files()}
     assert all(not outcome.messages for outcome in store.dispatcher.scan(force=True))
     assert {file.path: file.size_bytes for file in store.flat_files.files()} == before
 
 
-def test_a_lost_local_store_is_read_from_the_tier(store, public_a, oracle, tmp_path):
+def test_a_lost_local_store_is_read_from_the_tier(
+    store: TieredMessageStore, public_a: Path, oracle: Oracle, tmp_path: Path
+) -> None:
     """What is left when local retention took everything: the tier alone, behind an empty store."""
     source = next(iter(store.flat_files.files())).path.split("/")[0]
     config = kit.config_at(public_a, tmp_path, tieredStorageLevel="NOT_IN_DISK")

@@ -4,6 +4,9 @@ tier and its metadata in place."""
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,12 +22,12 @@ from tieredstore.tier.store import TieredMessageStore
 
 
 @pytest.fixture(scope="module")
-def oracle(public_a_manifest):
+def oracle(public_a_manifest: dict[str, Any]) -> Oracle:
     return Oracle(public_a_manifest)
 
 
 @pytest.fixture
-def opened(public_a, tmp_path):
+def opened(public_a: Path, tmp_path: Path) -> Iterator[Callable[..., TieredMessageStore]]:
     """Opens (and opens again) the store of the copied broker."""
     stores: list[TieredMessageStore] = []
     for folder in ("store", "tiered"):
@@ -56,7 +59,9 @@ def opened(public_a, tmp_path):
     close_all()
 
 
-def test_every_query_of_the_broker_is_answered_right(opened, oracle, public_a_manifest):
+def test_every_query_of_the_broker_is_answered_right(
+    opened: Callable[..., TieredMessageStore], oracle: Oracle, public_a_manifest: dict[str, Any]
+) -> None:
     store = opened()
     queries = public_a_manifest["queries"]
     rows = [row for row in queries["getMessage"] if row["store"] == "broker"]
@@ -70,7 +75,9 @@ def test_every_query_of_the_broker_is_answered_right(opened, oracle, public_a_ma
         assert store.get_max_offset_in_queue(*queue) == row["rpcMax"]
 
 
-def test_without_force_both_stores_are_one(opened, oracle, public_a_manifest):
+def test_without_force_both_stores_are_one(
+    opened: Callable[..., TieredMessageStore], oracle: Oracle, public_a_manifest: dict[str, Any]
+) -> None:
     store = opened(tieredStorageLevel="NOT_IN_MEM")
     queries = public_a_manifest["queries"]
     search = store.get_offset_in_queue_by_time
@@ -87,7 +94,9 @@ def test_without_force_both_stores_are_one(opened, oracle, public_a_manifest):
         assert len(found) == len(set(found)) == len(queue.rows)
 
 
-def test_uploading_goes_on_where_java_stopped(opened, oracle):
+def test_uploading_goes_on_where_java_stopped(
+    opened: Callable[..., TieredMessageStore], oracle: Oracle
+) -> None:
     store = opened()
     before = {file.path: file.consume_queue_commit_offset for file in store.flat_files.files()}
     assert all(not outcome.messages for outcome in store.dispatcher.scan(force=True))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 import orjson
 import pytest
@@ -13,6 +15,7 @@ from tests.crash.metadata.simulated_files import SimulatedFiles
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import FileSegmentType
+from tieredstore.metadata.file_operations import FileOperations
 from tieredstore.metadata.json_format import Limits
 from tieredstore.metadata.json_store import JsonMetadataStore
 from tieredstore.testing.faults import SimulatedCrash
@@ -20,8 +23,11 @@ from tieredstore.testing.faults import SimulatedCrash
 PATH = Path("/store/config/tieredStoreMetadata.json")
 LIMITS = Limits(max_journal_bytes=500)
 
+Fact: TypeAlias = tuple[object, ...]
+"""What a table holds: its kind, then what identifies the entry, then its value."""
 
-def open_store(files) -> JsonMetadataStore:
+
+def open_store(files: FileOperations) -> JsonMetadataStore:
     store = JsonMetadataStore(PATH, "broker-a", ManualClock(), operations=files, limits=LIMITS)
     store.load()
     return store
@@ -31,17 +37,17 @@ class Promises:
     """What calls that returned have promised, and what the one under way may have done."""
 
     def __init__(self) -> None:
-        self.structure: list[frozenset] = [frozenset()]  # the last one is acknowledged
-        self.next: frozenset | None = None
+        self.structure: list[frozenset[Fact]] = [frozenset()]  # the last one is acknowledged
+        self.next: frozenset[Fact] | None = None
         self.sizes: dict[int, set[int]] = {}
         self.last_size: dict[int, int] = {}
         self.next_size: tuple[int, int] | None = None
 
-    def possible(self) -> list[frozenset]:
+    def possible(self) -> list[frozenset[Fact]]:
         return [self.structure[-1], *([self.next] if self.next is not None else [])]
 
 
-def structure(store) -> frozenset:
+def structure(store: JsonMetadataStore) -> frozenset[Fact]:
     return frozenset(
         [("topic", topic.topic, topic.topic_id) for topic in store.topics()]
         + [("segment", s.base_offset, s.status) for s in store.segments()]
@@ -60,11 +66,11 @@ def segment(base: int, size: int = 0, status: int = 0) -> FileSegmentMetadata:
     )
 
 
-def scenario(files, promises: Promises) -> None:
+def scenario(files: FileOperations, promises: Promises) -> None:
     store = open_store(files)
-    has: set = set()
+    has: set[Fact] = set()
 
-    def change(adds, drops, call) -> None:
+    def change(adds: Iterable[Fact], drops: Iterable[Fact], call: Callable[[], object]) -> None:
         nonlocal has
         promises.next = frozenset((has - set(drops)) | set(adds))
         call()
@@ -115,14 +121,14 @@ def number_of_steps() -> int:
 STEPS = number_of_steps()
 
 
-def crash_at(step: int):
+def crash_at(step: int) -> tuple[SimulatedFiles, Promises]:
     files, promises = SimulatedFiles(crash_at=step), Promises()
     with pytest.raises(SimulatedCrash):
         scenario(files, promises)
     return files, promises
 
 
-def check_structure(store, promises: Promises, *, in_batch: bool = True) -> None:
+def check_structure(store: JsonMetadataStore, promises: Promises, *, in_batch: bool = True) -> None:
     found = structure(store)
     possible = promises.possible()
     if in_batch and promises.next is not None:
@@ -133,7 +139,7 @@ def check_structure(store, promises: Promises, *, in_batch: bool = True) -> None
 
 
 @pytest.mark.parametrize("step", range(1, STEPS + 1))
-def test_l01_after_a_kill_everything_acknowledged_is_there(step):
+def test_l01_after_a_kill_everything_acknowledged_is_there(step: int) -> None:
     files, promises = crash_at(step)
     store = open_store(files.after_kill())
     check_structure(store, promises)
@@ -145,7 +151,7 @@ def test_l01_after_a_kill_everything_acknowledged_is_there(step):
 
 
 @pytest.mark.parametrize("step", range(1, STEPS + 1))
-def test_l03_after_power_loss_what_was_created_is_there_and_nothing_is_invented(step):
+def test_l03_after_power_loss_what_was_created_is_there_and_nothing_is_invented(step: int) -> None:
     files, promises = crash_at(step)
     states = list(files.after_power_loss())
     assert states
@@ -162,7 +168,7 @@ def test_l03_after_power_loss_what_was_created_is_there_and_nothing_is_invented(
 
 
 @pytest.mark.parametrize("step", range(1, STEPS + 1, 3))
-def test_l01_recovery_goes_on_after_a_crash(step):
+def test_l01_recovery_goes_on_after_a_crash(step: int) -> None:
     files, _ = crash_at(step)
     after = files.after_kill()
     store = open_store(after)
@@ -177,7 +183,7 @@ def test_l01_recovery_goes_on_after_a_crash(step):
 
 
 @pytest.mark.parametrize("step", range(1, STEPS + 1, 5))
-def test_l01_a_crash_of_the_recovery_is_survived_too(step):
+def test_l01_a_crash_of_the_recovery_is_survived_too(step: int) -> None:
     files, promises = crash_at(step)
     for second in range(1, 12):
         after = files.after_kill()

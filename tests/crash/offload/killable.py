@@ -17,7 +17,7 @@ from pathlib import Path
 from tieredstore import registry
 from tieredstore.cli.offload_job import OffloadOptions, run_offload
 from tieredstore.contracts.segment import Buffer
-from tieredstore.metadata.file_operations import FileOperations
+from tieredstore.metadata.file_operations import AppendFile, FileOperations
 from tieredstore.metadata.json_store import JsonMetadataStore
 from tieredstore.providers.posix import PosixProvider
 from tieredstore.providers.posix_calls import PosixCalls
@@ -94,7 +94,7 @@ class KillableOperations(FileOperations):
         self._writes.next("metadata write", lambda: path.write_bytes(data[: len(data) // 2]))
         path.write_bytes(data)
 
-    def open_append(self, path: Path, *, empty: bool):
+    def open_append(self, path: Path, *, empty: bool) -> AppendFile:
         self._writes.next("journal open")
         return _KillableAppend(super().open_append(path, empty=empty), self._writes)
 
@@ -115,7 +115,7 @@ class KillableOperations(FileOperations):
 
 
 class _KillableAppend:
-    def __init__(self, file, writes: Writes) -> None:
+    def __init__(self, file: AppendFile, writes: Writes) -> None:
         self._file = file
         self._writes = writes
 

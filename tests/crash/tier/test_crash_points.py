@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -19,6 +22,7 @@ from tests.unit.tier.kit import (
     TableMetadata,
     bodies,
     config,
+    existing,
     record,
 )
 from tieredstore.clock import ManualClock
@@ -28,6 +32,7 @@ from tieredstore.providers.chunk_sketch import ChunkSketchProvider
 from tieredstore.providers.memory import MemoryProvider
 from tieredstore.providers.posix import PosixProvider
 from tieredstore.testing.faults import (
+    CrashPoint,
     Faults,
     FaultyMetadataStore,
     FaultyProvider,
@@ -52,10 +57,13 @@ SETTINGS = {
 }
 
 
+Process: TypeAlias = tuple[MessageStoreDispatcher, FlatFileStore, TierExpiry, ManualClock]
+
+
 class World:
     """What outlives a process: the backend, the metadata file, the local store, the index."""
 
-    def __init__(self, folder, kind):
+    def __init__(self, folder: Path, kind: str) -> None:
         self.folder = folder
         self.kind = kind
         self.source = ListSource()
@@ -66,7 +74,7 @@ class World:
         (folder / "tier").mkdir(exist_ok=True)
 
     @contextlib.contextmanager
-    def process(self, faults):
+    def process(self, faults: Faults) -> Iterator[Process]:
         """A store and a dispatcher of a new process."""
         backend = (
             PosixProvider(self.folder / "tier", "DefaultCluster", fsync=False)
@@ -74,7 +82,7 @@ class World:
             else self.kept
         )
         clock = ManualClock(T0)
-        raw = self.table
+        raw: TableMetadata | JsonMetadataStore = self.table
         if self.kind == "posix":
             raw = JsonMetadataStore(self.folder / "tieredStoreMetadata.json", BROKER, clock)
         raw.load()
@@ -97,14 +105,14 @@ class World:
             elif self.kind == "posix":
                 backend.close()
 
-    def _is_durable(self, row):
+    def _is_durable(self, row: tuple[int, int, str, int, int, int]) -> bool:
         return row[3] < self.index.durable_marks.get((row[0], row[1]), 0)
 
 
-def steps(source):
+def steps(source: ListSource) -> list[tuple[int, Callable[[], None] | None, str]]:
     """(time, what the local store does, what the tier does) in turn."""
 
-    def cleaned_too_early():
+    def cleaned_too_early() -> None:
         # Local cleaning overtakes the upload: a gap. (This local store knows no guard.)
         source.put(KEY, 8, 9, keys=("k",))
         source.clean(KEY, 12)
@@ -119,7 +127,7 @@ def steps(source):
     ]
 
 
-def scenario(world, faults):
+def scenario(world: World, faults: Faults) -> None:
     """All steps from the one on in which an earlier process ended."""
     with world.process(faults) as (dispatcher, _, expiry, clock):
         for time_ms, prepare, action in steps(world.source)[world.step :]:
@@ -134,9 +142,9 @@ def scenario(world, faults):
         world.index.checkpoint()
 
 
-def end_state(world):
+def end_state(world: World) -> dict[str, Any]:
     with world.process(Faults()) as (_, store, _, _):
-        file = store.get(*KEY)
+        file = existing(store, KEY)
         return {
             "messages": bodies(file),
             "range": (file.consume_queue_min_offset, file.consume_queue_max_offset),
@@ -145,7 +153,7 @@ def end_state(world):
         }
 
 
-def check_consistent(world):
+def check_consistent(world: World) -> None:
     """Right after the crash: what is there is whole, in order, and not invented."""
     with world.process(Faults()) as (_, store, _, _):
         file = store.get(*KEY)
@@ -163,17 +171,18 @@ def check_consistent(world):
 
 
 @functools.cache
-def points():
+def points() -> list[CrashPoint]:
     """The same for every backend but for the seals and the writer, which Faults does not count."""
     import tempfile
-    from pathlib import Path
 
     with tempfile.TemporaryDirectory() as folder:
         return crash_points(lambda faults: scenario(World(Path(folder), "memory"), faults))
 
 
 @pytest.mark.parametrize("kind", ["posix", "memory", "chunks"])
-def test_a_run_after_a_crash_anywhere_ends_like_an_uninterrupted_one(kind, tmp_path):
+def test_a_run_after_a_crash_anywhere_ends_like_an_uninterrupted_one(
+    kind: str, tmp_path: Path
+) -> None:
     undisturbed = tmp_path / "undisturbed"
     undisturbed.mkdir()
     world = World(undisturbed, kind)
@@ -187,7 +196,7 @@ def test_a_run_after_a_crash_anywhere_ends_like_an_uninterrupted_one(kind, tmp_p
         folder.mkdir()
         world = World(folder, kind)
         try:
-            run_until_crash(lambda faults, world=world: scenario(world, faults), point)
+            run_until_crash(functools.partial(scenario, world), point)
         except AssertionError:
             continue  # this backend writes fewer, larger pieces
         check_consistent(world)
@@ -200,7 +209,7 @@ def test_a_run_after_a_crash_anywhere_ends_like_an_uninterrupted_one(kind, tmp_p
 
 
 @pytest.mark.parametrize("kind", ["posix", "chunks"])
-def test_two_crashes_in_a_row_are_no_worse_than_one(kind, tmp_path):
+def test_two_crashes_in_a_row_are_no_worse_than_one(kind: str, tmp_path: Path) -> None:
     world = World(tmp_path, kind)
     undisturbed = tmp_path / "undisturbed"
     undisturbed.mkdir()

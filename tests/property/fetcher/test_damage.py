@@ -16,7 +16,7 @@ COUNT = 24
 
 
 @pytest.fixture(scope="module")
-def tier(tmp_path_factory):
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Tier:
     tier = Tier(tmp_path_factory.mktemp("damaged"))
     for _ in range(3):
         tier.add(COUNT // 3, body=b"body")
@@ -27,7 +27,9 @@ def tier(tmp_path_factory):
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data(), is_cached=st.booleans(), pull=st.integers(1, 40))
-def test_defect_d09_damage_costs_the_damaged_messages_only(tier, data, is_cached, pull):
+def test_defect_d09_damage_costs_the_damaged_messages_only(
+    tier: Tier, data: st.DataObject, is_cached: bool, pull: int
+) -> None:
     contents = {kind: tier.provider.content(kind) for kind in (LOG, QUEUE)}
     intact = {kind: bytes(content) for kind, content in contents.items()}
     units = run(tier.file().read_units(0, COUNT))

@@ -31,7 +31,16 @@ class GetsAgainstAList(RuleBasedStateMachine):
         cache_bytes=st.integers(1, 400_000),
         is_cached=st.booleans(),
     )
-    def begin(self, first, segment_bytes, units, block_count, block_bytes, cache_bytes, is_cached):
+    def begin(
+        self,
+        first: int,
+        segment_bytes: int,
+        units: int,
+        block_count: int,
+        block_bytes: int,
+        cache_bytes: int,
+        is_cached: bool,
+    ) -> None:
         self.path = Path(tempfile.mkdtemp())
         self.tier = Tier(
             self.path,
@@ -48,13 +57,13 @@ class GetsAgainstAList(RuleBasedStateMachine):
         self.low, self.high = first, first + 1
 
     @rule(count=st.integers(1, 60))
-    def add(self, count):
+    def add(self, count: int) -> None:
         self.tier.add(count, tags=TAGS, step_ms=STEP_MS)
         self.present += range(self.high, self.high + count)
         self.high += count
 
     @rule(count=st.integers(1, 30))
-    def leave_a_hole(self, count):
+    def leave_a_hole(self, count: int) -> None:
         self.tier.file().skip_to(self.high + count)
         self.high += count
         self.tier.add(1, tags=TAGS, step_ms=STEP_MS)
@@ -64,7 +73,7 @@ class GetsAgainstAList(RuleBasedStateMachine):
         self.high += 1
 
     @rule(share=st.floats(0, 1))
-    def expire(self, share):
+    def expire(self, share: float) -> None:
         file = self.tier.file()
         offset = self.low + int((self.high - self.low) * share)
         file.expire(FIRST_TIME_MS + offset * STEP_MS)
@@ -73,7 +82,7 @@ class GetsAgainstAList(RuleBasedStateMachine):
         self.present = [n for n in self.present if n >= self.low]
 
     @rule(delta_ms=st.integers(0, 20_000))
-    def let_time_pass(self, delta_ms):
+    def let_time_pass(self, delta_ms: int) -> None:
         self.tier.clock.advance(delta_ms)
 
     @rule(
@@ -82,7 +91,7 @@ class GetsAgainstAList(RuleBasedStateMachine):
         tags=st.none() | st.sampled_from(["TagA", "TagA || TagC", "TagX"]),
         is_async=st.booleans(),
     )
-    def get(self, share, max_count, tags, is_async):
+    def get(self, share: float, max_count: int, tags: str | None, is_async: bool) -> None:
         offset = self.low + int((self.high - self.low) * share)
         arguments = ("g", TOPIC, 0, offset, max_count, TagFilter.parse(tags) if tags else None)
         fetcher = self.tier.fetcher
@@ -111,7 +120,7 @@ class GetsAgainstAList(RuleBasedStateMachine):
 
     @precondition(lambda self: self.present)
     @rule(share=st.floats(-0.1, 1.1))
-    def search_by_time(self, share):
+    def search_by_time(self, share: float) -> None:
         offset = self.low + int((self.high - self.low) * share)
         time_ms = FIRST_TIME_MS + offset * STEP_MS
         later = [n for n in self.present if n >= offset]
@@ -122,7 +131,7 @@ class GetsAgainstAList(RuleBasedStateMachine):
         assert lower == (later[0] if later else self.high)
         assert upper == (earlier[-1] if earlier else self.low)
 
-    def teardown(self):
+    def teardown(self) -> None:
         if hasattr(self, "path"):
             shutil.rmtree(self.path)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from itertools import takewhile
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from hypothesis.stateful import (
 
 from tests.unit.tier.kit import T0, TableMetadata, Tier, as_batch, read_messages, record
 from tieredstore.contracts.message_store import BoundaryType
+from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Unavailable
 from tieredstore.providers.chunk_sketch import ChunkSketchProvider
 from tieredstore.providers.memory import MemoryProvider
@@ -42,11 +44,11 @@ class QueueMachine(RuleBasedStateMachine):
     seen committed; maximum: where the next append goes; possible: behind the last message that a
     write without a reply may have left."""
 
-    def make_provider(self):
+    def make_provider(self) -> SegmentProvider:
         raise NotImplementedError
 
     @initialize(first=st.sampled_from([0, 7]), log=st.sampled_from([150, 600, 5000]))
-    def begin(self, first, log):
+    def begin(self, first: int, log: int) -> None:
         self.provider = self.make_provider()
         self.tier = Tier(
             metadata=TableMetadata(),
@@ -57,29 +59,29 @@ class QueueMachine(RuleBasedStateMachine):
                 "max_group_commit_count": 9,
             },
         )
-        self.table = self.tier.metadata
-        self.messages = {}
+        self.table = self.tier.table
+        self.messages: dict[int, bytes] = {}
         self.generation = 0
-        self.sure = set()
+        self.sure: set[int] = set()
         self.expired_ms = 0
         self.maximum = self.possible = first
         self.first = first
         self.open()
 
-    def open(self):
+    def open(self) -> None:
         self.faults = Faults()
         self.tier.provider = FaultyProvider(self.provider, self.faults)
         self.tier.metadata = FaultyMetadataStore(self.table, self.faults)
         self.file = self.tier.queue(self.first)
 
-    def arm(self, fault, ahead):
+    def arm(self, fault: Fault | None, ahead: int) -> None:
         if fault is not None:
             self.faults._writes[len(self.faults.calls) + ahead] = fault
 
-    def body(self, offset):
+    def body(self, offset: int) -> bytes:
         return b"%d/%d" % (offset, self.generation) + b"." * (offset * 37 % 150)
 
-    def guarded(self, action):
+    def guarded(self, action: Callable[[], object]) -> bool:
         """Run it; after a crash open again, as the next process would."""
         try:
             action()
@@ -91,24 +93,24 @@ class QueueMachine(RuleBasedStateMachine):
             return False
         return True
 
-    def after_reopening(self):
+    def after_reopening(self) -> None:
         found = self.file.consume_queue_commit_offset
         assert max(self.sure, default=0) <= found <= max(self.maximum, self.possible)
         self.maximum = self.possible = found
         self.messages = {q: body for q, body in self.messages.items() if q < found}
         self.drop_holes()
 
-    def drop_holes(self):
+    def drop_holes(self) -> None:
         """What is in a hole was never committed."""
         for begin, end in self.file.holes:
             for offset in range(begin, end):
                 assert offset not in self.sure
                 self.messages.pop(offset, None)
 
-    def forget_expired(self):
+    def forget_expired(self) -> None:
         self.sure = {q for q in self.sure if T0 + q // 3 * STEP_MS >= self.expired_ms}
 
-    def after_rollback(self):
+    def after_rollback(self) -> None:
         """The next append begins behind what is committed; the rest may still turn up."""
         self.file.rollback()
         assert self.file.consume_queue_commit_offset <= self.maximum
@@ -116,7 +118,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.maximum = self.file.consume_queue_max_offset
         assert self.maximum == self.file.consume_queue_commit_offset
 
-    def push(self, count, pieces, fault, ahead, commit):
+    def push(self, count: int, pieces: int, fault: Fault | None, ahead: int, commit: bool) -> None:
         first = self.file.consume_queue_max_offset
         made = []
         for offset in range(first, first + count):
@@ -131,7 +133,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.maximum = max(self.maximum, first + count)
         self.arm(fault, ahead)
 
-        def act():
+        def act() -> None:
             self.file.append_batch(*as_batch(made, pieces))
             if commit:
                 assert self.file.commit()
@@ -141,7 +143,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.after_rollback()
 
     @rule(count=st.integers(1, 25), pieces=st.integers(1, 4))
-    def append(self, count, pieces):
+    def append(self, count: int, pieces: int) -> None:
         self.push(count, pieces, None, 0, commit=False)
 
     @rule(
@@ -149,27 +151,27 @@ class QueueMachine(RuleBasedStateMachine):
         fault=st.sampled_from([None, *FAILURES, *CRASHES]),
         ahead=st.integers(1, 12),
     )
-    def append_and_commit(self, count, fault, ahead):
+    def append_and_commit(self, count: int, fault: Fault | None, ahead: int) -> None:
         self.push(count, 1, fault, ahead, commit=True)
 
     @rule(fault=st.sampled_from([None, *FAILURES, *CRASHES]), ahead=st.integers(1, 4))
-    def commit(self, fault, ahead):
+    def commit(self, fault: Fault | None, ahead: int) -> None:
         self.arm(fault, ahead)
         self.guarded(self.file.commit)
 
     @rule()
-    def rollback(self):
+    def rollback(self) -> None:
         self.after_rollback()
 
     @rule()
-    def reopen(self):
+    def reopen(self) -> None:
         self.generation += 1
         self.open()
         self.after_reopening()
 
     @precondition(lambda self: not self.file.has_uncommitted)
     @rule(by=st.integers(1, 9), fault=st.sampled_from([None, None, *CRASHES]))
-    def leave_a_hole(self, by, fault):
+    def leave_a_hole(self, by: int, fault: Fault | None) -> None:
         target = self.maximum + by
         self.arm(fault, 1)
         self.maximum = target
@@ -183,7 +185,7 @@ class QueueMachine(RuleBasedStateMachine):
         fault=st.sampled_from([None, None, Fault.FAIL, *CRASHES]),
         ahead=st.integers(1, 8),
     )
-    def expire(self, age, fault, ahead):
+    def expire(self, age: int, fault: Fault | None, ahead: int) -> None:
         bound = T0 + max(self.maximum - age, 0) // 3 * STEP_MS
         self.arm(fault, ahead)
         before = self.file.consume_queue_min_offset
@@ -199,7 +201,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.forget_expired()
 
     @rule(at=st.integers(-3, 400), count=st.integers(1, 60))
-    def read_anywhere(self, at, count):
+    def read_anywhere(self, at: int, count: int) -> None:
         low, top = self.file.consume_queue_min_offset, self.file.consume_queue_commit_offset
         present = [q for q in sorted(self.messages) if low <= q < top]
         if at >= low:
@@ -211,7 +213,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert valid == (following[0] if following else top)
 
     @rule(step=st.integers(-1, 140), boundary=st.sampled_from(BoundaryType))
-    def search_by_time(self, step, boundary):
+    def search_by_time(self, step: int, boundary: BoundaryType) -> None:
         wanted = T0 + step * STEP_MS
         low, top = self.file.consume_queue_min_offset, self.file.consume_queue_commit_offset
         present = [q for q in sorted(self.messages) if low <= q < top]
@@ -222,7 +224,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert run(self.file.offset_by_time(wanted, boundary)) == right
 
     @invariant()
-    def committed_messages_are_there_unchanged_and_nothing_else_is(self):
+    def committed_messages_are_there_unchanged_and_nothing_else_is(self) -> None:
         if not hasattr(self, "file"):
             return
         low, top = self.file.consume_queue_min_offset, self.file.consume_queue_commit_offset
@@ -242,30 +244,30 @@ class QueueMachine(RuleBasedStateMachine):
         self.forget_expired()
 
     @invariant()
-    def the_metadata_announces_all_that_the_backend_holds(self):
+    def the_metadata_announces_all_that_the_backend_holds(self) -> None:
         if hasattr(self, "file"):
             held = {item.id for item in self.provider.list("") if item.size_bytes}
             assert held <= set(self.table.segment_table)
 
 
 class MemoryQueue(QueueMachine):
-    def make_provider(self):
+    def make_provider(self) -> SegmentProvider:
         return MemoryProvider()
 
 
 class ChunkQueue(QueueMachine):
-    def make_provider(self):
+    def make_provider(self) -> SegmentProvider:
         return ChunkSketchProvider()
 
 
 class PosixQueue(QueueMachine):
-    folder = None
+    folder: Path | None = None
 
-    def make_provider(self):
+    def make_provider(self) -> SegmentProvider:
         self.folder = Path(tempfile.mkdtemp())
         return PosixProvider(self.folder, "DefaultCluster", fsync=False)
 
-    def teardown(self):
+    def teardown(self) -> None:
         if self.folder is not None:
             self.provider.close()
             shutil.rmtree(self.folder)

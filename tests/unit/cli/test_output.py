@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 
 import pytest
 
@@ -55,7 +56,7 @@ def test_text_that_is_no_unicode_is_escaped() -> None:
 
 
 def test_an_array_is_closed_when_its_rows_fail() -> None:
-    def rows():
+    def rows() -> Iterator[dict[str, int]]:
         yield {"n": 1}
         raise Corrupt("damaged")
 

@@ -6,14 +6,16 @@ import asyncio
 import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from tests.unit.fetcher.tiers import TOPIC, Tier, offsets_of, run_threads
-from tieredstore.contracts.message_store import GetMessageStatus
+from tieredstore.contracts.message_store import GetMessageResult, GetMessageStatus
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Invalid
 from tieredstore.message.hashes import tags_code
+from tieredstore.message.record import StoredMessage
 from tieredstore.message.tag_filter import TagFilter
 from tieredstore.tier.block_fetcher import BAD_MESSAGES, READ_ERRORS
 from tieredstore.tier.block_reading import read_block
@@ -23,7 +25,7 @@ LOG, QUEUE = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
 
 
 @pytest.fixture(params=[True, False], ids=["cached", "uncached"])
-def tier(request, tmp_path):
+def tier(request: pytest.FixtureRequest, tmp_path: Path) -> Tier:
     """Both paths of §7: through the cache and around it."""
     return Tier(tmp_path, read_ahead_cache_enable=request.param)
 
@@ -40,14 +42,16 @@ def tier(request, tmp_path):
         (2**62, GetMessageStatus.OFFSET_OVERFLOW_BADLY, 200),
     ],
 )
-def test_status_and_next_offset(tier, offset, status, following):
+def test_status_and_next_offset(
+    tier: Tier, offset: int, status: GetMessageStatus, following: int
+) -> None:
     tier.add(100, first=100)
     result = tier.get(offset)
     assert (result.status, result.next_begin_offset) == (status, following)
     assert (result.min_offset, result.max_offset) == (100, 200)
 
 
-def test_queue_that_the_tier_does_not_have(tier):
+def test_queue_that_the_tier_does_not_have(tier: Tier) -> None:
     result = tier.get(5)
     assert (result.status, result.next_begin_offset) == (
         GetMessageStatus.NO_MATCHED_LOGIC_QUEUE,
@@ -55,25 +59,25 @@ def test_queue_that_the_tier_does_not_have(tier):
     )
 
 
-def test_queue_without_committed_messages(tier):
+def test_queue_without_committed_messages(tier: Tier) -> None:
     tier.flat_files.get_or_create(TOPIC, 0).init_offset(0)
     result = tier.get(0)
     assert (result.status, result.next_begin_offset) == (GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0)
 
 
-def test_uncommitted_messages_are_not_served(tier):
+def test_uncommitted_messages_are_not_served(tier: Tier) -> None:
     tier.add(10)
     tier.add(5, commit=False)
     assert offsets_of(tier.get(0)) == list(range(10))
     assert tier.get(10).status is GetMessageStatus.OFFSET_OVERFLOW_ONE
 
 
-def test_count_below_one_is_refused(tier):
+def test_count_below_one_is_refused(tier: Tier) -> None:
     with pytest.raises(Invalid, match="get of 0 messages"):
         tier.get(0, 0)
 
 
-def test_messages_are_those_of_the_queue(tier):
+def test_messages_are_those_of_the_queue(tier: Tier) -> None:
     tier.add(20, tags=["TagA", "TagB"])
     result = tier.get(3, 4)
     assert offsets_of(result) == [3, 4, 5, 6]
@@ -82,7 +86,7 @@ def test_messages_are_those_of_the_queue(tier):
     assert [message.uniq_key for message in result.messages] == ["u3", "u4", "u5", "u6"]
 
 
-def test_transfer_limit_is_bytes_and_lets_one_message_through(tier):
+def test_transfer_limit_is_bytes_and_lets_one_message_through(tier: Tier) -> None:
     tier.add(10, body=b"x" * 10_000)
     size = tier.get(0).messages[0].size
     fetcher = tier.new_fetcher(max_transfer_bytes_in_memory=2 * size + 1)
@@ -102,7 +106,9 @@ def test_transfer_limit_is_bytes_and_lets_one_message_through(tier):
         (100, 32, "7", 0, 200),
     ],
 )
-def test_tag_filter_passes_what_it_refuses(tmp_path, offset, max_count, tags, found, following):
+def test_tag_filter_passes_what_it_refuses(
+    tmp_path: Path, offset: int, max_count: int, tags: str, found: int, following: int
+) -> None:
     tier = Tier(tmp_path)
     tier.add(100, first=100, tags=["0", "1"])
     result = tier.get(offset, max_count, TagFilter.parse(tags))
@@ -110,7 +116,7 @@ def test_tag_filter_passes_what_it_refuses(tmp_path, offset, max_count, tags, fo
     assert (result.status is GetMessageStatus.FOUND) == bool(found)
 
 
-def test_filter_around_the_cache_passes_the_batch(tmp_path):
+def test_filter_around_the_cache_passes_the_batch(tmp_path: Path) -> None:
     tier = Tier(tmp_path, read_ahead_cache_enable=False)
     tier.add(100, first=100, tags=["0", "1"])
     result = tier.get(100, 32, TagFilter.parse("1"))
@@ -122,14 +128,14 @@ def test_filter_around_the_cache_passes_the_batch(tmp_path):
 class KeyFilter:
     """Decides by the message itself."""
 
-    def is_matched_by_consume_queue(self, tags_code):
+    def is_matched_by_consume_queue(self, tags_code: int | None) -> bool:
         return True
 
-    def is_matched_by_commit_log(self, message):
+    def is_matched_by_commit_log(self, message: StoredMessage) -> bool:
         return message.keys == ["k7"]
 
 
-def test_filter_may_look_at_the_message(tier):
+def test_filter_may_look_at_the_message(tier: Tier) -> None:
     tier.add(20)
     assert offsets_of(tier.get(0, 32, KeyFilter())) == [7]
 
@@ -137,7 +143,7 @@ def test_filter_may_look_at_the_message(tier):
 # Blocks
 
 
-def test_a_block_is_bounded_in_bytes_and_holds_one_message_at_least(tmp_path):
+def test_a_block_is_bounded_in_bytes_and_holds_one_message_at_least(tmp_path: Path) -> None:
     tier = Tier(tmp_path)
     file = tier.add(20, first=180)
     size = run(read_block(file, 180, 1, 1 << 20)).messages[0].size
@@ -147,7 +153,7 @@ def test_a_block_is_bounded_in_bytes_and_holds_one_message_at_least(tmp_path):
     assert (block.start, block.end, len(block.messages)) == (180, 181, 1)
 
 
-def test_blocks_span_any_number_of_segments(tmp_path):
+def test_blocks_span_any_number_of_segments(tmp_path: Path) -> None:
     tier = Tier(tmp_path, commit_log_max_size_bytes=400, consume_queue_max_size_bytes=40)
     file = tier.add(30)
     assert len(file.commit_log.segments) > 3
@@ -155,7 +161,7 @@ def test_blocks_span_any_number_of_segments(tmp_path):
     assert offsets_of(tier.get(0, 32)) == list(range(30))
 
 
-def test_one_fetch_answers_all_pulls_of_its_block(tmp_path):
+def test_one_fetch_answers_all_pulls_of_its_block(tmp_path: Path) -> None:
     tier = Tier(tmp_path)
     tier.add(320)
     offset = 0
@@ -166,7 +172,7 @@ def test_one_fetch_answers_all_pulls_of_its_block(tmp_path):
     assert tier.fetcher.cache.stats == (10, 9, 320, 0)
 
 
-def test_a_reader_of_single_messages_fetches_32(tmp_path):
+def test_a_reader_of_single_messages_fetches_32(tmp_path: Path) -> None:
     tier = Tier(tmp_path)
     tier.add(100)
     assert offsets_of(tier.get(0, 1)) == [0]
@@ -176,7 +182,7 @@ def test_a_reader_of_single_messages_fetches_32(tmp_path):
     assert tier.provider.reads_of(LOG) == 1
 
 
-def test_a_pull_goes_on_in_the_next_cached_block(tmp_path):
+def test_a_pull_goes_on_in_the_next_cached_block(tmp_path: Path) -> None:
     tier = Tier(tmp_path)
     tier.add(100)
     tier.get(32, 1)
@@ -185,7 +191,7 @@ def test_a_pull_goes_on_in_the_next_cached_block(tmp_path):
     assert tier.provider.reads_of(LOG) == 2
 
 
-def test_fetches_never_overlap_cached_blocks(tmp_path):
+def test_fetches_never_overlap_cached_blocks(tmp_path: Path) -> None:
     tier = Tier(tmp_path)
     tier.add(200)
     tier.get(100, 1)
@@ -193,7 +199,7 @@ def test_fetches_never_overlap_cached_blocks(tmp_path):
     assert tier.fetcher.cache.stats.fetched_messages == 32 + 100
 
 
-def test_a_window_without_a_match_is_passed_without_reading_it_again(tmp_path):
+def test_a_window_without_a_match_is_passed_without_reading_it_again(tmp_path: Path) -> None:
     tier = Tier(tmp_path, read_ahead_message_count_threshold=64)
     tier.add(300, tags=["no"] * 299 + ["yes"])
     wanted = TagFilter.parse("yes")
@@ -214,7 +220,7 @@ def test_a_window_without_a_match_is_passed_without_reading_it_again(tmp_path):
     assert tier.provider.reads_of(LOG) == 5
 
 
-def test_defect_d12_a_full_cache_is_read_around(tmp_path):
+def test_defect_d12_a_full_cache_is_read_around(tmp_path: Path) -> None:
     tier = Tier(tmp_path, read_ahead_cache_size_bytes=1_200_000)
     for queue_id in range(3):
         tier.add(2000, queue_id=queue_id)
@@ -235,7 +241,7 @@ def test_defect_d12_a_full_cache_is_read_around(tmp_path):
     assert tier.fetcher.cache.stats.fetched_messages == 2000 + 1904
 
 
-def test_blocks_are_cut_to_the_room_that_the_cache_has(tmp_path):
+def test_blocks_are_cut_to_the_room_that_the_cache_has(tmp_path: Path) -> None:
     tier = Tier(tmp_path, read_ahead_cache_size_bytes=500_000)
     tier.add(4000)
     offset = 0
@@ -246,14 +252,14 @@ def test_blocks_are_cut_to_the_room_that_the_cache_has(tmp_path):
     assert tier.fetcher.cache.stats.wasted_messages == 0
 
 
-def test_without_room_for_one_answer_nothing_is_cached(tmp_path):
+def test_without_room_for_one_answer_nothing_is_cached(tmp_path: Path) -> None:
     tier = Tier(tmp_path, read_ahead_cache_size_bytes=300_000)
     tier.add(100)
     assert offsets_of(tier.get(0, 32)) == list(range(32))
     assert tier.fetcher.cache.block_count == 0
 
 
-def test_new_messages_behind_a_cached_block_are_found(tmp_path):
+def test_new_messages_behind_a_cached_block_are_found(tmp_path: Path) -> None:
     tier = Tier(tmp_path)
     tier.add(10)
     assert tier.get(0).next_begin_offset == 10
@@ -264,7 +270,7 @@ def test_new_messages_behind_a_cached_block_are_found(tmp_path):
     assert offsets_of(tier.get(5)) == list(range(5, 20))
 
 
-def test_a_queue_made_again_is_not_answered_from_the_old_one(tier):
+def test_a_queue_made_again_is_not_answered_from_the_old_one(tier: Tier) -> None:
     tier.add(10, body=b"old")
     tier.get(0)
     tier.flat_files.destroy(TOPIC, 0)
@@ -276,13 +282,13 @@ def test_a_queue_made_again_is_not_answered_from_the_old_one(tier):
 # Bad data
 
 
-def corrupt_record(tier, offset: int, position: int, value: bytes) -> None:
+def corrupt_record(tier: Tier, offset: int, position: int, value: bytes) -> None:
     unit = run(tier.file().read_units(offset, 1))[0]
     at = int(unit["physical_offset"]) + position
     tier.provider.content(LOG)[at : at + len(value)] = value
 
 
-def corrupt_unit(tier, offset: int, layout: str, position: int, value: int) -> None:
+def corrupt_unit(tier: Tier, offset: int, layout: str, position: int, value: int) -> None:
     struct.pack_into(layout, tier.provider.content(QUEUE), offset * 20 + position, value)
 
 
@@ -298,7 +304,9 @@ def corrupt_unit(tier, offset: int, layout: str, position: int, value: int) -> N
     ],
     ids=["size", "zero size", "magic", "queue id", "queue offset"],
 )
-def test_defect_d09_a_bad_record_never_shifts_offsets(tier, bad, position, value):
+def test_defect_d09_a_bad_record_never_shifts_offsets(
+    tier: Tier, bad: int, position: int, value: bytes
+) -> None:
     tier.add(6)
     corrupt_record(tier, bad, position, value)
     good = [offset for offset in range(6) if offset != bad]
@@ -326,7 +334,9 @@ def test_defect_d09_a_bad_record_never_shifts_offsets(tier, bad, position, value
         (">i", 8, 50),
     ],
 )
-def test_defect_d09_a_bad_unit_costs_its_own_message_only(tier, bad, layout, position, value):
+def test_defect_d09_a_bad_unit_costs_its_own_message_only(
+    tier: Tier, bad: int, layout: str, position: int, value: int
+) -> None:
     tier.add(6)
     corrupt_unit(tier, bad, layout, position, value)
     good = [offset for offset in range(6) if offset != bad]
@@ -336,21 +346,21 @@ def test_defect_d09_a_bad_unit_costs_its_own_message_only(tier, bad, layout, pos
 
 
 @pytest.mark.parametrize("is_checked", [True, False])
-def test_bodies_are_checked_when_the_key_says_so(tmp_path, is_checked):
+def test_bodies_are_checked_when_the_key_says_so(tmp_path: Path, is_checked: bool) -> None:
     tier = Tier(tmp_path, crc_check_enable=is_checked)
     tier.add(6)
     corrupt_record(tier, 2, 100, b"?")
     assert offsets_of(tier.get(0)) == ([0, 1, 3, 4, 5] if is_checked else list(range(6)))
 
 
-def test_a_unit_that_points_at_another_message_is_not_served(tier):
+def test_a_unit_that_points_at_another_message_is_not_served(tier: Tier) -> None:
     tier.add(6)
     first = run(tier.file().read_units(0, 1))[0]
     corrupt_unit(tier, 3, ">q", 0, int(first["physical_offset"]))
     assert offsets_of(tier.get(0)) == [0, 1, 2, 4, 5]
 
 
-def test_nothing_but_bad_messages_is_passed(tier):
+def test_nothing_but_bad_messages_is_passed(tier: Tier) -> None:
     tier.add(3)
     for offset in range(3):
         corrupt_record(tier, offset, 4, b"\0\0\0\0")
@@ -358,7 +368,7 @@ def test_nothing_but_bad_messages_is_passed(tier):
     assert (result.status, result.next_begin_offset) == (GetMessageStatus.NO_MATCHED_MESSAGE, 3)
 
 
-def test_the_first_copy_of_a_repeated_upload_is_read_over(tier):
+def test_the_first_copy_of_a_repeated_upload_is_read_over(tier: Tier) -> None:
     # A crash between commit log and consume queue: the messages are uploaded again behind.
     file = tier.add(3)
     records = bytes(run(file.read_commit_log(0, file.commit_log_commit_offset)))
@@ -368,7 +378,7 @@ def test_the_first_copy_of_a_repeated_upload_is_read_over(tier):
     assert offsets_of(tier.get(0)) == list(range(6))
 
 
-def test_messages_far_apart_are_read_apart(tier):
+def test_messages_far_apart_are_read_apart(tier: Tier) -> None:
     file = tier.add(3)
     for _ in range(3):
         assert file.commit_log.append(bytes(1 << 20)).name == "SUCCESS"
@@ -379,7 +389,7 @@ def test_messages_far_apart_are_read_apart(tier):
 
 
 @pytest.mark.parametrize("points_at_coda", [True, False])
-def test_a_coda_is_skipped(tier, points_at_coda):
+def test_a_coda_is_skipped(tier: Tier, points_at_coda: bool) -> None:
     file = tier.add(2)
     coda = struct.pack(">iIq", 16, 0xCBD43194, 0)
     assert file.commit_log.append(coda).name == "SUCCESS"
@@ -390,7 +400,7 @@ def test_a_coda_is_skipped(tier, points_at_coda):
     assert offsets_of(tier.get(0)) == [0, 1, 2]
 
 
-def test_defect_d16_a_short_segment_is_an_error_never_zeros(tier):
+def test_defect_d16_a_short_segment_is_an_error_never_zeros(tier: Tier) -> None:
     tier.add(10)
     del tier.provider.content(LOG)[-5:]
     result = tier.get(0)
@@ -398,7 +408,7 @@ def test_defect_d16_a_short_segment_is_an_error_never_zeros(tier):
     assert tier.metrics.value(READ_ERRORS, topic=TOPIC, kind="Corrupt") == 1
 
 
-def test_a_backend_that_is_down_means_ask_again(tier):
+def test_a_backend_that_is_down_means_ask_again(tier: Tier) -> None:
     tier.add(10)
     tier.provider.is_down = True
     result = tier.get(4)
@@ -408,7 +418,7 @@ def test_a_backend_that_is_down_means_ask_again(tier):
     assert offsets_of(tier.get(4)) == list(range(4, 10))
 
 
-def test_a_hole_is_passed_to_its_end(tier):
+def test_a_hole_is_passed_to_its_end(tier: Tier) -> None:
     file = tier.add(10)
     file.skip_to(50)
     tier.add(10)
@@ -420,7 +430,7 @@ def test_a_hole_is_passed_to_its_end(tier):
     assert offsets_of(tier.get(50)) == list(range(50, 60))
 
 
-def test_expired_messages_are_too_small(tier):
+def test_expired_messages_are_too_small(tier: Tier) -> None:
     file = tier.add(100, step_ms=1000)
     file.commit_log.roll()
     tier.add(100, step_ms=1000)
@@ -430,7 +440,7 @@ def test_expired_messages_are_too_small(tier):
     assert offsets_of(tier.get(100))[0] == 100
 
 
-def test_defect_d26_units_of_an_expired_commit_log_part_are_skipped(tmp_path):
+def test_defect_d26_units_of_an_expired_commit_log_part_are_skipped(tmp_path: Path) -> None:
     tier = Tier(tmp_path, commit_log_max_size_bytes=2000)
     file = tier.add(30, step_ms=1000)
     expired = file.commit_log.segments[1].base_offset
@@ -444,7 +454,7 @@ def test_defect_d26_units_of_an_expired_commit_log_part_are_skipped(tmp_path):
 # Concurrency
 
 
-def test_readers_of_one_cold_block_share_one_fetch(tmp_path):
+def test_readers_of_one_cold_block_share_one_fetch(tmp_path: Path) -> None:
     tier = Tier(tmp_path)
     tier.add(200)
     everybody = threading.Barrier(8)
@@ -463,7 +473,7 @@ def test_readers_of_one_cold_block_share_one_fetch(tmp_path):
     assert all(result.status is GetMessageStatus.FOUND for result in results)
 
 
-def test_readers_that_waited_share_the_error_too(tmp_path):
+def test_readers_that_waited_share_the_error_too(tmp_path: Path) -> None:
     tier = Tier(tmp_path)
     tier.add(200)
     tier.provider.is_down = True
@@ -480,7 +490,7 @@ def test_readers_that_waited_share_the_error_too(tmp_path):
     assert statuses == [GetMessageStatus.OFFSET_FOUND_NULL] * 4
 
 
-def test_async_get_answers_like_the_blocking_one(tier):
+def test_async_get_answers_like_the_blocking_one(tier: Tier) -> None:
     tier.add(100, first=100, tags=["0", "1"])
     cases = [
         (offset, count, message_filter)
@@ -489,7 +499,7 @@ def test_async_get_answers_like_the_blocking_one(tier):
         for message_filter in (None, TagFilter.parse("1"))
     ]
 
-    async def read_all():
+    async def read_all() -> list[GetMessageResult]:
         return [
             await tier.fetcher.get_message_async("g", TOPIC, 0, offset, count, message_filter)
             for offset, count, message_filter in cases
@@ -508,11 +518,11 @@ def test_async_get_answers_like_the_blocking_one(tier):
         )
 
 
-def test_coroutines_of_one_cold_block_share_one_fetch(tmp_path):
+def test_coroutines_of_one_cold_block_share_one_fetch(tmp_path: Path) -> None:
     tier = Tier(tmp_path)
     tier.add(200)
 
-    async def read_all():
+    async def read_all() -> list[GetMessageResult]:
         return await asyncio.gather(
             *(tier.fetcher.get_message_async("g", TOPIC, 0, 32 * n, 32) for n in range(6))
         )
@@ -522,13 +532,13 @@ def test_coroutines_of_one_cold_block_share_one_fetch(tmp_path):
     assert tier.provider.reads_of(LOG) == 1
 
 
-def test_a_reader_that_gives_up_does_not_take_the_others_with_it(tmp_path):
+def test_a_reader_that_gives_up_does_not_take_the_others_with_it(tmp_path: Path) -> None:
     tier = Tier(tmp_path)
     tier.add(200)
     release = threading.Event()
     tier.provider.on_read = lambda: release.wait(10)
 
-    async def read_all():
+    async def read_all() -> list[GetMessageResult | BaseException]:
         get = tier.fetcher.get_message_async
         leader = asyncio.ensure_future(get("g", TOPIC, 0, 0, 32))
         followers = [asyncio.ensure_future(get("g", TOPIC, 0, 32, 32)) for _ in range(3)]
@@ -545,14 +555,14 @@ def test_a_reader_that_gives_up_does_not_take_the_others_with_it(tmp_path):
     assert [offsets_of(result)[0] for result in others] == [32, 32]
 
 
-def test_reads_of_coroutines_are_bounded(tmp_path):
+def test_reads_of_coroutines_are_bounded(tmp_path: Path) -> None:
     tier = Tier(tmp_path, max_pending_limit=4)
     for queue_id in range(6):
         tier.add(10, queue_id=queue_id)
     release = threading.Event()
     tier.provider.on_read = lambda: release.wait(10)
 
-    async def read_all():
+    async def read_all() -> list[GetMessageStatus]:
         get = tier.fetcher.get_message_async
         readers = [asyncio.ensure_future(get("g", TOPIC, queue, 0, 32)) for queue in range(6)]
         await asyncio.sleep(0.01)
@@ -566,11 +576,11 @@ def test_reads_of_coroutines_are_bounded(tmp_path):
     assert offsets_of(tier.get(0, queue_id=5)) == list(range(10))
 
 
-def test_a_blocking_get_inside_the_event_loop_never_waits_for_its_own_loop(tmp_path):
+def test_a_blocking_get_inside_the_event_loop_never_waits_for_its_own_loop(tmp_path: Path) -> None:
     tier = Tier(tmp_path)
     tier.add(200)
 
-    async def read_all():
+    async def read_all() -> tuple[GetMessageResult, GetMessageResult]:
         leader = asyncio.ensure_future(tier.fetcher.get_message_async("g", TOPIC, 0, 0, 32))
         await asyncio.sleep(0)
         blocking = tier.get(32)
@@ -582,7 +592,7 @@ def test_a_blocking_get_inside_the_event_loop_never_waits_for_its_own_loop(tmp_p
     assert offsets_of(blocking)[0] == 32
 
 
-def test_every_get_is_measured(tier):
+def test_every_get_is_measured(tier: Tier) -> None:
     tier.add(10)
     tier.get(0)
     names = {(name, dict(labels).get("operation")) for name, labels, _ in tier.metrics.snapshot()}

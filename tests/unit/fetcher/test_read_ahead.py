@@ -17,6 +17,7 @@ from tieredstore.tier.read_ahead import (
     MESSAGE_OVERHEAD_BYTES,
     Block,
     ReadAheadCache,
+    Taken,
 )
 
 KEY = QueueKey("topic", 0)
@@ -38,8 +39,8 @@ def block_of(
     *,
     size: int = 100,
     holes: frozenset[int] = frozenset(),
-    key=KEY,
-    owner=OWNER,
+    key: QueueKey = KEY,
+    owner: object = OWNER,
 ) -> Block:
     offsets = [offset for offset in range(start, end) if offset not in holes]
     messages = [Sized(offset, size, offset % 3) for offset in offsets]
@@ -47,35 +48,37 @@ def block_of(
     return Block(owner, key, start, end, messages, offsets, ends, size * (end - start))
 
 
-def cache_of(limit: int = 1 << 20, expire_ms: int = 15_000, clock: ManualClock | None = None):
+def cache_of(
+    limit: int = 1 << 20, expire_ms: int = 15_000, clock: ManualClock | None = None
+) -> ReadAheadCache:
     return ReadAheadCache(limit, expire_ms, clock or ManualClock())
 
 
-def offsets_of(taken) -> list[int]:
+def offsets_of(taken: Taken) -> list[int]:
     return [message.offset for message in taken.messages]
 
 
-def test_take_goes_on_behind_the_last_message_taken():
+def test_take_goes_on_behind_the_last_message_taken() -> None:
     taken = block_of(100, 200).take(120, 32, 1 << 20)
     assert offsets_of(taken) == list(range(120, 152))
     assert taken.next_offset == 152
     assert taken.size_bytes == 3200
 
 
-def test_take_to_the_end_passes_the_whole_block():
+def test_take_to_the_end_passes_the_whole_block() -> None:
     block = block_of(100, 200)
     assert block.take(180, 32, 1 << 20).next_offset == 200
     assert block.unread == 0
 
 
-def test_take_ends_after_the_message_that_reaches_the_byte_limit():
+def test_take_ends_after_the_message_that_reaches_the_byte_limit() -> None:
     block = block_of(0, 10)
     assert offsets_of(block.take(0, 10, 250)) == [0, 1, 2]
     assert offsets_of(block.take(0, 10, 300)) == [0, 1, 2]
     assert offsets_of(block.take(4, 10, 1)) == [4]
 
 
-def test_holes_never_shift_offsets():
+def test_holes_never_shift_offsets() -> None:
     block = block_of(0, 6, holes=frozenset({2, 5}))
     assert offsets_of(block.take(0, 32, 1 << 20)) == [0, 1, 3, 4]
     assert block.take(0, 32, 1 << 20).next_offset == 6
@@ -85,7 +88,7 @@ def test_holes_never_shift_offsets():
     assert (list(nothing.messages), nothing.next_offset) == ([], 6)
 
 
-def test_filter_passes_what_it_refuses():
+def test_filter_passes_what_it_refuses() -> None:
     block = block_of(0, 9)
     taken = block.take(0, 2, 1 << 20, TagFilter([1]))
     assert (offsets_of(taken), taken.next_offset) == ([1, 4], 5)
@@ -103,7 +106,9 @@ def test_filter_passes_what_it_refuses():
     max_bytes=st.integers(1, 5000),
     codes=st.none() | st.frozensets(st.integers(0, 2)),
 )
-def test_take_agrees_with_a_walk_over_single_messages(holes, offset, max_count, max_bytes, codes):
+def test_take_agrees_with_a_walk_over_single_messages(
+    holes: frozenset[int], offset: int, max_count: int, max_bytes: int, codes: frozenset[int] | None
+) -> None:
     block = block_of(0, 40, holes=holes)
     found: list[int] = []
     following = offset
@@ -120,7 +125,7 @@ def test_take_agrees_with_a_walk_over_single_messages(holes, offset, max_count, 
     assert taken.size_bytes == 100 * len(found)
 
 
-def test_find_gives_the_block_that_holds_an_offset():
+def test_find_gives_the_block_that_holds_an_offset() -> None:
     cache = cache_of()
     first, second = block_of(0, 10), block_of(10, 20)
     cache.put(second)
@@ -135,14 +140,14 @@ def test_find_gives_the_block_that_holds_an_offset():
     assert cache.next_start(KEY, 10) is None
 
 
-def test_a_queue_made_again_never_sees_blocks_of_its_predecessor():
+def test_a_queue_made_again_never_sees_blocks_of_its_predecessor() -> None:
     cache = cache_of()
     cache.put(block_of(0, 10))
     assert cache.find(KEY, 0, object()) is None
     assert cache.block_count == 0
 
 
-def test_blocks_expire_after_their_last_access():
+def test_blocks_expire_after_their_last_access() -> None:
     clock = ManualClock()
     cache = cache_of(clock=clock)
     cache.put(block_of(0, 10))
@@ -155,7 +160,7 @@ def test_blocks_expire_after_their_last_access():
     assert (cache.block_count, cache.size_bytes) == (0, 0)
 
 
-def test_expire_needs_no_reader():
+def test_expire_needs_no_reader() -> None:
     clock = ManualClock()
     cache = cache_of(clock=clock)
     cache.put(block_of(0, 10))
@@ -164,7 +169,7 @@ def test_expire_needs_no_reader():
     assert cache.block_count == 0
 
 
-def test_the_least_recently_used_block_goes_first_and_the_limit_is_in_bytes():
+def test_the_least_recently_used_block_goes_first_and_the_limit_is_in_bytes() -> None:
     weight = block_of(0, 10).weight
     assert weight == 1000 + 11 * MESSAGE_OVERHEAD_BYTES
     cache = cache_of(limit=2 * weight)
@@ -177,14 +182,14 @@ def test_the_least_recently_used_block_goes_first_and_the_limit_is_in_bytes():
     assert cache.size_bytes == 2 * weight
 
 
-def test_a_block_larger_than_the_cache_is_not_kept_and_evicts_nothing():
+def test_a_block_larger_than_the_cache_is_not_kept_and_evicts_nothing() -> None:
     cache = cache_of(limit=5000)
     cache.put(block_of(0, 1))
     assert not cache.put(block_of(10, 1000))
     assert cache.block_count == 1
 
 
-def test_putting_a_block_again_replaces_it():
+def test_putting_a_block_again_replaces_it() -> None:
     cache = cache_of()
     cache.put(block_of(0, 10))
     replacement = block_of(0, 20)
@@ -193,7 +198,7 @@ def test_putting_a_block_again_replaces_it():
     assert cache.block_count == 1
 
 
-def test_room_is_what_unread_blocks_leave_of_the_fill_ratio():
+def test_room_is_what_unread_blocks_leave_of_the_fill_ratio() -> None:
     weight = block_of(0, 10).weight
     cache = cache_of(limit=5 * weight)
     blocks = [block_of(10 * n, 10 * n + 10) for n in range(5)]
@@ -209,7 +214,7 @@ def test_room_is_what_unread_blocks_leave_of_the_fill_ratio():
     assert cache.room_bytes() == 4 * weight
 
 
-def test_room_comes_back_when_blocks_expire():
+def test_room_comes_back_when_blocks_expire() -> None:
     clock = ManualClock()
     cache = cache_of(limit=2 * block_of(0, 10).weight, clock=clock)
     room = cache.room_bytes()
@@ -219,7 +224,7 @@ def test_room_comes_back_when_blocks_expire():
     assert cache.room_bytes() == room
 
 
-def test_statistics_count_accesses_hits_and_waste():
+def test_statistics_count_accesses_hits_and_waste() -> None:
     cache = cache_of()
     block = block_of(0, 10)
     cache.find(KEY, 0, OWNER)
@@ -230,7 +235,7 @@ def test_statistics_count_accesses_hits_and_waste():
     assert cache.stats == (2, 1, 10, 6)
 
 
-def test_drop_forgets_one_queue_only():
+def test_drop_forgets_one_queue_only() -> None:
     cache = cache_of()
     other = QueueKey("topic", 1)
     cache.put(block_of(0, 10))
@@ -241,7 +246,7 @@ def test_drop_forgets_one_queue_only():
     assert cache.find(other, 0, OWNER) is not None
 
 
-def test_one_fetch_at_a_time_for_an_offset():
+def test_one_fetch_at_a_time_for_an_offset() -> None:
     flights = SingleFlight()
     flight, leads = flights.join(KEY, 0, 100)
     assert leads
@@ -257,7 +262,7 @@ def test_one_fetch_at_a_time_for_an_offset():
         flights.land(KEY, open_flight, None)
 
 
-def test_concurrent_readers_keep_the_cache_consistent():
+def test_concurrent_readers_keep_the_cache_consistent() -> None:
     cache = cache_of(limit=20 * block_of(0, 10).weight)
     failures: list[BaseException] = []
 
@@ -299,5 +304,7 @@ def test_concurrent_readers_keep_the_cache_consistent():
         ("TagA", None, True),
     ],
 )
-def test_tag_filter_compares_the_low_32_bits_of_the_code(expression, tags_code, wanted):
+def test_tag_filter_compares_the_low_32_bits_of_the_code(
+    expression: str | None, tags_code: int | None, wanted: bool
+) -> None:
     assert TagFilter.parse(expression).is_matched_by_consume_queue(tags_code) is wanted

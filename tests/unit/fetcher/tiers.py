@@ -11,7 +11,8 @@ import numpy as np
 
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
-from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.contracts.message_store import GetMessageResult, MessageFilter
+from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentListing
 from tieredstore.errors import Unavailable
 from tieredstore.message.consume_queue import UNIT_DTYPE
 from tieredstore.message.hashes import tags_code
@@ -35,11 +36,11 @@ class CountingSegment(MemoryFileSegment):
 
     provider: CountingProvider
 
-    def read(self, position, length):
+    def read(self, position: int, length: int) -> memoryview:
         self.provider.before_read(self.id)
         return super().read(position, length)
 
-    def read_nowait(self, position, length):
+    def read_nowait(self, position: int, length: int) -> memoryview | None:
         return None if self.provider.is_slow else super().read_nowait(position, length)
 
 
@@ -53,7 +54,7 @@ class CountingProvider(MemoryProvider):
         self.is_slow = True
         self.on_read: Callable[[], None] = lambda: None
 
-    def open(self, id, listing=None):
+    def open(self, id: SegmentId, listing: SegmentListing | None = None) -> MemoryFileSegment:
         segment = CountingSegment(id, self._contents, self._lock)
         segment.provider = self
         return segment
@@ -162,11 +163,17 @@ class Tier:
                 indexing.put_batch(self.index, file, batch)
         return file
 
-    def get(self, offset: int, max_count: int = 32, message_filter=None, queue_id: int = 0):
+    def get(
+        self,
+        offset: int,
+        max_count: int = 32,
+        message_filter: MessageFilter | None = None,
+        queue_id: int = 0,
+    ) -> GetMessageResult:
         return self.fetcher.get_message("g", TOPIC, queue_id, offset, max_count, message_filter)
 
 
-def offsets_of(result) -> list[int]:
+def offsets_of(result: GetMessageResult) -> list[int]:
     return [message.queue_offset for message in result.messages]
 
 

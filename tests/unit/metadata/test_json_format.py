@@ -22,7 +22,7 @@ def read(data: bytes | str, limits: Limits = LIMITS) -> Tables:
     return parse(data.encode() if isinstance(data, str) else data, "the file", limits)
 
 
-def segment_json(**changes) -> dict:
+def segment_json(**changes: object) -> dict:
     return {
         "path": "b/T/0",
         "type": 0,
@@ -36,7 +36,7 @@ def segment_json(**changes) -> dict:
     } | changes
 
 
-def file_json(segment: dict | None = None, **changes) -> dict:
+def file_json(segment: dict | None = None, **changes: object) -> dict:
     return {
         "commitLogFileSegmentTable": {"b/T/0": {"0": segment or segment_json()}},
         "consumeQueueFileSegmentTable": {},
@@ -69,11 +69,11 @@ def java_files(golden: Path, public_a: Path) -> list[Path]:
 
 
 class TestJavaFiles:
-    def test_files_of_both_java_versions_are_read(self, golden, public_a):
+    def test_files_of_both_java_versions_are_read(self, golden: Path, public_a: Path) -> None:
         for path in java_files(golden, public_a):
             assert read(path.read_bytes()).segment_count > 0, path
 
-    def test_the_worked_example_is_read(self, golden):
+    def test_the_worked_example_is_read(self, golden: Path) -> None:
         tables = read((golden / "java-5.5.0/config/tieredStoreMetadata.json").read_bytes())
         commit_log = tables.segments[FileSegmentType.COMMIT_LOG]["broker-a/TopicA/3"]
         assert sorted((base, row.value.size) for base, row in commit_log.items()) == [
@@ -89,7 +89,9 @@ class TestJavaFiles:
         assert row is not None
         assert row.value.size == 200
 
-    def test_what_is_written_is_strict_json_in_javas_order(self, golden, public_a):
+    def test_what_is_written_is_strict_json_in_javas_order(
+        self, golden: Path, public_a: Path
+    ) -> None:
         for path in java_files(golden, public_a):
             tables = read(path.read_bytes())
             encoded = tables.encode()
@@ -107,14 +109,14 @@ class TestJavaFiles:
             squeezed = "".join(path.read_text().split()).replace('"', "")
             assert encoded.decode().replace('"', "") == squeezed
 
-    def test_integer_keys_are_bare_outside_strings_only(self):
+    def test_integer_keys_are_bare_outside_strings_only(self) -> None:
         text = json.dumps(file_json(x={'{0:{1:2},"3:"': 'a{4:\\",5:'}))
         text = text.replace('"0":', " 0 :")
         tables = read(text)
         assert tables.segment_count == 1
         assert orjson.loads(tables.encode())["x"] == {'{0:{1:2},"3:"': 'a{4:\\",5:'}
 
-    def test_paths_of_windows_are_read(self):
+    def test_paths_of_windows_are_read(self) -> None:
         content = file_json(segment_json(path="b\\T\\0"))
         content["commitLogFileSegmentTable"] = {
             "b\\T\\0": content["commitLogFileSegmentTable"]["b/T/0"]
@@ -126,7 +128,7 @@ class TestJavaFiles:
 
 
 class TestValues:
-    def test_a_missing_serial_number_is_zero(self):
+    def test_a_missing_serial_number_is_zero(self) -> None:
         content = file_json()
         del content["topicSerialNumber"]
         content["topicMetadataTable"] = {}
@@ -134,12 +136,12 @@ class TestValues:
         assert read("{}").topic_serial == 0
         assert read('{"topicSerialNumber":-1}').topic_serial == -1
 
-    def test_a_serial_number_below_a_topic_id_is_raised_to_it(self):
+    def test_a_serial_number_below_a_topic_id_is_raised_to_it(self) -> None:
         content = file_json()
         content["topicMetadataTable"]["T"]["topicId"] = 7
         assert read(orjson.dumps(content)).topic_serial == 7
 
-    def test_missing_fields_get_javas_defaults(self):
+    def test_missing_fields_get_javas_defaults(self) -> None:
         content = file_json()
         content["commitLogFileSegmentTable"] = {"b/T/0": {"5": {}}}
         content["queueMetadataTable"] = {"T": {"1": {}}}
@@ -151,10 +153,10 @@ class TestValues:
         assert tables.queues["T"][1].value.max_offset == -1
         assert tables.topics["T"].value.reserve_time_hours == -1
 
-    def test_null_tables_are_empty(self):
+    def test_null_tables_are_empty(self) -> None:
         assert read('{"commitLogFileSegmentTable":null}').segment_count == 0
 
-    def test_unknown_tables_and_fields_are_written_back(self):
+    def test_unknown_tables_and_fields_are_written_back(self) -> None:
         content = file_json(
             segment_json(checksum={"b": [1, 2.5, None]}),
             futureTable={"z": 2**70, "a": ["é", "\ud800"]},
@@ -175,7 +177,7 @@ class TestValues:
             max_size=5,
         )
     )
-    def test_any_path_is_read_back(self, paths):
+    def test_any_path_is_read_back(self, paths: dict[str, int]) -> None:
         content = file_json()
         content["indexFileSegmentTable"] = {
             path: {str(base): segment_json(path=path, type=2, baseOffset=base)}
@@ -190,7 +192,7 @@ class TestValues:
         assert found == paths
 
 
-def changed(**changes) -> str:
+def changed(**changes: object) -> str:
     return json.dumps(file_json(segment_json(**changes)))
 
 
@@ -242,18 +244,18 @@ BAD_FILES = {
 
 class TestBadFiles:
     @pytest.mark.parametrize("name", BAD_FILES)
-    def test_i01_a_bad_file_is_corrupt_and_named(self, name):
+    def test_i01_a_bad_file_is_corrupt_and_named(self, name: str) -> None:
         with pytest.raises(Corrupt, match="the file") as caught:
             read(BAD_FILES[name])
         assert len(str(caught.value)) < 400
 
-    def test_i01_every_truncation_is_noticed(self, golden):
+    def test_i01_every_truncation_is_noticed(self, golden: Path) -> None:
         data = (golden / "java-5.5.0/config/tieredStoreMetadata.json").read_bytes()
         for length in range(0, len(data.rstrip()), 7):
             with pytest.raises(Corrupt):
                 read(data[:length])
 
-    def test_i01_too_many_segments_are_refused(self):
+    def test_i01_too_many_segments_are_refused(self) -> None:
         rows = {str(base): segment_json(baseOffset=base) for base in range(20)}
         data = orjson.dumps({"commitLogFileSegmentTable": {"b/T/0": rows}})
         assert read(data, Limits(max_segments=20)).segment_count == 20
@@ -261,12 +263,12 @@ class TestBadFiles:
             read(data, Limits(max_segments=19))
 
     @given(st.binary(max_size=200))
-    def test_i01_any_bytes_are_read_or_refused(self, data):
+    def test_i01_any_bytes_are_read_or_refused(self, data: bytes) -> None:
         with contextlib.suppress(Corrupt):
             read(data)
 
     @given(st.data())
-    def test_l06_any_changed_byte_is_read_or_refused(self, data):
+    def test_l06_any_changed_byte_is_read_or_refused(self, data: st.DataObject) -> None:
         original = json.dumps(file_json()).encode()
         position = data.draw(st.integers(0, len(original) - 1))
         flipped = bytearray(original)

@@ -7,6 +7,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -15,13 +16,13 @@ from tieredstore.clock import ManualClock
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Busy, Corrupt, Invalid, Unavailable
-from tieredstore.metadata.file_operations import FileOperations
+from tieredstore.metadata.file_operations import AppendFile, FileOperations
 from tieredstore.metadata.json_format import Limits
 from tieredstore.metadata.json_store import JsonMetadataStore
 
 
 @pytest.fixture
-def path(tmp_path) -> Path:
+def path(tmp_path: Path) -> Path:
     return tmp_path / "config" / "tieredStoreMetadata.json"
 
 
@@ -29,7 +30,7 @@ def beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-def open_store(path: Path, **options) -> JsonMetadataStore:
+def open_store(path: Path, **options: Any) -> JsonMetadataStore:
     store = JsonMetadataStore(path, "broker-a", ManualClock(), **options)
     store.load()
     return store
@@ -55,57 +56,57 @@ class FaultyFiles(FileOperations):
         self.log: list[str] = []
         self.during_write = lambda: None
 
-    def _next(self, name):
+    def _next(self, name: str) -> None:
         self.log.append(name)
         steps = self.plan.get(name)
         step = steps.pop(0) if steps else None
         if step:
             raise OSError(step, os.strerror(step))
 
-    def size(self, path):
+    def size(self, path: Path) -> int | None:
         self._next("size")
         return super().size(path)
 
-    def read(self, path):
+    def read(self, path: Path) -> bytes:
         self._next("read")
         return super().read(path)
 
-    def write_synced(self, path, data):
+    def write_synced(self, path: Path, data: bytes) -> None:
         self._next("write_synced")
         super().write_synced(path, data)
         self.during_write()
 
-    def open_append(self, path, *, empty):
+    def open_append(self, path: Path, *, empty: bool) -> AppendFile:
         self._next("open_append")
         return FaultyAppender(self, super().open_append(path, empty=empty))
 
-    def rename(self, source, target):
+    def rename(self, source: Path, target: Path) -> None:
         self._next("rename")
         super().rename(source, target)
 
-    def link(self, source, target):
+    def link(self, source: Path, target: Path) -> bool:
         self._next("link")
         return super().link(source, target)
 
-    def unlink(self, path):
+    def unlink(self, path: Path) -> None:
         self._next("unlink")
         super().unlink(path)
 
-    def make_directory(self, path):
+    def make_directory(self, path: Path) -> None:
         self._next("make_directory")
         super().make_directory(path)
 
-    def sync_directory(self, path):
+    def sync_directory(self, path: Path) -> None:
         self._next("sync_directory")
         super().sync_directory(path)
 
 
 class FaultyAppender:
-    def __init__(self, files, file) -> None:
+    def __init__(self, files: FaultyFiles, file: AppendFile) -> None:
         self.files = files
         self.file = file
 
-    def write(self, data):
+    def write(self, data: bytes) -> None:
         try:
             self.files._next("append")
         except OSError:
@@ -113,17 +114,17 @@ class FaultyAppender:
             raise
         self.file.write(data)
 
-    def close(self):
+    def close(self) -> None:
         self.file.close()
 
 
 @pytest.fixture
-def files():
+def files() -> FaultyFiles:
     return FaultyFiles()
 
 
 class TestJavasFile:
-    def test_the_file_is_java_s_with_quoted_keys(self, path):
+    def test_the_file_is_java_s_with_quoted_keys(self, path: Path) -> None:
         store = open_store(path)
         store.add_topic("TopicA")
         store.add_queue("TopicA", 3)
@@ -168,7 +169,7 @@ class TestJavasFile:
             "topicSerialNumber": 0,
         }
 
-    def test_a_java_store_is_continued(self, path, public_a):
+    def test_a_java_store_is_continued(self, path: Path, public_a: Path) -> None:
         path.parent.mkdir()
         shutil.copy(public_a / "store/config/tieredStoreMetadata.json", path)
         path.chmod(0o644)
@@ -178,20 +179,20 @@ class TestJavasFile:
         assert store.add_topic("pub_normal").topic_id == 0
         assert len(list(open_store(path).segments())) == len(list(store.segments())) == 44
 
-    def test_the_next_topic_after_destroy_has_javas_id(self, path):
+    def test_the_next_topic_after_destroy_has_javas_id(self, path: Path) -> None:
         store = open_store(path)
         store.add_topic("T")
         store.destroy()
         assert orjson.loads(path.read_bytes())["topicSerialNumber"] == 0
         assert store.add_topic("T").topic_id == 1
 
-    def test_an_empty_path_is_not_left_behind(self, path):
+    def test_an_empty_path_is_not_left_behind(self, path: Path) -> None:
         store = open_store(path)
         store.put_segment(segment())
         store.delete_segment(segment().id)
         assert orjson.loads(path.read_bytes())["commitLogFileSegmentTable"] == {}
 
-    def test_times_of_updates_are_the_clocks(self, path):
+    def test_times_of_updates_are_the_clocks(self, path: Path) -> None:
         clock = ManualClock(1_000)
         store = JsonMetadataStore(path, "b", clock)
         store.load()
@@ -202,7 +203,7 @@ class TestJavasFile:
         assert found is not None
         assert (topic.update_timestamp_ms, found.update_timestamp_ms) == (1_000, 1_500)
 
-    def test_the_file_is_found_from_the_configuration(self, tmp_path):
+    def test_the_file_is_found_from_the_configuration(self, tmp_path: Path) -> None:
         from tieredstore.config import StoreConfig
 
         config = StoreConfig(store_path_root_dir=str(tmp_path), broker_name="broker-x")
@@ -213,7 +214,7 @@ class TestJavasFile:
 
 
 class TestBackup:
-    def test_the_backup_is_the_former_file(self, path):
+    def test_the_backup_is_the_former_file(self, path: Path) -> None:
         store = open_store(path)
         store.add_topic("A")
         before = path.read_bytes()
@@ -222,7 +223,9 @@ class TestBackup:
         assert not beside(path, ".tmp").exists()
 
     @pytest.mark.parametrize("content", [None, b""])
-    def test_a_missing_or_empty_file_is_replaced_by_the_backup(self, path, content):
+    def test_a_missing_or_empty_file_is_replaced_by_the_backup(
+        self, path: Path, content: bytes | None
+    ) -> None:
         store = open_store(path)
         store.add_topic("A")
         store.add_topic("B")
@@ -237,7 +240,9 @@ class TestBackup:
         backup = orjson.loads(beside(path, ".bak").read_bytes())
         assert list(backup["topicMetadataTable"]) == ["A"]
 
-    def test_i01_a_bad_file_is_kept_aside_and_the_backup_used(self, path, caplog):
+    def test_i01_a_bad_file_is_kept_aside_and_the_backup_used(
+        self, path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         store = open_store(path)
         store.add_topic("A")
         store.add_topic("B")
@@ -255,7 +260,7 @@ class TestBackup:
         assert kept.read_bytes() == b'{"torn'
         assert beside(path, ".corrupt-1700000000001").read_bytes() == b"bad again"
 
-    def test_i01_without_a_good_file_nothing_starts_and_nothing_changes(self, path):
+    def test_i01_without_a_good_file_nothing_starts_and_nothing_changes(self, path: Path) -> None:
         store = open_store(path)
         store.add_topic("A")
         store.add_topic("B")
@@ -272,13 +277,15 @@ class TestBackup:
             assert f"{path}.bak" in str(caught.value)
             assert path.read_bytes() == b"bad"
 
-    def test_i01_a_missing_file_and_a_bad_backup_are_not_an_empty_store(self, path):
+    def test_i01_a_missing_file_and_a_bad_backup_are_not_an_empty_store(self, path: Path) -> None:
         path.parent.mkdir()
         beside(path, ".bak").write_bytes(b"bad")
         with pytest.raises(Corrupt, match="missing or empty"):
             open_store(path)
 
-    def test_defect_d18_a_lost_file_with_its_journal_left_is_not_an_empty_store(self, path):
+    def test_defect_d18_a_lost_file_with_its_journal_left_is_not_an_empty_store(
+        self, path: Path
+    ) -> None:
         store = open_store(path)
         store.add_topic("A")
         store.close()
@@ -286,7 +293,9 @@ class TestBackup:
         with pytest.raises(Corrupt, match="extends a metadata file that is not there"):
             open_store(path)
 
-    def test_a_file_that_cannot_be_read_now_is_not_replaced_by_an_older_one(self, path, files):
+    def test_a_file_that_cannot_be_read_now_is_not_replaced_by_an_older_one(
+        self, path: Path, files: FaultyFiles
+    ) -> None:
         store = open_store(path)
         store.add_topic("A")
         store.add_topic("B")
@@ -295,13 +304,13 @@ class TestBackup:
             with pytest.raises(Unavailable, match="cannot read"):
                 open_store(path, operations=files)
 
-    def test_i01_a_file_past_the_limit_is_not_read(self, path):
+    def test_i01_a_file_past_the_limit_is_not_read(self, path: Path) -> None:
         store = open_store(path)
         store.add_topic("A")
         with pytest.raises(Corrupt, match="more than the limit of 50"):
             open_store(path, limits=Limits(max_file_bytes=50))
 
-    def test_file_systems_without_links_get_a_copy(self, path, files):
+    def test_file_systems_without_links_get_a_copy(self, path: Path, files: FaultyFiles) -> None:
         store = open_store(path, operations=files)
         store.add_topic("A")
         before = path.read_bytes()
@@ -311,7 +320,7 @@ class TestBackup:
 
 
 class TestJournal:
-    def test_sizes_go_to_the_journal_and_not_to_the_file(self, path):
+    def test_sizes_go_to_the_journal_and_not_to_the_file(self, path: Path) -> None:
         store = open_store(path)
         store.put_segment(segment())
         before = path.read_bytes()
@@ -327,14 +336,14 @@ class TestJournal:
             == 20
         )
 
-    def test_an_unchanged_segment_writes_nothing(self, path):
+    def test_an_unchanged_segment_writes_nothing(self, path: Path) -> None:
         store = open_store(path)
         store.put_segment(segment(size=10))
         before = beside(path, ".journal").read_bytes()
         store.put_segment(segment(size=10))
         assert beside(path, ".journal").read_bytes() == before
 
-    def test_p02_a_journal_of_a_file_that_java_replaced_is_set_aside(self, path):
+    def test_p02_a_journal_of_a_file_that_java_replaced_is_set_aside(self, path: Path) -> None:
         store = open_store(path)
         store.put_segment(segment())
         store.put_segment(segment(size=10))
@@ -346,7 +355,7 @@ class TestJournal:
         again.put_segment(segment(size=8))
         assert size_of(open_store(path)) == 8
 
-    def test_a_torn_last_line_is_ignored_and_never_continued(self, path):
+    def test_a_torn_last_line_is_ignored_and_never_continued(self, path: Path) -> None:
         store = open_store(path)
         store.put_segment(segment())
         for size in (10, 20, 30):
@@ -364,7 +373,9 @@ class TestJournal:
             assert size_of(open_store(path)) == 22
             shutil.move(beside(path, ".copy"), path)
 
-    def test_l06_a_changed_line_is_noticed(self, path, caplog):
+    def test_l06_a_changed_line_is_noticed(
+        self, path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         store = open_store(path)
         store.put_segment(segment())
         for size in (10, 20, 30):
@@ -389,7 +400,7 @@ class TestJournal:
             b"\xff",
         ],
     )
-    def test_i01_lines_that_are_no_entries_end_the_journal(self, path, line):
+    def test_i01_lines_that_are_no_entries_end_the_journal(self, path: Path, line: bytes) -> None:
         store = open_store(path)
         store.put_segment(segment())
         store.put_segment(segment(size=10))
@@ -397,7 +408,7 @@ class TestJournal:
             journal.write(line + b"\n")
         assert size_of(open_store(path)) == 10
 
-    def test_w05_a_journal_of_a_newer_format_is_refused_for_writing(self, path):
+    def test_w05_a_journal_of_a_newer_format_is_refused_for_writing(self, path: Path) -> None:
         store = open_store(path)
         store.put_segment(segment())
         journal = beside(path, ".journal")
@@ -407,7 +418,7 @@ class TestJournal:
         assert size_of(open_store(path, read_only=True)) == 0
         assert journal.exists()
 
-    def test_the_format_version_is_beside_every_file_we_write(self, path):
+    def test_the_format_version_is_beside_every_file_we_write(self, path: Path) -> None:
         store = open_store(path)
         store.add_topic("A")
         store.flush()
@@ -415,7 +426,7 @@ class TestJournal:
         header = orjson.loads(beside(path, ".journal").read_bytes().splitlines()[0])
         assert header["format"] == 1
 
-    def test_the_journal_is_bounded(self, path):
+    def test_the_journal_is_bounded(self, path: Path) -> None:
         store = open_store(path, limits=Limits(max_journal_bytes=1_000))
         store.put_segment(segment())
         for size in range(1, 200):
@@ -423,7 +434,7 @@ class TestJournal:
             assert beside(path, ".journal").stat().st_size <= 1_200
         assert size_of(open_store(path)) == 199
 
-    def test_a_huge_journal_is_not_read(self, path):
+    def test_a_huge_journal_is_not_read(self, path: Path) -> None:
         store = open_store(path)
         store.put_segment(segment())
         with beside(path, ".journal").open("ab") as journal:
@@ -431,14 +442,14 @@ class TestJournal:
         with pytest.raises(Corrupt, match="limit of 4000"):
             open_store(path, limits=Limits(max_journal_bytes=1_000))
 
-    def test_changes_during_a_write_are_not_lost(self, path, files):
+    def test_changes_during_a_write_are_not_lost(self, path: Path, files: FaultyFiles) -> None:
         store = open_store(path, operations=files)
         store.put_segment(segment())
         files.during_write = lambda: store.put_segment(segment(size=55))
         store.add_topic("T")
         assert size_of(open_store(path)) == 55
 
-    def test_queue_offsets_are_journaled(self, path):
+    def test_queue_offsets_are_journaled(self, path: Path) -> None:
         store = open_store(path)
         queue = store.add_queue("T", 1)
         before = path.read_bytes()
@@ -456,8 +467,8 @@ class TestFailures:
     @pytest.mark.parametrize("name", STEPS)
     @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EACCES])
     def test_l05_a_write_that_fails_is_told_and_the_next_call_makes_good(
-        self, path, files, name, number
-    ):
+        self, path: Path, files: FaultyFiles, name: str, number: int
+    ) -> None:
         store = open_store(path, operations=files)
         store.add_topic("A")
         files.plan[name] = [number]
@@ -469,7 +480,9 @@ class TestFailures:
         assert store.add_topic("B").topic_id == 1
         assert [topic.topic for topic in open_store(path).topics()] == ["A", "B"]
 
-    def test_l04_a_failed_sync_is_never_retried_as_a_success(self, path, files):
+    def test_l04_a_failed_sync_is_never_retried_as_a_success(
+        self, path: Path, files: FaultyFiles
+    ) -> None:
         store = open_store(path, operations=files)
         files.plan["sync_directory"] = [None, errno.EIO]
         with pytest.raises(Unavailable):
@@ -478,7 +491,9 @@ class TestFailures:
         store.add_topic("A")
         assert "write_synced" in files.log
 
-    def test_l05_a_journal_that_cannot_grow_delays_sizes_only(self, path, files, caplog):
+    def test_l05_a_journal_that_cannot_grow_delays_sizes_only(
+        self, path: Path, files: FaultyFiles, caplog: pytest.LogCaptureFixture
+    ) -> None:
         store = open_store(path, operations=files)
         store.put_segment(segment())
         files.plan = {"append": [errno.ENOSPC], "write_synced": [errno.ENOSPC]}
@@ -490,14 +505,16 @@ class TestFailures:
         store.put_segment(segment(size=6))
         assert size_of(open_store(path)) == 6
 
-    def test_l05_a_journal_that_cannot_be_started_delays_sizes_only(self, path, files):
+    def test_l05_a_journal_that_cannot_be_started_delays_sizes_only(
+        self, path: Path, files: FaultyFiles
+    ) -> None:
         store = open_store(path, operations=files)
         files.plan = {"open_append": [errno.ENOSPC]}
         store.put_segment(segment())
         store.put_segment(segment(size=5))
         assert size_of(open_store(path)) == 5
 
-    def test_changes_before_loading_are_refused(self, path):
+    def test_changes_before_loading_are_refused(self, path: Path) -> None:
         store = open_store(path)
         store.add_topic("A")
         unloaded = JsonMetadataStore(path, "broker-a", ManualClock())
@@ -506,7 +523,7 @@ class TestFailures:
         unloaded.close()
         assert [topic.topic for topic in open_store(path).topics()] == ["A"]
 
-    def test_more_segments_than_can_be_read_back_are_refused(self, path):
+    def test_more_segments_than_can_be_read_back_are_refused(self, path: Path) -> None:
         store = open_store(path, limits=Limits(max_segments=3))
         for base in range(3):
             store.put_segment(segment(base))
@@ -517,7 +534,7 @@ class TestFailures:
 
 
 class TestReadOnly:
-    def test_nothing_on_disk_changes(self, path):
+    def test_nothing_on_disk_changes(self, path: Path) -> None:
         store = open_store(path)
         store.put_segment(segment())
         store.put_segment(segment(size=10))
@@ -541,7 +558,7 @@ class TestReadOnly:
         reader.close()
         assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
 
-    def test_the_sizes_of_a_live_writer_are_seen(self, path):
+    def test_the_sizes_of_a_live_writer_are_seen(self, path: Path) -> None:
         store = open_store(path)
         store.put_segment(segment())
         store.put_segment(segment(size=10))
@@ -552,14 +569,14 @@ class TestReadOnly:
         reader.close()
         assert path.read_bytes() == before
 
-    def test_a_store_that_is_not_there_is_empty(self, path):
+    def test_a_store_that_is_not_there_is_empty(self, path: Path) -> None:
         reader = open_store(path, read_only=True)
         assert reader.topics() == []
         assert not path.parent.exists()
 
 
 class TestWrites:
-    def test_a_batch_is_one_write(self, path, files):
+    def test_a_batch_is_one_write(self, path: Path, files: FaultyFiles) -> None:
         store = open_store(path, operations=files)
         with store.batch():
             store.add_topic("T")
@@ -569,14 +586,14 @@ class TestWrites:
             assert "write_synced" not in files.log
         assert files.log.count("write_synced") == 1
 
-    def test_threads_share_writes(self, path, files):
+    def test_threads_share_writes(self, path: Path, files: FaultyFiles) -> None:
         store = open_store(path, operations=files)
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda n: store.add_topic(f"T{n}"), range(64)))
         assert files.log.count("write_synced") <= 64
         assert len(open_store(path).topics()) == 64
 
-    def test_a_batch_of_sizes_survives_a_journal_that_is_not_there(self, path):
+    def test_a_batch_of_sizes_survives_a_journal_that_is_not_there(self, path: Path) -> None:
         store = open_store(path)
         store.put_segment(segment())
         store.close()
@@ -586,7 +603,7 @@ class TestWrites:
             again.put_segment(segment(size=5))
         assert size_of(open_store(path)) == 5
 
-    def test_10000_segments_are_read_back(self, path):
+    def test_10000_segments_are_read_back(self, path: Path) -> None:
         store = open_store(path)
         with store.batch():
             for number in range(10_000):

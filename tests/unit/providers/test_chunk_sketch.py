@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
 import pytest
 
 from tieredstore.contracts.segment import (
@@ -12,11 +15,12 @@ from tieredstore.contracts.segment import (
     Written,
 )
 from tieredstore.errors import Busy, Corrupt, Fenced, Unavailable
-from tieredstore.providers.chunk_chain import chunk_name, merged_name, read_chain
-from tieredstore.providers.chunk_sketch import ChunkSketchProvider
+from tieredstore.providers.chunk_chain import Chain, chunk_name, merged_name, read_chain
+from tieredstore.providers.chunk_sketch import ChunkFileSegment, ChunkSketchProvider
 from tieredstore.providers.object_map import MemoryObjectMap, ObjectInfo
 from tieredstore.testing.faults import SimulatedCrash
 
+T = TypeVar("T")
 ID = SegmentId("broker-a/TopicA/0", FileSegmentType.COMMIT_LOG, 0)
 
 
@@ -28,8 +32,10 @@ class FaultyObjects(MemoryObjectMap):
         self.plan: dict[int, str] = {}
         self.count = 0
         self.list_fails = False
+        self.acknowledged = 0
+        self.is_sealed = False
 
-    def _change(self, action):
+    def _change(self, action: Callable[[], T]) -> T:
         self.count += 1
         step = self.plan.get(self.count)
         if step == "crash before":
@@ -45,47 +51,53 @@ class FaultyObjects(MemoryObjectMap):
             raise Unavailable("time-out")
         return result
 
-    def put_if_absent(self, key, data, metadata):
+    def put_if_absent(self, key: str, data: bytes, metadata: Mapping[str, str]) -> bool:
         return self._change(lambda: super(FaultyObjects, self).put_if_absent(key, data, metadata))
 
-    def delete(self, key):
+    def delete(self, key: str) -> None:
         self._change(lambda: super(FaultyObjects, self).delete(key))
 
-    def list(self, prefix):
+    def list(self, prefix: str) -> Iterable[ObjectInfo]:
         if self.list_fails:
             raise Unavailable("500")
         return super().list(prefix)
 
 
 @pytest.fixture
-def objects():
+def objects() -> FaultyObjects:
     return FaultyObjects()
 
 
 @pytest.fixture
-def segment(objects):
+def segment(objects: FaultyObjects) -> ChunkFileSegment:
     return ChunkSketchProvider(objects, writer="w1").open(ID)
 
 
-def names(objects) -> list[str]:
+def names(objects: FaultyObjects) -> list[str]:
     return [found.key.rpartition("/")[2] for found in objects.list("broker-a/TopicA")]
 
 
 class TestRequests:
-    def test_o03_a_lost_reply_of_our_own_write_is_written(self, segment, objects):
+    def test_o03_a_lost_reply_of_our_own_write_is_written(
+        self, segment: ChunkFileSegment, objects: FaultyObjects
+    ) -> None:
         objects.plan = {1: "lose reply", 3: "lose reply"}
         assert segment.write(0, [b"abc"]) == Written(3)
         assert segment.write(3, [b"def"]) == Written(6)
         assert segment.read(0, 6) == b"abcdef"
         assert names(objects) == [chunk_name(0), chunk_name(3)]
 
-    def test_o03_a_lost_reply_of_another_writer_is_fenced(self, segment, objects):
+    def test_o03_a_lost_reply_of_another_writer_is_fenced(
+        self, segment: ChunkFileSegment, objects: FaultyObjects
+    ) -> None:
         other = ChunkSketchProvider(objects, writer="w2").open(ID)
         objects.plan = {2: "fail"}
         assert other.write(0, [b"abc"]) == Written(3)
         assert segment.write(0, [b"abc"]) == FencedWrite(3, "w2")
 
-    def test_o03_a_former_write_of_ours_is_for_the_caller_to_compare(self, segment, objects):
+    def test_o03_a_former_write_of_ours_is_for_the_caller_to_compare(
+        self, segment: ChunkFileSegment, objects: FaultyObjects
+    ) -> None:
         objects.plan = dict.fromkeys(range(1, 6), "fail") | {1: "lose reply"}
         objects.plan |= {2: "fail", 3: "fail", 4: "fail", 5: "fail"}
         assert isinstance(segment.write(0, [b"abc"]), UnknownWrite)
@@ -94,16 +106,22 @@ class TestRequests:
         assert segment.write(3, [b"def"]) == Written(6)
         assert segment.read(0, 6) == b"abcdef"
 
-    def test_o04_a_conflict_is_tried_again(self, segment, objects):
+    def test_o04_a_conflict_is_tried_again(
+        self, segment: ChunkFileSegment, objects: FaultyObjects
+    ) -> None:
         objects.plan = {1: "conflict", 2: "conflict"}
         assert segment.write(0, [b"abc"]) == Written(3)
 
-    def test_o04_endless_conflicts_end(self, segment, objects):
+    def test_o04_endless_conflicts_end(
+        self, segment: ChunkFileSegment, objects: FaultyObjects
+    ) -> None:
         objects.plan = dict.fromkeys(range(1, 100), "conflict")
         assert isinstance(segment.write(0, [b"abc"]), UnknownWrite)
         assert objects.count < 10
 
-    def test_o04_an_object_that_is_gone_is_listed_anew(self, segment, objects):
+    def test_o04_an_object_that_is_gone_is_listed_anew(
+        self, segment: ChunkFileSegment, objects: FaultyObjects
+    ) -> None:
         segment.write(0, [b"abc"])
         segment.write(3, [b"def"])
         assert segment.read(0, 6) == b"abcdef"
@@ -111,7 +129,9 @@ class TestRequests:
         assert names(objects) == [merged_name(0, 6)]
         assert segment.read(0, 6) == b"abcdef"
 
-    def test_o07_a_failing_listing_is_not_an_empty_segment(self, segment, objects):
+    def test_o07_a_failing_listing_is_not_an_empty_segment(
+        self, segment: ChunkFileSegment, objects: FaultyObjects
+    ) -> None:
         segment.write(0, [b"abc"])
         objects.list_fails = True
         with pytest.raises(Unavailable):
@@ -119,7 +139,9 @@ class TestRequests:
         with pytest.raises(Unavailable):
             ChunkSketchProvider(objects).list()
 
-    def test_w01_a_writer_whose_objects_were_merged_away_is_fenced(self, segment, objects):
+    def test_w01_a_writer_whose_objects_were_merged_away_is_fenced(
+        self, segment: ChunkFileSegment, objects: FaultyObjects
+    ) -> None:
         segment.write(0, [b"abc"])
         successor = ChunkSketchProvider(objects, writer="w2").open(ID)
         successor.write(3, [b"def"])
@@ -130,7 +152,7 @@ class TestRequests:
         assert successor.read(0, 9) == b"abcdefghi"
         assert successor.size() == 9
 
-    def test_w01_a_writer_that_was_taken_over_is_told(self, objects):
+    def test_w01_a_writer_that_was_taken_over_is_told(self, objects: FaultyObjects) -> None:
         first = ChunkSketchProvider(objects, writer="w1").acquire_writer("broker-a")
         with pytest.raises(Fenced, match="w1"):
             ChunkSketchProvider(objects, writer="w2").acquire_writer("broker-a")
@@ -143,10 +165,10 @@ class TestRequests:
 
 
 class TestChain:
-    def chain(self, **sizes):
+    def chain(self, **sizes: int) -> Chain:
         return read_chain([ObjectInfo(f"f/{name}", size) for name, size in sizes.items()], "f")
 
-    def test_the_longest_object_at_a_position_counts(self):
+    def test_the_longest_object_at_a_position_counts(self) -> None:
         chain = self.chain(
             **{
                 chunk_name(0): 5,
@@ -160,27 +182,27 @@ class TestChain:
         assert chain.size_bytes == 11
         assert set(chain.garbage) == {chunk_name(0), chunk_name(5), merged_name(0, 5)}
 
-    def test_o09_bytes_behind_a_hole_are_an_error_with_its_offset(self):
+    def test_o09_bytes_behind_a_hole_are_an_error_with_its_offset(self) -> None:
         with pytest.raises(Corrupt, match="nothing at position 5") as caught:
             self.chain(**{chunk_name(0): 5, chunk_name(8): 3})
         assert caught.value.offset == 5
         with pytest.raises(Corrupt):
             self.chain(**{merged_name(5, 10): 5})
 
-    def test_o07_a_key_listed_twice_counts_once(self):
+    def test_o07_a_key_listed_twice_counts_once(self) -> None:
         found = [ObjectInfo(f"f/{chunk_name(0)}", 5)] * 2
         assert read_chain(found, "f").size_bytes == 5
 
-    def test_a_merged_object_of_the_wrong_size_is_an_error(self):
+    def test_a_merged_object_of_the_wrong_size_is_an_error(self) -> None:
         with pytest.raises(Corrupt, match="expected 10 bytes, found 9"):
             self.chain(**{merged_name(0, 10): 9})
 
-    def test_foreign_objects_are_left_alone(self):
+    def test_foreign_objects_are_left_alone(self) -> None:
         chain = self.chain(**{chunk_name(0): 5, "README": 3, "c.5": 1})
         assert chain.size_bytes == 5
         assert chain.garbage == ()
 
-    def test_a_seal_needs_its_marker_only(self):
+    def test_a_seal_needs_its_marker_only(self) -> None:
         chain = self.chain(s=10, **{chunk_name(0): 10, chunk_name(10): 0})
         assert chain.sealed
         assert chain.garbage == (chunk_name(0),)
@@ -189,7 +211,7 @@ class TestChain:
 WRITES = (b"abc", b"d", b"efghij", b"k" * 20)
 
 
-def test_w03_a_deletion_that_was_cut_short_leaves_no_hole():
+def test_w03_a_deletion_that_was_cut_short_leaves_no_hole() -> None:
     for number in range(1, 5):
         objects = FaultyObjects()
         segment = ChunkSketchProvider(objects).open(ID)
@@ -204,7 +226,7 @@ def test_w03_a_deletion_that_was_cut_short_leaves_no_hole():
         assert names(objects) == []
 
 
-def scenario(objects) -> None:
+def scenario(objects: FaultyObjects) -> None:
     segment = ChunkSketchProvider(objects, writer="w1").open(ID)
     position = 0
     for number, data in enumerate(WRITES):
@@ -225,9 +247,8 @@ def number_of_calls() -> int:
 
 @pytest.mark.parametrize("step", ["crash before", "crash after"])
 @pytest.mark.parametrize("number", range(1, number_of_calls() + 1))
-def test_a_crash_between_any_two_requests_loses_nothing(number, step):
+def test_a_crash_between_any_two_requests_loses_nothing(number: int, step: str) -> None:
     objects = FaultyObjects()
-    objects.acknowledged, objects.is_sealed = 0, False
     objects.plan = {number: step}
     with pytest.raises(SimulatedCrash):
         scenario(objects)

@@ -9,7 +9,7 @@ from tieredstore.errors import Invalid
 from tieredstore.providers import naming
 
 
-def test_java_worked_examples():
+def test_java_worked_examples() -> None:
     assert naming.cluster_directory_name("DefaultCluster") == "212d6b50_DefaultCluster"
     assert naming.hash8("TieredStorageDailyTest") == "161c08ff"
     for offset, name in {
@@ -24,7 +24,7 @@ def test_java_worked_examples():
 
 
 @given(st.integers(0, 2**63 - 1))
-def test_segment_names_are_read_back(offset):
+def test_segment_names_are_read_back(offset: int) -> None:
     assert naming.parse_segment_file_name(naming.segment_file_name(offset)) == offset
 
 
@@ -42,7 +42,7 @@ def test_segment_names_are_read_back(offset):
         ".writer",
     ],
 )
-def test_foreign_names_are_not_segments(name):
+def test_foreign_names_are_not_segments(name: str) -> None:
     assert naming.parse_segment_file_name(name) is None
 
 
@@ -50,7 +50,9 @@ _names = st.text(min_size=1, max_size=20)
 
 
 @given(_names, _names, st.integers(0, 70_000), st.integers(0, 2**63 - 1))
-def test_i02_paths_are_refused_or_injective(broker, topic, queue_id, base):
+def test_i02_paths_are_refused_or_injective(
+    broker: str, topic: str, queue_id: int, base: int
+) -> None:
     segment = SegmentId(f"{broker}/{topic}/{queue_id}", FileSegmentType.INDEX, base)
     try:
         path = naming.relative_segment_path(segment)
@@ -63,6 +65,6 @@ def test_i02_paths_are_refused_or_injective(broker, topic, queue_id, base):
 
 
 @pytest.mark.parametrize("cluster", ["", "a/b", "..", "a\x00", "x" * 247])
-def test_i02_clusters_that_are_no_folder_are_refused(cluster):
+def test_i02_clusters_that_are_no_folder_are_refused(cluster: str) -> None:
     with pytest.raises(Invalid):
         naming.cluster_directory_name(cluster)

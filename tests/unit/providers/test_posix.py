@@ -7,8 +7,10 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -20,12 +22,17 @@ from tieredstore.providers.posix_calls import PosixCalls
 CLUSTER = "DefaultCluster"
 
 
-def segment_id(topic="TopicA", queue_id=3, type=FileSegmentType.COMMIT_LOG, base=0):
+def segment_id(
+    topic: str = "TopicA",
+    queue_id: int = 3,
+    type: FileSegmentType = FileSegmentType.COMMIT_LOG,
+    base: int = 0,
+) -> SegmentId:
     return SegmentId(f"broker-a/{topic}/{queue_id}", type, base)
 
 
 @pytest.fixture
-def provider(tmp_path):
+def provider(tmp_path: Path) -> Iterator[PosixProvider]:
     with closing(PosixProvider(tmp_path / "tier", CLUSTER)) as provider:
         yield provider
 
@@ -39,7 +46,9 @@ def open_descriptors() -> int:
 
 
 class TestLayout:
-    def test_files_are_where_java_looks_for_them(self, provider, tmp_path):
+    def test_files_are_where_java_looks_for_them(
+        self, provider: PosixProvider, tmp_path: Path
+    ) -> None:
         for name in (
             segment_id(),
             segment_id(base=270),
@@ -55,7 +64,7 @@ class TestLayout:
             f"{folder}/rmq_sys_INDEX/0/INDEX/cfcd208400000000000000000000",
         }
 
-    def test_the_tier_of_a_java_broker_is_listed_whole(self, public_a):
+    def test_the_tier_of_a_java_broker_is_listed_whole(self, public_a: Path) -> None:
         expected = sum(1 for path in (public_a / "tiered").rglob("*") if path.is_file())
         with closing(PosixProvider(public_a / "tiered", "LabCluster")) as provider:
             found = list(provider.list())
@@ -65,7 +74,7 @@ class TestLayout:
                 assert segment.size() == listing.size_bytes
                 assert len(segment.read(0, listing.size_bytes)) == listing.size_bytes
 
-    def test_java_golden_trees_are_read(self, golden):
+    def test_java_golden_trees_are_read(self, golden: Path) -> None:
         for version in ("java-5.3.3", "java-5.5.0"):
             tier = next((golden / version).rglob("212d6b50_DefaultCluster")).parent
             with closing(PosixProvider(tier, CLUSTER)) as provider:
@@ -76,7 +85,9 @@ class TestLayout:
             assert sizes[("COMMIT_LOG", 270)] == 270
             assert sizes[("CONSUME_QUEUE", 2000)] == 100
 
-    def test_an_empty_file_that_java_made_can_be_written(self, provider, tmp_path):
+    def test_an_empty_file_that_java_made_can_be_written(
+        self, provider: PosixProvider, tmp_path: Path
+    ) -> None:
         path = (
             tmp_path
             / "tier/212d6b50_DefaultCluster/broker-a/TopicA/3/COMMIT_LOG"
@@ -91,7 +102,9 @@ class TestLayout:
 
 
 class TestListing:
-    def test_foreign_files_are_left_out_and_left_alone(self, provider, tmp_path):
+    def test_foreign_files_are_left_out_and_left_alone(
+        self, provider: PosixProvider, tmp_path: Path
+    ) -> None:
         provider.open(segment_id()).write(0, [b"x"])
         cluster = tmp_path / "tier/212d6b50_DefaultCluster"
         folder = cluster / "broker-a/TopicA/3/COMMIT_LOG"
@@ -110,19 +123,21 @@ class TestListing:
         assert [listing.id for listing in provider.list()] == [segment_id()]
         assert all(path.read_bytes() == b"not ours" for path in foreign)
 
-    def test_names_that_are_not_text_are_left_out(self, provider, tmp_path):
+    def test_names_that_are_not_text_are_left_out(
+        self, provider: PosixProvider, tmp_path: Path
+    ) -> None:
         provider.open(segment_id()).write(0, [b"x"])
         (tmp_path / "tier/212d6b50_DefaultCluster" / os.fsdecode(b"\xff\xfe")).mkdir()
         assert len(list(provider.list())) == 1
 
-    def test_o07_a_tier_that_is_not_there_is_not_an_empty_one(self, tmp_path):
+    def test_o07_a_tier_that_is_not_there_is_not_an_empty_one(self, tmp_path: Path) -> None:
         provider = PosixProvider(tmp_path / "unmounted", CLUSTER)
         with pytest.raises(Unavailable, match="unmounted"):
             provider.list()
 
-    def test_o07_a_folder_that_cannot_be_read_fails_the_listing(self, tmp_path):
+    def test_o07_a_folder_that_cannot_be_read_fails_the_listing(self, tmp_path: Path) -> None:
         class Denied(PosixCalls):
-            def scan(self, path):
+            def scan(self, path: str) -> list[os.DirEntry[str]]:
                 if path.endswith("TopicB"):
                     raise PermissionError(13, "Permission denied", path)
                 return super().scan(path)
@@ -134,9 +149,9 @@ class TestListing:
             provider.list()
         assert len(list(provider.list("broker-a/TopicA"))) == 1
 
-    def test_a_folder_deleted_while_listing_is_skipped(self, tmp_path):
+    def test_a_folder_deleted_while_listing_is_skipped(self, tmp_path: Path) -> None:
         class Deleting(PosixCalls):
-            def scan(self, path):
+            def scan(self, path: str) -> list[os.DirEntry[str]]:
                 found = super().scan(path)
                 if path.endswith("broker-a"):
                     shutil.rmtree(f"{path}/TopicB")
@@ -149,7 +164,7 @@ class TestListing:
 
 
 class TestOpenFiles:
-    def test_descriptors_stay_within_the_limit(self, tmp_path):
+    def test_descriptors_stay_within_the_limit(self, tmp_path: Path) -> None:
         before = open_descriptors()
         with closing(PosixProvider(tmp_path, CLUSTER, max_open_files=10)) as provider:
             segments = [provider.open(segment_id(queue_id=n)) for n in range(60)]
@@ -162,11 +177,11 @@ class TestOpenFiles:
             assert open_descriptors() - before <= 9
         assert open_descriptors() == before
 
-    def test_the_descriptor_limit_of_the_process_is_survived(self, tmp_path):
+    def test_the_descriptor_limit_of_the_process_is_survived(self, tmp_path: Path) -> None:
         class Scarce(PosixCalls):
             failures = 0
 
-            def open(self, path, flags):
+            def open(self, path: str, flags: int) -> int:
                 if open_descriptors() > before + 6 and not self.failures % 2:
                     self.failures += 1
                     raise OSError(24, "Too many open files")
@@ -181,7 +196,7 @@ class TestOpenFiles:
                 assert segment.read(0, 3) == b"abc"
         assert open_descriptors() == before
 
-    def test_a_closed_provider_says_so(self, provider):
+    def test_a_closed_provider_says_so(self, provider: PosixProvider) -> None:
         segment = provider.open(segment_id())
         segment.write(0, [b"x"])
         provider.close()
@@ -189,7 +204,9 @@ class TestOpenFiles:
         with pytest.raises(Invalid, match="closed"):
             segment.read(0, 1)
 
-    def test_a_file_made_again_by_another_process_is_not_read_from_the_old_one(self, tmp_path):
+    def test_a_file_made_again_by_another_process_is_not_read_from_the_old_one(
+        self, tmp_path: Path
+    ) -> None:
         with (
             closing(PosixProvider(tmp_path, CLUSTER)) as reader,
             closing(PosixProvider(tmp_path, CLUSTER)) as writer,
@@ -204,11 +221,11 @@ class TestOpenFiles:
             segment.write(3, [b"!"])
             assert writer.open(segment_id()).read(0, 4) == b"new!"
 
-    def test_a_file_deleted_while_it_is_opened_does_not_come_back(self, tmp_path):
+    def test_a_file_deleted_while_it_is_opened_does_not_come_back(self, tmp_path: Path) -> None:
         class Racing(PosixCalls):
             during_open = None
 
-            def open(self, path, flags):
+            def open(self, path: str, flags: int) -> int:
                 fd = super().open(path, flags)
                 action, self.during_open = self.during_open, None
                 if action:
@@ -221,7 +238,7 @@ class TestOpenFiles:
             segment.write(0, [b"old"])
             segment.close()
 
-            def make_again():
+            def make_again() -> None:
                 provider.open(segment_id()).delete()
                 provider.open(segment_id()).write(0, [b"new"])
 
@@ -232,9 +249,9 @@ class TestOpenFiles:
 
 
 class TestReadNowait:
-    def test_bytes_at_hand_are_returned(self, tmp_path):
+    def test_bytes_at_hand_are_returned(self, tmp_path: Path) -> None:
         class AllCached(PosixCalls):
-            def read_cached(self, fd, buffer, position):
+            def read_cached(self, fd: int, buffer: memoryview, position: int) -> int | None:
                 return os.preadv(fd, [buffer], position)
 
         provider = PosixProvider(tmp_path, CLUSTER, calls=AllCached())
@@ -243,15 +260,15 @@ class TestReadNowait:
         assert segment.read_nowait(3, 6) == b"abcabc"
         assert segment.read_nowait(2_998, 3) is None
 
-    def test_nothing_is_opened_for_it(self, provider):
+    def test_nothing_is_opened_for_it(self, provider: PosixProvider) -> None:
         provider.open(segment_id()).write(0, [b"abc"])
         segment = provider.open(segment_id())
         segment.close()
         assert segment.read_nowait(0, 3) is None
 
-    def test_bytes_partly_at_hand_are_none(self, tmp_path):
+    def test_bytes_partly_at_hand_are_none(self, tmp_path: Path) -> None:
         class Partly(PosixCalls):
-            def read_cached(self, fd, buffer, position):
+            def read_cached(self, fd: int, buffer: memoryview, position: int) -> int | None:
                 return len(buffer) - 1
 
         provider = PosixProvider(tmp_path, CLUSTER, calls=Partly())
@@ -259,10 +276,12 @@ class TestReadNowait:
         segment.write(0, [b"abc"])
         assert segment.read_nowait(0, 3) is None
 
-    def test_a_file_system_without_such_reads_is_asked_once(self, tmp_path, monkeypatch):
+    def test_a_file_system_without_such_reads_is_asked_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         calls = []
 
-        def unsupported(*arguments):
+        def unsupported(*arguments: object) -> NoReturn:
             calls.append(arguments)
             raise OSError(95, "Operation not supported")
 
@@ -277,7 +296,9 @@ class TestReadNowait:
 
 
 class TestDeletion:
-    def test_defect_d07_what_cannot_be_deleted_is_said_at_once(self, provider, tmp_path):
+    def test_defect_d07_what_cannot_be_deleted_is_said_at_once(
+        self, provider: PosixProvider, tmp_path: Path
+    ) -> None:
         segment = provider.open(segment_id())
         segment.write(0, [b"x"])
         path = next(path for path in tmp_path.rglob("cfcd2084*"))
@@ -288,11 +309,11 @@ class TestDeletion:
         with pytest.raises(Corrupt, match="not a regular file"):
             segment.size()
 
-    def test_deleting_reaches_the_disk(self, tmp_path):
+    def test_deleting_reaches_the_disk(self, tmp_path: Path) -> None:
         synced = []
 
         class Recording(PosixCalls):
-            def sync_directory(self, path):
+            def sync_directory(self, path: str) -> None:
                 synced.append(path)
                 super().sync_directory(path)
 
@@ -305,7 +326,9 @@ class TestDeletion:
 
 
 class TestWriterEpoch:
-    def test_the_owner_of_another_process_is_named_and_its_end_frees_the_lock(self, tmp_path):
+    def test_the_owner_of_another_process_is_named_and_its_end_frees_the_lock(
+        self, tmp_path: Path
+    ) -> None:
         program = textwrap.dedent(
             """
             import sys
@@ -331,7 +354,9 @@ class TestWriterEpoch:
         assert str(os.getpid()) in epoch.owner
         epoch.release()
 
-    def test_a_lock_file_that_was_removed_ends_the_epoch(self, provider, tmp_path):
+    def test_a_lock_file_that_was_removed_ends_the_epoch(
+        self, provider: PosixProvider, tmp_path: Path
+    ) -> None:
         first = provider.acquire_writer("broker-a")
         next(tmp_path.rglob(".writer")).unlink()
         with pytest.raises(Fenced, match="removed or replaced"):
@@ -345,11 +370,11 @@ class TestWriterEpoch:
         second.release()
 
     def test_a_lock_file_replaced_while_it_is_locked_is_locked_anew(
-        self, provider, tmp_path, monkeypatch
-    ):
+        self, provider: PosixProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         real, removed = fcntl.flock, []
 
-        def flock(fd, operation):
+        def flock(fd: int, operation: int) -> None:
             if not removed:
                 removed.append(next(tmp_path.rglob(".writer")))
                 removed[0].unlink()
@@ -363,8 +388,10 @@ class TestWriterEpoch:
         epoch.release()
 
     @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EIO])
-    def test_a_file_system_without_locks_is_told(self, provider, monkeypatch, number):
-        def flock(fd, operation):
+    def test_a_file_system_without_locks_is_told(
+        self, provider: PosixProvider, monkeypatch: pytest.MonkeyPatch, number: int
+    ) -> None:
+        def flock(fd: int, operation: int) -> None:
             raise OSError(number, os.strerror(number))
 
         before = open_descriptors()
@@ -373,7 +400,9 @@ class TestWriterEpoch:
             provider.acquire_writer("broker-a")
         assert open_descriptors() == before
 
-    def test_w05_a_tier_of_a_newer_format_is_refused(self, provider, tmp_path):
+    def test_w05_a_tier_of_a_newer_format_is_refused(
+        self, provider: PosixProvider, tmp_path: Path
+    ) -> None:
         provider.acquire_writer("broker-a").release()
         path = next(tmp_path.rglob(".writer"))
         content = path.read_bytes()
@@ -385,7 +414,7 @@ class TestWriterEpoch:
 
 
 class TestConfiguration:
-    def test_the_keys_of_a_broker_conf_are_used(self, tmp_path):
+    def test_the_keys_of_a_broker_conf_are_used(self, tmp_path: Path) -> None:
         from tieredstore.config import StoreConfig
 
         config = StoreConfig(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -244,7 +245,7 @@ def test_key_queries_respect_time_queue_and_limit(tmp_path: Path) -> None:
     tier = builder.built
     catalogue = tier.catalogue()
 
-    def find(queues, **options: int) -> list[tuple[int, int]]:
+    def find(queues: Iterable[tuple[str, int]], **options: int) -> list[tuple[int, int]]:
         hits = find_by_key(tier.provider, catalogue, queues, "t", "same", **options)
         return [(hit.message.queue_id, hit.message.queue_offset) for hit in hits]
 

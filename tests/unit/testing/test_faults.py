@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from tieredstore.clock import ManualClock
@@ -11,6 +14,7 @@ from tieredstore.contracts.segment import (
     SegmentId,
     SegmentProvider,
     UnknownWrite,
+    WriteResult,
     Written,
 )
 from tieredstore.errors import Unavailable
@@ -30,7 +34,7 @@ from tieredstore.testing.faults import (
 ID = SegmentId("broker-a/T/0", FileSegmentType.COMMIT_LOG, 0)
 
 
-def write(fault: Fault, provider: SegmentProvider):
+def write(fault: Fault, provider: SegmentProvider) -> WriteResult:
     faulty = FaultyProvider(provider, Faults({2: fault}))
     segment = faulty.open(ID)
     assert segment.write(0, [b"0123"]) == Written(4)
@@ -39,34 +43,38 @@ def write(fault: Fault, provider: SegmentProvider):
 
 @pytest.mark.parametrize("make", [MemoryProvider, ChunkSketchProvider])
 class TestWrites:
-    def found(self, provider) -> bytes:
+    def found(self, provider: SegmentProvider) -> bytes:
         segment = provider.open(ID)
         return bytes(segment.read(0, segment.size()))
 
-    def test_a_lost_reply_leaves_all(self, make):
+    def test_a_lost_reply_leaves_all(self, make: Callable[[], SegmentProvider]) -> None:
         provider = make()
         assert isinstance(write(Fault.LOSE_REPLY, provider), UnknownWrite)
         assert self.found(provider) == b"0123abcdef"
 
-    def test_a_torn_write_leaves_half_where_writes_can_tear(self, make):
+    def test_a_torn_write_leaves_half_where_writes_can_tear(
+        self, make: Callable[[], SegmentProvider]
+    ) -> None:
         provider = make()
         assert isinstance(write(Fault.TEAR, provider), UnknownWrite)
         torn = provider.capabilities.rewritable
         assert self.found(provider) == (b"0123abc" if torn else b"0123abcdef")
 
-    def test_a_failed_write_leaves_nothing(self, make):
+    def test_a_failed_write_leaves_nothing(self, make: Callable[[], SegmentProvider]) -> None:
         provider = make()
         with pytest.raises(Unavailable, match="injected"):
             write(Fault.FAIL, provider)
         assert self.found(provider) == b"0123"
 
-    def test_a_fenced_write_leaves_nothing(self, make):
+    def test_a_fenced_write_leaves_nothing(self, make: Callable[[], SegmentProvider]) -> None:
         provider = make()
         assert write(Fault.FENCE, provider) == FencedWrite(4, "injected writer")
         assert self.found(provider) == b"0123"
 
     @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_TORN, Fault.CRASH_AFTER])
-    def test_a_crash_leaves_nothing_half_or_all(self, make, fault):
+    def test_a_crash_leaves_nothing_half_or_all(
+        self, make: Callable[[], SegmentProvider], fault: Fault
+    ) -> None:
         provider = make()
         with pytest.raises(SimulatedCrash):
             write(fault, provider)
@@ -76,7 +84,7 @@ class TestWrites:
 
 
 class TestProcess:
-    def test_a_dead_process_does_nothing_more_and_gives_back_its_epoch(self):
+    def test_a_dead_process_does_nothing_more_and_gives_back_its_epoch(self) -> None:
         provider = MemoryProvider()
         faults = Faults({1: Fault.CRASH_BEFORE})
         faulty = FaultyProvider(provider, faults)
@@ -96,7 +104,7 @@ class TestProcess:
         assert provider.open(ID).size() == 0
         provider.acquire_writer("broker-a").release()
 
-    def test_reads_fail_by_their_own_count(self):
+    def test_reads_fail_by_their_own_count(self) -> None:
         provider = MemoryProvider()
         provider.open(ID).write(0, [b"abc"])
         segment = FaultyProvider(provider, Faults(reads={2: Fault.FAIL})).open(ID)
@@ -105,7 +113,7 @@ class TestProcess:
             segment.read(0, 3)
         assert segment.read(0, 3) == b"abc"
 
-    def test_the_wrappers_are_what_they_wrap(self, tmp_path):
+    def test_the_wrappers_are_what_they_wrap(self, tmp_path: Path) -> None:
         faults = Faults()
         provider = FaultyProvider(MemoryProvider(), faults)
         store = FaultyMetadataStore(JsonMetadataStore(tmp_path / "m", "b", ManualClock()), faults)
@@ -115,19 +123,19 @@ class TestProcess:
 
 
 class TestCrashPoints:
-    def open(self, folder, faults):
+    def open(self, folder: Path, faults: Faults) -> FaultyMetadataStore:
         store = JsonMetadataStore(folder / "metadata.json", "broker-a", ManualClock())
         store.load()
         return FaultyMetadataStore(store, faults)
 
-    def scenario(self, folder, provider, faults):
+    def scenario(self, folder: Path, provider: SegmentProvider, faults: Faults) -> None:
         store = self.open(folder, faults)
         with store.batch():
             store.add_topic("T")
             store.put_segment(FileSegmentMetadata(ID.path, ID.type, ID.base_offset))
         FaultyProvider(provider, faults).open(ID).write(0, [b"abcd"])
 
-    def test_effects_of_provider_and_metadata_are_counted_together(self, tmp_path):
+    def test_effects_of_provider_and_metadata_are_counted_together(self, tmp_path: Path) -> None:
         points = crash_points(lambda faults: self.scenario(tmp_path, MemoryProvider(), faults))
         assert [f"{point.fault.name} {point.call}" for point in points] == [
             f"{kind} {call}"
@@ -142,7 +150,7 @@ class TestCrashPoints:
             for kind in ("CRASH_BEFORE", "CRASH_TORN", "CRASH_AFTER")
         ]
 
-    def test_what_is_announced_comes_before_its_bytes_at_each_point(self, tmp_path):
+    def test_what_is_announced_comes_before_its_bytes_at_each_point(self, tmp_path: Path) -> None:
         points = crash_points(
             lambda faults: self.scenario(tmp_path / "count", MemoryProvider(), faults)
         )
@@ -160,7 +168,7 @@ class TestCrashPoints:
         # a batch is on disk when it ends, and a write is torn in the middle
         assert left == [(False, 0)] * 5 + [(True, 0)] * 2 + [(True, 2), (True, 4)]
 
-    def test_a_scenario_that_ends_early_is_an_error(self):
+    def test_a_scenario_that_ends_early_is_an_error(self) -> None:
         points = crash_points(lambda faults: faults.change("once", lambda: None))
         with pytest.raises(AssertionError, match="crash before call 1: once"):
             run_until_crash(lambda faults: None, points[0])

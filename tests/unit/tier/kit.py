@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
 from tieredstore.contracts.metadata_store import (
     FileSegmentMetadata,
+    MetadataStore,
     QueueMetadata,
     TopicMetadata,
 )
-from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.message.consume_queue import UNIT_DTYPE
-from tieredstore.message.record import Message, decode_record, encode_record
+from tieredstore.message.record import Message, StoredMessage, decode_record, encode_record
 from tieredstore.providers.memory import MemoryProvider
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.message_file import FlatMessageFile
@@ -27,6 +30,7 @@ from tieredstore.tier.reading import run
 
 T0 = 1_700_000_000_000
 BROKER = "broker-a"
+KEY = QueueKey("TopicA", 0)
 
 
 class TableMetadata:
@@ -45,13 +49,13 @@ class TableMetadata:
     def batch(self) -> Iterator[None]:
         yield
 
-    def topics(self):
+    def topics(self) -> list[TopicMetadata]:
         return list(self.topic_table.values())
 
-    def topic(self, topic):
+    def topic(self, topic: str) -> TopicMetadata | None:
         return self.topic_table.get(topic)
 
-    def add_topic(self, topic, reserve_time_hours=-1):
+    def add_topic(self, topic: str, reserve_time_hours: int = -1) -> TopicMetadata:
         if topic not in self.topic_table:
             self.topic_table[topic] = TopicMetadata(
                 self.next_id, topic, reserve_time_hours=reserve_time_hours
@@ -59,33 +63,35 @@ class TableMetadata:
             self.next_id += 1
         return self.topic_table[topic]
 
-    def update_topic(self, topic):
+    def update_topic(self, topic: TopicMetadata) -> None:
         if topic.topic in self.topic_table:
             self.topic_table[topic.topic] = topic
 
-    def delete_topic(self, topic):
+    def delete_topic(self, topic: str) -> None:
         self.topic_table.pop(topic, None)
         for key in [key for key in self.queue_table if key[0] == topic]:
             del self.queue_table[key]
 
-    def queues(self, topic):
+    def queues(self, topic: str) -> list[QueueMetadata]:
         return [queue for key, queue in self.queue_table.items() if key[0] == topic]
 
-    def queue(self, topic, queue_id):
+    def queue(self, topic: str, queue_id: int) -> QueueMetadata | None:
         return self.queue_table.get((topic, queue_id))
 
-    def add_queue(self, topic, queue_id):
+    def add_queue(self, topic: str, queue_id: int) -> QueueMetadata:
         return self.queue_table.setdefault(
             (topic, queue_id), QueueMetadata(topic, queue_id, BROKER)
         )
 
-    def update_queue(self, queue):
+    def update_queue(self, queue: QueueMetadata) -> None:
         self.queue_table[queue.topic, queue.queue_id] = queue
 
-    def delete_queue(self, topic, queue_id):
+    def delete_queue(self, topic: str, queue_id: int) -> None:
         self.queue_table.pop((topic, queue_id), None)
 
-    def segments(self, path=None, type=None):
+    def segments(
+        self, path: str | None = None, type: FileSegmentType | None = None
+    ) -> Iterator[FileSegmentMetadata]:
         found = [
             entry.copy()
             for entry in self.segment_table.values()
@@ -93,18 +99,18 @@ class TableMetadata:
         ]
         return iter(sorted(found, key=lambda entry: (entry.path, entry.type, entry.base_offset)))
 
-    def segment(self, id):
+    def segment(self, id: SegmentId) -> FileSegmentMetadata | None:
         entry = self.segment_table.get(id)
         return entry.copy() if entry else None
 
-    def put_segment(self, segment):
+    def put_segment(self, segment: FileSegmentMetadata) -> None:
         old = self.segment_table.get(segment.id)
         new = segment.copy()
         if old is not None:
             new.create_timestamp_ms = old.create_timestamp_ms
         self.segment_table[segment.id] = new
 
-    def delete_segment(self, id):
+    def delete_segment(self, id: SegmentId) -> None:
         self.segment_table.pop(id, None)
 
     def flush(self) -> None:
@@ -114,7 +120,10 @@ class TableMetadata:
         pass
 
     def destroy(self) -> None:
-        self.__init__()
+        self.topic_table.clear()
+        self.queue_table.clear()
+        self.segment_table.clear()
+        self.next_id = 0
 
 
 def record(
@@ -155,13 +164,17 @@ def record(
     return bytes(data), message.tags_code
 
 
-def batch(first: int, count: int, *, pieces: int = 1, **arguments):
+def batch(
+    first: int, count: int, *, pieces: int = 1, **arguments: Any
+) -> tuple[npt.NDArray[np.void], list[memoryview]]:
     """(units, records) of consecutive messages, the records in `pieces` buffers."""
     made = [record(offset, **arguments) for offset in range(first, first + count)]
     return as_batch(made, pieces)
 
 
-def as_batch(made: list[tuple[bytes, int]], pieces: int = 1):
+def as_batch(
+    made: list[tuple[bytes, int]], pieces: int = 1
+) -> tuple[npt.NDArray[np.void], list[memoryview]]:
     units = np.zeros(len(made), UNIT_DTYPE)
     units["size"] = [len(data) for data, _ in made]
     units["tags_code"] = [code for _, code in made]
@@ -170,7 +183,7 @@ def as_batch(made: list[tuple[bytes, int]], pieces: int = 1):
     return units, records
 
 
-def config(**values) -> StoreConfig:
+def config(**values: Any) -> StoreConfig:
     values.setdefault("broker_name", BROKER)
     return StoreConfig(**values)
 
@@ -179,8 +192,8 @@ def config(**values) -> StoreConfig:
 class Tier:
     """A provider and a metadata store that outlive the stores opened over them."""
 
-    provider: object = field(default_factory=MemoryProvider)
-    metadata: TableMetadata = field(default_factory=TableMetadata)
+    provider: SegmentProvider = field(default_factory=MemoryProvider)
+    metadata: MetadataStore = field(default_factory=TableMetadata)
     clock: ManualClock = field(default_factory=lambda: ManualClock(T0 + 1_000_000))
     settings: dict[str, object] = field(default_factory=dict)
 
@@ -195,6 +208,18 @@ class Tier:
         file.init_offset(first)
         return file
 
+    @property
+    def table(self) -> TableMetadata:
+        """The metadata, where no test put another store around it."""
+        assert isinstance(self.metadata, TableMetadata)
+        return self.metadata
+
+    @property
+    def contents(self) -> dict[SegmentId, bytearray]:
+        """The bytes of each segment in memory, for a test to change."""
+        assert isinstance(self.provider, MemoryProvider)
+        return self.provider._contents
+
     def objects(self) -> dict[SegmentId, bytes]:
         """What the backend holds."""
         return {
@@ -203,13 +228,26 @@ class Tier:
         }
 
 
-def fill(file: FlatMessageFile, first: int, count: int, **arguments) -> None:
+def existing(store: FlatFileStore, key: QueueKey = KEY) -> FlatMessageFile:
+    """The queue of a store that has it."""
+    file = store.get(*key)
+    assert file is not None
+    return file
+
+
+def patch(target: object, **attributes: object) -> None:
+    """Give one object other methods than its class has."""
+    for name, value in attributes.items():
+        setattr(target, name, value)
+
+
+def fill(file: FlatMessageFile, first: int, count: int, **arguments: Any) -> None:
     """Append and commit."""
     file.append_batch(*batch(first, count, **arguments))
     assert file.commit()
 
 
-def read_messages(file: FlatMessageFile, offset: int, count: int) -> list:
+def read_messages(file: FlatMessageFile, offset: int, count: int) -> list[StoredMessage]:
     """Messages from a queue offset on, each checked against its unit."""
     units = run(file.read_units(offset, count))
     found = []
@@ -254,12 +292,12 @@ class ListSource:
         self.minimum: dict[QueueKey, int] = {}
         self.hidden: set[QueueKey] = set()
         self.bad: set[tuple[QueueKey, int]] = set()
-        self.guard = None
+        self.guard: Callable[[QueueKey], int | None] | None = None
         self.reserve: dict[str, int] = {}
         self.reads: list[tuple[QueueKey, int, int]] = []
         self._handed: dict[int, tuple[QueueKey, int]] = {}
 
-    def put(self, key: QueueKey, first: int, count: int = 1, **arguments) -> None:
+    def put(self, key: QueueKey, first: int, count: int = 1, **arguments: Any) -> None:
         arguments.setdefault("topic", key.topic)
         arguments.setdefault("queue_id", key.queue_id)
         table = self.tables.setdefault(key, {})
@@ -280,17 +318,17 @@ class ListSource:
         """Everything from a queue offset on is gone."""
         self.tables[key] = {q: one for q, one in self.tables[key].items() if q < behind}
 
-    def queues(self):
+    def queues(self) -> Iterable[QueueKey]:
         return list(self.tables)
 
-    def queue_range(self, key):
+    def queue_range(self, key: QueueKey) -> QueueRange | None:
         table = self.tables.get(key)
         if table is None or key in self.hidden:
             return None
         top = max(table, default=-1) + 1
         return QueueRange(min(self.minimum[key], top), top)
 
-    def read_units(self, key, offset, count):
+    def read_units(self, key: QueueKey, offset: int, count: int) -> npt.NDArray[np.void]:
         self.reads.append((key, offset, count))
         table = self.tables[key]
         found = []
@@ -305,7 +343,7 @@ class ListSource:
             units["physical_offset"][index] = token
         return units
 
-    def read_records(self, units):
+    def read_records(self, units: npt.NDArray[np.void]) -> Sequence[memoryview]:
         found = []
         for unit in units:
             key, offset = self._handed[int(unit["physical_offset"])]
@@ -314,26 +352,28 @@ class ListSource:
             found.append(memoryview(self.tables[key][offset][0]))
         return found
 
-    def is_in_store(self, key, offset):
+    def is_in_store(self, key: QueueKey, offset: int) -> bool:
         return self.minimum[key] <= offset
 
-    def is_in_memory(self, key, offset, count):
+    def is_in_memory(self, key: QueueKey, offset: int, count: int) -> bool:
         return True
 
-    def offset_by_time(self, key, timestamp_ms):
+    def offset_by_time(self, key: QueueKey, timestamp_ms: int) -> int:
         for offset in sorted(self.tables[key]):
             stored = decode_record(self.tables[key][offset][0]).store_timestamp_ms
             if offset >= self.minimum[key] and stored >= timestamp_ms:
                 return offset
-        return self.queue_range(key).max_offset
+        found = self.queue_range(key)
+        assert found is not None
+        return found.max_offset
 
-    def earliest_message_time(self, key=None):
+    def earliest_message_time(self, key: QueueKey | None = None) -> int:
         return -1
 
-    def topic_reserve_hours(self):
+    def topic_reserve_hours(self) -> dict[str, int]:
         return self.reserve
 
-    def set_retention_guard(self, guard):
+    def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:
         self.guard = guard
 
 
@@ -348,32 +388,33 @@ class ListIndex:
 
     def put_keys(
         self,
-        topic_id,
-        topic,
-        queue_id,
-        keys,
-        offsets,
-        sizes,
-        store_timestamps,
+        topic_id: int,
+        topic: str,
+        queue_id: int,
+        keys: Sequence[str],
+        offsets: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int32],
+        store_timestamps: npt.NDArray[np.int64],
         *,
-        indexed_until=None,
-    ):
+        indexed_until: int | None = None,
+    ) -> int:
         if self.fail:
             raise Unavailable("index disk")
         for row in zip(keys, offsets, sizes, store_timestamps, strict=True):
             self.rows.append((topic_id, queue_id, row[0], int(row[1]), int(row[2]), int(row[3])))
+        assert indexed_until is not None
         self.mark_indexed(topic_id, queue_id, indexed_until)
         return len(keys)
 
-    def mark_indexed(self, topic_id, queue_id, commit_log_offset):
+    def mark_indexed(self, topic_id: int, queue_id: int, commit_log_offset: int) -> None:
         old = self.marks.get((topic_id, queue_id), 0)
         self.marks[topic_id, queue_id] = max(old, commit_log_offset)
 
-    def indexed_until(self, topic_id, queue_id):
+    def indexed_until(self, topic_id: int, queue_id: int) -> int | None:
         return self.marks.get((topic_id, queue_id))
 
-    def checkpoint(self):
+    def checkpoint(self) -> None:
         self.durable_marks = dict(self.marks)
 
-    def keys(self):
+    def keys(self) -> list[str]:
         return [row[2] for row in self.rows]

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, cast
+
 import pytest
 
+from tests.unit.tier.kit import patch
 from tieredstore.contracts.segment import (
+    Buffer,
     Capabilities,
     FencedWrite,
+    FileSegment,
     FileSegmentType,
     SegmentId,
     UnknownWrite,
+    WriteResult,
     Written,
 )
 from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
@@ -20,43 +27,47 @@ REWRITABLE = Capabilities(rewritable=True, conditional=False, durable=True)
 APPEND_ONLY = Capabilities(rewritable=False, conditional=True, durable=True)
 
 
+Reply: TypeAlias = "Callable[[Segment, int, bytes], WriteResult]"
+
+
 class Segment:
-    """A segment whose replies are scripted: each is a function of (segment, position, data)."""
+    """What an appender uses of a segment, with scripted replies: each is a function of (segment,
+    position, data)."""
 
     id = ID
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.data = bytearray()
-        self.script = []
-        self.writes = []
+        self.script: list[Reply] = []
+        self.writes: list[tuple[int, bytes]] = []
 
-    def size(self):
+    def size(self) -> int:
         return len(self.data)
 
-    def write(self, position, buffers):
+    def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
         data = b"".join(buffers)
         self.writes.append((position, data))
         if self.script:
             return self.script.pop(0)(self, position, data)
         return self.apply(position, data)
 
-    def apply(self, position, data):
+    def apply(self, position: int, data: bytes) -> Written:
         assert position <= len(self.data)
         self.data[position:] = data
         return Written(len(self.data))
 
-    def read(self, position, length):
+    def read(self, position: int, length: int) -> memoryview:
         assert position + length <= len(self.data)
         return memoryview(bytes(self.data[position : position + length]))
 
 
-def make(capabilities=REWRITABLE, **values):
+def make(capabilities: Capabilities = REWRITABLE, **values: Any) -> tuple[Segment, SegmentAppender]:
     values.setdefault("max_size_bytes", 100)
     segment = Segment()
-    return segment, SegmentAppender(segment, capabilities, **values)
+    return segment, SegmentAppender(cast("FileSegment", segment), capabilities, **values)
 
 
-def test_closed_comes_before_full_and_full_before_buffer_full():
+def test_closed_comes_before_full_and_full_before_buffer_full() -> None:
     _, appender = make(max_pending_count=1)
     assert appender.append(b"x" * 60) is AppendResult.SUCCESS
     assert appender.append(b"x" * 41) is AppendResult.FILE_FULL
@@ -66,20 +77,20 @@ def test_closed_comes_before_full_and_full_before_buffer_full():
     assert not appender.commit()
 
 
-def test_an_empty_append_succeeds_and_there_is_nothing_to_commit():
+def test_an_empty_append_succeeds_and_there_is_nothing_to_commit() -> None:
     segment, appender = make()
     assert appender.append(b"") is AppendResult.SUCCESS
     assert appender.commit()
     assert segment.writes == []
 
 
-def test_an_empty_segment_takes_one_buffer_of_any_size():
+def test_an_empty_segment_takes_one_buffer_of_any_size() -> None:
     _, appender = make()
     assert appender.append(b"x" * 101) is AppendResult.SUCCESS
     assert appender.append(b"x") is AppendResult.FILE_FULL
 
 
-def test_buffers_are_gathered_into_writes_of_a_bounded_size():
+def test_buffers_are_gathered_into_writes_of_a_bounded_size() -> None:
     segment, appender = make(write_size_bytes=10)
     for size in (4, 6, 1, 12, 3, 3):
         appender.append(b"x" * size)
@@ -88,7 +99,7 @@ def test_buffers_are_gathered_into_writes_of_a_bounded_size():
     assert appender.commit_position == appender.append_position == 29
 
 
-def test_a_provider_may_prefer_larger_writes():
+def test_a_provider_may_prefer_larger_writes() -> None:
     preferring = Capabilities(
         rewritable=True, conditional=False, durable=True, preferred_batch_bytes=50
     )
@@ -99,10 +110,10 @@ def test_a_provider_may_prefer_larger_writes():
     assert [len(data) for _, data in segment.writes] == [50, 10]
 
 
-def test_what_is_appended_during_a_commit_waits_for_the_next():
+def test_what_is_appended_during_a_commit_waits_for_the_next() -> None:
     segment, appender = make()
 
-    def append_meanwhile(segment, position, data):
+    def append_meanwhile(segment: Segment, position: int, data: bytes) -> WriteResult:
         appender.append(b"late")
         return segment.apply(position, data)
 
@@ -114,11 +125,11 @@ def test_what_is_appended_during_a_commit_waits_for_the_next():
     assert bytes(segment.data) == b"earlylate"
 
 
-def test_a_second_commit_at_the_same_time_is_refused():
+def test_a_second_commit_at_the_same_time_is_refused() -> None:
     segment, appender = make()
     seen = []
 
-    def commit_meanwhile(segment, position, data):
+    def commit_meanwhile(segment: Segment, position: int, data: bytes) -> WriteResult:
         seen.append(appender.commit())
         return segment.apply(position, data)
 
@@ -128,32 +139,34 @@ def test_a_second_commit_at_the_same_time_is_refused():
     assert seen == [False]
 
 
-def unavailable(segment, position, data):
+def unavailable(segment: Segment, position: int, data: bytes) -> WriteResult:
     raise Unavailable("nothing was written")
 
 
-def no_reply(segment, position, data):
+def no_reply(segment: Segment, position: int, data: bytes) -> WriteResult:
     segment.apply(position, data)
     return UnknownWrite("time-out")
 
 
-def nothing_written(segment, position, data):
+def nothing_written(segment: Segment, position: int, data: bytes) -> WriteResult:
     return UnknownWrite("time-out")
 
 
-def torn(segment, position, data):
+def torn(segment: Segment, position: int, data: bytes) -> WriteResult:
     segment.apply(position, data[: len(data) // 2])
     return UnknownWrite("torn")
 
 
-def same_size_other_bytes(segment, position, data):
+def same_size_other_bytes(segment: Segment, position: int, data: bytes) -> WriteResult:
     segment.apply(position, b"?" * len(data))
     return UnknownWrite("time-out")
 
 
 @pytest.mark.parametrize("capabilities", [REWRITABLE, APPEND_ONLY])
 @pytest.mark.parametrize("reply", [unavailable, no_reply, nothing_written, torn])
-def test_after_a_failure_the_segment_ends_with_exactly_what_was_appended(capabilities, reply):
+def test_after_a_failure_the_segment_ends_with_exactly_what_was_appended(
+    capabilities: Capabilities, reply: Reply
+) -> None:
     segment, appender = make(capabilities)
     appender.append(b"first")
     appender.commit()
@@ -169,7 +182,7 @@ def test_after_a_failure_the_segment_ends_with_exactly_what_was_appended(capabil
     assert appender.commit_position == 16
 
 
-def test_equal_size_proves_nothing():
+def test_equal_size_proves_nothing() -> None:
     segment, appender = make()
     segment.script = [same_size_other_bytes]
     appender.append(b"data")
@@ -180,7 +193,7 @@ def test_equal_size_proves_nothing():
     assert bytes(segment.data) == b"data"
 
 
-def test_bytes_of_somebody_else_where_nothing_is_written_twice_are_fenced():
+def test_bytes_of_somebody_else_where_nothing_is_written_twice_are_fenced() -> None:
     segment, appender = make(APPEND_ONLY)
     segment.script = [same_size_other_bytes]
     appender.append(b"data")
@@ -190,7 +203,7 @@ def test_bytes_of_somebody_else_where_nothing_is_written_twice_are_fenced():
     assert bytes(segment.data) == b"????"
 
 
-def test_a_torn_write_of_an_append_only_segment_is_completed_not_repeated():
+def test_a_torn_write_of_an_append_only_segment_is_completed_not_repeated() -> None:
     segment, appender = make(APPEND_ONLY)
     segment.script = [torn]
     appender.append(b"data")
@@ -201,25 +214,25 @@ def test_a_torn_write_of_an_append_only_segment_is_completed_not_repeated():
     assert segment.writes == [(0, b"data"), (2, b"ta")]
 
 
-def test_a_size_that_cannot_be_found_out_changes_nothing():
+def test_a_size_that_cannot_be_found_out_changes_nothing() -> None:
     segment, appender = make(APPEND_ONLY)
     segment.script = [no_reply]
     appender.append(b"data")
     size = segment.size
 
-    def unknown():
+    def unknown() -> int:
         raise Unavailable("no size")
 
-    segment.size = unknown
+    patch(segment, size=unknown)
     for _ in range(2):
         with pytest.raises(Unavailable):
             appender.commit()
-    segment.size = size
+    patch(segment, size=size)
     assert appender.commit()
     assert len(segment.writes) == 1
 
 
-def test_fenced_is_fenced_unless_the_bytes_are_ours():
+def test_fenced_is_fenced_unless_the_bytes_are_ours() -> None:
     segment, appender = make(APPEND_ONLY)
     segment.script = [lambda s, position, data: FencedWrite(0, "other")]
     appender.append(b"data")
@@ -232,7 +245,7 @@ def test_fenced_is_fenced_unless_the_bytes_are_ours():
     assert appender.commit_position == 4
 
 
-def test_lost_committed_bytes_are_corrupt():
+def test_lost_committed_bytes_are_corrupt() -> None:
     segment, appender = make(APPEND_ONLY)
     appender.append(b"data")
     appender.commit()
@@ -243,7 +256,7 @@ def test_lost_committed_bytes_are_corrupt():
         appender.commit()
 
 
-def test_a_write_that_reports_too_small_a_size_is_not_believed():
+def test_a_write_that_reports_too_small_a_size_is_not_believed() -> None:
     segment, appender = make()
     segment.script = [lambda s, position, data: Written(position)]
     appender.append(b"data")
@@ -252,7 +265,7 @@ def test_a_write_that_reports_too_small_a_size_is_not_believed():
     assert appender.commit_position == 0
 
 
-def test_rollback_forgets_and_can_go_back():
+def test_rollback_forgets_and_can_go_back() -> None:
     segment, appender = make()
     appender.append(b"kept")
     appender.commit()
@@ -267,7 +280,7 @@ def test_rollback_forgets_and_can_go_back():
         appender.rollback(9)
 
 
-def test_trim_cuts_off_what_a_failed_write_left():
+def test_trim_cuts_off_what_a_failed_write_left() -> None:
     segment, appender = make()
     appender.append(b"good")
     appender.commit()

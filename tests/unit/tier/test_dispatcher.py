@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import pytest
 
@@ -14,15 +16,24 @@ from tests.unit.tier.kit import (
     Tier,
     bodies,
     config,
+    existing,
+    patch,
     record,
 )
 from tieredstore.config import StorageLevel
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.errors import Corrupt, Fenced, Unavailable
+from tieredstore.contracts.segment import (
+    Buffer,
+    FileSegment,
+    SegmentId,
+    SegmentListing,
+    WriteResult,
+)
+from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.metrics import Metrics
 from tieredstore.tier import dispatcher as module
 from tieredstore.tier.dispatcher import MessageStoreDispatcher
-from tieredstore.tier.outcome import DispatchStatus
+from tieredstore.tier.outcome import DispatchOutcome, DispatchStatus
 from tieredstore.tier.topic_filter import TopicFilter
 
 KEY = QueueKey("TopicA", 0)
@@ -32,14 +43,14 @@ OTHER = QueueKey("TopicB", 3)
 class Rig:
     """A source, a tier and a dispatcher between them."""
 
-    def __init__(self, **settings):
+    def __init__(self, **settings: Any) -> None:
         self.tier = Tier(settings=settings)
         self.source = ListSource()
         self.index = ListIndex()
         self.metrics = Metrics()
         self.restart()
 
-    def restart(self):
+    def restart(self) -> None:
         self.store = self.tier.store()
         settings = config(**self.tier.settings)
         self.filter = TopicFilter(settings, self.metrics)
@@ -53,23 +64,23 @@ class Rig:
             self.metrics,
         )
 
-    def offsets(self, key=KEY):
+    def offsets(self, key: QueueKey = KEY) -> list[int]:
         file = self.store.get(*key)
         return [] if file is None else [offset for offset, _ in bodies(file)]
 
-    def one(self, key=KEY, force=True):
+    def one(self, key: QueueKey = KEY, force: bool = True) -> DispatchOutcome:
         return self.dispatcher.dispatch(key, force)
 
 
 @pytest.fixture
-def rig():
+def rig() -> Rig:
     return Rig()
 
 
 # Group commit
 
 
-def test_young_messages_wait_for_a_batch(rig):
+def test_young_messages_wait_for_a_batch(rig: Rig) -> None:
     rig.tier.clock.set(T0 + 30_000)
     rig.source.put(KEY, 0, 5)
     outcome = rig.one(force=False)
@@ -80,7 +91,7 @@ def test_young_messages_wait_for_a_batch(rig):
     assert rig.offsets() == [0, 1, 2, 3, 4]
 
 
-def test_a_held_queue_is_not_read_again_at_each_scan(rig):
+def test_a_held_queue_is_not_read_again_at_each_scan(rig: Rig) -> None:
     rig.tier.clock.set(T0)
     rig.source.put(KEY, 0, 5)
     rig.one(force=False)
@@ -89,7 +100,7 @@ def test_a_held_queue_is_not_read_again_at_each_scan(rig):
     assert rig.source.reads == []
 
 
-def test_a_backlog_beyond_the_count_does_not_wait():
+def test_a_backlog_beyond_the_count_does_not_wait() -> None:
     rig = Rig(group_commit_count=4)
     rig.tier.clock.set(T0)
     rig.source.put(KEY, 0, 4)
@@ -100,44 +111,44 @@ def test_a_backlog_beyond_the_count_does_not_wait():
     assert rig.offsets() == [0, 1, 2, 3]  # the fifth is young again
 
 
-def test_without_group_commit_everything_goes_at_once():
+def test_without_group_commit_everything_goes_at_once() -> None:
     rig = Rig(group_commit=False)
     rig.tier.clock.set(T0)
     rig.source.put(KEY, 0, 1)
     assert rig.one(force=False).messages == 1
 
 
-def test_a_visit_goes_on_while_old_messages_are_left():
+def test_a_visit_goes_on_while_old_messages_are_left() -> None:
     rig = Rig(group_commit_count=3)
     rig.source.put(KEY, 0, 10)
     assert rig.one(force=False).messages == 10
     assert rig.offsets() == list(range(10))
 
 
-def test_a_batch_stays_below_the_size_limit():
+def test_a_batch_stays_below_the_size_limit() -> None:
     size = len(record(0)[0])
     rig = Rig(group_commit_size_bytes=3 * size + 1)
     rig.source.put(KEY, 0, 7)
     writes = []
     original = rig.tier.provider.open
 
-    def opened(id, listing=None):
+    def opened(id: SegmentId, listing: SegmentListing | None = None) -> FileSegment:
         segment = original(id, listing)
         write = segment.write
 
-        def counted(position, buffers):
+        def counted(position: int, buffers: Sequence[Buffer]) -> WriteResult:
             writes.append((id.type.name, sum(len(b) for b in buffers)))
             return write(position, buffers)
 
-        segment.write = counted
+        patch(segment, write=counted)
         return segment
 
-    rig.tier.provider.open = opened
+    patch(rig.tier.provider, open=opened)
     rig.one()
     assert [n // size for kind, n in writes if kind == "COMMIT_LOG"] == [3, 3, 1]
 
 
-def test_nothing_new_is_idle(rig):
+def test_nothing_new_is_idle(rig: Rig) -> None:
     rig.source.put(KEY, 0, 2)
     rig.one()
     assert rig.one().status is DispatchStatus.IDLE
@@ -147,7 +158,7 @@ def test_nothing_new_is_idle(rig):
 # Where a queue begins
 
 
-def test_defect_d04_the_backlog_is_uploaded_too(rig):
+def test_defect_d04_the_backlog_is_uploaded_too(rig: Rig) -> None:
     rig.source.put(KEY, 40, 10)
     rig.source.clean(KEY, 42)
     rig.tier.clock.advance(10 * 86_400_000)
@@ -155,7 +166,7 @@ def test_defect_d04_the_backlog_is_uploaded_too(rig):
     assert rig.offsets() == list(range(42, 50))
 
 
-def test_backlog_recent_begins_two_minutes_ago():
+def test_backlog_recent_begins_two_minutes_ago() -> None:
     rig = Rig(backlog="recent")
     rig.source.put(KEY, 0, 10)
     rig.tier.clock.set(T0 + 120_000 + 4)
@@ -163,22 +174,22 @@ def test_backlog_recent_begins_two_minutes_ago():
     assert rig.offsets() == [4, 5, 6, 7, 8, 9]
 
 
-def test_a_queue_without_messages_is_not_announced(rig):
+def test_a_queue_without_messages_is_not_announced(rig: Rig) -> None:
     rig.source.put(KEY, 0, 3)
     rig.source.lose(KEY, 0)
     assert rig.dispatcher.scan() == []
     assert rig.one().status is DispatchStatus.IDLE
-    assert not rig.tier.metadata.segment_table
+    assert not rig.tier.table.segment_table
 
 
-def test_an_unknown_queue_is_said_to_be_unknown(rig):
+def test_an_unknown_queue_is_said_to_be_unknown(rig: Rig) -> None:
     assert rig.one().status is DispatchStatus.UNKNOWN
 
 
 # Defects of the original
 
 
-def test_defect_d01_a_message_beyond_the_batch_size_does_not_stop_its_queue():
+def test_defect_d01_a_message_beyond_the_batch_size_does_not_stop_its_queue() -> None:
     rig = Rig(group_commit_size_bytes=500, commit_log_max_size_bytes=800)
     rig.source.put(KEY, 0, 2)
     rig.source.put(KEY, 2, 1, body_size=3000)
@@ -186,22 +197,22 @@ def test_defect_d01_a_message_beyond_the_batch_size_does_not_stop_its_queue():
     outcome = rig.one()
     assert outcome.error is None
     assert rig.offsets() == [0, 1, 2, 3, 4]
-    segments = rig.store.get(*KEY).commit_log.segments
+    segments = existing(rig.store, KEY).commit_log.segments
     assert [s.commit_position > 3000 for s in segments] == [False, True, False]
 
 
-def test_defect_d02_a_message_without_properties_is_uploaded_once(rig):
+def test_defect_d02_a_message_without_properties_is_uploaded_once(rig: Rig) -> None:
     rig.source.put(KEY, 0, 3, tags=None)
     rig.source.put(KEY, 3, 1, keys=("k3",))
     rig.dispatcher.scan()
     rig.dispatcher.scan()
     assert rig.offsets() == [0, 1, 2, 3]
     assert rig.index.keys() == ["k3"]
-    size = rig.store.get(*KEY).commit_log_commit_offset
+    size = existing(rig.store, KEY).commit_log_commit_offset
     assert size == sum(len(one[0]) for one in rig.source.tables[KEY].values())
 
 
-def test_defect_d03_dispatch_gap_keeps_history(rig):
+def test_defect_d03_dispatch_gap_keeps_history(rig: Rig) -> None:
     rig.source.put(KEY, 0, 5)
     rig.one()
     rig.source.put(KEY, 5, 20)
@@ -209,28 +220,28 @@ def test_defect_d03_dispatch_gap_keeps_history(rig):
     outcome = rig.one()
     assert outcome.hole == (5, 15)
     assert rig.offsets() == [*range(5), *range(15, 25)]
-    file = rig.store.get(*KEY)
+    file = existing(rig.store, KEY)
     assert list(file.holes) == [(5, 15)]
     assert [file.next_valid_offset(q) for q in (4, 5, 14, 15, 25, 99)] == [4, 15, 15, 15, 25, 25]
     assert rig.metrics.value(module_metric("GAP"), topic="TopicA", queue_id=0) == 10
     rig.restart()
-    assert list(rig.store.get(*KEY).holes) == [(5, 15)]
+    assert list(existing(rig.store, KEY).holes) == [(5, 15)]
     assert rig.offsets() == [*range(5), *range(15, 25)]
 
 
-def test_defect_d03_a_gap_before_the_first_upload_leaves_no_hole(rig):
+def test_defect_d03_a_gap_before_the_first_upload_leaves_no_hole(rig: Rig) -> None:
     rig.source.put(KEY, 0, 5)
     rig.store.get_or_create(*KEY).init_offset(0)
     rig.source.clean(KEY, 3)
     rig.one()
     assert rig.offsets() == [3, 4]
-    assert list(rig.store.get(*KEY).holes) == []
-    assert len(rig.store.get(*KEY).consume_queue.segments) == 1
+    assert list(existing(rig.store, KEY).holes) == []
+    assert len(existing(rig.store, KEY).consume_queue.segments) == 1
     rig.restart()
     assert rig.offsets() == [3, 4]
 
 
-def test_defect_d24_a_local_store_behind_the_tier_stops_its_queue(rig):
+def test_defect_d24_a_local_store_behind_the_tier_stops_its_queue(rig: Rig) -> None:
     rig.source.put(KEY, 0, 10)
     rig.source.put(OTHER, 0, 2)
     rig.one()
@@ -249,7 +260,7 @@ def test_defect_d24_a_local_store_behind_the_tier_stops_its_queue(rig):
     assert rig.one(OTHER).messages == 2
 
 
-def test_defect_d24_another_local_store_is_noticed_at_the_first_visit(rig):
+def test_defect_d24_another_local_store_is_noticed_at_the_first_visit(rig: Rig) -> None:
     rig.source.put(KEY, 0, 3)
     rig.one()
     rig.restart()
@@ -258,7 +269,7 @@ def test_defect_d24_another_local_store_is_noticed_at_the_first_visit(rig):
     assert rig.offsets() == [0, 1, 2]
 
 
-def module_metric(which):
+def module_metric(which: str) -> str:
     from tieredstore.tier import upload
 
     return {"GAP": upload.GAP_METRIC}[which]
@@ -279,7 +290,7 @@ def module_metric(which):
         "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
     ],
 )
-def test_system_topics_are_not_uploaded(rig, topic):
+def test_system_topics_are_not_uploaded(rig: Rig, topic: str) -> None:
     key = QueueKey(topic, 0)
     rig.source.put(key, 0, 2)
     assert rig.dispatcher.scan(force=True) == []
@@ -287,14 +298,14 @@ def test_system_topics_are_not_uploaded(rig, topic):
 
 
 @pytest.mark.parametrize("topic", ["%RETRY%g", "%DLQ%g", "DefaultCluster_REPLY_TOPIC"])
-def test_retry_and_dead_letter_topics_are_uploaded(rig, topic):
+def test_retry_and_dead_letter_topics_are_uploaded(rig: Rig, topic: str) -> None:
     key = QueueKey(topic, 0)
     rig.source.put(key, 0, 2)
     rig.dispatcher.scan(force=True)
     assert rig.offsets(key) == [0, 1]
 
 
-def test_defect_d25_excluded_topics_stay_out_with_a_reason_and_a_metric(rig):
+def test_defect_d25_excluded_topics_stay_out_with_a_reason_and_a_metric(rig: Rig) -> None:
     rig.filter.exclude("TopicA", "BatchCQ")
     rig.source.put(KEY, 0, 2)
     assert rig.dispatcher.scan(force=True) == []
@@ -302,7 +313,7 @@ def test_defect_d25_excluded_topics_stay_out_with_a_reason_and_a_metric(rig):
     assert rig.metrics.value("rocketmq_tiered_store_x_excluded_topics", reason="BatchCQ") == 1
 
 
-def test_a_topic_that_is_filtered_now_keeps_what_it_has(rig):
+def test_a_topic_that_is_filtered_now_keeps_what_it_has(rig: Rig) -> None:
     rig.source.put(KEY, 0, 2)
     rig.one()
     rig.filter.exclude("TopicA", "black list")
@@ -317,7 +328,7 @@ def test_a_topic_that_is_filtered_now_keeps_what_it_has(rig):
 @pytest.mark.parametrize(
     "settings", [{"storage_level": StorageLevel.DISABLE}, {"broker_role": "SLAVE"}]
 )
-def test_a_disabled_tier_and_a_slave_upload_nothing(settings):
+def test_a_disabled_tier_and_a_slave_upload_nothing(settings: dict[str, Any]) -> None:
     rig = Rig(**settings)
     rig.source.put(KEY, 0, 2)
     assert rig.dispatcher.scan(force=True) == []
@@ -330,42 +341,44 @@ def test_a_disabled_tier_and_a_slave_upload_nothing(settings):
 # Errors
 
 
-def failing_writes(rig, error, key=KEY):
+def failing_writes(rig: Rig, error: Exception, key: QueueKey = KEY) -> dict[str, bool]:
     original = rig.tier.provider.open
     state = {"on": True}
 
-    def opened(id, listing=None):
+    def opened(id: SegmentId, listing: SegmentListing | None = None) -> FileSegment:
         segment = original(id, listing)
         write = segment.write
 
-        def failing(position, buffers):
+        def failing(position: int, buffers: Sequence[Buffer]) -> WriteResult:
             if state["on"] and id.path.endswith(f"{key.topic}/{key.queue_id}"):
                 raise error
             return write(position, buffers)
 
-        segment.write = failing
+        patch(segment, write=failing)
         return segment
 
-    rig.tier.provider.open = opened
+    patch(rig.tier.provider, open=opened)
     return state
 
 
-def test_a_failing_queue_stops_no_other_and_goes_on_later(rig):
+def test_a_failing_queue_stops_no_other_and_goes_on_later(rig: Rig) -> None:
     state = failing_writes(rig, Unavailable("down"))
     rig.source.put(KEY, 0, 3)
     rig.source.put(OTHER, 0, 3)
     outcomes = {outcome.key: outcome for outcome in rig.dispatcher.scan(force=True)}
     assert outcomes[KEY].status is DispatchStatus.FAILED
     assert outcomes[OTHER].messages == 3
-    assert not rig.store.get(*KEY).has_uncommitted  # nothing is held in memory meanwhile
+    assert not existing(rig.store, KEY).has_uncommitted  # nothing is held in memory meanwhile
     state["on"] = False
     rig.dispatcher.scan(force=True)
     assert rig.offsets() == [0, 1, 2]
     assert rig.dispatcher.failing == {}
-    assert len(rig.store.get(*KEY).commit_log.segments) == 1
+    assert len(existing(rig.store, KEY).commit_log.segments) == 1
 
 
-def test_a_scan_gives_an_unavailable_backend_a_rest(rig, monkeypatch):
+def test_a_scan_gives_an_unavailable_backend_a_rest(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "GIVE_UP_AFTER", 3)
     rig.dispatcher = MessageStoreDispatcher(
         config(dispatch_threads=1),
@@ -383,7 +396,7 @@ def test_a_scan_gives_an_unavailable_backend_a_rest(rig, monkeypatch):
     assert len(rig.dispatcher.scan(force=True)) == 3
 
 
-def test_fenced_stops_the_dispatcher(rig):
+def test_fenced_stops_the_dispatcher(rig: Rig) -> None:
     state = failing_writes(rig, Fenced("another writer"))
     rig.source.put(KEY, 0, 3)
     with pytest.raises(Fenced):
@@ -395,7 +408,7 @@ def test_fenced_stops_the_dispatcher(rig):
     assert rig.offsets() == []
 
 
-def test_a_writer_that_lost_its_epoch_uploads_nothing(rig):
+def test_a_writer_that_lost_its_epoch_uploads_nothing(rig: Rig) -> None:
     rig.store.become_writer()
     rig.tier.provider.acquire_writer(BROKER, take_over=True)
     rig.source.put(KEY, 0, 3)
@@ -404,7 +417,7 @@ def test_a_writer_that_lost_its_epoch_uploads_nothing(rig):
     assert rig.offsets() == []
 
 
-def test_a_bad_local_record_stops_its_queue_behind_what_is_good(rig):
+def test_a_bad_local_record_stops_its_queue_behind_what_is_good(rig: Rig) -> None:
     rig.source.put(KEY, 0, 20)
     rig.source.bad.add((KEY, 13))
     outcome = rig.one()
@@ -413,20 +426,21 @@ def test_a_bad_local_record_stops_its_queue_behind_what_is_good(rig):
     assert rig.offsets() == list(range(13))
 
 
-def test_a_missing_local_unit_is_an_error_that_names_the_offset(rig):
+def test_a_missing_local_unit_is_an_error_that_names_the_offset(rig: Rig) -> None:
     rig.source.put(KEY, 0, 5)
     del rig.source.tables[KEY][2]
     outcome = rig.one()
     assert rig.offsets() == [0, 1]
+    assert isinstance(outcome.error, TieredStoreError)
     assert outcome.error.offset == 2
 
 
-def test_a_busy_queue_is_left_alone(rig):
+def test_a_busy_queue_is_left_alone(rig: Rig) -> None:
     rig.source.put(KEY, 0, 1)
     file = rig.store.get_or_create(*KEY)
     held, release = threading.Event(), threading.Event()
 
-    def hold():
+    def hold() -> None:
         with file.lock:
             held.set()
             release.wait(5)
@@ -442,7 +456,7 @@ def test_a_busy_queue_is_left_alone(rig):
 # The index
 
 
-def test_keys_are_indexed_with_their_place_in_the_tier(rig):
+def test_keys_are_indexed_with_their_place_in_the_tier(rig: Rig) -> None:
     rig.source.put(KEY, 0, 2, keys=("a", "b"), uniq_key="u")
     rig.one()
     size = len(record(0, keys=("a", "b"), uniq_key="u")[0])
@@ -451,14 +465,14 @@ def test_keys_are_indexed_with_their_place_in_the_tier(rig):
     ]
 
 
-def test_without_message_index_no_key_is_put():
+def test_without_message_index_no_key_is_put() -> None:
     rig = Rig(message_index_enable=False)
     rig.source.put(KEY, 0, 2, keys=("a",))
     rig.one()
     assert rig.index.rows == []
 
 
-def test_defect_d21_keys_are_indexed_after_a_crash_between_upload_and_index(rig):
+def test_defect_d21_keys_are_indexed_after_a_crash_between_upload_and_index(rig: Rig) -> None:
     rig.source.put(KEY, 0, 5, keys=("old",))
     rig.index.fail = True
     outcome = rig.one()
@@ -469,10 +483,10 @@ def test_defect_d21_keys_are_indexed_after_a_crash_between_upload_and_index(rig)
     rig.source.put(KEY, 5, 1, keys=("new",))
     rig.one()
     assert rig.index.keys() == ["old"] * 5 + ["new"]
-    assert rig.index.marks[0, 0] == rig.store.get(*KEY).commit_log_commit_offset
+    assert rig.index.marks[0, 0] == existing(rig.store, KEY).commit_log_commit_offset
 
 
-def test_defect_d21_a_failing_index_keeps_the_order_of_keys(rig):
+def test_defect_d21_a_failing_index_keeps_the_order_of_keys(rig: Rig) -> None:
     rig.source.put(KEY, 0, 2, keys=("one",))
     rig.index.fail = True
     rig.one()
@@ -482,7 +496,7 @@ def test_defect_d21_a_failing_index_keeps_the_order_of_keys(rig):
     assert rig.index.keys() == ["one", "one", "two", "two"]
 
 
-def test_defect_d21_keys_never_overtake_missing_ones(rig):
+def test_defect_d21_keys_never_overtake_missing_ones(rig: Rig) -> None:
     """The mark would say that the missing ones are in."""
     rig.source.put(KEY, 0, 2, keys=("one",))
     rig.index.fail = True
@@ -490,18 +504,18 @@ def test_defect_d21_keys_never_overtake_missing_ones(rig):
     rig.source.put(KEY, 2, 2, keys=("two",))
     put_keys = rig.index.put_keys
 
-    def fails_once(*arguments, **named):
-        rig.index.put_keys = put_keys
+    def fails_once(*arguments: object, **named: object) -> NoReturn:
+        patch(rig.index, put_keys=put_keys)
         raise Unavailable("index disk")
 
     rig.index.fail = False
-    rig.index.put_keys = fails_once
+    patch(rig.index, put_keys=fails_once)
     assert rig.one().messages == 2
     rig.one()
     assert rig.index.keys() == ["one", "one", "two", "two"]
 
 
-def test_defect_d21_a_scan_visits_a_queue_that_only_lacks_keys(rig):
+def test_defect_d21_a_scan_visits_a_queue_that_only_lacks_keys(rig: Rig) -> None:
     rig.source.put(KEY, 0, 2, keys=("one",))
     rig.index.fail = True
     rig.dispatcher.scan(force=True)
@@ -510,29 +524,29 @@ def test_defect_d21_a_scan_visits_a_queue_that_only_lacks_keys(rig):
     assert rig.index.keys() == ["one", "one"]
 
 
-def test_the_mark_is_on_disk_before_the_first_byte(rig):
+def test_the_mark_is_on_disk_before_the_first_byte(rig: Rig) -> None:
     rig.source.put(KEY, 0, 1)
     original = rig.tier.provider.open
 
-    def opened(id, listing=None):
+    def opened(id: SegmentId, listing: SegmentListing | None = None) -> FileSegment:
         segment = original(id, listing)
         write = segment.write
 
-        def checked(position, buffers):
+        def checked(position: int, buffers: Sequence[Buffer]) -> WriteResult:
             assert (0, 0) in rig.index.durable_marks
             return write(position, buffers)
 
-        segment.write = checked
+        patch(segment, write=checked)
         return segment
 
-    rig.tier.provider.open = opened
+    patch(rig.tier.provider, open=opened)
     assert rig.dispatcher.scan(force=True)[0].messages == 1
 
 
 # Many queues
 
 
-def test_a_scan_visits_only_queues_with_work_and_shares_them_among_workers():
+def test_a_scan_visits_only_queues_with_work_and_shares_them_among_workers() -> None:
     rig = Rig(group_commit_count=2)
     for queue_id in range(50):
         rig.source.put(QueueKey("T", queue_id), 0, 1 + queue_id % 7)
@@ -546,7 +560,7 @@ def test_a_scan_visits_only_queues_with_work_and_shares_them_among_workers():
     assert [o.key.queue_id for o in rig.dispatcher.scan(force=True)] == [9]
 
 
-def test_a_long_queue_takes_turns(rig, monkeypatch):
+def test_a_long_queue_takes_turns(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "VISIT_BYTES", 1)
     rig = Rig(group_commit_count=2)
     rig.source.put(KEY, 0, 9)
@@ -554,7 +568,7 @@ def test_a_long_queue_takes_turns(rig, monkeypatch):
     assert (outcome.messages, outcome.status) == (9, DispatchStatus.UPLOADED)
 
 
-def test_the_guard_holds_back_what_the_tier_needs(rig):
+def test_the_guard_holds_back_what_the_tier_needs(rig: Rig) -> None:
     rig.source.put(KEY, 3, 4)
     guard = rig.dispatcher.retention_guard
     assert guard(KEY) is None  # the memory provider never counts
@@ -565,18 +579,18 @@ def test_the_guard_holds_back_what_the_tier_needs(rig):
     assert guard(QueueKey("rmq_sys_x", 0)) is None
 
 
-def test_the_loop_scans_until_it_is_stopped(rig):
+def test_the_loop_scans_until_it_is_stopped(rig: Rig) -> None:
     rig.source.put(KEY, 0, 3)
     scanned = threading.Event()
     wait = rig.tier.clock.wait
 
-    def waiting(event, timeout_ms):
+    def waiting(event: threading.Event, timeout_ms: int) -> bool:
         assert timeout_ms == 20_000
         scanned.set()
         event.wait(5)
         return wait(event, timeout_ms)
 
-    rig.tier.clock.wait = waiting
+    patch(rig.tier.clock, wait=waiting)
     rig.dispatcher.start()
     assert scanned.wait(5)
     rig.dispatcher.stop()

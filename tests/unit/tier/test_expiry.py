@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import Any, NoReturn
 
 import pytest
 
@@ -15,18 +16,23 @@ from tests.unit.tier.kit import (
     commit_log_id,
     config,
     fill,
+    patch,
     record,
 )
+from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.errors import Fenced, Unavailable
 from tieredstore.metrics import Metrics
 from tieredstore.tier.expiry import EXPIRED_METRIC, TierExpiry
+from tieredstore.tier.flat.message_file import FlatMessageFile
 
 HOUR_MS = 3_600_000
 SIZE = len(record(0)[0])
 
 
 class Rig:
-    def __init__(self, *, explicit=True, reserve=None, **settings):
+    def __init__(
+        self, *, explicit: bool = True, reserve: dict[str, int] | None = None, **settings: Any
+    ) -> None:
         settings = {
             "commit_log_max_size_bytes": 2 * SIZE,
             "consume_queue_max_size_bytes": 40,
@@ -36,7 +42,7 @@ class Rig:
         self.tier = Tier(settings=settings)
         self.store = self.tier.store()
         self.metrics = Metrics()
-        self.reserve = reserve
+        self.reserve = reserve or {}
         self.expiry = TierExpiry(
             config(**settings),
             self.store,
@@ -46,17 +52,17 @@ class Rig:
             retention_is_explicit=explicit,
         )
 
-    def queue(self, topic="TopicA", queue_id=0, count=6):
+    def queue(self, topic: str = "TopicA", queue_id: int = 0, count: int = 6) -> FlatMessageFile:
         file = self.store.get_or_create(topic, queue_id)
         file.init_offset(0)
         fill(file, 0, count, topic=topic, queue_id=queue_id)
         return file
 
-    def offsets(self, file):
+    def offsets(self, file: FlatMessageFile) -> list[int]:
         return [offset for offset, _ in bodies(file)]
 
 
-def test_messages_older_than_the_retention_go():
+def test_messages_older_than_the_retention_go() -> None:
     rig = Rig()
     file = rig.queue()
     rig.tier.clock.set(T0 + 10 * HOUR_MS + 3)  # the newest of the first segment is 1 ms too old
@@ -67,7 +73,7 @@ def test_messages_older_than_the_retention_go():
     assert commit_log_id(0) not in rig.tier.objects()
 
 
-def test_a_topic_has_its_own_retention_when_it_is_above_zero():
+def test_a_topic_has_its_own_retention_when_it_is_above_zero() -> None:
     rig = Rig(reserve={"Short": 1, "Long": 100, "None": 0})
     files = {topic: rig.queue(topic) for topic in ("Short", "Long", "None", "Default")}
     rig.tier.clock.set(T0 + 2 * HOUR_MS)
@@ -76,14 +82,14 @@ def test_a_topic_has_its_own_retention_when_it_is_above_zero():
     rig.tier.clock.set(T0 + 11 * HOUR_MS)
     rig.expiry.run_once()
     assert [topic for topic, file in files.items() if rig.offsets(file)] == ["Long"]
-    assert rig.tier.metadata.topic("Short").reserve_time_hours == 1  # where Java looks
+    assert rig.tier.table.topic_table["Short"].reserve_time_hours == 1  # where Java looks
     rig.reserve = {"Short": 1}
     rig.expiry.run_once()
-    assert rig.tier.metadata.topic("Long").reserve_time_hours == -1
+    assert rig.tier.table.topic_table["Long"].reserve_time_hours == -1
     assert not rig.offsets(files["Long"])
 
 
-def test_nothing_expires_by_a_retention_that_nobody_set(caplog):
+def test_nothing_expires_by_a_retention_that_nobody_set(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig(explicit=False, reserve={"Own": 1})
     kept, own = rig.queue(), rig.queue("Own")
     rig.tier.clock.set(T0 + 1000 * HOUR_MS)
@@ -99,7 +105,7 @@ def test_nothing_expires_by_a_retention_that_nobody_set(caplog):
     assert str(kept.size_bytes) in warnings[0]
 
 
-def test_defect_d22_the_index_lives_as_long_as_the_longest_topic():
+def test_defect_d22_the_index_lives_as_long_as_the_longest_topic() -> None:
     rig = Rig(reserve={"Long": 100})
     rig.queue()
     assert rig.expiry.longest_retention_hours() == 10
@@ -110,49 +116,49 @@ def test_defect_d22_the_index_lives_as_long_as_the_longest_topic():
     assert rig.expiry.longest_retention_hours() is None
 
 
-def test_defect_d07_a_failing_queue_stops_no_other():
+def test_defect_d07_a_failing_queue_stops_no_other() -> None:
     rig = Rig()
     bad, good = rig.queue(), rig.queue("TopicB")
 
     rig.tier.clock.set(T0 + 1000 * HOUR_MS)
     original = rig.tier.metadata.put_segment
 
-    def failing(segment):
+    def failing(segment: FileSegmentMetadata) -> None:
         if "/TopicA/" in segment.path:
             raise Unavailable("metadata disk")
         original(segment)
 
-    rig.tier.metadata.put_segment = failing
+    patch(rig.tier.metadata, put_segment=failing)
     outcome = rig.expiry.run_once()
     assert list(outcome.errors) == [bad.path]
     assert rig.offsets(good) == []
-    rig.tier.metadata.put_segment = original
+    patch(rig.tier.metadata, put_segment=original)
     assert rig.expiry.run_once().errors == {}
     assert rig.offsets(bad) == []
 
 
-def test_what_cannot_be_deleted_is_counted_and_tried_again():
+def test_what_cannot_be_deleted_is_counted_and_tried_again() -> None:
     rig = Rig()
     rig.queue()
     provider = rig.tier.provider
     segment_type = type(provider.open(commit_log_id(0)))
     delete = segment_type.delete
 
-    def stuck(self):
+    def stuck(self: object) -> NoReturn:
         raise Unavailable("stuck")
 
     rig.tier.clock.set(T0 + 1000 * HOUR_MS)
     try:
-        segment_type.delete = stuck
+        patch(segment_type, delete=stuck)
         outcome = rig.expiry.run_once()
         assert outcome.undeleted == outcome.segments == 6
     finally:
-        segment_type.delete = delete
+        patch(segment_type, delete=delete)
     assert rig.expiry.run_once().undeleted == 0
     assert rig.tier.objects() == {}
 
 
-def test_a_writer_that_lost_its_epoch_deletes_nothing():
+def test_a_writer_that_lost_its_epoch_deletes_nothing() -> None:
     rig = Rig()
     file = rig.queue()
     rig.store.become_writer()
@@ -163,7 +169,7 @@ def test_a_writer_that_lost_its_epoch_deletes_nothing():
     assert len(rig.offsets(file)) == 6
 
 
-def test_c01_a_clock_far_back_expires_nothing():
+def test_c01_a_clock_far_back_expires_nothing() -> None:
     rig = Rig()
     file = rig.queue()
     rig.tier.clock.set(0)
@@ -171,7 +177,7 @@ def test_c01_a_clock_far_back_expires_nothing():
     assert len(rig.offsets(file)) == 6
 
 
-def test_the_job_waits_one_interval_and_can_be_switched_off():
+def test_the_job_waits_one_interval_and_can_be_switched_off() -> None:
     rig = Rig(delete_file_enable=False)
     rig.expiry.start()
     assert rig.expiry._thread is None
@@ -181,14 +187,14 @@ def test_the_job_waits_one_interval_and_can_be_switched_off():
     rig.tier.clock.set(T0 + 1000 * HOUR_MS)
     waits, ran = [], threading.Event()
 
-    def wait(event, timeout_ms):
+    def wait(event: threading.Event, timeout_ms: int) -> bool:
         waits.append((timeout_ms, len(rig.offsets(file))))
         if len(waits) == 2:
             ran.set()
             event.wait(5)
         return event.is_set()
 
-    rig.tier.clock.wait = wait
+    patch(rig.tier.clock, wait=wait)
     rig.expiry.start()
     assert ran.wait(5)
     rig.expiry.stop()

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 
-from tests.unit.tier.kit import batch, config, read_messages
+from tests.unit.tier.kit import batch, config, existing, read_messages
 from tieredstore.clock import ManualClock
+from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import BoundaryType
 from tieredstore.metadata.json_store import JsonMetadataStore
 from tieredstore.providers.posix import PosixProvider
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.reading import run
 
+QUEUE = QueueKey("TopicA", 3)
+
 
 @pytest.fixture(params=["java-5.3.3", "java-5.5.0"])
-def java(request, golden, tmp_path):
+def java(request: pytest.FixtureRequest, golden: Path, tmp_path: Path) -> Path:
     shutil.copytree(golden / request.param, tmp_path / "copy")
     return tmp_path / "copy"
 
 
-def opened(root):
+def opened(root: Path) -> FlatFileStore:
     metadata = JsonMetadataStore(
         root / "config" / "tieredStoreMetadata.json", "broker-a", ManualClock()
     )
@@ -32,8 +36,8 @@ def opened(root):
     return store
 
 
-def test_a_java_queue_is_read_and_extended(java):
-    file = opened(java).get("TopicA", 3)
+def test_a_java_queue_is_read_and_extended(java: Path) -> None:
+    file = existing(opened(java), QUEUE)
     assert (file.consume_queue_min_offset, file.consume_queue_commit_offset) == (100, 105)
     assert [segment.base_offset for segment in file.commit_log.segments] == [0, 270, 540]
     found = read_messages(file, 100, 10)
@@ -45,13 +49,13 @@ def test_a_java_queue_is_read_and_extended(java):
         assert run(file.offset_by_time(time_ms, BoundaryType.UPPER)) == offset
     file.append_batch(*batch(105, 4, queue_id=3))
     assert file.commit()
-    again = opened(java).get("TopicA", 3)
+    again = existing(opened(java), QUEUE)
     assert len(read_messages(again, 100, 10)) == 9
     assert again.topic_id == 0
 
 
-def test_opening_and_reading_writes_nothing(java):
+def test_opening_and_reading_writes_nothing(java: Path) -> None:
     before = {path: path.read_bytes() for path in java.rglob("*") if path.is_file()}
-    read_messages(opened(java).get("TopicA", 3), 100, 10)
+    read_messages(existing(opened(java), QUEUE), 100, 10)
     after = {path: path.read_bytes() for path in java.rglob("*") if path.is_file()}
     assert after == before

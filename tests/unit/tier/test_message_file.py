@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -12,15 +14,23 @@ from tests.unit.tier.kit import (
     batch,
     bodies,
     fill,
+    patch,
     read_messages,
     record,
 )
 from tieredstore.contracts.message_store import BoundaryType
+from tieredstore.contracts.segment import (
+    Buffer,
+    FileSegment,
+    SegmentId,
+    SegmentListing,
+    WriteResult,
+)
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.tier.reading import run
 
 
-def test_messages_come_back_with_tiered_physical_offsets_and_nothing_else_changed():
+def test_messages_come_back_with_tiered_physical_offsets_and_nothing_else_changed() -> None:
     file = Tier().queue(100)
     fill(file, 100, 5)
     units, records = batch(100, 5)
@@ -35,14 +45,14 @@ def test_messages_come_back_with_tiered_physical_offsets_and_nothing_else_change
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 7])
-def test_any_grouping_of_records_gives_the_same_bytes(pieces):
+def test_any_grouping_of_records_gives_the_same_bytes(pieces: int) -> None:
     one, many = Tier(), Tier()
     fill(one.queue(), 0, 7)
     fill(many.queue(), 0, 7, pieces=pieces)
     assert one.objects() == many.objects()
 
 
-def test_the_callers_records_are_not_changed():
+def test_the_callers_records_are_not_changed() -> None:
     data, code = record(0)
     kept = bytearray(data)
     units, _ = as_batch([(data, code)])
@@ -52,7 +62,7 @@ def test_the_callers_records_are_not_changed():
     assert bytes(kept) == data
 
 
-def test_offsets_are_those_of_the_queue():
+def test_offsets_are_those_of_the_queue() -> None:
     file = Tier().queue(100)
     assert file.is_initialised
     assert (file.consume_queue_min_offset, file.consume_queue_commit_offset) == (100, 100)
@@ -64,13 +74,13 @@ def test_offsets_are_those_of_the_queue():
     assert file.commit_log_commit_offset == sum(len(record(q)[0]) for q in (100, 101, 102))
 
 
-def test_what_is_not_committed_cannot_be_read():
+def test_what_is_not_committed_cannot_be_read() -> None:
     file = Tier().queue()
     file.append_batch(*batch(0, 3))
     assert len(run(file.read_units(0, 3))) == 0
 
 
-def test_append_returns_where_the_messages_are():
+def test_append_returns_where_the_messages_are() -> None:
     file = Tier().queue(10)
     fill(file, 10, 2)
     made = file.append_batch(*batch(12, 2))
@@ -81,7 +91,7 @@ def test_append_returns_where_the_messages_are():
 
 
 @pytest.mark.parametrize("per_segment", [1, 2, 3])
-def test_segments_are_cut_between_messages_and_read_as_one(per_segment):
+def test_segments_are_cut_between_messages_and_read_as_one(per_segment: int) -> None:
     size = len(record(0)[0])
     tier = Tier(
         settings={
@@ -100,7 +110,7 @@ def test_segments_are_cut_between_messages_and_read_as_one(per_segment):
     assert [q for q, _ in bodies(tier.queue())] == list(range(9))
 
 
-def test_a_batch_beyond_the_pending_limit_is_committed_in_parts():
+def test_a_batch_beyond_the_pending_limit_is_committed_in_parts() -> None:
     tier = Tier(settings={"max_group_commit_count": 4})
     file = tier.queue()
     file.append_batch(*batch(0, 11))
@@ -109,7 +119,7 @@ def test_a_batch_beyond_the_pending_limit_is_committed_in_parts():
     assert len(bodies(file)) == 11
 
 
-def test_units_and_records_that_disagree_are_refused_and_change_nothing():
+def test_units_and_records_that_disagree_are_refused_and_change_nothing() -> None:
     file = Tier().queue()
     units, records = batch(0, 3)
     units["size"][1] += 1
@@ -122,21 +132,21 @@ def test_units_and_records_that_disagree_are_refused_and_change_nothing():
     assert file.consume_queue_max_offset == 0
 
 
-def test_append_needs_a_first_offset():
+def test_append_needs_a_first_offset() -> None:
     file = Tier().store().get_or_create("TopicA", 0)
     assert not file.is_initialised
     with pytest.raises(Invalid):
         file.append_batch(*batch(0, 1))
 
 
-def test_an_empty_batch_is_nothing():
+def test_an_empty_batch_is_nothing() -> None:
     file = Tier().queue()
     units, _ = batch(0, 1)
     assert file.append_batch(units[:0], []).count == 0
     assert file.commit()
 
 
-def test_reopening_goes_on_where_it_was():
+def test_reopening_goes_on_where_it_was() -> None:
     tier = Tier()
     fill(tier.queue(5), 5, 4)
     file = tier.queue()
@@ -145,14 +155,14 @@ def test_reopening_goes_on_where_it_was():
     assert [q for q, _ in bodies(tier.queue())] == list(range(5, 11))
 
 
-def test_store_times_are_kept_by_segment():
+def test_store_times_are_kept_by_segment() -> None:
     file = Tier().queue()
     assert (file.min_store_timestamp_ms, file.max_store_timestamp_ms) == (-1, -1)
     fill(file, 3, 4)
     assert (file.min_store_timestamp_ms, file.max_store_timestamp_ms) == (T0 + 3, T0 + 6)
 
 
-def test_rollback_forgets_what_is_not_committed():
+def test_rollback_forgets_what_is_not_committed() -> None:
     file = Tier().queue()
     fill(file, 0, 2)
     file.append_batch(*batch(2, 3))
@@ -162,7 +172,7 @@ def test_rollback_forgets_what_is_not_committed():
     assert len(bodies(file)) == 7
 
 
-def test_commit_log_rolls_by_age_and_size_only():
+def test_commit_log_rolls_by_age_and_size_only() -> None:
     tier = Tier(
         settings={
             "commit_log_rolling_interval_hours": 1,
@@ -185,31 +195,31 @@ def test_commit_log_rolls_by_age_and_size_only():
     assert len(bodies(tier.queue())) == 4
 
 
-def test_metadata_announces_each_segment_before_its_first_byte():
+def test_metadata_announces_each_segment_before_its_first_byte() -> None:
     tier = Tier(settings={"commit_log_max_size_bytes": 300, "consume_queue_max_size_bytes": 60})
     seen = []
     original = tier.provider.open
 
-    def opened(id, listing=None):
+    def opened(id: SegmentId, listing: SegmentListing | None = None) -> FileSegment:
         segment = original(id, listing)
         write = segment.write
 
-        def checked(position, buffers):
+        def checked(position: int, buffers: Sequence[Buffer]) -> WriteResult:
             seen.append(id)
             assert tier.metadata.segment(id) is not None
             return write(position, buffers)
 
-        segment.write = checked
+        patch(segment, write=checked)
         return segment
 
-    tier.provider.open = opened
+    patch(tier.provider, open=opened)
     file = tier.queue()
     fill(file, 0, 10)
     assert len(set(seen)) == len(file.commit_log.segments) + len(file.consume_queue.segments)
 
 
 @pytest.mark.parametrize("boundary", list(BoundaryType))
-def test_time_search_finds_the_boundaries(boundary):
+def test_time_search_finds_the_boundaries(boundary: BoundaryType) -> None:
     times = [40, 50, 50, 50, 60, 60, 70]
     file = Tier(settings={"consume_queue_max_size_bytes": 40}).queue(10)
     file.append_batch(*as_batch([record(10 + i, timestamp_ms=t) for i, t in enumerate(times)]))
@@ -223,13 +233,13 @@ def test_time_search_finds_the_boundaries(boundary):
         assert found == right, wanted
 
 
-def test_time_search_in_an_empty_queue_gives_its_offset():
+def test_time_search_in_an_empty_queue_gives_its_offset() -> None:
     file = Tier().queue(7)
     for boundary in BoundaryType:
         assert run(file.offset_by_time(T0, boundary)) == 7
 
 
-def test_store_timestamp_of_a_message():
+def test_store_timestamp_of_a_message() -> None:
     file = Tier().queue()
     fill(file, 0, 3)
     assert run(file.store_timestamp_at(1)) == T0 + 1

@@ -4,37 +4,48 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar, cast
 
 import pytest
 
+from tieredstore.contracts.segment import FileSegment
 from tieredstore.errors import Unavailable
-from tieredstore.tier.reading import SegmentRead, run, run_async
+from tieredstore.tier.reading import Reading, SegmentRead, run, run_async
+
+T = TypeVar("T")
 
 
 class Segment:
-    def __init__(self, data, *, at_hand=False, error=None):
+    def __init__(
+        self, data: bytes, *, at_hand: bool = False, error: Exception | None = None
+    ) -> None:
         self.data = data
         self.at_hand = at_hand
         self.error = error
         self.blocking = 0
 
-    def read(self, position, length):
+    def read(self, position: int, length: int) -> memoryview:
         self.blocking += 1
         if self.error is not None:
             raise self.error
         return memoryview(self.data)[position : position + length]
 
-    def read_nowait(self, position, length):
+    def read_nowait(self, position: int, length: int) -> memoryview | None:
         return self.read(position, length) if self.at_hand else None
 
 
-def reading(*segments):
-    first = yield [SegmentRead(segment, 0, 2) for segment in segments]
-    second = yield [SegmentRead(segments[0], 2, 2)]
+def read(segment: Segment, position: int, length: int) -> SegmentRead:
+    """Readings only read."""
+    return SegmentRead(cast("FileSegment", segment), position, length)
+
+
+def reading(*segments: Segment) -> Reading[bytes]:
+    first = yield [read(segment, 0, 2) for segment in segments]
+    second = yield [read(segments[0], 2, 2)]
     return b"".join([*first, *second])
 
 
-def drive(generator, how):
+def drive(generator: Reading[T], how: str) -> T:
     if how == "blocking":
         return run(generator)
     with ThreadPoolExecutor(2) as pool:
@@ -43,36 +54,37 @@ def drive(generator, how):
 
 @pytest.mark.parametrize("how", ["blocking", "async"])
 @pytest.mark.parametrize("at_hand", [(False, False), (True, False), (True, True)])
-def test_steps_get_their_bytes_in_order(how, at_hand):
+def test_steps_get_their_bytes_in_order(how: str, at_hand: tuple[bool, bool]) -> None:
     one, two = Segment(b"abcd", at_hand=at_hand[0]), Segment(b"xy", at_hand=at_hand[1])
     assert drive(reading(one, two), how) == b"abxycd"
 
 
-def test_what_is_at_hand_does_not_go_to_the_pool():
+def test_what_is_at_hand_does_not_go_to_the_pool() -> None:
     segment = Segment(b"abcd", at_hand=True)
     assert asyncio.run(run_async(reading(segment))) == b"abcd"
 
 
 @pytest.mark.parametrize("how", ["blocking", "async"])
-def test_errors_come_out_and_can_be_handled_inside(how):
+def test_errors_come_out_and_can_be_handled_inside(how: str) -> None:
     bad, good = Segment(b"", error=Unavailable("down")), Segment(b"abcd")
     with pytest.raises(Unavailable):
         drive(reading(bad), how)
 
-    def careful():
+    def careful() -> Reading[bytes]:
         try:
-            yield [SegmentRead(bad, 0, 1)]
+            yield [read(bad, 0, 1)]
         except Unavailable:
-            found = yield [SegmentRead(good, 0, 4)]
+            found = yield [read(good, 0, 4)]
             return bytes(found[0])
+        return b"no error"
 
     assert drive(careful(), how) == b"abcd"
 
 
 @pytest.mark.parametrize("how", ["blocking", "async"])
-def test_a_reading_may_need_no_read_at_all(how):
-    def nothing():
+def test_a_reading_may_need_no_read_at_all(how: str) -> None:
+    def nothing() -> Reading[int]:
+        yield from ()
         return 7
-        yield
 
     assert drive(nothing(), how) == 7

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
+from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey, QueueRange
 from tieredstore.contracts.message_store import (
     BoundaryType,
     GetMessageResult,
     GetMessageStatus,
+    MessageFilter,
     PutMessageResult,
     PutMessageStatus,
 )
 from tieredstore.message.consume_queue import UNIT_DTYPE
+from tieredstore.message.encoding import Message
 from tieredstore.message.hashes import tags_code
-from tieredstore.message.record import decode_record, encode_record
+from tieredstore.message.record import StoredMessage, decode_record, encode_record
 
 
 class InMemoryStore:
@@ -45,7 +50,7 @@ class InMemoryStore:
     def shutdown(self) -> None:
         self.calls.append("shutdown")
 
-    def put_message(self, message) -> PutMessageResult:
+    def put_message(self, message: Message) -> PutMessageResult:
         key = QueueKey(message.topic, message.queue_id)
         offset = len(self.queues_[key])
         position = len(self.records)
@@ -59,11 +64,19 @@ class InMemoryStore:
             PutMessageStatus.PUT_OK, position, offset, len(record), 1, self.now_ms, durable
         )
 
-    def put_messages(self, messages) -> PutMessageResult:
+    def put_messages(self, messages: Sequence[Message]) -> PutMessageResult:
         results = [self.put_message(message) for message in messages]
         return results[0]
 
-    def get_message(self, group, topic, queue_id, offset, max_count, message_filter=None):
+    def get_message(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        message_filter: MessageFilter | None = None,
+    ) -> GetMessageResult:
         self.calls.append("get")
         key = QueueKey(topic, queue_id)
         rows = self.queues_.get(key, [])
@@ -77,23 +90,27 @@ class InMemoryStore:
         found = [stored for _, stored in rows[offset : offset + max_count]]
         return GetMessageResult(GetMessageStatus.FOUND, offset + len(found), low, high, found)
 
-    async def get_message_async(self, *arguments):
+    async def get_message_async(self, *arguments: Any) -> GetMessageResult:
         return self.get_message(*arguments)
 
-    def look_message_by_offset(self, physical_offset):
+    def look_message_by_offset(self, physical_offset: int) -> StoredMessage | None:
         return self.records[physical_offset]
 
-    def get_min_offset_in_queue(self, topic, queue_id):
+    def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         key = QueueKey(topic, queue_id)
         return self.low[key] if key in self.queues_ else -1
 
-    def get_max_offset_in_queue(self, topic, queue_id):
+    def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
         key = QueueKey(topic, queue_id)
         return len(self.queues_[key]) if key in self.queues_ else -1
 
     def get_offset_in_queue_by_time(
-        self, topic, queue_id, timestamp_ms, boundary=BoundaryType.LOWER
-    ):
+        self,
+        topic: str,
+        queue_id: int,
+        timestamp_ms: int,
+        boundary: BoundaryType = BoundaryType.LOWER,
+    ) -> int:
         key = QueueKey(topic, queue_id)
         low = self.low[key]
         times = [stored.store_timestamp_ms for _, stored in self.queues_[key]]
@@ -101,7 +118,9 @@ class InMemoryStore:
             return bisect.bisect_left(times, timestamp_ms, low)
         return max(bisect.bisect_right(times, timestamp_ms, low) - 1, low)
 
-    def get_earliest_message_time(self, topic=None, queue_id=None):
+    def get_earliest_message_time(
+        self, topic: str | None = None, queue_id: int | None = None
+    ) -> int:
         keys = list(self.queues_) if topic is None else [QueueKey(topic, queue_id)]
         times = [
             stored.store_timestamp_ms
@@ -110,12 +129,14 @@ class InMemoryStore:
         ]
         return min(times, default=-1)
 
-    def get_message_store_timestamp(self, topic, queue_id, offset):
+    def get_message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
         key = QueueKey(topic, queue_id)
         rows = self.queues_.get(key, [])
         return rows[offset][1].store_timestamp_ms if self.low[key] <= offset < len(rows) else -1
 
-    def query_message(self, topic, key, max_count, begin_ms, end_ms):
+    def query_message(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+    ) -> list[StoredMessage]:
         self.calls.append("query")
         found = [
             stored
@@ -127,7 +148,7 @@ class InMemoryStore:
         ]
         return found[:max_count]
 
-    def delete_topics(self, topics):
+    def delete_topics(self, topics: set[str]) -> int:
         gone = [key for key in self.queues_ if key.topic in topics]
         for key in gone:
             del self.queues_[key]
@@ -135,20 +156,20 @@ class InMemoryStore:
         return len({key.topic for key in gone})
 
     @property
-    def dispatch_source(self):
+    def dispatch_source(self) -> DispatchSource:
         return self
 
     # DispatchSource
 
-    def queues(self):
+    def queues(self) -> Iterable[QueueKey]:
         return list(self.queues_)
 
-    def queue_range(self, key):
+    def queue_range(self, key: QueueKey) -> QueueRange | None:
         if key not in self.queues_:
             return None
         return QueueRange(self.low[key], len(self.queues_[key]))
 
-    def read_units(self, key, offset, count):
+    def read_units(self, key: QueueKey, offset: int, count: int) -> npt.NDArray[np.void]:
         if offset < self.low[key]:
             return np.zeros(0, UNIT_DTYPE)
         rows = self.queues_.get(key, [])[offset : offset + count]
@@ -157,23 +178,23 @@ class InMemoryStore:
             units[row] = (position, stored.size, stored.tags_code)
         return units
 
-    def read_records(self, units):
+    def read_records(self, units: npt.NDArray[np.void]) -> Sequence[memoryview]:
         return [self.records[position].raw for position in units["physical_offset"].tolist()]
 
-    def is_in_store(self, key, offset):
+    def is_in_store(self, key: QueueKey, offset: int) -> bool:
         return self.low[key] <= offset < len(self.queues_.get(key, []))
 
-    def is_in_memory(self, key, offset, count):
+    def is_in_memory(self, key: QueueKey, offset: int, count: int) -> bool:
         return offset >= self.in_memory_from[key]
 
-    def offset_by_time(self, key, timestamp_ms):
+    def offset_by_time(self, key: QueueKey, timestamp_ms: int) -> int:
         return self.get_offset_in_queue_by_time(*key, timestamp_ms)
 
-    def earliest_message_time(self, key=None):
+    def earliest_message_time(self, key: QueueKey | None = None) -> int:
         return self.get_earliest_message_time(*(key or ()))
 
-    def topic_reserve_hours(self):
+    def topic_reserve_hours(self) -> dict[str, int]:
         return self.reserve_hours
 
-    def set_retention_guard(self, guard):
+    def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:
         self.guard = guard

@@ -29,10 +29,10 @@ class Source:
     stored: int
     resident: int
 
-    def is_in_store(self, key, offset):
+    def is_in_store(self, key: QueueKey, offset: int) -> bool:
         return offset >= self.stored
 
-    def is_in_memory(self, key, offset, count):
+    def is_in_memory(self, key: QueueKey, offset: int, count: int) -> bool:
         return offset >= self.resident
 
 
@@ -54,24 +54,24 @@ class Source:
         (StorageLevel.FORCE, 300, True),
     ],
 )
-def test_level_decides_who_answers(level, offset, tier):
+def test_level_decides_who_answers(level: StorageLevel, offset: int, tier: bool) -> None:
     source = Source(stored=100, resident=200)
     assert routing.reads_tier(level, source, Queue(300), KEY, offset) is tier
 
 
 @pytest.mark.parametrize("level", [StorageLevel.NOT_IN_DISK, StorageLevel.NOT_IN_MEM])
-def test_what_the_tier_does_not_have_is_read_locally(level):
+def test_what_the_tier_does_not_have_is_read_locally(level: StorageLevel) -> None:
     gone = Source(stored=1000, resident=1000)
     assert not routing.reads_tier(level, gone, None, KEY, 0)
     assert not routing.reads_tier(level, gone, Queue(50), KEY, 50)
     assert routing.reads_tier(level, gone, Queue(50), KEY, 49)
 
 
-def test_force_asks_the_tier_even_for_a_queue_that_it_does_not_have():
+def test_force_asks_the_tier_even_for_a_queue_that_it_does_not_have() -> None:
     assert routing.reads_tier(StorageLevel.FORCE, Source(0, 0), None, KEY, 0)
 
 
-def test_defect_d11_an_unknown_offset_never_wins():
+def test_defect_d11_an_unknown_offset_never_wins() -> None:
     assert routing.earliest(-1, 7) == 7
     assert routing.earliest(7, -1) == 7
     assert routing.earliest(3, 7) == 3
@@ -82,7 +82,9 @@ def test_defect_d11_an_unknown_offset_never_wins():
 @pytest.mark.parametrize(
     ("end", "local_earliest", "asked"), [(50, 100, 50), (150, 100, 100), (150, -1, 150)]
 )
-def test_defect_d23_the_end_of_a_query_is_respected(end, local_earliest, asked):
+def test_defect_d23_the_end_of_a_query_is_respected(
+    end: int, local_earliest: int, asked: int
+) -> None:
     assert routing.tier_query_end_ms(end, local_earliest) == asked
 
 
@@ -103,7 +105,9 @@ def side(times: list[int], low: int, high: int) -> routing.TimeSide:
     data=st.data(),
     timestamp=st.integers(-1, 32),
 )
-def test_time_search_over_both_sides_is_that_of_one_store(times, data, timestamp):
+def test_time_search_over_both_sides_is_that_of_one_store(
+    times: list[int], data: st.DataObject, timestamp: int
+) -> None:
     count = len(times)
     tier_low = data.draw(st.integers(0, count))
     tier_high = data.draw(st.integers(tier_low, count))
@@ -121,11 +125,11 @@ def test_time_search_over_both_sides_is_that_of_one_store(times, data, timestamp
     assert routing.offset_by_time(sides, timestamp, BoundaryType.UPPER) == upper
 
 
-def test_time_search_without_messages_finds_nothing():
+def test_time_search_without_messages_finds_nothing() -> None:
     assert routing.offset_by_time([side([], 0, 0)], 5, BoundaryType.LOWER) == -1
 
 
-def test_time_search_crosses_a_hole_between_tier_and_local_store():
+def test_time_search_crosses_a_hole_between_tier_and_local_store() -> None:
     times = list(range(0, 1000, 10))
     sides = [side(times, 0, 10), side(times, 50, 100)]
     assert routing.offset_by_time(sides, 200, BoundaryType.LOWER) == 50

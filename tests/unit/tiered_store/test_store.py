@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
@@ -10,9 +13,15 @@ from tests.unit.tiered_store.next_store import InMemoryStore
 from tieredstore.clock import SystemClock
 from tieredstore.config import StorageLevel, StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.contracts.message_store import BoundaryType, GetMessageStatus, MessageStore
+from tieredstore.contracts.message_store import (
+    BoundaryType,
+    GetMessageResult,
+    GetMessageStatus,
+    MessageStore,
+)
+from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Fenced, Unavailable
-from tieredstore.message.record import Message
+from tieredstore.message.record import Message, StoredMessage
 from tieredstore.metadata.json_store import JsonMetadataStore
 from tieredstore.providers.memory import MemoryProvider
 from tieredstore.providers.posix import PosixProvider
@@ -27,7 +36,9 @@ FAR_MS = 2**62
 class World:
     """A store over both, as one broker has it; `restart` makes it again on the same files."""
 
-    def __init__(self, path, *, provider=None, **config):
+    def __init__(
+        self, path: Path, *, provider: SegmentProvider | None = None, **config: Any
+    ) -> None:
         self.path = path
         self.next = InMemoryStore()
         self.provider = provider
@@ -41,7 +52,7 @@ class World:
         }
         self.open()
 
-    def open(self):
+    def open(self) -> TieredMessageStore:
         self.store = TieredMessageStore(
             self.next,
             StoreConfig(**self.config),
@@ -53,12 +64,20 @@ class World:
         self.store.load()
         return self.store
 
-    def restart(self, **config):
+    def restart(self, **config: Any) -> TieredMessageStore:
         self.store.shutdown()
         self.config.update(config)
         return self.open()
 
-    def put(self, count, *, topic=TOPIC, queue_id=0, step_ms=10, key="k"):
+    def put(
+        self,
+        count: int,
+        *,
+        topic: str = TOPIC,
+        queue_id: int = 0,
+        step_ms: int = 10,
+        key: str = "k",
+    ) -> None:
         for _ in range(count):
             offset = len(self.next.queues_[QueueKey(topic, queue_id)])
             self.next.now_ms = BEGIN_MS + offset * step_ms
@@ -72,27 +91,29 @@ class World:
             )
             assert self.store.put_message(message).ok
 
-    def upload(self):
+    def upload(self) -> None:
         for outcome in self.store.dispatcher.scan(force=True):
             assert outcome.error is None, outcome
 
-    def get(self, offset, count=32, topic=TOPIC, queue_id=0):
+    def get(
+        self, offset: int, count: int = 32, topic: str = TOPIC, queue_id: int = 0
+    ) -> GetMessageResult:
         return self.store.get_message("g", topic, queue_id, offset, count)
 
 
-def bodies(result):
+def bodies(result: GetMessageResult) -> list[str]:
     return [bytes(message.body).decode() for message in result.messages]
 
 
-def offsets(messages):
+def offsets(messages: Iterable[StoredMessage]) -> list[tuple[int, int]]:
     return [(message.queue_id, message.queue_offset) for message in messages]
 
 
 @pytest.fixture
-def make_world(tmp_path):
+def make_world(tmp_path: Path) -> Iterator[Callable[..., World]]:
     worlds = []
 
-    def make(**config):
+    def make(**config: Any) -> World:
         path = tmp_path / str(len(worlds))
         path.mkdir()
         worlds.append(World(path, **config))
@@ -104,7 +125,7 @@ def make_world(tmp_path):
 
 
 @pytest.fixture
-def world(make_world):
+def world(make_world: Callable[..., World]) -> World:
     """100 messages: all in the tier, the first 60 no longer in the next store, then 20 more."""
     world = make_world()
     world.put(100)
@@ -114,13 +135,13 @@ def world(make_world):
     return world
 
 
-def test_it_is_a_message_store(world):
+def test_it_is_a_message_store(world: World) -> None:
     assert isinstance(world.store, MessageStore)
     assert world.store.dispatch_source is world.next
     assert world.store.look_message_by_offset(7).queue_offset == 7
 
 
-def test_history_is_read_as_if_the_next_store_still_had_it(world):
+def test_history_is_read_as_if_the_next_store_still_had_it(world: World) -> None:
     offset, seen = 0, []
     while True:
         result = world.get(offset)
@@ -135,15 +156,15 @@ def test_history_is_read_as_if_the_next_store_still_had_it(world):
     assert world.store.metrics.value(MESSAGES_OUT, topic=TOPIC, group="g") == 64
 
 
-def test_async_gets_take_the_same_ways(world):
-    async def read_all():
+def test_async_gets_take_the_same_ways(world: World) -> None:
+    async def read_all() -> list[str]:
         found = [await world.store.get_message_async("g", TOPIC, 0, n, 8) for n in (0, 40, 60, 110)]
         return [bodies(result)[0] for result in found]
 
     assert asyncio.run(read_all()) == ["body 0", "body 40", "body 60", "body 110"]
 
 
-def test_minimum_is_that_of_both_and_maximum_that_of_what_was_read(world):
+def test_minimum_is_that_of_both_and_maximum_that_of_what_was_read(world: World) -> None:
     result = world.get(10)
     assert (result.min_offset, result.max_offset) == (0, 100)
     world.next.low[KEY] = 0
@@ -161,7 +182,7 @@ def test_minimum_is_that_of_both_and_maximum_that_of_what_was_read(world):
     )
 
 
-def test_defect_d11_the_local_unknown_never_wins(world):
+def test_defect_d11_the_local_unknown_never_wins(world: World) -> None:
     assert world.store.get_min_offset_in_queue(TOPIC, 0) == 0
     world.next.queues_.clear()
     assert world.next.get_min_offset_in_queue(TOPIC, 0) == -1
@@ -171,7 +192,7 @@ def test_defect_d11_the_local_unknown_never_wins(world):
     assert world.store.get_max_offset_in_queue("Unknown", 0) == -1
 
 
-def test_an_empty_local_queue_does_not_hide_where_the_tier_begins(world):
+def test_an_empty_local_queue_does_not_hide_where_the_tier_begins(world: World) -> None:
     tier = world.store.flat_files.get(TOPIC, 0)
     tier.commit_log.roll()
     tier.consume_queue.roll()
@@ -183,7 +204,7 @@ def test_an_empty_local_queue_does_not_hide_where_the_tier_begins(world):
     assert world.store.get_max_offset_in_queue(TOPIC, 0) == 120
 
 
-def test_maximum_is_the_one_that_assigns_offsets(world):
+def test_maximum_is_the_one_that_assigns_offsets(world: World) -> None:
     assert world.store.get_max_offset_in_queue(TOPIC, 0) == 120
 
 
@@ -201,13 +222,15 @@ def test_maximum_is_the_one_that_assigns_offsets(world):
         (5000, 120, 119),
     ],
 )
-def test_defect_d27_time_search_goes_over_both_stores(world, time, lower, upper):
+def test_defect_d27_time_search_goes_over_both_stores(
+    world: World, time: int, lower: int, upper: int
+) -> None:
     search = world.store.get_offset_in_queue_by_time
     assert search(TOPIC, 0, BEGIN_MS + time) == lower
     assert search(TOPIC, 0, BEGIN_MS + time, BoundaryType.UPPER) == upper
 
 
-def test_times_of_messages_come_from_whoever_has_them(world):
+def test_times_of_messages_come_from_whoever_has_them(world: World) -> None:
     store = world.store
     assert store.get_message_store_timestamp(TOPIC, 0, 5) == BEGIN_MS + 50
     assert store.get_message_store_timestamp(TOPIC, 0, 110) == BEGIN_MS + 1100
@@ -218,7 +241,7 @@ def test_times_of_messages_come_from_whoever_has_them(world):
     assert world.next.get_earliest_message_time(TOPIC, 0) == BEGIN_MS + 600
 
 
-def test_queries_give_each_message_once(world):
+def test_queries_give_each_message_once(world: World) -> None:
     found = world.store.query_message(TOPIC, "all", 1000, 0, FAR_MS)
     assert offsets(found) == [(0, n) for n in range(120)]
     assert len(world.store.query_message(TOPIC, "all", 10, 0, FAR_MS)) == 10
@@ -226,7 +249,7 @@ def test_queries_give_each_message_once(world):
     assert offsets(world.store.query_message(TOPIC, "u0-110", 10, 0, FAR_MS)) == [(0, 110)]
 
 
-def test_defect_d23_the_end_of_a_query_is_respected(world):
+def test_defect_d23_the_end_of_a_query_is_respected(world: World) -> None:
     query = world.store.query_message
     assert offsets(query(TOPIC, "all", 99, BEGIN_MS + 10, BEGIN_MS + 35)) == [
         (0, 1),
@@ -243,13 +266,15 @@ def test_defect_d23_the_end_of_a_query_is_respected(world):
     assert "query" not in world.next.calls
 
 
-def test_a_failing_tier_falls_back_to_what_the_next_store_has(make_world, monkeypatch):
+def test_a_failing_tier_falls_back_to_what_the_next_store_has(
+    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = make_world(storage_level=StorageLevel.FORCE)
     world.put(100)
     world.upload()
     world.next.low[KEY] = 50
 
-    def refuse(*_):
+    def refuse(*_: object) -> NoReturn:
         raise Unavailable("the backend is down")
 
     monkeypatch.setattr("tieredstore.providers.posix.PosixFileSegment.read", refuse)
@@ -261,8 +286,10 @@ def test_a_failing_tier_falls_back_to_what_the_next_store_has(make_world, monkey
     assert world.get(0, topic="Unknown").status is GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
 
 
-def test_a_failing_tier_leaves_queries_what_the_next_store_has(world, monkeypatch):
-    def refuse(*_):
+def test_a_failing_tier_leaves_queries_what_the_next_store_has(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> NoReturn:
         raise Unavailable("the backend is down")
 
     monkeypatch.setattr("tieredstore.providers.posix.PosixFileSegment.read", refuse)
@@ -272,7 +299,7 @@ def test_a_failing_tier_leaves_queries_what_the_next_store_has(world, monkeypatc
         world.store.query_message(TOPIC, "k7", 1000, 0, FAR_MS)
 
 
-def test_defect_disable_means_off_everywhere(world):
+def test_defect_disable_means_off_everywhere(world: World) -> None:
     store = world.restart(storage_level=StorageLevel.DISABLE)
     assert world.get(0).status is GetMessageStatus.OFFSET_TOO_SMALL
     assert store.get_min_offset_in_queue(TOPIC, 0) == 60
@@ -286,7 +313,7 @@ def test_defect_disable_means_off_everywhere(world):
     assert world.next.guard is None
 
 
-def test_force_asks_the_tier_only(make_world):
+def test_force_asks_the_tier_only(make_world: Callable[..., World]) -> None:
     world = make_world(storage_level=StorageLevel.FORCE)
     world.put(100)
     world.upload()
@@ -297,7 +324,7 @@ def test_force_asks_the_tier_only(make_world):
     assert world.next.calls == ["load"]
 
 
-def test_not_in_mem_reads_cold_messages_from_the_tier(make_world):
+def test_not_in_mem_reads_cold_messages_from_the_tier(make_world: Callable[..., World]) -> None:
     world = make_world(storage_level=StorageLevel.NOT_IN_MEM)
     world.put(100)
     world.upload()
@@ -308,7 +335,9 @@ def test_not_in_mem_reads_cold_messages_from_the_tier(make_world):
     assert "get" in world.next.calls
 
 
-def test_a_tier_that_begins_later_hides_nothing_that_is_on_the_disk(make_world):
+def test_a_tier_that_begins_later_hides_nothing_that_is_on_the_disk(
+    make_world: Callable[..., World],
+) -> None:
     world = make_world(storage_level=StorageLevel.NOT_IN_MEM)
     world.put(100)
     world.upload()
@@ -322,7 +351,9 @@ def test_a_tier_that_begins_later_hides_nothing_that_is_on_the_disk(make_world):
 
 
 @pytest.mark.parametrize("topic", ["rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX", "%LMQ%a", "C"])
-def test_system_topics_are_the_next_stores_alone(make_world, topic):
+def test_system_topics_are_the_next_stores_alone(
+    make_world: Callable[..., World], topic: str
+) -> None:
     world = make_world(storage_level=StorageLevel.FORCE)
     world.put(10, topic=topic)
     world.upload()
@@ -333,7 +364,7 @@ def test_system_topics_are_the_next_stores_alone(make_world, topic):
     assert world.store.get_message_store_timestamp(topic, 0, 3) == BEGIN_MS + 30
 
 
-def test_deleted_topics_are_gone_from_both_and_may_be_made_again(world):
+def test_deleted_topics_are_gone_from_both_and_may_be_made_again(world: World) -> None:
     world.put(5, topic="Other")
     world.upload()
     assert world.store.delete_topics({TOPIC, "Nobody"}) == 1
@@ -348,7 +379,7 @@ def test_deleted_topics_are_gone_from_both_and_may_be_made_again(world):
     assert offsets(world.store.query_message(TOPIC, "new7", 10, 0, FAR_MS)) == [(0, 7)]
 
 
-def test_history_survives_a_restart(world):
+def test_history_survives_a_restart(world: World) -> None:
     world.restart()
     assert bodies(world.get(0))[:2] == ["body 0", "body 1"]
     assert offsets(world.store.query_message(TOPIC, "k7", 10, 0, FAR_MS)) == [(0, 7)]
@@ -357,7 +388,7 @@ def test_history_survives_a_restart(world):
     assert bodies(world.get(115)) == [f"body {n}" for n in range(115, 120)]
 
 
-def test_the_next_store_may_delete_what_is_uploaded_only(world):
+def test_the_next_store_may_delete_what_is_uploaded_only(world: World) -> None:
     world.store.start()
     assert world.next.guard(KEY) in (100, 120)
     world.upload()
@@ -366,7 +397,9 @@ def test_the_next_store_may_delete_what_is_uploaded_only(world):
     assert world.next.guard(QueueKey("SCHEDULE_TOPIC_XXXX", 0)) is None
 
 
-def test_a_tier_in_memory_never_counts_as_having_taken_anything(make_world, caplog):
+def test_a_tier_in_memory_never_counts_as_having_taken_anything(
+    make_world: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
     world = make_world(provider=MemoryProvider())
     assert "keeps nothing" in caplog.text
     world.put(10)
@@ -375,14 +408,14 @@ def test_a_tier_in_memory_never_counts_as_having_taken_anything(make_world, capl
     assert world.next.guard(KEY) is None
 
 
-def test_a_second_writer_of_one_tier_is_refused(world, tmp_path):
+def test_a_second_writer_of_one_tier_is_refused(world: World, tmp_path: Path) -> None:
     with pytest.raises(Fenced):
         World(tmp_path / "0")
     world.store.shutdown()
     World(tmp_path / "0").store.shutdown()
 
 
-def test_a_slave_reads_the_tier_and_never_writes_it(world):
+def test_a_slave_reads_the_tier_and_never_writes_it(world: World) -> None:
     world.store.shutdown()
     before = sorted(str(path) for path in (world.path / "tier").rglob("*"))
     world.config["broker_role"] = "SLAVE"
@@ -394,7 +427,7 @@ def test_a_slave_reads_the_tier_and_never_writes_it(world):
     assert sorted(str(path) for path in (world.path / "tier").rglob("*")) == before
 
 
-def test_an_unmounted_tier_is_not_taken_for_an_empty_one(world):
+def test_an_unmounted_tier_is_not_taken_for_an_empty_one(world: World) -> None:
     world.store.shutdown()
     (world.path / "tier").rename(world.path / "unmounted")
     with pytest.raises(Unavailable):
@@ -405,14 +438,14 @@ def test_an_unmounted_tier_is_not_taken_for_an_empty_one(world):
     assert bodies(world.get(0))[0] == "body 0"
 
 
-def test_shutdown_may_be_called_twice_and_stops_the_next_store_once(world):
+def test_shutdown_may_be_called_twice_and_stops_the_next_store_once(world: World) -> None:
     world.store.start()
     world.store.shutdown()
     world.store.shutdown()
     assert world.next.calls.count("shutdown") == 1
 
 
-def test_topics_keep_their_own_retention(make_world):
+def test_topics_keep_their_own_retention(make_world: Callable[..., World]) -> None:
     world = make_world(file_reserved_time_hours=1)
     world.put(10)
     world.put(10, topic="Kept")
@@ -423,7 +456,7 @@ def test_topics_keep_their_own_retention(make_world):
     assert world.store.flat_files.get("Kept", 0).consume_queue_min_offset == 0
 
 
-def test_gauges_have_javas_names(world):
+def test_gauges_have_javas_names(world: World) -> None:
     world.get(0)
     world.store.collect_metrics()
     found = {name: value for name, _, value in world.store.metrics.snapshot()}
