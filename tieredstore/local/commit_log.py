@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Final, Protocol
 
-from tieredstore.errors import Invalid
+from tieredstore.errors import Busy, Invalid
 from tieredstore.local.file_names import file_name, list_files
 from tieredstore.local.mapped_file import MappedFile
 from tieredstore.local.open_files import OpenFiles, os_error
@@ -61,6 +61,7 @@ class CommitLog:
         self.view = memoryview(b"")
         self.view_from = 0
         self.limit = 0
+        self.is_writable = True
 
     def make_directory(self) -> None:
         """Make the folder of a new store. Raises Invalid or Unavailable."""
@@ -130,7 +131,10 @@ class CommitLog:
 
     def make_room(self, size: int) -> int:
         """Where the next `size` bytes go, at `max_offset` or at the beginning of the next file;
-        `view` has room for them then. Raises Unavailable, Invalid when no file is large enough."""
+        `view` has room for them then. Raises Busy when the log is not written to any more,
+        Unavailable, and Invalid when no file is large enough."""
+        if not self.is_writable:
+            raise Busy(f"{self._directory}: the store takes no messages")
         if size + BLANK_SIZE > self.file_size:
             raise Invalid(
                 f"message of {size} bytes: expected at most {self.file_size - BLANK_SIZE}, which "

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
 from tieredstore.contracts.message_store import BoundaryType
-from tieredstore.errors import Corrupt
+from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.local.store_reads import StoreReads
 from tieredstore.local.topics import TopicTable
 from tieredstore.message.buffers import unaligned
@@ -88,7 +88,12 @@ class LocalDispatchSource:
     def _read_span(self, begin: int, end: int, count: int) -> memoryview:
         """Bytes of the log in which `count` records lie, others of other queues among them."""
         log = self._store.commit_log
+        was_held = begin >= log.min_offset
         span = log.get(begin, end - begin)
+        if span is None and was_held and begin < log.min_offset:
+            raise Unavailable(
+                f"the commit log file with {begin} was deleted while it was read", offset=begin
+            )
         if span is None:
             raise Corrupt(
                 f"expected {count} messages at {begin} to {end} of the commit log, which holds "

@@ -53,7 +53,10 @@ def list_files(
                     raise Invalid(
                         f"{entry.path}: expected a file named by its offset", path=entry.path
                     )
-                found.append((int(entry.name), entry.stat().st_size))
+                try:
+                    found.append((int(entry.name), entry.stat().st_size))
+                except FileNotFoundError:
+                    continue  # its owner has just deleted it
     except FileNotFoundError:
         return FileRun(file_size or 0, 0, 0)
     except OSError as error:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple, Self
 
 from tieredstore.local.commit_log import CommitLog
@@ -50,10 +51,16 @@ class RowSource:
         self.wake = threading.Event()
         self.help_dispatch: Callable[[], object] = lambda: None
         self._log = log
-        self._lock = threading.Lock()  # the put lock
+        self._lock = threading.RLock()  # the put lock
         self._rows: Rows = []
         self._is_idle = False
         self._help_values = HELP_ROWS * ROW_FIELDS
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Others put nothing within the block."""
+        with self._lock:
+            yield
 
     def _publish(self, new_rows: Rows, end: int, timestamp: int) -> int:
         """What was copied into the log becomes part of it; returns how many row values wait."""

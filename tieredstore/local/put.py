@@ -111,6 +111,7 @@ class MessageAppender(RowSource):
         """Begin to take messages."""
         with self._lock:
             self._is_open = True
+            self._log.is_writable = True
             for state in self.queues:
                 self._add_plain(state)
 
@@ -119,6 +120,9 @@ class MessageAppender(RowSource):
         with self._lock:
             self._is_open = False
             self._plain = {}
+            # Also for those who wait for the lock and have looked `_plain` up already.
+            self._log.is_writable = False
+            self._log.limit = 0
 
     def _queue(self, topic: str, queue_id: int) -> QueueState:
         key = (topic, queue_id)

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Final
 
 from tieredstore.contracts.message_store import PutMessageResult, PutMessageStatus
-from tieredstore.errors import Invalid, TieredStoreError
+from tieredstore.errors import Busy, Invalid, TieredStoreError
 from tieredstore.local.light_queues import names_light_queues
 from tieredstore.local.topics import illegal_topic
 from tieredstore.message.encoding import Message, PropertiesTooLarge
@@ -64,4 +64,6 @@ def status_of(error: TieredStoreError) -> PutMessageStatus:
         return PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
     if isinstance(error, Invalid):
         return PutMessageStatus.MESSAGE_ILLEGAL
+    if isinstance(error, Busy):
+        return PutMessageStatus.SERVICE_NOT_AVAILABLE
     return PutMessageStatus.CREATE_MAPPED_FILE_FAILED

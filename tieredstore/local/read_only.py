@@ -55,7 +55,7 @@ class _ForeignLog:
 
     @property
     def file_size(self) -> int:
-        return self.run.file_size
+        return self.run.file_size or 1  # without a file no byte is in the same one as another
 
     @property
     def min_offset(self) -> int:
@@ -83,7 +83,8 @@ class _ForeignLog:
         except Unavailable:
             if Path(place[0]).exists():
                 raise
-            return None  # the owner has deleted an expired file
+            self.refresh()  # the owner has deleted an expired file
+            return None
 
     def is_resident(self, offset: int, size: int) -> bool:
         place = self._place(offset, size)
@@ -153,6 +154,8 @@ class ReadOnlyMessageStore(StoreReads):
                 self._batch_topics = batch_topics(self.root)
                 self._index_paths = index_paths(self.root)
                 self._queues = {}
+                # The owner may have deleted files and made others of the same names.
+                self._files.close()
 
     def keys(self) -> list[QueueKey]:
         """The queues that have a folder now."""

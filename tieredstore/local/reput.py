@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
@@ -74,7 +76,7 @@ class Reput:
         self._index = index
         self._delays_ms = delays_ms
         self._dispatch_light_queues = dispatch_light_queues
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # taken before the put lock
         self._prefixes = TopicPrefixes()
         self._by_number: list[ConsumeQueue] = []
         self._thread: threading.Thread | None = None
@@ -121,12 +123,31 @@ class Reput:
                 if rows:
                     self.offset = handover.end_offset
                 return bool(rows)
-            except TieredStoreError as error:
-                _log.error("dispatch stops at %d: %s", self.offset, error)
-                self.error = error
+            except Exception as error:
+                _log.exception("dispatch stops at %d", self.offset)
+                self.error = (
+                    error
+                    if isinstance(error, TieredStoreError)
+                    else TieredStoreError(f"dispatch stops at {self.offset}: {error!r}")
+                )
                 self._appender.close()
                 self._appender.drop_rows()
                 return False
+            except BaseException:
+                # Interrupted with rows in hand, which nobody has any more: the log has them.
+                self._appender.drop_rows()
+                raise
+
+    @contextmanager
+    def caught_up(self) -> Iterator[None]:
+        """Within the block all is dispatched, and nothing is put. Raises what stopped the
+        dispatch."""
+        with self._lock, self._appender.held():
+            while self.run_pass():
+                pass
+            if self.error is not None:
+                raise self.error
+            yield
 
     def scan(self, end: int) -> None:
         """Dispatch the records of the log from `offset` to `end`. Raises Corrupt."""

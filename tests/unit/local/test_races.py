@@ -1,0 +1,181 @@
+"""What two threads, an interrupt or another process must not be able to lose."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.local.stores import START_MS, plain, put_all, running, small_config
+from tieredstore.clock import ManualClock
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.message_store import GetMessageStatus, PutMessageStatus
+from tieredstore.errors import Unavailable
+from tieredstore.local.file_names import FileRun, file_name, list_files
+from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.local.read_only import open_read_only
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), ValueError("a bug")])
+def test_rows_in_the_hands_of_a_pass_that_ends_early_are_not_lost(
+    tmp_path: Path, failure: BaseException
+) -> None:
+    config = small_config(tmp_path)
+    store = DefaultMessageStore(config, ManualClock(START_MS))
+    store.load()
+    store.start()
+    reput = store._reput
+    original = reput._dispatch
+
+    def failing(rows: Any) -> None:
+        reput._dispatch = original  # type: ignore[method-assign]
+        raise failure
+
+    with reput._lock:  # this thread runs the pass
+        for number in range(10):
+            assert store.put_message(plain("T", 0, number)).ok
+        reput._dispatch = failing  # type: ignore[method-assign]
+        with contextlib.suppress(KeyboardInterrupt):
+            assert not reput.run_pass()
+    store.put_message(plain("U", 0, 0))
+    store.shutdown()
+    if isinstance(failure, KeyboardInterrupt):
+        with running(config) as again:
+            assert again.get_max_offset_in_queue("T", 0) == 10
+            assert again.get_max_offset_in_queue("U", 0) == 1
+    else:  # the dispatch has stopped, and the store with it
+        assert (tmp_path / "abort").exists()
+
+
+class _Interposed:
+    """A message whose body is looked at after `action`."""
+
+    def __init__(self, message: Any, action: Any) -> None:
+        self._message = message
+        self._action = action
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._message, name)
+
+    @property
+    def body(self) -> Any:
+        action, self._action = self._action, lambda: None
+        action()
+        return self._message.body
+
+
+def test_a_put_that_a_shutdown_overtakes_is_refused(tmp_path: Path) -> None:
+    store = DefaultMessageStore(small_config(tmp_path), ManualClock(START_MS))
+    store.load()
+    store.start()
+    put_all(store, [plain("T", 0, 0)])
+    late: Any = _Interposed(plain("T", 0, 1), store.shutdown)
+    result = store.put_message(late)
+    assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    with running(small_config(tmp_path)) as again:
+        assert again.get_max_offset_in_queue("T", 0) == 1
+
+
+def test_a_message_put_while_its_topic_is_deleted_is_either_gone_or_readable(
+    tmp_path: Path,
+) -> None:
+    with running(small_config(tmp_path), ManualClock(START_MS)) as store:
+        put_all(store, [plain("T", 0, number) for number in range(5)])
+        restart = store._appender.restart_queues
+        other = threading.Thread(target=lambda: store.put_message(plain("T", 0, 9)))
+
+        def between(topic: str) -> None:
+            other.start()
+            other.join(0.02)
+            restart(topic)
+
+        store._appender.restart_queues = between  # type: ignore[method-assign]
+        store.delete_topics({"T"})
+        other.join()
+        results = put_all(store, [plain("T", 0, 10 + number) for number in range(3)])
+        assert [result.queue_offset for result in results] == [1, 2, 3]
+        found = store.get_message("g", "T", 0, 0, 32).messages
+        assert [bytes(message.body) for message in found] == [
+            b"body-9",
+            b"body-10",
+            b"body-11",
+            b"body-12",
+        ]
+
+
+def test_a_reader_sees_a_topic_that_was_deleted_and_made_again(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    with running(small_config(tmp_path), clock) as store:
+        put_all(store, [plain("T", 0, number) for number in range(5)])
+        store.flush()
+        reader = open_read_only(tmp_path, clock=clock)
+        assert len(reader.get_message("g", "T", 0, 0, 32).messages) == 5
+        store.delete_topics({"T"})
+        clock.advance(5_000)
+        put_all(store, [plain("T", 0, 100), plain("T", 0, 101)])
+        store.flush()
+        clock.advance(5_000)
+        found = reader.get_message("g", "T", 0, 0, 32).messages
+        assert [bytes(message.body) for message in found] == [b"body-100", b"body-101"]
+        reader.shutdown()
+
+
+def test_a_file_deleted_during_the_listing_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        (tmp_path / file_name(100 * number)).write_bytes(bytes(100))
+    scandir = os.scandir
+
+    class Entry:
+        def __init__(self, entry: os.DirEntry[str]) -> None:
+            self.name, self.path, self.is_dir = entry.name, entry.path, entry.is_dir
+
+        def stat(self) -> os.stat_result:
+            (tmp_path / file_name(0)).unlink(missing_ok=True)
+            return Path(self.path).stat()
+
+    class Scan:
+        def __init__(self, path: Path) -> None:
+            self._entries = scandir(path)
+
+        def __enter__(self) -> Iterator[Entry]:
+            return iter([Entry(entry) for entry in self._entries])
+
+        def __exit__(self, *_: object) -> None:
+            self._entries.close()
+
+    monkeypatch.setattr("os.scandir", Scan)
+    assert list_files(tmp_path, file_size=None) == FileRun(100, 100, 300)
+
+
+def test_a_reader_of_a_store_without_log_files_says_that_messages_are_gone(tmp_path: Path) -> None:
+    with running(small_config(tmp_path), ManualClock(START_MS)) as store:
+        put_all(store, [plain("T", 0, number) for number in range(5)])
+    for path in (tmp_path / "commitlog").iterdir():
+        path.unlink()
+    reader = open_read_only(tmp_path)
+    result = reader.get_message("g", "T", 0, 0, 32)
+    assert result.status is GetMessageStatus.MESSAGE_WAS_REMOVING
+    reader.shutdown()
+
+
+def test_a_log_file_deleted_by_the_owner_is_no_damage(tmp_path: Path) -> None:
+    with running(small_config(tmp_path), ManualClock(START_MS)) as store:
+        put_all(store, [plain("T", 0, number) for number in range(60)])
+    reader = open_read_only(tmp_path)
+    key = QueueKey("T", 0)
+    units = reader.dispatch_source.read_units(key, 0, 5)
+    min((tmp_path / "commitlog").iterdir()).unlink()
+    with pytest.raises(Unavailable, match="was deleted while"):
+        reader.dispatch_source.read_records(units)
+    reader.refresh()
+    available = reader.dispatch_source.queue_range(key)
+    assert available is not None
+    assert 0 < available.min_offset < available.max_offset == 60
+    reader.shutdown()
