@@ -190,8 +190,9 @@ def test_a_run_after_a_crash_anywhere_ends_like_an_uninterrupted_one(
     right = end_state(world)
     assert [offset for offset, _ in right["messages"]] == [21, 22, 23]
     checked = 0
-    # Real files are slow to sync: a third of the points there.
-    for number, point in enumerate(points()[:: 3 if kind == "posix" else 1]):
+    # All points in memory; where each costs more, every so many.
+    every = {"memory": 1, "chunks": 2, "posix": 5}[kind]
+    for number, point in enumerate(points()[::every]):
         folder = tmp_path / str(number)
         folder.mkdir()
         world = World(folder, kind)
@@ -205,7 +206,7 @@ def test_a_run_after_a_crash_anywhere_ends_like_an_uninterrupted_one(
         keys = {row[3] for row in world.index.rows}
         assert len(keys) >= 3, point
         checked += 1
-    assert checked > 50
+    assert checked > 30
 
 
 @pytest.mark.parametrize("kind", ["posix", "chunks"])
