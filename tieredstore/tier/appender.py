@@ -174,11 +174,10 @@ class SegmentAppender:
                     )
                 self._unsure = False
 
-    def take_pending(self) -> list[tuple[memoryview, int]]:
-        """Hand over the buffers not committed, with their counts."""
-        pending = list(self._pending)
-        self.rollback()
-        return pending
+    @property
+    def pending(self) -> list[tuple[memoryview, int]]:
+        """The buffers not committed, with their counts."""
+        return list(self._pending)
 
     def close(self) -> None:
         """Refuse further appends and commits, and drop what is pending."""

@@ -586,6 +586,34 @@ def test_messages_given_up_half_uploaded_make_room_for_others(provider: SegmentP
     assert bodies(tier.queue()) == bodies(file)
 
 
+@pytest.mark.parametrize("known", [0, 2])
+@pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_REPLY])
+@pytest.mark.parametrize("number", range(1, 5))
+def test_making_room_beside_foreign_bytes_loses_nothing_when_it_fails(
+    known: int, fault: Fault, number: int
+) -> None:
+    inner = ChunkSketchProvider()
+    tier = Tier(provider=inner)
+    if known:
+        fill(tier.queue(), 0, known)
+    tier.queue()
+    inner.open(commit_log_id(0)).write(known * SIZE, [b"torn bytes of a crashed run"])
+    table = tier.metadata
+    faults = Faults({number: fault})
+    tier.provider = FaultyProvider(inner, faults)
+    tier.metadata = FaultyMetadataStore(table, faults)
+    file = tier.store().get("TopicA", 0)
+    assert file is not None
+    file.append_batch(*batch(known, 3))
+    for _ in range(2):
+        with contextlib.suppress(Unavailable):
+            file.commit()
+    assert file.commit()
+    tier.provider, tier.metadata = inner, table
+    assert [q for q, _ in bodies(file)] == list(range(known + 3))
+    assert [q for q, _ in bodies(tier.queue())] == list(range(known + 3))
+
+
 def test_bytes_of_a_crashed_first_run_that_differ_are_replaced() -> None:
     tier = Tier(provider=ChunkSketchProvider())
     tier.queue()

@@ -600,3 +600,35 @@ def test_the_loop_scans_until_it_is_stopped(rig: Rig) -> None:
         rig.tier.provider.acquire_writer(BROKER)
     rig.store.close()
     rig.tier.provider.acquire_writer(BROKER).release()
+
+
+# One queue among others
+
+
+def test_a_queue_that_cannot_be_opened_is_in_the_answer_and_stops_no_other(rig: Rig) -> None:
+    rig.source.put(KEY, 0, 3)
+    rig.source.put(OTHER, 0, 3)
+    error = Corrupt("the file of a queue is cut")
+    rig.store._broken[OTHER] = error
+    outcomes = {outcome.key: outcome for outcome in rig.dispatcher.scan(force=True)}
+    assert outcomes[OTHER].status is DispatchStatus.FAILED
+    assert outcomes[OTHER].error is error
+    assert rig.offsets() == [0, 1, 2]
+
+
+def test_a_local_queue_that_cannot_be_read_is_in_the_answer_and_stops_no_other(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.source.put(KEY, 0, 3)
+    rig.source.put(OTHER, 0, 3)
+    queue_range = rig.source.queue_range
+
+    def failing(key: QueueKey) -> Any:
+        if key == OTHER:
+            raise Corrupt("the local file of a queue is cut")
+        return queue_range(key)
+
+    monkeypatch.setattr(rig.source, "queue_range", failing)
+    outcomes = {outcome.key: outcome for outcome in rig.dispatcher.scan(force=True)}
+    assert outcomes[OTHER].status is DispatchStatus.FAILED
+    assert rig.offsets() == [0, 1, 2]

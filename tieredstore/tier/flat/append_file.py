@@ -317,7 +317,6 @@ class FlatAppendFile:
         """An earlier run left bytes behind the last valid ones, on a provider that cannot write
         them again: the segment is taken to end before them and a new one goes on there."""
         with self._lock:
-            pending = appender.take_pending()
             last = self._segments[-1]
             last.commit_position = appender.commit_position
             if last.commit_position:
@@ -326,8 +325,9 @@ class FlatAppendFile:
                 last.file.delete()
                 last.real_size_bytes = 0
                 self._appender = None
+            # Only now: had any of that failed, the buffers would still wait where they were.
             writer = self._writer()
-            for view, count in pending:
+            for view, count in appender.pending:
                 writer.append(view, count)
 
     def trim(self) -> None:
