@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,9 +48,9 @@ def keys_without_order(first: int, count: int) -> list[str]:
     return [f"{number:016x}" for number in numbers.tolist()]
 
 
-def config(folder: Path, **changes: object) -> StoreConfig:
+def config(folder: Path, **changes: Any) -> StoreConfig:
     """The configuration of both sides' stores: FORCE reads, nothing expires."""
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "broker_name": BROKER,
         "broker_cluster_name": CLUSTER,
         "store_path_root_dir": str(folder / "store"),
@@ -59,4 +60,4 @@ def config(folder: Path, **changes: object) -> StoreConfig:
         "group_commit_timeout_ms": 1000,
         **changes,
     }
-    return StoreConfig(**values)  # type: ignore[arg-type]
+    return StoreConfig(**values)

@@ -38,7 +38,8 @@ def public_a(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def public_a_manifest(public_a: Path) -> dict[str, Any]:
-    return json.loads((public_a / "manifest.json").read_bytes())
+    manifest: dict[str, Any] = json.loads((public_a / "manifest.json").read_bytes())
+    return manifest
 
 
 @pytest.hookimpl(trylast=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from tieredstore.config import StorageLevel
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import BoundaryType, GetMessageStatus
 from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.message.record import StoredMessage
 from tieredstore.tier.block_reading import read_block
 from tieredstore.tier.reading import run as read
 from tieredstore.tier.store import TieredMessageStore
@@ -101,7 +102,7 @@ def forget(store: TieredMessageStore) -> None:
         store.fetcher.cache.drop(QueueKey(TOPIC, queue_id))
 
 
-def check(messages: list[Any], offset: int) -> None:
+def check(messages: Sequence[StoredMessage], offset: int) -> None:
     """As Peer.checked: all are there, first and last are those that were asked for."""
     assert messages[0].queue_offset == offset
     assert messages[-1].queue_offset == offset + len(messages) - 1

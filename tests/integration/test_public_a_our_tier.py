@@ -160,8 +160,10 @@ def test_a_lost_local_store_is_read_from_the_tier(
     shutil.copytree(store.flat_files.provider.url.removeprefix("file://"), tmp_path / "tiered")
     (tmp_path / "state" / "config").mkdir(parents=True)
     name = "tieredStoreMetadata.json"
-    store._metadata.flush()
-    shutil.copy(store._metadata.path, tmp_path / "state" / "config" / name)
+    metadata = store._metadata
+    assert isinstance(metadata, JsonMetadataStore)
+    metadata.flush()
+    shutil.copy(metadata.path, tmp_path / "state" / "config" / name)
     emptied = open_store(config, tmp_path / "state")
     try:
         for (topic, queue_id), queue in oracle.queues.items():

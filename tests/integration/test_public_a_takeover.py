@@ -106,10 +106,13 @@ def test_uploading_goes_on_where_java_stopped(
             "pub_normal", b"new %d" % number, keys=[f"new{number}"], uniq_key=f"NEW{number}"
         )
         assert store.put_message(message).ok
-    store._next.wait_dispatched()
+    local = store._next
+    assert isinstance(local, DefaultMessageStore)
+    local.wait_dispatched()
     store.dispatcher.dispatch(QueueKey("pub_normal", 0), force=True)
     end = oracle.end("pub_normal", 0)
     file = store.flat_files.get("pub_normal", 0)
+    assert file is not None
     assert file.consume_queue_commit_offset == end + 20 == before[file.path] + 20
     result = store.get_message("group", "pub_normal", 0, end - 2, 32)
     assert [message.queue_offset for message in result.messages] == list(range(end - 2, end + 20))

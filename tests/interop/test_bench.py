@@ -6,13 +6,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from tests.interop.harness import JavaTools
 
 ROOT = Path(__file__).parents[2]
 
 
-def bench(tmp_path: Path, *arguments: str) -> dict:
+def bench(tmp_path: Path, *arguments: str) -> dict[str, Any]:
     out = tmp_path / "bench.json"
     command = [sys.executable, "-m", "benchmarks", "--quick", "--pairs", "1", "--json", str(out)]
     command += ["--folder", str(tmp_path), *arguments]
@@ -20,7 +21,8 @@ def bench(tmp_path: Path, *arguments: str) -> dict:
         command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(out.read_bytes())
+    found: dict[str, Any] = json.loads(out.read_bytes())
+    return found
 
 
 def test_a_row_has_both_sides_and_names_its_face_durability_and_pull(

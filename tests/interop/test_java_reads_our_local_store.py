@@ -47,9 +47,11 @@ def wanted_of(message: Message, result: Any, offset: int, **known: Any) -> dict[
     }
 
 
-def made(queue: tuple[str, int], number: int, source: random.Random) -> tuple[Message, dict]:
+def made(
+    queue: tuple[str, int], number: int, source: random.Random
+) -> tuple[Message, dict[str, Any]]:
     keys = [f"k{number}", f"group{number % 7}"][: number % 3]
-    known = {
+    known: dict[str, Any] = {
         "uniqKey": f"7F00000100002A9F{source.getrandbits(64):016X}",
         "keys": " ".join(keys) or None,
         "tags": ("TagA", "标签D", None)[number % 3],

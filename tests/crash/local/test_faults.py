@@ -24,7 +24,6 @@ from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import PutMessageStatus
 from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
-from tieredstore.local import open_files
 from tieredstore.local.checkpoint import read_checkpoint
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.read_only import open_read_only
@@ -250,8 +249,8 @@ def test_l07_short_reads_and_writes_are_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pread, pwrite = os.pread, os.pwrite
-    monkeypatch.setattr(open_files.os, "pread", lambda fd, n, at: pread(fd, min(n, 7), at))
-    monkeypatch.setattr(open_files.os, "pwrite", lambda fd, data, at: pwrite(fd, data[:7], at))
+    monkeypatch.setattr(os, "pread", lambda fd, n, at: pread(fd, min(n, 7), at))
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[:7], at))
     results = _stopped_store(tmp_path / "s")
     reader = open_read_only(tmp_path / "s")
     found = reader.get_message("g", "T", 0, 0, 32).messages
@@ -277,7 +276,7 @@ def test_l04_a_failed_sync_is_never_taken_for_success_later(
             raise failures.pop()
         sync(fd)
 
-    monkeypatch.setattr(open_files.os, "fdatasync", fail_once)
+    monkeypatch.setattr(os, "fdatasync", fail_once)
     with pytest.raises(Unavailable, match="Input/output error"):
         store.flush()
     assert not failures
@@ -298,7 +297,6 @@ def test_l04_a_failed_sync_is_never_taken_for_success_later(
 def test_l05_a_full_disk_refuses_puts_and_recovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tieredstore.local import mapped_file
 
     with running(small_config(tmp_path / "s")) as store:
         put_all(store, [plain(number=0)])
@@ -307,7 +305,7 @@ def test_l05_a_full_disk_refuses_puts_and_recovers(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         with monkeypatch.context() as patch:
-            patch.setattr(mapped_file.os, "posix_fallocate", full)
+            patch.setattr(os, "posix_fallocate", full)
             big = plain(number=1, body=b"x" * 3900)
             for _ in range(2):
                 result = store.put_message(big)
@@ -331,7 +329,7 @@ def test_l05_a_dispatch_that_cannot_write_stops_puts_and_leaves_the_abort_file(
         def full(*_: Any) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr(open_files.os, "pwrite", full)
+        monkeypatch.setattr(os, "pwrite", full)
         assert store.put_message(plain(number=1)).ok
         with pytest.raises(Unavailable, match="cannot write"):
             store.wait_dispatched()
@@ -386,7 +384,7 @@ def test_l10_a_store_that_another_process_holds_is_refused(tmp_path: Path) -> No
     assert reader.is_live
     holder.communicate("\n", timeout=30)
     reader.refresh()
-    assert not reader.is_live
+    assert not bool(reader.is_live)  # bool: for mypy a property that was true stays so
     with running(small_config(root)) as store:
         assert store.get_max_offset_in_queue("T", 0) == 12
 
@@ -442,7 +440,6 @@ def test_l10_a_killed_owner_leaves_abort_and_no_lock(tmp_path: Path) -> None:
 def test_l10_a_read_only_file_system_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tieredstore.local import store_lock
 
     root = tmp_path / "s"
     _stopped_store(root)
@@ -453,7 +450,7 @@ def test_l10_a_read_only_file_system_is_refused(
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         return open_file(path, flags, *more)
 
-    monkeypatch.setattr(store_lock.os, "open", read_only)
+    monkeypatch.setattr(os, "open", read_only)
     with pytest.raises(Invalid, match=r"lock: cannot open .*Read-only file system"):
         DefaultMessageStore(small_config(root)).load()
     assert not (root / "abort").exists()

@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from tieredstore import registry
 from tieredstore.cli.offload_job import OffloadOptions, run_offload
@@ -148,7 +149,7 @@ def offload(store: Path, root: Path, writes: Writes) -> None:
         raise report.failed[0][1]
 
 
-def run(request: dict) -> int:
+def run(request: dict[str, Any]) -> int:
     pid = os.fork()
     if pid:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

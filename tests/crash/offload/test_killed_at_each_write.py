@@ -17,6 +17,7 @@ from tieredstore.message.tiered_index import COMPACTED_ITEM_DTYPE, infer_slots, 
 from tieredstore.metadata.json_store import JsonMetadataStore
 from tieredstore.providers.posix import PosixProvider
 from tieredstore.scan.catalogue import load_catalogue
+from tieredstore.scan.findings import Finding
 from tieredstore.scan.verify import verify
 
 REPOSITORY = Path(__file__).parents[3]
@@ -66,7 +67,7 @@ def contents(root: Path) -> dict[str, object]:
     )
     metadata.load()
     catalogue = load_catalogue(provider, metadata)
-    findings = []
+    findings: list[Finding] = []
     report = verify(provider, catalogue, findings.append)
     found: dict[str, object] = {"findings": findings, "messages": report.messages}
     items: list[tuple[int, ...]] = []

@@ -31,6 +31,7 @@ from tieredstore.tier.index import (
     service,
     watermarks,
 )
+from tieredstore.tier.index.durable import replace_file, sync_file
 
 QUEUES = [(1, 0), (1, 1), (2, 0)]
 BATCH = 11
@@ -64,11 +65,9 @@ class CrashingNode(Node):
 
             return call
 
-        real_sync = local_file.sync_file
-
         def sync(fd: int, path: Path) -> None:
             def action() -> None:
-                real_sync(fd, path)
+                sync_file(fd, path)
                 self.synced[path] = path.read_bytes()
 
             self.faults.change("sync", action)
@@ -77,10 +76,8 @@ class CrashingNode(Node):
             patch.setattr(segments, "PIECE_BYTES", 300)
             patch.setattr(service, "CHECKPOINT_BATCHES", 4)
             patch.setattr(local_file, "sync_file", sync)
-            patch.setattr(
-                watermarks, "replace_file", changing("watermarks", watermarks.replace_file)
-            )
-            patch.setattr(compaction, "sync_file", changing("sync compacted", compaction.sync_file))
+            patch.setattr(watermarks, "replace_file", changing("watermarks", replace_file))
+            patch.setattr(compaction, "sync_file", changing("sync compacted", sync_file))
             made = local_file.LocalIndexFile
             patch.setattr(made, "destroy", changing("destroy", made.destroy))
             patch.setattr(made, "put", changing("put", made.put))

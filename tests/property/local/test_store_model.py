@@ -82,8 +82,8 @@ class StoreModel(RuleBasedStateMachine):
                     offset += 1
                 assert offset == result.next_begin_offset
             if rows:
-                message, time = rows[-1]
-                (found,) = self.store.query_message(topic, message.keys[0], 9, *FOREVER)
+                last, time = rows[-1]
+                (found,) = self.store.query_message(topic, last.keys[0], 9, *FOREVER)
                 assert found.queue_offset == len(rows) - 1
                 times = [time for _, time in rows]
                 for boundary, right in (

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.message import key_columns
-from tieredstore.message.columns import index_keys, record_columns, record_positions
+from tieredstore.message.columns import RecordColumns, index_keys, record_columns, record_positions
 from tieredstore.message.key_columns import keys_of_batch
 from tieredstore.message.record import Message, encode_record
 
@@ -24,11 +24,11 @@ cut = st.integers(0, 3)
 
 
 @pytest.fixture(autouse=True)
-def columns_always(monkeypatch):
+def columns_always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_columns, "SCALAR_LIMIT", 1)
 
 
-def batch(all_properties):
+def batch(all_properties: list[bytes]) -> tuple[bytes, RecordColumns]:
     data = b"".join(
         encode_record(Message("T", b"body", properties=found), offset, 0, 1)
         for offset, found in enumerate(all_properties)
@@ -36,7 +36,7 @@ def batch(all_properties):
     return data, record_columns(data, record_positions(data))
 
 
-def check(all_properties):
+def check(all_properties: list[bytes]) -> None:
     data, found = batch(all_properties)
     wanted_rows, wanted = index_keys(data, found)
     rows, keys = keys_of_batch(data, found)
@@ -46,7 +46,7 @@ def check(all_properties):
 
 
 @given(st.lists(st.tuples(properties, cut).map(lambda p: p[0][: len(p[0]) - p[1]]), max_size=8))
-def test_any_batch_has_the_same_keys(all_properties):
+def test_any_batch_has_the_same_keys(all_properties: list[bytes]) -> None:
     check(all_properties)
 
 
@@ -57,7 +57,7 @@ def test_any_batch_has_the_same_keys(all_properties):
         max_size=12,
     )
 )
-def test_ordinary_batches_have_the_same_keys(messages):
+def test_ordinary_batches_have_the_same_keys(messages: list[tuple[str, list[str]]]) -> None:
     check(
         [
             f"KEYS\x01{' '.join(keys).strip()}\x02UNIQ_KEY\x01{uniq}\x02".encode()

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.unit.tier_index.kit import FOREVER, NOW, Node, find
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.message.hashes import tiered_key_hash
-from tieredstore.tier.index import IndexStoreService
+from tieredstore.tier.index import IndexItem, IndexStoreService
 from tieredstore.tier.index.local_file import IndexRows, LocalIndexFile
 from tieredstore.tier.index.matching import Wanted
 
@@ -189,6 +189,6 @@ def test_wanted_decides_alike_for_few_and_many(tmp_path: Path) -> None:
             for topic_id in (None, 5, 9):
                 for limit in (1, 3, 1000):
                     wanted = Wanted((key_hash,), limit, NOW + begin, NOW + begin + width, topic_id)
-                    few: list[object] = []
-                    wanted.take(rows, key_hash, NOW, few)  # type: ignore[arg-type]
+                    few: list[IndexItem] = []
+                    wanted.take(rows, key_hash, NOW, few)
                     assert few == wanted.select(items, key_hash, NOW)

@@ -25,7 +25,7 @@ SAME_HASH = ("Aa", "BB")
 def tier(tmp_path: Path) -> Iterator[Tier]:
     tier = Tier(tmp_path, has_index=True)
     yield tier
-    tier.index.stop(force=False)
+    tier.key_index.stop(force=False)
 
 
 def query(
@@ -83,7 +83,7 @@ def test_a_key_with_the_same_hash_is_not_an_answer_and_hides_none(
 def put_raw(
     tier: Tier, key: str, offset: int, size: int, topic_id: int = 0, queue_id: int = 0
 ) -> None:
-    tier.index.put_keys(
+    tier.key_index.put_keys(
         topic_id,
         TOPIC,
         queue_id,
@@ -123,9 +123,10 @@ def test_defect_d26_an_expired_hit_does_not_fail_the_query(tier: Tier) -> None:
 def test_a_topic_made_again_has_none_of_the_old_answers(tier: Tier) -> None:
     tier.add(10)
     entry = tier.metadata.topic(TOPIC)
+    assert entry is not None
     tier.flat_files.destroy(TOPIC, 0)
     tier.metadata.delete_topic(TOPIC)
-    tier.index.forget(entry.topic_id, 0)
+    tier.key_index.forget(entry.topic_id, 0)
     assert query(tier, "k3") == []
     tier.add(10, keys=lambda offset: (f"n{offset}",))
     assert query(tier, "k3") == []
@@ -158,7 +159,7 @@ def test_neighbours_are_read_in_one_piece_and_distant_ones_together(tier: Tier) 
 
 def test_uploaded_index_files_are_asked_too(tier: Tier) -> None:
     tier.add(10)
-    assert tier.index.seal_and_upload(force=True) == 1
+    assert tier.key_index.seal_and_upload(force=True) == 1
     tier.add(10)
     assert query(tier, "k3") == [(0, 3)]
     assert query(tier, "k13") == [(0, 13)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.message.record import StoredMessage
 from tieredstore.message.tag_filter import TagFilter
 from tieredstore.tier.block_fetcher import SingleFlight
 from tieredstore.tier.read_ahead import (
@@ -26,9 +28,9 @@ OWNER = object()
 
 @dataclass
 class Sized:
-    """All that a block asks of a message."""
+    """All that a block asks of a message, and its place."""
 
-    offset: int
+    queue_offset: int
     size: int
     tags_code: int = 0
 
@@ -45,7 +47,8 @@ def block_of(
     offsets = [offset for offset in range(start, end) if offset not in holes]
     messages = [Sized(offset, size, offset % 3) for offset in offsets]
     ends = [size * (n + 1) for n in range(len(offsets))]
-    return Block(owner, key, start, end, messages, offsets, ends, size * (end - start))
+    stored = cast("list[StoredMessage]", messages)
+    return Block(owner, key, start, end, stored, offsets, ends, size * (end - start))
 
 
 def cache_of(
@@ -55,7 +58,7 @@ def cache_of(
 
 
 def offsets_of(taken: Taken) -> list[int]:
-    return [message.offset for message in taken.messages]
+    return [message.queue_offset for message in taken.messages]
 
 
 def test_take_goes_on_behind_the_last_message_taken() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from tieredstore.tier.reading import run
 COUNT = 20
 
 
-def outcome(tier: Tier, limit_bytes: int, room_bytes: int) -> object:
+def outcome(tier: Tier, limit_bytes: int, room_bytes: int) -> tuple[Any, ...]:
     try:
         block = run(read_block(tier.file(), 0, COUNT, limit_bytes, room_bytes=room_bytes))
     except TieredStoreError as error:
@@ -28,7 +29,9 @@ def outcome(tier: Tier, limit_bytes: int, room_bytes: int) -> object:
     return messages, list(block.offsets), block.end, block.weight, block.bad_count, answers
 
 
-def both(tier: Tier, monkeypatch: pytest.MonkeyPatch, **limits: int) -> tuple[object, object]:
+def both(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch, **limits: int
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     given = {"limit_bytes": 1 << 20, "room_bytes": 1 << 20, **limits}
     small = outcome(tier, **given)
     with monkeypatch.context() as patch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -25,6 +26,7 @@ from tieredstore.tier.fetcher import MessageStoreFetcher
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.index import IndexStoreService
+from tieredstore.tier.topic_filter import TopicFilter
 
 BROKER = "broker-a"
 TOPIC = "TopicA"
@@ -52,7 +54,7 @@ class CountingProvider(MemoryProvider):
         self.reads: list[SegmentId] = []
         self.is_down = False
         self.is_slow = True
-        self.on_read: Callable[[], None] = lambda: None
+        self.on_read: Callable[[], object] = lambda: None
 
     def open(self, id: SegmentId, listing: SegmentListing | None = None) -> MemoryFileSegment:
         segment = CountingSegment(id, self._contents, self._lock)
@@ -85,8 +87,8 @@ class AllTopics:
 class Tier:
     """One broker's tier with a fetcher over it."""
 
-    def __init__(self, path: Path, *, has_index: bool = False, **config: object) -> None:
-        small = {
+    def __init__(self, path: Path, *, has_index: bool = False, **config: Any) -> None:
+        small: dict[str, Any] = {
             "read_ahead_cache_size_bytes": 64 << 20,
             "index_file_max_hash_slot_num": 100,
             "index_file_max_index_num": 5000,
@@ -117,11 +119,17 @@ class Tier:
             self.flat_files,
             self.index,
             self.metadata,
-            self.topic_filter,
+            cast("TopicFilter", self.topic_filter),  # a fetcher asks nothing else of one
             self.clock,
             self.metrics,
         )
         return self.fetcher
+
+    @property
+    def key_index(self) -> IndexStoreService:
+        """The index of a tier that has one."""
+        assert self.index is not None
+        return self.index
 
     def file(self, queue_id: int = 0) -> FlatMessageFile:
         found = self.flat_files.get(TOPIC, queue_id)

@@ -75,7 +75,7 @@ def test_every_message_by_each_of_its_keys(
 
 def test_key_windows_are_exact(store: StoreReads, public_a_manifest: dict[str, Any]) -> None:
     messages = public_a_manifest["messages"]
-    keyed: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    keyed: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in messages:
         for key in (row["keys"] or "").split(" "):
             keyed[row["topic"], key].append(row)

@@ -61,7 +61,9 @@ def test_of_a_live_store_only_what_the_checkpoint_says_is_taken(tmp_path: Path) 
         assert reader.get_max_offset_in_queue("T", 0) == 0
         reader_clock.advance(REFRESH_INTERVAL_MS)
         assert reader.get_max_offset_in_queue("T", 0) == 25
-        assert reader.dispatch_source.queue_range(KEY).max_offset == 25  # type: ignore[union-attr]
+        held = reader.dispatch_source.queue_range(KEY)
+        assert held is not None
+        assert held.max_offset == 25
         assert len(reader.query_message("T", "k24", 9, *FOREVER)) == 1
         assert reader.query_message("T", "k25", 9, *FOREVER) == []
         assert reader.look_message_by_offset(results[0].physical_offset) is None
@@ -70,7 +72,7 @@ def test_of_a_live_store_only_what_the_checkpoint_says_is_taken(tmp_path: Path) 
         assert reader.dispatch_source.queues() == [KEY]  # looks at the store anew
         assert reader.get_max_offset_in_queue("T", 0) == 40
     reader.refresh()
-    assert not reader.is_live
+    assert not bool(reader.is_live)  # bool: for mypy a property that was true stays so
     assert reader.get_message("g", "T", 0, 39, 1).messages[0].keys == ["k39"]
     assert len(reader.query_message("T", "k39", 9, *FOREVER)) == 1
 
@@ -159,7 +161,11 @@ def test_expired_files_of_the_owner_move_the_beginning(public_a_copy: Path) -> N
     assert reader.get_min_offset_in_queue("pub_multi", 0) == 0
     (public_a_copy / "commitlog" / f"{0:020d}").unlink()
     # Before the next look a missing file is a removed message, not an error.
-    (unit_offset, _, _) = reader.find_queue("pub_normal", 0).unit(0)  # type: ignore[union-attr, misc]
+    queue = reader.find_queue("pub_normal", 0)
+    assert queue is not None
+    unit = queue.unit(0)
+    assert unit is not None
+    unit_offset, _, _ = unit
     assert unit_offset < 2_097_152
     reader.refresh()
     minimum = reader.get_min_offset_in_queue("pub_multi", 0)

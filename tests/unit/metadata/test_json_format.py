@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -22,7 +23,7 @@ def read(data: bytes | str, limits: Limits = LIMITS) -> Tables:
     return parse(data.encode() if isinstance(data, str) else data, "the file", limits)
 
 
-def segment_json(**changes: object) -> dict:
+def segment_json(**changes: object) -> dict[str, Any]:
     return {
         "path": "b/T/0",
         "type": 0,
@@ -36,7 +37,7 @@ def segment_json(**changes: object) -> dict:
     } | changes
 
 
-def file_json(segment: dict | None = None, **changes: object) -> dict:
+def file_json(segment: dict[str, Any] | None = None, **changes: object) -> dict[str, Any]:
     return {
         "commitLogFileSegmentTable": {"b/T/0": {"0": segment or segment_json()}},
         "consumeQueueFileSegmentTable": {},
@@ -197,7 +198,7 @@ def changed(**changes: object) -> str:
 
 
 DEEP = '{"x":' + "[" * 100_000 + "]" * 100_000 + "}"
-BAD_FILES = {
+BAD_FILES: dict[str, str | bytes] = {
     "nothing": "",
     "white space": " \n",
     "no object": "[]",

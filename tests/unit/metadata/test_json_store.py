@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -52,9 +53,9 @@ class FaultyFiles(FileOperations):
     """`plan[name]` lists errno numbers (or None) for the next calls of that name."""
 
     def __init__(self) -> None:
-        self.plan: dict[str, list] = {}
+        self.plan: dict[str, list[int | None]] = {}
         self.log: list[str] = []
-        self.during_write = lambda: None
+        self.during_write: Callable[[], object] = lambda: None
 
     def _next(self, name: str) -> None:
         self.log.append(name)
@@ -310,11 +311,13 @@ class TestBackup:
         with pytest.raises(Corrupt, match="more than the limit of 50"):
             open_store(path, limits=Limits(max_file_bytes=50))
 
-    def test_file_systems_without_links_get_a_copy(self, path: Path, files: FaultyFiles) -> None:
+    def test_file_systems_without_links_get_a_copy(
+        self, path: Path, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         store = open_store(path, operations=files)
         store.add_topic("A")
         before = path.read_bytes()
-        files.link = lambda source, target: False
+        monkeypatch.setattr(files, "link", lambda source, target: False)
         store.add_topic("B")
         assert beside(path, ".bak").read_bytes() == before
 

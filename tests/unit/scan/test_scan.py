@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt, Invalid, TieredStoreError
 from tieredstore.providers.naming import cluster_directory_name, segment_file_name
 from tieredstore.scan.batches import read_batches
-from tieredstore.scan.catalogue import load_catalogue
+from tieredstore.scan.catalogue import QueueFiles, load_catalogue
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.keys import find_by_key, find_by_message_id
 from tieredstore.scan.plan import ScanRange, offset_by_time, plan
@@ -45,7 +46,7 @@ def ranges(tier: BuiltTier, **bounds: int) -> list[ScanRange]:
     return list(plan(tier.provider, tier.catalogue().queues, **bounds))
 
 
-def read(tier: BuiltTier, found: list[ScanRange], **options: int) -> list[Key]:
+def read(tier: BuiltTier, found: list[ScanRange], **options: Any) -> list[Key]:
     return [
         (message.topic, message.queue_id, message.queue_offset)
         for scan_range in found
@@ -245,7 +246,7 @@ def test_key_queries_respect_time_queue_and_limit(tmp_path: Path) -> None:
     tier = builder.built
     catalogue = tier.catalogue()
 
-    def find(queues: Iterable[tuple[str, int]], **options: int) -> list[tuple[int, int]]:
+    def find(queues: Sequence[QueueFiles], **options: Any) -> list[tuple[int, int]]:
         hits = find_by_key(tier.provider, catalogue, queues, "t", "same", **options)
         return [(hit.message.queue_id, hit.message.queue_offset) for hit in hits]
 
@@ -352,9 +353,9 @@ def _check_nothing_wrong_is_served(tier: BuiltTier) -> None:
                         assert bytes(found.body) == right[key]
         except Corrupt:
             assert report.damage
-    for topic, key in (("orders", "orders-0-5"), ("over6", "over6-0-1")):
+    for topic, wanted in (("orders", "orders-0-5"), ("over6", "over6-0-1")):
         hits = find_by_key(
-            tier.provider, catalogue, catalogue.queues, topic, key, report=findings.append
+            tier.provider, catalogue, catalogue.queues, topic, wanted, report=findings.append
         )
         for hit in hits:
             place = (topic, hit.message.queue_id, hit.message.queue_offset)

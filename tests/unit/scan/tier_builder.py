@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -165,9 +166,9 @@ class TierBuilder:
         )
 
 
-def message(topic: str, queue_id: int, number: int, **options: object) -> Message:
+def message(topic: str, queue_id: int, number: int, **options: Any) -> Message:
     """A message that differs from all others in body, keys and UNIQ_KEY."""
-    fields: dict[str, object] = {
+    fields: dict[str, Any] = {
         "queue_id": queue_id,
         "tags": f"Tag{number % 3}",
         "keys": [f"{topic}-{queue_id}-{number}"],
@@ -177,7 +178,7 @@ def message(topic: str, queue_id: int, number: int, **options: object) -> Messag
         **options,
     }
     body = f"body {number} of {topic}/{queue_id} ".encode() * (1 + number % 4)
-    return Message.create(topic, body, **fields)  # type: ignore[arg-type]
+    return Message.create(topic, body, **fields)
 
 
 def small_tier(root: Path) -> BuiltTier:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -111,7 +112,7 @@ class TestProcess:
         assert segment.size() == 3
         with pytest.raises(Unavailable):
             segment.read(0, 3)
-        assert segment.read(0, 3) == b"abc"
+        assert bytes(segment.read(0, 3)) == b"abc"
 
     def test_the_wrappers_are_what_they_wrap(self, tmp_path: Path) -> None:
         faults = Faults()
@@ -157,9 +158,7 @@ class TestCrashPoints:
         left = []
         for number, point in enumerate(points):
             folder, provider = tmp_path / str(number), MemoryProvider()
-            faults = run_until_crash(
-                lambda faults, f=folder, p=provider: self.scenario(f, p, faults), point
-            )
+            faults = run_until_crash(functools.partial(self.scenario, folder, provider), point)
             assert len(faults.calls) == point.number
             known = self.open(folder, Faults()).segment(ID) is not None
             size = provider.open(ID).size()

@@ -30,7 +30,8 @@ class AppendOnlySegment:
         size = self._inner.size()
         if position < size:
             return FencedWrite(size, "somebody")
-        return self._inner.write(position, buffers)
+        result: WriteResult = self._inner.write(position, buffers)
+        return result
 
 
 class AppendOnlyProvider(MemoryProvider):

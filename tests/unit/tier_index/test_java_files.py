@@ -64,7 +64,7 @@ def test_golden_tiers_answer(golden: Path, tmp_path: Path, version: str) -> None
     assert find(service, "k5", topic="TopicA") == []
 
 
-def java_node(public_a: Path, root: Path, **capacity: int) -> Node:
+def java_node(public_a: Path, root: Path, **capacity: Any) -> Node:
     [cluster] = (public_a / "tiered").iterdir()
     index = Path(cluster.name, "labBroker", "rmq_sys_INDEX")
     shutil.copytree(cluster.parent / index, root / "tier" / index)
@@ -155,9 +155,9 @@ def test_p02_we_go_on_in_a_file_of_java(
 ) -> None:
     node = live_node(public_a, tmp_path)
     service = node.open()
-    one = np.ones(1, dtype=np.int64)
+    one, size = np.ones(1, dtype=np.int64), np.ones(1, dtype=np.int32)
     for number in range(200):
-        service.put_keys(99, "mine", 0, [f"mine-{number}"], one * number, one, one * int(LIVE))
+        service.put_keys(99, "mine", 0, [f"mine-{number}"], one * number, size, one * int(LIVE))
     assert header_of(node.directory / LIVE)[4] == 799
     service.stop()
     service = node.open()

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import msgspec
+import numpy as np
 import pytest
 
 from tests.unit.tier_index.kit import NOW, Node, all_found, fill, find, header_of, offsets_of, put
@@ -292,8 +292,8 @@ def test_watermarks_say_how_far_each_queue_is_indexed(node: Node) -> None:
 
 def test_the_caller_may_say_that_keyless_messages_follow(node: Node) -> None:
     service = node.open()
-    one = msgspec.json.decode(b"[0]")
-    service.put_keys(1, "T", 0, ["k"], one, [10], one, indexed_until=500)
+    zero, size = np.zeros(1, np.int64), np.full(1, 10, np.int32)
+    service.put_keys(1, "T", 0, ["k"], zero, size, zero, indexed_until=500)
     assert service.indexed_until(1, 0) == 500
 
 
@@ -322,7 +322,7 @@ def test_l04_after_a_failed_sync_no_key_is_taken(
     put(service, ["a"])
     service.checkpoint()
     put(service, ["b"], first_offset=100)
-    real = []
+    real: list[int] = []
 
     def fail_once(fd: int) -> None:
         if not real:
@@ -402,7 +402,7 @@ def test_l05_a_batch_that_failed_half_way_is_put_again_without_doubles(
     service = node.open()
     keys = [f"key-{number}" for number in range(25)]
     real = local_file.LocalIndexFile.create
-    made = []
+    made: list[tuple[Any, ...]] = []
 
     def create_once(*args: Any) -> local_file.LocalIndexFile:
         if made:

@@ -30,13 +30,13 @@ class InMemoryStore:
     """Both a MessageStore and its DispatchSource. `low[key]` is the first offset that is left."""
 
     def __init__(self) -> None:
-        self.queues_: dict[QueueKey, list] = defaultdict(list)
+        self.queues_: dict[QueueKey, list[tuple[int, StoredMessage]]] = defaultdict(list)
         self.low: dict[QueueKey, int] = defaultdict(int)
         self.in_memory_from: dict[QueueKey, int] = defaultdict(int)
-        self.records: list = []
+        self.records: list[StoredMessage] = []
         self.now_ms = 1_700_000_000_000
         self.reserve_hours: dict[str, int] = {}
-        self.guard = None
+        self.guard: Callable[[QueueKey], int | None] | None = None
         self.calls: list[str] = []
 
     # MessageStore
@@ -121,7 +121,10 @@ class InMemoryStore:
     def get_earliest_message_time(
         self, topic: str | None = None, queue_id: int | None = None
     ) -> int:
-        keys = list(self.queues_) if topic is None else [QueueKey(topic, queue_id)]
+        keys = list(self.queues_)
+        if topic is not None:
+            assert queue_id is not None
+            keys = [QueueKey(topic, queue_id)]
         times = [
             stored.store_timestamp_ms
             for key in keys
