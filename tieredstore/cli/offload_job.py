@@ -7,6 +7,7 @@ goes on where the tier's contents say.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,8 @@ from tieredstore.tier.topic_filter import TopicFilter
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
     from tieredstore.tier.outcome import DispatchOutcome
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +164,10 @@ def follow_offload(
             for _, error in total.failed:
                 if not isinstance(error, Unavailable):
                     raise error
-            job.index.tick()
+            try:
+                job.index.tick()
+            except Unavailable as error:
+                _log.warning("index: tried again later: %s", error)
             if on_round is not None and outcomes:
                 on_round(replace(total, failed=list(total.failed)))
             total.failed.clear()
@@ -229,6 +235,7 @@ def _opened(options: OffloadOptions, target: OffloadTarget, clock: Clock) -> Ite
         flat_files = FlatFileStore(config, provider, metadata, clock)
         stack.callback(flat_files.close)
         flat_files.become_writer(take_over=options.take_over)
+        metadata.load()  # again: another writer may have changed it until it gave its right up
         flat_files.load()
         _record_recovered(flat_files, metadata, clock)
         index = IndexStoreService(config, provider, metadata, options.state, clock)

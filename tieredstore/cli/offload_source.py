@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey, QueueRange
-from tieredstore.errors import Invalid
+from tieredstore.errors import Invalid, TieredStoreError
 from tieredstore.tier.topic_filter import TopicFilter
 
 if TYPE_CHECKING:
@@ -59,7 +59,10 @@ class OffloadSource:
         self._callback = callback
         self._start = start
         for key in self.queues():
-            available = self._source.queue_range(key)
+            try:
+                available = self._source.queue_range(key)
+            except TieredStoreError:
+                continue  # the pass says what is wrong with it
             if available is None:
                 continue
             file = flat_files.get(key.topic, key.queue_id)

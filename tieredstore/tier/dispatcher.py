@@ -138,9 +138,9 @@ class MessageStoreDispatcher:
             return []
         self._check_fenced()
         keys = [key for key in self._source.queues() if self._has_work(key)]
-        keys = self._announce(keys)
+        keys, failed = self._announce(keys)
         if not keys:
-            return []
+            return failed
         visits = _Visits(keys)
         limit = max(self._config.max_pending_limit // 4, 1)
         workers = min(self._config.dispatch_threads, limit, len(keys))
@@ -153,7 +153,7 @@ class MessageStoreDispatcher:
         if visits.given_up:
             _log.error("%s is unavailable, trying again later", self._flat_files.provider.url)
         self._check_fenced()
-        return list(visits.outcomes.values())
+        return [*failed, *visits.outcomes.values()]
 
     def _work(self, visits: _Visits, force: bool) -> None:
         while not self._stopping.is_set() and self._fenced is None:
@@ -214,7 +214,10 @@ class MessageStoreDispatcher:
     def _has_work(self, key: QueueKey) -> bool:
         if self._topic_filter.is_filtered(key.topic):
             return False
-        available = self._source.queue_range(key)
+        try:
+            available = self._source.queue_range(key)
+        except TieredStoreError:
+            return True  # the visit says what is wrong with it
         if available is None:
             return False
         file = self._flat_files.get(key.topic, key.queue_id)
@@ -227,10 +230,12 @@ class MessageStoreDispatcher:
             return True
         return file.consume_queue_max_offset != available.max_offset or key in self._failing
 
-    def _announce(self, keys: list[QueueKey]) -> list[QueueKey]:
-        """Give all new queues their metadata in one write; returns the queues to visit."""
+    def _announce(self, keys: list[QueueKey]) -> tuple[list[QueueKey], list[DispatchOutcome]]:
+        """Give all new queues their metadata in one write; returns the queues to visit, and what
+        came of those that cannot be."""
         self._flat_files.check_writer()
         ready: list[QueueKey] = []
+        failed: list[DispatchOutcome] = []
         files: list[FlatMessageFile] = []
         new: list[FlatMessageFile] = []
         try:
@@ -243,7 +248,8 @@ class MessageStoreDispatcher:
                             new.append(file)
                             file.init_offset(self._upload.first_offset(key, available))
                     except TieredStoreError as error:
-                        self._report(DispatchOutcome(key, DispatchStatus.FAILED, error=error))
+                        failed.append(DispatchOutcome(key, DispatchStatus.FAILED, error=error))
+                        self._report(failed[-1])
                     else:
                         ready.append(key)
                         files.append(file)
@@ -253,7 +259,7 @@ class MessageStoreDispatcher:
             raise
         if self._index is not None:
             indexing.mark_first(self._index, files)
-        return ready
+        return ready, failed
 
     # Telling
 

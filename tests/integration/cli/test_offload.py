@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.integration.cli.command_line import files_of, one_line, tieredstore
+from tieredstore.cli.offload_checks import check_tier
 from tieredstore.cli.offload_job import (
     OffloadOptions,
     OffloadProgress,
@@ -379,3 +380,50 @@ def test_a_run_that_is_stopped_says_so_and_goes_on_later(small: Path) -> None:
     report = run_offload(options(small), stop=stop)
     assert (report.stopped, report.messages) == (True, 0)
     assert run_offload(options(small)).messages == 19
+
+
+def _tiered_queue(store: Path) -> Path:
+    """The folder of a queue that goes to a tier."""
+    found = (store / "consumequeue").glob("*/*")
+    return min(path for path in found if path.parent.name[0] not in "%S")
+
+
+def test_a_queue_that_the_tier_cannot_name_is_a_failure_and_stops_no_other(small: Path) -> None:
+    shutil.copytree(_tiered_queue(small).parent, small / "consumequeue" / ".hidden")
+    report = run_offload(options(small))
+    assert {key.topic for key, _ in report.failed} == {".hidden"}
+    assert report.messages == 19
+
+
+def test_a_cut_local_queue_is_a_failure_and_stops_no_other(small: Path) -> None:
+    whole = run_offload(options(small, topics=["*"])).messages
+    shutil.rmtree(small.parent / "tier")
+    shutil.rmtree(small.parent / "state")
+    queue = _tiered_queue(small)
+    first = min(queue.iterdir())
+    first.write_bytes(first.read_bytes()[:-7])
+    report = run_offload(options(small))
+    assert [(key.topic, key.queue_id) for key, _ in report.failed] == [
+        (queue.parent.name, int(queue.name))
+    ]
+    assert isinstance(report.failed[0][1], Corrupt)
+    assert 0 < report.messages < whole
+
+
+def test_the_metadata_is_that_of_the_last_writer(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run ends between this run's first look at the metadata and its right to write."""
+    name = "tieredstore.cli.offload_job.check_tier"
+    ran: list[int] = []
+
+    def late(*given: Any) -> None:
+        check_tier(*given)
+        monkeypatch.setattr(name, check_tier)
+        ran.append(run_offload(options(small)).messages)
+
+    monkeypatch.setattr(name, late)
+    report = run_offload(options(small))
+    assert ran[0] > 0
+    assert (report.messages, report.failed) == (0, [])
+    assert run_offload(options(small)).messages == 0

@@ -62,7 +62,8 @@ class IndexLoop:
         retry_ms = 0
         while not self._stopping:
             try:
-                if failures and self._clock.now_ms() < retry_ms:
+                # A clock that was set back makes no wait longer.
+                if failures and 0 < retry_ms - self._clock.now_ms() <= MAX_BACKOFF_MS:
                     self._duty()
                 else:
                     self._work()
