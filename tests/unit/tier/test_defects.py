@@ -42,7 +42,7 @@ from tieredstore.providers.chunk_sketch import ChunkSketchProvider
 from tieredstore.providers.memory import MemoryProvider
 from tieredstore.providers.posix import PosixProvider
 from tieredstore.testing.faults import Fault, Faults, FaultyMetadataStore, FaultyProvider
-from tieredstore.tier.flat.segment import STATUS_DELETED
+from tieredstore.tier.flat.segment import STATUS_DELETED, FlatSegment
 from tieredstore.tier.reading import run
 
 HOUR_MS = 3_600_000
@@ -441,6 +441,20 @@ def test_a_hole_reads_as_nothing_and_expires_with_what_is_in_front_of_it() -> No
     assert file.consume_queue_min_offset == 10
     assert list(file.holes) == []
     assert [q for q, _ in bodies(tier.queue())] == [10, 11, 12]
+
+
+def test_empty_segments_of_a_crashed_roll_do_not_part_a_hole() -> None:
+    tier = Tier()
+    fill(tier.queue(), 0, 2)
+    for base in (100, 140):  # a crash after the announcement, twice
+        tier.metadata.put_segment(
+            FlatSegment(MemoryProvider().open(consume_queue_id(base))).metadata(T0)
+        )
+    file = tier.queue()
+    assert list(file.holes) == [(2, 7)]
+    fill(file, 7, 1)
+    assert [file.next_valid_offset(q) for q in (1, 2, 5, 6, 7)] == [1, 7, 7, 7, 7]
+    assert [q for q, _ in bodies(tier.queue())] == [0, 1, 7]
 
 
 def test_lost_segments_in_the_middle_are_a_hole() -> None:

@@ -6,7 +6,6 @@ Layout and names: `docs/formats/tier-layout.md`; metadata: `docs/formats/metadat
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 from bisect import bisect_right
@@ -141,13 +140,17 @@ class FlatAppendFile:
 
     @property
     def holes(self) -> list[tuple[int, int]]:
-        """[first missing, next present) offsets between segments."""
+        """[first missing, next present) offsets between segments that hold something."""
         segments = self._segments
-        return [
-            (before.end_offset, after.base_offset)
-            for before, after in itertools.pairwise(segments)
-            if before.end_offset < after.base_offset
-        ]
+        holes: list[tuple[int, int]] = []
+        if segments:
+            end = segments[0].end_offset
+            for segment in segments[1:]:
+                if segment.commit_position or segment is segments[-1]:
+                    if end < segment.base_offset:
+                        holes.append((end, segment.base_offset))
+                    end = segment.end_offset
+        return holes
 
     # Opening
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from tieredstore.contracts.metadata_store import FileSegmentMetadata, MetadataStore
+from tieredstore.contracts.metadata_store import (
+    NEVER_WRITTEN_MS,
+    FileSegmentMetadata,
+    MetadataStore,
+)
 from tieredstore.contracts.segment import (
     FileSegment,
     FileSegmentType,
@@ -47,12 +51,15 @@ def open_segments(
         else:
             real = listing.size_bytes if listing is not None else 0
         size = _valid_size(entry, file, real, room)
+        # The end of a segment without a begin is only when it was announced.
+        is_new = entry.begin_timestamp_ms == NEVER_WRITTEN_MS
+        end_ms = NEVER_WRITTEN_MS if is_new else entry.end_timestamp_ms
         segments.append(
             FlatSegment(
                 file,
                 size - size % unit_bytes,
                 entry.begin_timestamp_ms,
-                entry.end_timestamp_ms,
+                end_ms,
                 real,
                 entry.size,
             )

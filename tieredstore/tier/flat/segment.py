@@ -58,6 +58,9 @@ class FlatSegment:
         self.end_ms = end_ms if never else max(self.end_ms, end_ms)
 
     def metadata(self, now_ms: int, status: int = 0) -> FileSegmentMetadata:
+        """Its entry. An empty segment gets the present as its end: Java's expiry deletes what has
+        none, and times of later messages are in the journal first, which Java does not read."""
+        is_new = self.begin_ms == NEVER_WRITTEN_MS and status != STATUS_DELETED
         return FileSegmentMetadata(
             path=self.file.id.path,
             type=self.file.id.type,
@@ -66,7 +69,7 @@ class FlatSegment:
             size=self.commit_position,
             create_timestamp_ms=now_ms,
             begin_timestamp_ms=self.begin_ms,
-            end_timestamp_ms=self.end_ms,
+            end_timestamp_ms=now_ms if is_new else self.end_ms,
         )
 
     def is_expired(self, before_ms: int) -> bool:
