@@ -8,24 +8,20 @@ import numpy as np
 import pytest
 
 from tests.unit.tier.kit import (
-    BROKER,
     T0,
     Tier,
     as_batch,
     batch,
     bodies,
-    existing,
     fill,
     patch,
     read_messages,
     record,
 )
 from tieredstore.contracts.message_store import BoundaryType
-from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import (
     Buffer,
     FileSegment,
-    FileSegmentType,
     SegmentId,
     SegmentListing,
     WriteResult,
@@ -249,14 +245,3 @@ def test_store_timestamp_of_a_message() -> None:
     assert run(file.store_timestamp_at(1)) == T0 + 1
     assert run(file.store_timestamp_at(3)) == -1
     assert run(file.store_timestamp_at(-1)) == -1
-
-
-def test_the_next_valid_offset_lies_behind_all_holes_that_follow_one_another() -> None:
-    tier = Tier()
-    tier.queue(0)
-    for unit in (1, 2):  # what runs leave that end between the two halves of a roll
-        entry = FileSegmentMetadata(f"{BROKER}/TopicA/0", FileSegmentType.CONSUME_QUEUE, 20 * unit)
-        tier.metadata.put_segment(entry)
-    file = existing(tier.store())
-    assert file.holes == [(0, 1), (1, 2)]
-    assert file.next_valid_offset(0) == 2

@@ -99,7 +99,7 @@ class QueueView:
         offset = max(offset, self.consume_queue_min_offset)
         for begin, end in self.holes:
             if begin <= offset < end:
-                offset = end  # an empty segment may lie between two holes
+                return end
         return min(offset, self.consume_queue_commit_offset)
 
     def _first_message_offset(self) -> Reading[int]:
