@@ -22,6 +22,7 @@ from tieredstore.cli.offload_plan import DryRun, dry_run
 from tieredstore.cli.offload_source import OffloadSource, skipped_topics
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS
 from tieredstore.errors import TieredStoreError, Unavailable
 from tieredstore.local.read_only import ReadOnlyMessageStore, open_read_only
 from tieredstore.tier.dispatcher import SCAN_PERIOD_MS, MessageStoreDispatcher
@@ -254,13 +255,16 @@ def _record_recovered(flat_files: FlatFileStore, metadata: MetadataStore, clock:
     with metadata.batch():
         for file in flat_files.files():
             for segment in (*file.commit_log.segments, *file.consume_queue.segments):
-                found = segment.metadata(clock.now_ms())
-                known = metadata.segment(found.id)
-                if known is not None and (
-                    (known.size, known.begin_timestamp_ms, known.end_timestamp_ms)
-                    != (found.size, found.begin_timestamp_ms, found.end_timestamp_ms)
+                known = metadata.segment(segment.file.id)
+                if known is None:
+                    continue
+                is_empty = segment.begin_ms == NEVER_WRITTEN_MS  # the end says nothing then
+                if (
+                    known.size != segment.commit_position
+                    or known.begin_timestamp_ms != segment.begin_ms
+                    or (known.end_timestamp_ms != segment.end_ms and not is_empty)
                 ):
-                    metadata.put_segment(found)
+                    metadata.put_segment(segment.metadata(clock.now_ms()))
 
 
 def _take(report: OffloadReport, outcomes: list[DispatchOutcome]) -> None:

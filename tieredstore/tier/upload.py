@@ -204,7 +204,9 @@ class QueueUpload:
             records = self._source.read_records(self._read_units(key, current, 1))
             state.oldest_ms = int(columns.store_timestamps(records[0], np.zeros(1, np.int64))[0])
             state.oldest_offset = current
-        return state.oldest_ms + self._config.group_commit_timeout_ms < self._clock.now_ms()
+        age_ms = self._clock.now_ms() - state.oldest_ms
+        # Far in the future: the clock was set back, and would hold it until it is there again.
+        return abs(age_ms) > self._config.group_commit_timeout_ms
 
     def _read_units(self, key: QueueKey, offset: int, count: int) -> npt.NDArray[np.void]:
         units = self._source.read_units(key, offset, count)

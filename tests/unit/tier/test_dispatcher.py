@@ -100,6 +100,12 @@ def test_a_held_queue_is_not_read_again_at_each_scan(rig: Rig) -> None:
     assert rig.source.reads == []
 
 
+def test_a_clock_that_was_set_back_holds_nothing(rig: Rig) -> None:
+    rig.tier.clock.set(T0 - 365 * 86_400_000)
+    rig.source.put(KEY, 0, 5)
+    assert rig.one(force=False).status is DispatchStatus.UPLOADED
+
+
 def test_a_backlog_beyond_the_count_does_not_wait() -> None:
     rig = Rig(group_commit_count=4)
     rig.tier.clock.set(T0)
