@@ -162,11 +162,14 @@ class ConsumeQueue:
         """Put consecutive units, the first of which belongs to an offset.
 
         Units that the queue already has are skipped, so records may be dispatched again. A new
-        queue may begin anywhere; units that leave a hole behind the tail raise Corrupt.
+        queue may begin anywhere; units that leave a hole behind the tail raise Corrupt, and so
+        does another message for an offset that is taken.
         max_physical_offset: end of the last message (bytes of the commit log).
         """
         with self._lock:
             skip = self.max_offset - offset
+            if skip > 0 and offset >= self.min_offset:
+                self._check_same(offset, units)
             if skip * UNIT_SIZE >= len(units):
                 return
             if skip > 0:
@@ -184,6 +187,20 @@ class ConsumeQueue:
                 self._write_across(units, position)
             self.max_physical_offset = max_physical_offset
             self.max_offset = offset + len(units) // UNIT_SIZE
+
+    def _check_same(self, offset: int, units: bytes) -> None:
+        """Raise Corrupt when the queue has another message at that offset: it would be lost."""
+        new, old = np.frombuffer(units, UNIT_DTYPE, count=1), self._read_file(offset, 1)
+        if int(new["physical_offset"][0]) != int(old["physical_offset"][0]):
+            raise Corrupt(
+                f"{self._directory}: offset {offset} belongs to the message at "
+                f"{int(old['physical_offset'][0])}, and the one at "
+                f"{int(new['physical_offset'][0])} has it too",
+                topic=self.topic,
+                queue_id=self.queue_id,
+                offset=offset,
+                path=str(self._directory),
+            )
 
     def _write_across(self, units: bytes, position: int) -> None:
         self._make_files(position + len(units))

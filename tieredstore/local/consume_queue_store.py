@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.errors import Invalid
+from tieredstore.errors import Corrupt, Invalid
 from tieredstore.local.consume_queue import ConsumeQueue
 from tieredstore.local.open_files import OpenFiles, os_error
 
@@ -68,6 +68,12 @@ class ConsumeQueueStore:
             self._queues[key] = queue
 
     def _new(self, key: QueueKey) -> ConsumeQueue:
+        if key.topic in ("", ".", "..") or "/" in key.topic or "\0" in key.topic:
+            raise Corrupt(
+                f"a record of topic {key.topic!r}: expected a name that can be a folder's",
+                topic=key.topic,
+                queue_id=key.queue_id,
+            )
         directory = self._directory / key.topic / str(key.queue_id)
         return ConsumeQueue(key.topic, key.queue_id, directory, self._files, self._file_size)
 

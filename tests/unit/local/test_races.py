@@ -15,7 +15,7 @@ from tests.unit.local.stores import START_MS, plain, put_all, running, small_con
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import GetMessageStatus, PutMessageStatus
-from tieredstore.errors import Unavailable
+from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.local.file_names import FileRun, file_name, list_files
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.read_only import open_read_only
@@ -179,3 +179,35 @@ def test_a_log_file_deleted_by_the_owner_is_no_damage(tmp_path: Path) -> None:
     assert available is not None
     assert 0 < available.min_offset < available.max_offset == 60
     reader.shutdown()
+
+
+def test_a_second_message_with_an_offset_stops_the_dispatch_instead_of_being_lost(
+    tmp_path: Path,
+) -> None:
+    with running(small_config(tmp_path), ManualClock(START_MS)) as store:
+        put_all(store, [plain("T", 0, number) for number in range(3)])
+        store._appender.register("T", 0).next_offset = 1
+        store.put_message(plain("T", 0, 3))
+        with pytest.raises(Corrupt, match="has it too"):
+            store.wait_dispatched()
+        assert not store.put_message(plain("T", 0, 4)).ok
+
+
+def test_a_record_whose_topic_is_a_way_out_of_the_store_makes_no_folder(tmp_path: Path) -> None:
+    config = small_config(tmp_path / "deep" / "store")
+    with running(config, ManualClock(START_MS)) as store:
+        put_all(store, [plain("T", 0, 0)])
+        end = store.commit_log.max_offset
+        parts: list[Any] = []
+        evil = plain("../../../evil", 0, 0)
+        store._appender._encoder.append(parts, evil, 0, end, START_MS)
+    log = next((tmp_path / "deep" / "store" / "commitlog").iterdir())
+    with log.open("r+b") as file:
+        file.seek(end)
+        file.write(b"".join(parts))
+    again = DefaultMessageStore(config, ManualClock(START_MS))
+    again.load()
+    with pytest.raises(Corrupt, match="a name that can be a folder's"):
+        again.start()
+    again.shutdown()
+    assert not list(tmp_path.rglob("evil*"))
