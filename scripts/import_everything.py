@@ -1,13 +1,15 @@
 """Import every public module of the installed package, and load every provider and metadata store.
 
 Run with the interpreter of an environment that holds only the wheel: it proves that the wheel is
-complete, the two plugin folders included.
+complete, the two plugin folders included. The contract kits (`tieredstore.testing`) are imported
+with --testing, in an environment that has the `test` extra.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -16,14 +18,12 @@ from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.config import StoreConfig
 
-NEEDS_PYTEST = {"tieredstore.testing.provider_contract", "tieredstore.testing.metadata_contract"}
-
 
 def main() -> None:
     names = [
         module.name
         for module in pkgutil.walk_packages(tieredstore.__path__, "tieredstore.")
-        if module.name not in NEEDS_PYTEST
+        if "--testing" in sys.argv[1:] or not module.name.startswith("tieredstore.testing.")
     ]
     for name in names:
         importlib.import_module(name)
