@@ -239,7 +239,9 @@ def _opened(options: OffloadOptions, target: OffloadTarget, clock: Clock) -> Ite
         metadata.load()  # again: another writer may have changed it until it gave its right up
         flat_files.load()
         _record_recovered(flat_files, metadata, clock)
-        index = IndexStoreService(config, provider, metadata, options.state, clock)
+        index = IndexStoreService(
+            config, provider, metadata, options.state, clock, check_writer=flat_files.check_writer
+        )
         index.recover()
         stack.callback(index.stop, force=False)
         topic_filter = TopicFilter(config)

@@ -105,6 +105,7 @@ class TieredMessageStore:
             clock,
             metrics=self.metrics,
             retention_hours=self.expiry.longest_retention_hours,
+            check_writer=self.flat_files.check_writer,
         )
         self.fetcher = MessageStoreFetcher(
             config,

@@ -1,11 +1,17 @@
-"""When the index's loop works."""
+"""When the index works in the background, and when it must not."""
 
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
+import numpy as np
+import pytest
+
+from tests.unit.tier.kit import T0, Tier, config
 from tieredstore.clock import ManualClock
-from tieredstore.errors import TieredStoreError, Unavailable
+from tieredstore.errors import Fenced, TieredStoreError, Unavailable
+from tieredstore.tier.index import IndexStoreService
 from tieredstore.tier.index.loop import IndexLoop
 
 
@@ -43,3 +49,34 @@ def test_a_clock_set_back_after_a_failure_does_not_stop_the_work() -> None:
     clock.loop.run()
     assert works == [0, 1, 2, 3, 4]
     assert duties == []
+
+
+def test_nothing_is_uploaded_or_expired_once_the_right_to_write_is_lost(tmp_path: Path) -> None:
+    lost: list[bool] = []
+
+    def check_writer() -> None:
+        if lost:
+            raise Fenced("another writer is live")
+
+    tier = Tier(settings={"index_file_max_hash_slot_num": 8, "index_file_max_index_num": 20})
+    index = IndexStoreService(
+        config(**tier.settings),
+        tier.provider,
+        tier.metadata,
+        tmp_path,
+        tier.clock,
+        check_writer=check_writer,
+    )
+    index.recover()
+    sizes = np.array([100], dtype=np.int32)
+    index.put_keys(0, "T", 0, ["a"], np.array([0]), sizes, np.array([T0]))
+    assert index.seal_and_upload(force=True) == 1
+    index.put_keys(0, "T", 0, ["b"], np.array([100]), sizes, np.array([T0]))
+    lost.append(True)
+    before = tier.objects()
+    with pytest.raises(Fenced):
+        index.seal_and_upload(force=True)
+    with pytest.raises(Fenced):
+        index.expire(2**62)
+    assert tier.objects() == before
+    index.stop(force=False)

@@ -49,7 +49,8 @@ class IndexStoreService:
     """Thread-safe. Call `recover` first, `stop` last; `start` runs the background loop.
 
     root: the broker's `storePathRootDir`. retention_hours: longest retention of any topic, asked
-    at each expiry; nothing expires without it or when it gives None. problems: what recovery
+    at each expiry; nothing expires without it or when it gives None. check_writer: raises Fenced
+    when the right to write is lost; asked before each upload and expiry. problems: what recovery
     could not use, one line each.
     """
 
@@ -63,6 +64,7 @@ class IndexStoreService:
         *,
         metrics: Metrics | None = None,
         retention_hours: Callable[[], int | None] | None = None,
+        check_writer: Callable[[], None] = lambda: None,
     ) -> None:
         self.directory = Path(root) / DIRECTORY
         self.segments = IndexSegments(provider, metadata, config.broker_name, clock)
@@ -77,6 +79,7 @@ class IndexStoreService:
         self._clock = clock
         self._metrics = metrics if metrics is not None else Metrics()
         self._retention_hours = retention_hours
+        self._check_writer = check_writer
         self._writer: IndexWriter | None = None
         # By ascending base; replaced whole, so that readers need no lock.
         self._uploaded: tuple[UploadedIndexFile, ...] = ()
@@ -295,6 +298,11 @@ class IndexStoreService:
     def _check_not_fenced(self) -> None:
         if self._fenced is not None:
             raise Fenced(f"index: uploads have stopped: {self._fenced}", path=self._fenced.path)
+        try:
+            self._check_writer()
+        except Fenced as error:
+            self._fenced = error
+            raise
 
     def _upload(self, writer: IndexWriter, file: LocalIndexFile) -> None:
         # What is removed below must not be needed again: the watermarks go first.
