@@ -22,7 +22,6 @@ from tieredstore.cli.offload_plan import DryRun, dry_run
 from tieredstore.cli.offload_source import OffloadSource, skipped_topics
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS
 from tieredstore.errors import TieredStoreError, Unavailable
 from tieredstore.local.read_only import ReadOnlyMessageStore, open_read_only
 from tieredstore.tier.dispatcher import SCAN_PERIOD_MS, MessageStoreDispatcher
@@ -238,7 +237,7 @@ def _opened(options: OffloadOptions, target: OffloadTarget, clock: Clock) -> Ite
         flat_files.become_writer(take_over=options.take_over)
         metadata.load()  # again: another writer may have changed it until it gave its right up
         flat_files.load()
-        _record_recovered(flat_files, metadata, clock)
+        flat_files.record_recovered()
         index = IndexStoreService(
             config, provider, metadata, options.state, clock, check_writer=flat_files.check_writer
         )
@@ -250,23 +249,6 @@ def _opened(options: OffloadOptions, target: OffloadTarget, clock: Clock) -> Ite
         job = _Job(store, source, flat_files, index, dispatcher, metadata, topic_filter)
         job.segments_before = job.segment_count()
         yield job
-
-
-def _record_recovered(flat_files: FlatFileStore, metadata: MetadataStore, clock: Clock) -> None:
-    """Write back what recovery found of segments that a killed run had not recorded yet."""
-    with metadata.batch():
-        for file in flat_files.files():
-            for segment in (*file.commit_log.segments, *file.consume_queue.segments):
-                known = metadata.segment(segment.file.id)
-                if known is None:
-                    continue
-                is_empty = segment.begin_ms == NEVER_WRITTEN_MS  # the end says nothing then
-                if (
-                    known.size != segment.commit_position
-                    or known.begin_timestamp_ms != segment.begin_ms
-                    or (known.end_timestamp_ms != segment.end_ms and not is_empty)
-                ):
-                    metadata.put_segment(segment.metadata(clock.now_ms()))
 
 
 def _take(report: OffloadReport, outcomes: list[DispatchOutcome]) -> None:

@@ -6,9 +6,10 @@ file is preceded by a blank record and begins the next file.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final, Protocol
+
+import numpy as np
 
 from tieredstore.errors import Busy, Invalid
 from tieredstore.local.file_names import file_name, list_files
@@ -18,6 +19,7 @@ from tieredstore.message.layout import BLANK_SIZE
 from tieredstore.message.record import blank_record
 
 COMMIT_LOG_DIRECTORY: Final = "commitlog"
+_WIPE_BYTES: Final = 1 << 20
 
 
 class CommitLogReader(Protocol):
@@ -180,10 +182,12 @@ class CommitLog:
 
 
 def _wipe(file: MappedFile, inside: int) -> None:
-    """Zero a file from a position on, so that nothing stale can look like a later record."""
-    file.close()
-    try:
-        os.truncate(file.path, inside)
-        os.truncate(file.path, file.size)
-    except OSError as error:
-        raise os_error(error, f"wipe from {inside}", file.path) from error
+    """Zero a file from a position on, so that nothing stale can look like a later record.
+
+    In place, and only what is not zero yet: the file keeps its size at every moment, and what is
+    sparse stays so.
+    """
+    for begin in range(inside, file.size, _WIPE_BYTES):
+        piece = file.view[begin : begin + _WIPE_BYTES]
+        if np.frombuffer(piece, np.uint8).any():
+            piece[:] = bytes(len(piece))

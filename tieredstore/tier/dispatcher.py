@@ -160,7 +160,14 @@ class MessageStoreDispatcher:
             key = visits.take()
             if key is None:
                 return
-            visits.put_back(self.dispatch(key, force, max_bytes=VISIT_BYTES))
+            try:
+                outcome = self.dispatch(key, force, max_bytes=VISIT_BYTES)
+            except Exception as error:
+                # A bug met by one queue must not take this worker from the others.
+                _log.exception("%s/%d: dispatch failed", *key)
+                failure = TieredStoreError(f"{key.topic}/{key.queue_id}: {error!r}")
+                outcome = DispatchOutcome(key, DispatchStatus.FAILED, error=failure)
+            visits.put_back(outcome)
 
     def dispatch(
         self, key: QueueKey, force: bool = False, *, max_bytes: int | None = None

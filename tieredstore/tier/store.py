@@ -182,14 +182,16 @@ class TieredMessageStore:
     def _load_tier(self, opened: ExitStack) -> None:
         self._metadata.load()
         opened.callback(self.flat_files.close)
-        is_new = next(iter(self._metadata.segments()), None) is None
-        # A new tier's folders are made by its writer. A known one must be there already: a disk
-        # that is not mounted is not to be taken for a tier that lost everything.
-        if self._is_writer and is_new:
+        if self._is_writer:
+            # A new tier's folders are made by its writer. A known one must be there already: a
+            # disk that is not mounted is not to be taken for a tier that lost everything.
+            if any(True for _ in self._metadata.segments()):
+                any(True for _ in self._provider.list(self._config.broker_name))
             self.flat_files.become_writer()
+            self._metadata.load()  # with what a writer that just ended has recorded
         self.flat_files.load()
         if self._is_writer:
-            self.flat_files.become_writer()
+            self.flat_files.record_recovered()
             if not self._provider.capabilities.durable:
                 _log.warning(
                     "%s keeps nothing when this process ends: a tier for tests only; set "

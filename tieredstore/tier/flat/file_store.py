@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.contracts.metadata_store import MetadataStore
+from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS, MetadataStore
 from tieredstore.contracts.segment import (
     FileSegmentType,
     SegmentId,
@@ -137,6 +137,22 @@ class FlatFileStore:
         if sweep:
             self.sweep_deleted()
         return epoch
+
+    def record_recovered(self) -> None:
+        """Write to the metadata what `load` found of segments that a killed run did not record."""
+        with self.metadata.batch():
+            for file in self.files():
+                for segment in (*file.commit_log.segments, *file.consume_queue.segments):
+                    known = self.metadata.segment(segment.file.id)
+                    if known is None:
+                        continue
+                    is_empty = segment.begin_ms == NEVER_WRITTEN_MS  # the end says nothing then
+                    if (
+                        known.size != segment.commit_position
+                        or known.begin_timestamp_ms != segment.begin_ms
+                        or (known.end_timestamp_ms != segment.end_ms and not is_empty)
+                    ):
+                        self.metadata.put_segment(segment.metadata(self._clock.now_ms()))
 
     def check_writer(self) -> None:
         """Raise Fenced when the right to write was taken and is lost."""
