@@ -150,6 +150,12 @@ def split_keys(value: str | None) -> list[str]:
     return [key for key in value.split(KEY_SEPARATOR) if key]
 
 
+def has_empty_key(value: str) -> bool:
+    """Whether Java's `split` finds an empty key in a KEYS value: in front of a key, never behind
+    the last one."""
+    return not is_blank(value) and "" in value.rstrip(KEY_SEPARATOR).split(KEY_SEPARATOR)
+
+
 def is_blank(value: str | None) -> bool:
     """Whether Java's StringUtils.isBlank says so."""
     # isspace() knows more white space than Java, and answers at the first other character.

@@ -10,9 +10,16 @@ import numpy.typing as npt
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt
-from tieredstore.message.columns import RecordColumns, gather_headers, index_keys, record_columns
-from tieredstore.message.hashes import java_string_hashes, tiered_key_hashes
+from tieredstore.message.columns import (
+    RecordColumns,
+    gather_headers,
+    index_keys,
+    properties_of,
+    record_columns,
+)
+from tieredstore.message.hashes import java_string_hashes, tiered_key_hash, tiered_key_hashes
 from tieredstore.message.layout import MAGIC_V1, MAGIC_V2
+from tieredstore.message.properties import find_text, has_empty_key
 from tieredstore.message.tiered_index import time_diff_seconds
 from tieredstore.scan.batch import Bools, Int64s
 from tieredstore.scan.batches import cut_runs, whole_records
@@ -279,6 +286,8 @@ class _GroupCheck:
         known = np.concatenate((shifted | stored, shifted | (java & 0x7FFFFFFF)))
         hashes = group.items["hash"].astype(np.int64)
         has_key = np.isin(rows.astype(np.int64) << 32 | (hashes & 0xFFFFFFFF), known)
+        if not has_key.all():
+            has_key |= self._is_empty_key(buffer, columns, hashes, rows)
         for i in np.flatnonzero(~has_key).tolist():
             self.wrong.append(
                 (
@@ -290,6 +299,16 @@ class _GroupCheck:
             )
         in_time = self._in_time(buffer, columns, group, rows)
         self.good += int(np.count_nonzero(has_key & in_time))
+
+    def _is_empty_key(
+        self, buffer: memoryview, columns: RecordColumns, hashes: Int64s, rows: Rows
+    ) -> Bools:
+        """Items of the empty text in front of a key, which Java indexes as if it were one."""
+        parts = (find_text(properties, b"KEYS") for properties in properties_of(buffer, columns))
+        has_empty = np.array([part is not None and has_empty_key(part) for part in parts])
+        empty: Bools = hashes == tiered_key_hash(self._queue.topic, "")
+        empty &= has_empty[rows]
+        return empty
 
     def _in_time(
         self, buffer: memoryview, columns: RecordColumns, group: _Items, rows: Rows

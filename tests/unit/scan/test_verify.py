@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.scan.tier_builder import BROKER, SLOTS, BuiltTier, flip, small_tier
+from tests.unit.scan.tier_builder import (
+    BROKER,
+    SLOTS,
+    BuiltTier,
+    TierBuilder,
+    flip,
+    message,
+    small_tier,
+)
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.tiered_index import COMPACTED_ITEM_SIZE, HEADER_SIZE, SLOT_SIZE
@@ -350,6 +358,24 @@ def test_empty_index_segments_of_older_brokers_are_no_damage(tier: BuiltTier) ->
     shutil.copy(path, path.with_suffix(".tmp"))
     path.with_suffix(".tmp").unlink()
     assert tier.damage() == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_sound"),
+    [("a  b", True), (" a", True), ("  a b ", True), ("a b  ", False), ("a", False)],
+)
+def test_the_empty_keys_that_java_indexes_are_no_damage(
+    tmp_path: Path, keys: str, is_sound: bool
+) -> None:
+    builder = TierBuilder(tmp_path)
+    properties = {"KEYS": keys}
+    builder.queue(
+        "orders", 0, [message("orders", 0, n, properties=properties, keys=()) for n in range(2)]
+    )
+    builder.index(with_empty_keys=True)
+    report, findings = builder.built.verify()
+    assert [found.kind for found in findings] == ([] if is_sound else ["index-item"] * 2)
+    assert (report.messages, report.index_items > 0) == (2, True)
 
 
 def test_a_tier_that_grows_during_the_listing_looks_sound(tier: BuiltTier) -> None:

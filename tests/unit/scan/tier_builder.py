@@ -124,8 +124,9 @@ class TierBuilder:
         self.built.stored[topic, queue_id] = stored
         return stored
 
-    def index(self) -> None:
-        """All keys of all messages in one compacted index segment."""
+    def index(self, *, with_empty_keys: bool = False) -> None:
+        """All keys of all messages in one compacted index segment; with_empty_keys: and the empty
+        one of each, as Java does for KEYS with a space in front of a key."""
         buffer = bytearray(unsealed_size(SLOTS, MAX_ITEMS))
         buffer[:28] = pack_header(IndexHeader(INDEX_BEGIN_MS))
         times = []
@@ -134,7 +135,8 @@ class TierBuilder:
             assert entry is not None
             for item in messages:
                 uniq = [item.message.uniq_key] if item.message.uniq_key else []
-                for key in (*uniq, *item.message.keys):
+                empty = [""] if with_empty_keys else []
+                for key in (*uniq, *item.message.keys, *empty):
                     put_item(
                         buffer,
                         SLOTS,
