@@ -15,8 +15,10 @@ from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.local.store_reads import StoreReads
 from tieredstore.local.topics import TopicTable
 from tieredstore.message.buffers import unaligned
-from tieredstore.message.consume_queue import UNIT_DTYPE
+from tieredstore.message.consume_queue import MIN_EXTENDED_ADDRESS, UNIT_DTYPE
+from tieredstore.message.hashes import tags_code
 from tieredstore.message.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
+from tieredstore.message.record import decode_record
 
 MAX_GAP_BYTES: Final = 16 << 10
 """Records of one queue with less than this between them are read at once; it costs less than a
@@ -52,11 +54,29 @@ class LocalDispatchSource:
         return None if queue is None else QueueRange(queue.min_offset, queue.max_offset)
 
     def read_units(self, key: QueueKey, offset: int, count: int) -> npt.NDArray[np.void]:
-        """Up to `count` units, fewer where a file ends; a copy."""
+        """Up to `count` units, fewer where a file ends; a copy. Instead of an address in a consume
+        queue extension, which only this store has, they hold the hash of the message's TAGS."""
         queue = self._store.find_queue(*key)
         if queue is None:
             return np.empty(0, dtype=UNIT_DTYPE)
-        return queue.read_units(offset, count)
+        units = queue.read_units(offset, count)
+        addresses = np.flatnonzero(units["tags_code"] <= MIN_EXTENDED_ADDRESS)
+        return self._with_tags_codes(units, addresses) if len(addresses) else units
+
+    def _with_tags_codes(
+        self, units: npt.NDArray[np.void], rows: npt.NDArray[np.intp]
+    ) -> npt.NDArray[np.void]:
+        units = units.copy()
+        for row in rows.tolist():
+            physical_offset, size, _ = units[row].item()
+            record = self._store.commit_log.get(physical_offset, size)
+            try:
+                units["tags_code"][row] = (
+                    0 if record is None else tags_code(decode_record(record).tags)
+                )
+            except Corrupt:
+                continue  # reading the record will say what is wrong with it
+        return units
 
     def read_records(self, units: npt.NDArray[np.void]) -> Sequence[memoryview]:
         """The records of the units: one buffer for each run of records that lie one after the

@@ -21,6 +21,7 @@ from tieredstore.local.record_check import QueuePlaces, checked_record, message_
 from tieredstore.local.time_search import offset_by_time
 from tieredstore.message.consume_queue import MIN_EXTENDED_ADDRESS, UNIT_SIZE
 from tieredstore.message.hashes import local_key_hash
+from tieredstore.message.hashes import tags_code as tags_code_of
 from tieredstore.message.ids import parse_offset_message_id
 from tieredstore.message.layout import MAGICS
 from tieredstore.message.record import StoredMessage
@@ -128,8 +129,12 @@ class StoreReads(ABC):
                 if physical_offset < missing_before:
                     result.next_begin_offset = offset
                     continue
-                code = tags_code if tags_code > MIN_EXTENDED_ADDRESS else None
-                if message_filter and not message_filter.is_matched_by_consume_queue(code):
+                is_address = tags_code <= MIN_EXTENDED_ADDRESS
+                if (
+                    message_filter
+                    and not is_address
+                    and not message_filter.is_matched_by_consume_queue(tags_code)
+                ):
                     result.next_begin_offset = offset
                     continue
                 record = log.get(physical_offset, size)
@@ -147,7 +152,12 @@ class StoreReads(ABC):
                         return
                     raise self._corrupt(error, queue, current, physical_offset) from error
                 result.next_begin_offset = offset
-                if message_filter and not message_filter.is_matched_by_commit_log(message):
+                if is_address:
+                    message.tags_code = tags_code_of(message.tags)
+                if message_filter and not (
+                    message_filter.is_matched_by_consume_queue(message.tags_code)
+                    and message_filter.is_matched_by_commit_log(message)
+                ):
                     continue
                 messages.append(message)
                 total_bytes += size

@@ -23,6 +23,7 @@ from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey
 from tieredstore.contracts.message_store import GetMessageStatus, MessageStore
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.local.read_only import REFRESH_INTERVAL_MS, open_read_only
+from tieredstore.message.tag_filter import TagFilter
 
 KEY = QueueKey("T", 0)
 
@@ -228,3 +229,32 @@ def test_the_shape_of_index_files_is_inferred(golden: Path, public_a: Path) -> N
     reader.query_message("pub_normal", "x", 1, *FOREVER)
     sizes = PUBLIC_A_SIZES
     assert reader._index_shape == (sizes["max_hash_slot_num"], sizes["max_index_num"])
+
+
+def test_addresses_in_a_consume_queue_extension_are_read_as_tags_codes(tmp_path: Path) -> None:
+    """A broker with enableConsumeQueueExt puts them where the tags codes are."""
+    with running(small_config(tmp_path / "s")) as store:
+        put_all(store, [plain(number=n) for n in range(25)])  # Tag0, Tag1, Tag2, Tag0, ...
+        put_all(store, [plain(number=25, tags=None)])
+        expected = [unit[2] for unit in _units(store.dispatch_source, 26)]
+    for path in (tmp_path / "s" / "consumequeue" / "T" / "0").iterdir():
+        data = bytearray(path.read_bytes())
+        for at in range(0, len(data), 20):
+            data[at + 12 : at + 20] = (-(2**63) + at).to_bytes(8, "big", signed=True)
+        path.write_bytes(data)
+    reader = open_read_only(tmp_path / "s")
+    assert [unit[2] for unit in _units(reader.dispatch_source, 26)] == expected
+    assert expected[25] == 0
+    found, offset = [], 0
+    while offset < 26:
+        result = reader.get_message("g", "T", 0, offset, 32, TagFilter.parse("Tag1"))
+        found += [(m.queue_offset, m.tags_code) for m in result.messages]
+        offset = result.next_begin_offset
+    assert found == [(n, expected[1]) for n in range(1, 25, 3)]
+
+
+def _units(source: DispatchSource, count: int) -> list[tuple[int, int, int]]:
+    units: list[tuple[int, int, int]] = []
+    while len(units) < count:
+        units += source.read_units(KEY, len(units), count).tolist()
+    return units
