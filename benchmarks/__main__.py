@@ -52,6 +52,7 @@ def measure(row: Row, bench: Workbench, peer: JavaPeer | None, pairs: int) -> Me
                 peer.ask(request)
             for _ in range(row.warm_up):
                 run()
+            gc.freeze()  # as a server does after its recovery
             for _ in range(pairs):
                 gc.collect()
                 measured.ours.append(run())
@@ -94,7 +95,6 @@ def main() -> int:
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
         sys.setswitchinterval(0.001)  # as a server process has it
-        gc.freeze()
         try:
             java, peer, missing = greet(peer, missing)
             print(f"Java: {java or missing}; {pairs} pairs", file=sys.stderr)
