@@ -42,6 +42,7 @@ class _File:
     """What is known of the file being checked."""
 
     extent: SegmentExtent
+    is_last: bool
     segment: FileSegment
     header: IndexHeader
     slots: int
@@ -92,16 +93,16 @@ class IndexVerifier:
         broker = extents[0].id.path.split("/", 1)[0]
         checker = ItemChecker(self._provider, self._catalogue, broker, self._report)
         try:
-            return sum(self._check(extent, checker) for extent in extents)
+            return sum(self._check(extent, extent is extents[-1], checker) for extent in extents)
         finally:
             checker.close()
 
-    def _check(self, extent: SegmentExtent, checker: ItemChecker) -> int:
+    def _check(self, extent: SegmentExtent, is_last: bool, checker: ItemChecker) -> int:
         if extent.size_bytes == 0:
             return 0
         segment = self._provider.open(extent.id, extent.listing)
         try:
-            file = self._header(extent, segment)
+            file = self._header(extent, is_last, segment)
             if file is None:
                 return 0
             good = 0
@@ -135,7 +136,7 @@ class IndexVerifier:
             )
         )
 
-    def _header(self, extent: SegmentExtent, segment: FileSegment) -> _File | None:
+    def _header(self, extent: SegmentExtent, is_last: bool, segment: FileSegment) -> _File | None:
         try:
             header = unpack_header(segment.read(0, min(HEADER_SIZE, extent.size_bytes)))
         except Corrupt as error:
@@ -156,7 +157,7 @@ class IndexVerifier:
                 )
             )
             return None
-        file = _File(extent, segment, header, slots)
+        file = _File(extent, is_last, segment, header, slots)
         if header.magic != MAGIC_END:
             self._damage(
                 file,
@@ -311,6 +312,19 @@ class IndexVerifier:
         known = self._catalogue.metadata
         entry = None if known is None else known.get(file.extent.id)
         if entry is None:
+            return
+        if file.is_last and entry.size == 0:
+            # Announced; size and times are recorded once it is whole.
+            self._report(
+                note(
+                    "metadata-size",
+                    "the metadata does not say yet that the index segment was uploaded (a writer "
+                    "that runs or was cut off; its next start uploads the file again)",
+                    segment=file.extent.id,
+                    expected=f"{file.extent.size_bytes} bytes",
+                    found="0 bytes",
+                )
+            )
             return
         if entry.size != file.extent.size_bytes:
             short = entry.size > file.extent.size_bytes

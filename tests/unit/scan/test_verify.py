@@ -324,6 +324,17 @@ def test_l06_sizes_and_times_of_the_metadata_are_compared_with_the_contents(
     assert kind in {finding.kind for finding in tier.damage(with_state=True)}
 
 
+def test_an_index_segment_that_is_announced_but_not_recorded_is_a_note(tier: BuiltTier) -> None:
+    """As a Java broker leaves it that is killed between the upload and the metadata's update."""
+    content = json.loads(tier.metadata.path.read_bytes())
+    [[entry]] = [table.values() for table in content["indexFileSegmentTable"].values()]
+    entry.update(size=0, beginTimestamp=2**63 - 1, endTimestamp=2**63 - 1)
+    tier.metadata.path.write_text(json.dumps(content))
+    report, findings = tier.verify(with_state=True)
+    assert [(f.kind, f.severity.value) for f in findings] == [("metadata-size", "note")]
+    assert report.index_items == 44
+
+
 def test_metadata_without_a_topic_or_queue_of_the_tier_is_damage(tier: BuiltTier) -> None:
     tier.metadata.delete_queue("orders", 1)
     tier.metadata.delete_topic("over6")
