@@ -11,6 +11,7 @@ import msgspec
 from tieredstore import registry
 from tieredstore.cli.composition import load_config, placed, tier_location
 from tieredstore.cli.options import TierOptions
+from tieredstore.cli.times import format_time
 from tieredstore.config import StorageLevel, StoreConfig
 from tieredstore.errors import Invalid
 from tieredstore.scan.catalogue import load_catalogue
@@ -18,6 +19,7 @@ from tieredstore.scan.catalogue import load_catalogue
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
     from tieredstore.contracts.segment import SegmentProvider
+    from tieredstore.local.read_only import ReadOnlyMessageStore
 
 
 class _Options(Protocol):
@@ -112,6 +114,24 @@ def _check_directories(store: Path, state: Path, tier: Path, config: StoreConfig
                 )
     if state.exists() and not state.is_dir():
         raise Invalid(f"--state {state}: not a directory", path=str(state))
+
+
+def held_back(store: ReadOnlyMessageStore) -> str | None:
+    """Why only a part of the store can be copied now, in one line; None when all can."""
+    until_ms = store.served_until_ms
+    if until_ms is None:
+        return None
+    if store.is_unclean:
+        why = "was not stopped cleanly (there is an abort file)"
+        advice = "start and stop its broker, which recovers it, and run this again for the rest"
+    else:
+        why = "is in use by another process"
+        advice = "the rest follows with --follow, or when this is run again"
+    known = f"up to {format_time(until_ms)}" if until_ms > 0 else "of no message"
+    return (
+        f"store {store.root}: {why}: only what its checkpoint says is on disk is copied ({known}); "
+        f"{advice}"
+    )
 
 
 def check_tier(

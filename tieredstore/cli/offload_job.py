@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tieredstore import registry
-from tieredstore.cli.offload_checks import OffloadTarget, check_tier, offload_target
+from tieredstore.cli.offload_checks import OffloadTarget, check_tier, held_back, offload_target
 from tieredstore.cli.offload_plan import DryRun, dry_run
 from tieredstore.cli.offload_source import OffloadSource, skipped_topics
 from tieredstore.clock import SYSTEM_CLOCK, Clock
@@ -183,7 +183,7 @@ def plan_offload(options: OffloadOptions, *, clock: Clock = SYSTEM_CLOCK) -> Dry
     """What a run would copy. Writes nothing anywhere and takes no writer epoch."""
     target = offload_target(options)
     with ExitStack() as stack:
-        store = open_read_only(options.store, target.config, clock)
+        store = _open_store(options, target, clock)
         stack.callback(store.shutdown)
         metadata = registry.metadata_store(target.config, clock, read_only=True)
         stack.callback(metadata.close)
@@ -194,6 +194,16 @@ def plan_offload(options: OffloadOptions, *, clock: Clock = SYSTEM_CLOCK) -> Dry
         topic_filter = TopicFilter(target.config)
         source = OffloadSource(store.dispatch_source, options.topics, topic_filter)
         return dry_run(target.config, source, provider)
+
+
+def _open_store(
+    options: OffloadOptions, target: OffloadTarget, clock: Clock
+) -> ReadOnlyMessageStore:
+    store = open_read_only(options.store, target.config, clock)
+    notice = held_back(store)
+    if notice is not None:
+        _log.warning("%s", notice)
+    return store
 
 
 @dataclass(slots=True)
@@ -224,7 +234,7 @@ def _opened(options: OffloadOptions, target: OffloadTarget, clock: Clock) -> Ite
     """Open everything, take the writer epoch, and close in the right order."""
     config = target.config
     with ExitStack() as stack:
-        store = open_read_only(options.store, config, clock)
+        store = _open_store(options, target, clock)
         stack.callback(store.shutdown)
         provider = target.open_provider(create=True)
         assert provider is not None

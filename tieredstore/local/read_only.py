@@ -112,12 +112,24 @@ class ReadOnlyMessageStore(StoreReads):
         self._index_paths: list[str] = []
         self._index_shape: IndexShape | None = None
         self._refreshed_ms = 0
+        self._is_unclean = False
         self._source = LocalDispatchSource(self, self.keys, lambda: read_topics(self.root))
 
     @property
     def is_live(self) -> bool:
         """Whether a process owned the store (or left it unclean) at the last refresh."""
         return self._time_limit_ms != NO_TIME_LIMIT_MS
+
+    @property
+    def is_unclean(self) -> bool:
+        """Whether the last owner left without stopping cleanly, at the last refresh."""
+        return self._is_unclean
+
+    @property
+    def served_until_ms(self) -> int | None:
+        """Store time (epoch ms) of the last message that may be served, 0 for none of them; None
+        when all may."""
+        return self._time_limit_ms if self.is_live else None
 
     def load(self) -> None:
         """Check that there is a store. Raises Invalid for a missing or foreign folder and for a
@@ -143,7 +155,9 @@ class ReadOnlyMessageStore(StoreReads):
         """See what the owner, if there is one, has added and flushed since the last time."""
         with self._lock:
             # In this order: an owner that stops in between has flushed what is read afterwards.
-            live = is_owned(self.root) or has_abort_file(self.root)
+            is_owned_now = is_owned(self.root)
+            live = is_owned_now or has_abort_file(self.root)
+            self._is_unclean = live and not is_owned_now
             limit = read_checkpoint(self.root).flushed_timestamp_ms if live else NO_TIME_LIMIT_MS
             self._log.refresh()
             self._refreshed_ms = self._clock.now_ms()

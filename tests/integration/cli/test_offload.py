@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import signal
 import subprocess
@@ -336,11 +337,31 @@ def test_keys_that_are_not_uploaded_yet_are_found_with_the_state(
     assert tieredstore("query", *where).code == 0
 
 
+@pytest.mark.parametrize("is_flushed", [True, False])
+@pytest.mark.parametrize("dry_run", [["--dry-run"], []])
+def test_of_a_store_left_by_a_crash_it_says_what_is_not_taken(
+    small: Path, is_flushed: bool, dry_run: list[str]
+) -> None:
+    (small / "abort").write_text("1")
+    if not is_flushed:
+        (small / "checkpoint").write_bytes(bytes(4096))
+    where = ("--tier", f"file://{small.parent / 'tier'}", "--state", small.parent / "state")
+    ran = tieredstore("offload", small, *where, *NAMES, *dry_run, "--quiet", "--output", "json")
+    assert ran.code == 0
+    assert (ran.record["messages"] > 0) == is_flushed
+    [line] = ran.err.splitlines()
+    assert line.startswith(f"tieredstore: warning: store {small}: was not stopped cleanly")
+    assert ("of no message" not in line) == is_flushed
+    assert "start and stop its broker" in line
+
+
 def test_of_a_running_store_only_what_is_flushed_is_taken(
-    growing: DefaultMessageStore, tmp_path: Path
+    growing: DefaultMessageStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(growing, 0, 10)
-    report = run_offload(options(tmp_path / "store"))
+    with caplog.at_level(logging.WARNING):
+        report = run_offload(options(tmp_path / "store"))
+    assert "is in use by another process" in caplog.text
     assert report.messages <= 10
     assert report.failed == []
     put(growing, 10, 5)
