@@ -240,8 +240,21 @@ def _build(
 def _compare(
     listed: Mapping[SegmentId, SegmentListing], known: Mapping[SegmentId, FileSegmentMetadata]
 ) -> Iterator[Finding]:
+    # A state directory is one broker's; others may share the tier.
+    brokers = {entry.path.split("/", 1)[0] for entry in known.values()}
+    foreign: set[str] = set()
     for listing in listed.values():
-        if listing.id not in known and listing.size_bytes > 0:
+        broker = listing.id.path.split("/", 1)[0]
+        if brokers and broker not in brokers:
+            if broker not in foreign:
+                foreign.add(broker)
+                yield note(
+                    "broker-foreign",
+                    f"broker {broker} is not that of the state directory and is left out (without "
+                    "--state, or with its own, it is looked at)",
+                    segment=listing.id,
+                )
+        elif listing.id not in known and listing.size_bytes > 0:
             yield damage(
                 "segment-unknown",
                 "the tier has a segment that the metadata does not know",

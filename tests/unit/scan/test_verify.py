@@ -350,6 +350,16 @@ def test_a_segment_that_the_metadata_does_not_know_is_damage(tier: BuiltTier) ->
     assert "segment-unknown" in {finding.kind for finding in tier.damage(with_state=True)}
 
 
+def test_another_broker_in_the_same_tier_is_a_note_with_the_state_of_one(tier: BuiltTier) -> None:
+    [folder] = (tier.root / "tier").glob(f"*/{BROKER}")
+    shutil.copytree(folder, folder.with_name("broker-b"))
+    report, findings = tier.verify(with_state=True)
+    assert [(f.kind, f.severity.value) for f in findings] == [("broker-foreign", "note")]
+    assert report.messages == 22
+    report, findings = tier.verify()
+    assert (findings, report.messages) == ([], 44)
+
+
 def test_a_segment_cut_to_nothing_is_known_from_the_metadata(tier: BuiltTier) -> None:
     tier.path(log_id(tier, "orders", 0, 11)[0]).write_bytes(b"")
     assert "segment-truncated" in {finding.kind for finding in tier.damage(with_state=True)}
