@@ -39,7 +39,7 @@ class OffloadSource:
 
     def check_topics(self) -> None:
         """Raise Invalid for a pattern that no topic of the store matches."""
-        names = sorted({key.topic for key in self._source.queues()})
+        names = sorted({key.topic for key in self._source.queues()} | {*self.left_out_topics()})
         for pattern in self._topics:
             if not any(fnmatchcase(name, pattern) for name in names):
                 import difflib
@@ -75,8 +75,11 @@ class OffloadSource:
     def all_queues(self) -> Iterator[QueueKey]:
         """Queues of the chosen topics, those that never go to a tier included."""
         for key in self._source.queues():
-            if not self._topics or any(fnmatchcase(key.topic, name) for name in self._topics):
+            if self._is_chosen(key.topic):
                 yield key
+
+    def _is_chosen(self, topic: str) -> bool:
+        return not self._topics or any(fnmatchcase(topic, name) for name in self._topics)
 
     # DispatchSource
 
@@ -128,6 +131,14 @@ class OffloadSource:
     def topic_reserve_hours(self) -> dict[str, int]:
         return self._source.topic_reserve_hours()
 
+    def left_out_topics(self) -> dict[str, str]:
+        """Those of the chosen topics."""
+        return {
+            topic: reason
+            for topic, reason in self._source.left_out_topics().items()
+            if self._is_chosen(topic)
+        }
+
     def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:
         """The store is not ours: its owner cleans as it likes."""
         del guard
@@ -136,4 +147,5 @@ class OffloadSource:
 def skipped_topics(source: OffloadSource, topic_filter: TopicFilter) -> dict[str, str]:
     """Topics of the store that never go to a tier, and why."""
     reasons = {key.topic: topic_filter.reason(key.topic) for key in source.all_queues()}
+    reasons.update(source.left_out_topics())
     return {topic: reason for topic, reason in sorted(reasons.items()) if reason is not None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
@@ -71,6 +71,11 @@ class DispatchSource(Protocol):
 
     def topic_reserve_hours(self) -> dict[str, int]:
         """`reserve.time` of the topics that set it, in hours."""
+        ...
+
+    def left_out_topics(self) -> Mapping[str, str]:
+        """Topics with messages that `queues` leaves out, since a tier cannot hold them as queues
+        (BatchCQ, compaction: D25), and why."""
         ...
 
     def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:

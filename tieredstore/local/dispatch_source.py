@@ -185,6 +185,15 @@ class LocalDispatchSource:
         """`reserve.time` of the topics that set it, hours."""
         return self._topics().reserve_hours()
 
+    def left_out_topics(self) -> dict[str, str]:
+        """Compaction and batch topics that have messages."""
+        table = self._topics()
+        found = {
+            key.topic: "compaction topic" for key in self._keys() if table.is_compaction(key.topic)
+        }
+        found.update(dict.fromkeys(self._store.batch_topics, "batch consume queue (BatchCQ)"))
+        return found
+
     def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:
         """Cleaning will ask it (a later part of the store)."""
         self._guard = guard

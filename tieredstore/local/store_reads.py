@@ -57,6 +57,11 @@ class StoreReads(ABC):
     def _candidates(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Physical offsets of messages that may have a key, newest first."""
 
+    @property
+    def batch_topics(self) -> frozenset[str]:
+        """Topics with batch consume queues, whose units this store does not read."""
+        return self._batch_topics
+
     def get_message(
         self,
         group: str,  # noqa: ARG002

@@ -198,6 +198,8 @@ class TieredMessageStore:
                     "tieredBackendServiceProvider",
                     self._provider.url,
                 )
+        for topic, reason in self._source.left_out_topics().items():
+            self.topic_filter.exclude(topic, reason)
         self.index.recover()
         opened.callback(lambda: self.index.stop(force=self._is_writer))
 

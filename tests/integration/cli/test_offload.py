@@ -154,6 +154,13 @@ def test_topics_are_chosen_by_patterns(small: Path) -> None:
         run_offload(options(small, topics=["TopicTast"]))
 
 
+def test_topics_that_no_tier_can_hold_are_named(small: Path) -> None:
+    assert run_offload(options(small)).skipped["BT"] == "batch consume queue (BatchCQ)"
+    chosen = run_offload(options(small, topics=["BT"]))
+    assert (chosen.queues, list(chosen.skipped)) == (0, ["BT"])
+    assert "BT" not in run_offload(options(small, topics=["Topic*"])).skipped
+
+
 def test_progress_ends_at_its_total(small: Path) -> None:
     seen: list[OffloadProgress] = []
     run_offload(options(small, workers=2), seen.append)

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.unit.local.stores import plain, put_all, running, small_config
+from tests.unit.local.stores import copy_store, plain, put_all, running, small_config
 from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
 from tieredstore.errors import Corrupt
+from tieredstore.local.read_only import open_read_only
 from tieredstore.local.topics import parse_delay_levels, read_topics
 from tieredstore.message.consume_queue import make_units
 
@@ -99,6 +100,23 @@ def test_topics_with_attributes(tmp_path: Path) -> None:
             (folder / "topics.json").write_bytes(bad)
             with pytest.raises(Corrupt, match=r"topics\.json"):
                 read_topics(tmp_path / "s")
+
+
+def test_defect_d25_what_no_tier_can_hold_is_left_out_with_a_reason(
+    golden: Path, tmp_path: Path
+) -> None:
+    root = copy_store(golden / "local-plain", tmp_path / "s")
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "topics.json").write_text(
+        '{"topicConfigTable":{"TopicTest":{"attributes":{"cleanup.policy":"COMPACTION"}},'
+        '"Unused":{"attributes":{"cleanup.policy":"COMPACTION"}}}}'
+    )
+    source = open_read_only(root).dispatch_source
+    assert source.left_out_topics() == {
+        "TopicTest": "compaction topic",
+        "BT": "batch consume queue (BatchCQ)",
+    }
+    assert not {key.topic for key in source.queues()} & {"TopicTest", "BT"}
 
 
 def test_the_retention_guard_is_asked(tmp_path: Path) -> None:

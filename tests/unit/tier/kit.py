@@ -373,6 +373,9 @@ class ListSource:
     def topic_reserve_hours(self) -> dict[str, int]:
         return self.reserve
 
+    def left_out_topics(self) -> dict[str, str]:
+        return {}
+
     def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:
         self.guard = guard
 

@@ -36,6 +36,7 @@ class InMemoryStore:
         self.records: list[StoredMessage] = []
         self.now_ms = 1_700_000_000_000
         self.reserve_hours: dict[str, int] = {}
+        self.left_out: dict[str, str] = {}
         self.guard: Callable[[QueueKey], int | None] | None = None
         self.calls: list[str] = []
 
@@ -198,6 +199,9 @@ class InMemoryStore:
 
     def topic_reserve_hours(self) -> dict[str, int]:
         return self.reserve_hours
+
+    def left_out_topics(self) -> dict[str, str]:
+        return self.left_out
 
     def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:
         self.guard = guard

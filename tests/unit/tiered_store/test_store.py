@@ -28,6 +28,7 @@ from tieredstore.metrics import Histogram
 from tieredstore.providers.memory import MemoryProvider
 from tieredstore.providers.posix import PosixProvider
 from tieredstore.tier.store import FALLBACKS, MESSAGES_OUT, TieredMessageStore
+from tieredstore.tier.topic_filter import EXCLUDED_METRIC
 
 BROKER, TOPIC = "broker-a", "TopicA"
 KEY = QueueKey(TOPIC, 0)
@@ -463,6 +464,17 @@ def test_topics_keep_their_own_retention(make_world: Callable[..., World]) -> No
     world.store.expiry.run_once()
     assert existing(world.store.flat_files, KEY).consume_queue_min_offset == 10
     assert existing(world.store.flat_files, QueueKey("Kept", 0)).consume_queue_min_offset == 0
+
+
+def test_defect_d25_topics_that_a_tier_cannot_hold_are_left_out_with_a_reason_and_a_metric(
+    world: World,
+) -> None:
+    world.next.left_out = {"Compacted": "compaction topic"}
+    world.store.shutdown()
+    store = world.open()
+    store.load()
+    assert store.topic_filter.reason("Compacted") == "compaction topic"
+    assert store.metrics.value(EXCLUDED_METRIC, reason="compaction topic") == 1
 
 
 def test_gauges_have_javas_names(world: World) -> None:
