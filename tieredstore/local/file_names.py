@@ -49,13 +49,18 @@ def list_files(
             for entry in entries:
                 if entry.is_dir():
                     continue
-                if not entry.name.isascii() or not entry.name.isdigit():
+                name = entry.name
+                if not (name.isascii() and name.isdigit() and name == file_name(int(name))):
                     raise Invalid(
-                        f"{entry.path}: expected a file named by its offset", path=entry.path
+                        f"{entry.path}: expected a file named by its offset in {NAME_DIGITS} "
+                        "digits; move it elsewhere if it is not the store's",
+                        path=entry.path,
                     )
                 try:
-                    found.append((int(entry.name), entry.stat().st_size))
-                except FileNotFoundError:
+                    found.append((int(name), entry.stat().st_size))
+                except FileNotFoundError as error:
+                    if Path(entry.path).is_symlink():
+                        raise os_error(error, "follow the link", entry.path) from error
                     continue  # its owner has just deleted it
     except FileNotFoundError:
         return FileRun(file_size or 0, 0, 0)
@@ -65,7 +70,11 @@ def list_files(
     if found and found[-1][1] == 0:
         offset, _ = found.pop()
         if delete_empty_last:
-            (directory / file_name(offset)).unlink()
+            path = directory / file_name(offset)
+            try:
+                path.unlink()
+            except OSError as error:
+                raise os_error(error, "delete the empty file", path) from error
     if not found:
         return FileRun(file_size or 0, 0, 0)
     size = file_size or found[0][1]

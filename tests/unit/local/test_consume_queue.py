@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tieredstore.errors import Corrupt
+from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.local.consume_queue import ConsumeQueue
 from tieredstore.local.open_files import OpenFiles
 from tieredstore.message.consume_queue import BLANK_UNIT, pack_unit
@@ -121,3 +121,20 @@ def test_an_unused_file_of_java_is_deleted_by_the_owner_only(tmp_path: Path) -> 
     assert unused.exists()
     make(tmp_path / "q").load(owner=True)
     assert not unused.exists()
+
+
+@pytest.mark.parametrize("name", ["0", "12", "000000000000000000200", "garbage.txt", ".hidden"])
+def test_a_file_with_a_foreign_name_is_named(tmp_path: Path, name: str) -> None:
+    filled(tmp_path / "q", 3)
+    (tmp_path / "q" / name).write_bytes(b"")
+    with pytest.raises(Invalid, match="expected a file named by its offset"):
+        make(tmp_path / "q").load(owner=True)
+
+
+def test_a_link_that_leads_nowhere_is_no_missing_file(tmp_path: Path) -> None:
+    filled(tmp_path / "q", 3)
+    [path] = (tmp_path / "q").iterdir()
+    path.unlink()
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(Unavailable, match="cannot follow the link"):
+        make(tmp_path / "q").load(owner=False)
