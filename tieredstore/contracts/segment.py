@@ -74,10 +74,15 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class FencedWrite:
-    """Nothing of ours was written: another writer holds that position."""
+    """Nothing of ours was written: another writer holds that position.
+
+    stale: that writer has no right any more (its epoch is lower than ours), or the segment is
+    sealed: a new segment may go on at this position. Otherwise the right is lost to `writer`.
+    """
 
     size_bytes: int
     writer: str
+    stale: bool = False
 
 
 @dataclass(frozen=True, slots=True)
