@@ -151,9 +151,11 @@ class CommitLog:
             self.max_offset += room
             file = self._next_file()
         position = self.max_offset
-        reserved = file.reserve(position + size - file.from_offset)
+        inside = position - file.from_offset
+        file.reserve(inside + size)
+        touched = file.touch(inside, inside + size)
         self.view, self.view_from = file.view, file.from_offset
-        self.limit = file.from_offset + min(reserved, file.size - BLANK_SIZE)
+        self.limit = file.from_offset + min(touched, file.size - BLANK_SIZE)
         return position
 
     def _next_file(self) -> MappedFile:

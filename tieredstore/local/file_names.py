@@ -70,11 +70,11 @@ def list_files(
     if found and found[-1][1] == 0:
         offset, _ = found.pop()
         if delete_empty_last:
-            path = directory / file_name(offset)
+            empty = directory / file_name(offset)
             try:
-                path.unlink()
+                empty.unlink()
             except OSError as error:
-                raise os_error(error, "delete the empty file", path) from error
+                raise os_error(error, "delete the empty file", empty) from error
     if not found:
         return FileRun(file_size or 0, 0, 0)
     size = file_size or found[0][1]

