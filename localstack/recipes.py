@@ -1,0 +1,220 @@
+"""How each object store of the tests is installed, started, and known to be healthy.
+
+Only the standard library is used, so that any Python 3.11 can run it. What is downloaded or built
+goes into the user's cache directory once; a second start needs no network.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ACCESS_KEY = "testing"
+SECRET_KEY = "testing123"
+LOCALSTACK_VERSION = "4.6.0"
+LOCALSTACK_PYTHONS = ("python3.11", "python3.12", "python3")
+"""The newest localstack-core that Python 3.11 can load; its pins are constraints.txt."""
+VERSITYGW_VERSION = "1.8.0"
+VERSITYGW_MODULE = "github.com/versity/versitygw/cmd/versitygw"
+
+
+class NotHere(Exception):
+    """This machine cannot run that server; the message says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What to run in a folder of the server's own."""
+
+    command: Sequence[str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """prepare: install into the cache, once, and return what `launch` needs; launch: the command
+    for a port and a data folder; healthy: whether an endpoint answers as this server."""
+
+    prepare: Callable[[], Path]
+    launch: Callable[[Path, int, Path], Launch]
+    healthy: Callable[[str], bool]
+
+
+def cache_directory() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "tieredstore-servers"
+
+
+def run(command: Sequence[str | Path], **environment: str) -> None:
+    """Run an installer. Raises NotHere with the end of what it said."""
+    done = subprocess.run(
+        [str(part) for part in command],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise NotHere(f"{command[0]} {command[1]} failed: {done.stdout.strip()[-600:]}")
+
+
+def answers(url: str) -> tuple[int, bytes] | None:
+    """Status and body of a GET; None when nobody answers."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=5) as reply:
+            return reply.status, reply.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+    except OSError:
+        return None
+
+
+# moto: the interpreter of this clone has it
+
+
+def _find_moto() -> Path:
+    own = HERE.parent / ".venv" / "bin" / "python"
+    for python in (own, Path(sys.executable)):
+        if python.exists():
+            code = "import moto.server, werkzeug"
+            if not subprocess.run(
+                [python, "-c", code], capture_output=True, check=False
+            ).returncode:
+                return python
+    raise NotHere("moto is not installed: run scripts/test once, or pip install 'moto[server,s3]'")
+
+
+def _launch_moto(python: Path, port: int, _folder: Path) -> Launch:
+    return Launch([str(python), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)])
+
+
+def _moto_is_healthy(endpoint: str) -> bool:
+    found = answers(f"{endpoint}/moto-api/data.json")
+    return found is not None and found[0] == 200
+
+
+# LocalStack: an environment of its own, because its pins contradict ours
+
+
+def _install_localstack() -> Path:
+    target = cache_directory() / f"localstack-{LOCALSTACK_VERSION}"
+    python, stamp = target / "bin" / "python", target / ".complete"
+    wanted = (HERE / "constraints.txt").read_text()
+    if stamp.is_file() and stamp.read_text() == wanted and python.exists():
+        return python
+    shutil.rmtree(target, ignore_errors=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    base = _python_of_localstack()
+    print(f"localstack: making its environment with {base} (2 min, once)", file=sys.stderr)
+    # pip of the outer interpreter installs into it: Debian's venv may come without one
+    run([base, "-m", "venv", "--without-pip", target])
+    pip: list[str | Path] = [base, "-m", "pip", "--python", python, "install"]
+    pip.append("--disable-pip-version-check")
+    if shutil.which("uv"):
+        pip = ["uv", "pip", "install", "--python", python]
+    packages = [f"localstack-core[base-runtime]=={LOCALSTACK_VERSION}", "moto-ext[s3]"]
+    run([*pip, "--quiet", "--constraint", HERE / "constraints.txt", *packages, "service_identity"])
+    stamp.write_text(wanted)
+    return python
+
+
+def _python_of_localstack() -> str:
+    code = "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))"
+    for name in LOCALSTACK_PYTHONS:
+        found = shutil.which(name)
+        if found and not subprocess.run([found, "-c", code], check=False).returncode:
+            return found
+    raise NotHere(f"LocalStack {LOCALSTACK_VERSION} needs Python 3.11 or 3.12; none was found")
+
+
+def _launch_localstack(python: Path, port: int, folder: Path) -> Launch:
+    environment = {
+        "FILESYSTEM_ROOT": str(folder / "data"),
+        "SERVICES": "s3",
+        # the default server binds all addresses, whatever GATEWAY_LISTEN says
+        "GATEWAY_SERVER": "hypercorn",
+        "GATEWAY_LISTEN": f"127.0.0.1:{port}",
+        "OVERRIDE_IN_DOCKER": "0",
+        "SKIP_SSL_CERT_DOWNLOAD": "1",
+        "DISABLE_EVENTS": "1",
+        "DNS_ADDRESS": "0",
+        "EAGER_SERVICE_LOADING": "1",
+    }
+    return Launch([str(python), "-m", "localstack.runtime.main"], environment)
+
+
+def _localstack_is_healthy(endpoint: str) -> bool:
+    found = answers(f"{endpoint}/_localstack/health")
+    if found is None or found[0] != 200:
+        return False
+    services = json.loads(found[1]).get("services", {})
+    return services.get("s3") in {"available", "running"}
+
+
+# versitygw: one static binary, built once
+
+
+def _install_versitygw() -> Path:
+    on_path = shutil.which("versitygw")
+    if on_path:
+        return Path(on_path)
+    folder = cache_directory() / f"versitygw-{VERSITYGW_VERSION}"
+    if (folder / "versitygw").is_file():
+        return folder / "versitygw"
+    if shutil.which("go") is None:
+        raise NotHere("versitygw is not on the PATH, and there is no go to build it")
+    print(f"versitygw: building {VERSITYGW_VERSION} (some minutes, once)", file=sys.stderr)
+    building = folder.with_name(f"{folder.name}.building")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    module = f"{VERSITYGW_MODULE}@v{VERSITYGW_VERSION}"
+    run(["go", "install", "-ldflags", "-s -w", module], GOBIN=str(building))
+    shutil.rmtree(folder, ignore_errors=True)
+    building.rename(folder)
+    return folder / "versitygw"
+
+
+def _launch_versitygw(binary: Path, port: int, folder: Path) -> Launch:
+    data, versions = folder / "data", folder / "versions"
+    command = [str(binary), "--port", f"127.0.0.1:{port}", "--keep-alive", "--quiet"]
+    command += ["posix", "--versioning-dir", str(versions)]
+    for path in (data, versions):
+        path.mkdir(parents=True, exist_ok=True)
+    if not _has_extended_attributes(data):
+        (folder / "sidecar").mkdir(exist_ok=True)
+        command += ["--sidecar", str(folder / "sidecar")]
+    environment = {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
+    return Launch([*command, str(data)], environment)
+
+
+def _has_extended_attributes(folder: Path) -> bool:
+    with suppress(OSError, AttributeError):  # not on every system
+        os.setxattr(folder, "user.tieredstore", b"1")
+        os.removexattr(folder, "user.tieredstore")
+        return True
+    return False
+
+
+def _versitygw_is_healthy(endpoint: str) -> bool:
+    found = answers(endpoint)
+    return found is not None and b"<Error>" in found[1]
+
+
+RECIPES = {
+    "moto": Recipe(_find_moto, _launch_moto, _moto_is_healthy),
+    "localstack": Recipe(_install_localstack, _launch_localstack, _localstack_is_healthy),
+    "versitygw": Recipe(_install_versitygw, _launch_versitygw, _versitygw_is_healthy),
+}
