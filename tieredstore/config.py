@@ -231,6 +231,14 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_group_commit_count: Annotated[
         int, _int32("Most messages appended to a segment and not yet committed.")
     ] = field(name="tieredStoreMaxGroupCommitCount", default=10_000)
+    adaptive_commit_max_interval_ms: Annotated[
+        int,
+        _int32(
+            "Ours. Longest age of the oldest message not uploaded, ms, on a provider that prefers "
+            "large writes, for a queue too slow to fill one; 0 for the plain timeout.",
+            0,
+        ),
+    ] = field(name="tieredStoreAdaptiveCommitMaxInterval", default=600_000)
     max_pending_limit: Annotated[
         int,
         _int32(

@@ -80,7 +80,7 @@ class SegmentAppender:
         self._pending: deque[tuple[memoryview, int]] = deque()
         self._unsure = unsure
         self.max_size_bytes = max_size_bytes
-        self.write_size_bytes = max(write_size_bytes, capabilities.preferred_batch_bytes)
+        self.write_size_bytes = write_size_bytes
         self.max_pending_count = max_pending_count
         self.pending_count = 0
         self.append_position = commit_position
@@ -123,7 +123,8 @@ class SegmentAppender:
 
     def commit(self) -> bool:
         """Write what was appended before the call, in writes of at most `write_size_bytes` (a
-        larger single buffer is one write).
+        larger single buffer is one write); where the provider prefers large writes, of at least
+        what it prefers, as long as that much waits.
 
         Returns True when all of it is committed, False when the appender is closed or another
         thread is committing. Raises Unavailable (what could not be written stays pending, the
@@ -236,8 +237,11 @@ class SegmentAppender:
     def _next_write(self) -> tuple[list[memoryview], int]:
         buffers: list[memoryview] = []
         length = 0
+        at_least = self._capabilities.preferred_batch_bytes
         for view, _ in self._pending:
-            if buffers and length + view.nbytes > self.write_size_bytes:
+            if at_least and length >= at_least:
+                break
+            if not at_least and buffers and length + view.nbytes > self.write_size_bytes:
                 break
             buffers.append(view)
             length += view.nbytes

@@ -20,6 +20,7 @@ from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
 from tieredstore.message import columns, layout
 from tieredstore.metrics import Metrics
 from tieredstore.tier import indexing
+from tieredstore.tier.commit_interval import CommitInterval
 from tieredstore.tier.flat.batch import RecordBatch
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.indexing import KeyIndex
@@ -44,7 +45,9 @@ class QueueState:
 
     file: whose state it is; verified: its last tiered message was found to be the local one;
     indexed: nothing above the index's mark is known to be missing there; oldest_offset and
-    oldest_ms: first message not uploaded, and its store time.
+    oldest_ms: first message not uploaded, and its store time; weighed_offset and waiting_bytes:
+    the messages from the oldest up to that offset have that size; bytes_per_s: at which the last
+    upload gathered, 0 before the first.
     """
 
     file: FlatMessageFile
@@ -52,6 +55,9 @@ class QueueState:
     indexed: bool = False
     oldest_offset: int = -1
     oldest_ms: int = -1
+    weighed_offset: int = -1
+    waiting_bytes: int = 0
+    bytes_per_s: float = 0.0
 
 
 class QueueUpload:
@@ -73,6 +79,7 @@ class QueueUpload:
         self._clock = clock
         self._metrics = metrics
         self._gather_bytes = preferred_bytes
+        self._interval = CommitInterval.of(config, preferred_bytes)
 
     def first_offset(self, key: QueueKey, available: QueueRange) -> int:
         """Where a queue that the tier does not have begins (`tieredStoreBacklog`, D4)."""
@@ -203,10 +210,19 @@ class QueueUpload:
         if state.oldest_offset != current:
             records = self._source.read_records(self._read_units(key, current, 1))
             state.oldest_ms = int(columns.store_timestamps(records[0], np.zeros(1, np.int64))[0])
-            state.oldest_offset = current
+            state.oldest_offset = state.weighed_offset = current
+            state.waiting_bytes = 0
+        if self._interval.is_adaptive and state.weighed_offset < available.max_offset:
+            self._weigh(key, available, state)
         age_ms = self._clock.now_ms() - state.oldest_ms
-        # Far in the future: the clock was set back, and would hold it until it is there again.
-        return abs(age_ms) > self._config.group_commit_timeout_ms
+        return self._interval.is_due(age_ms, state.waiting_bytes, state.bytes_per_s)
+
+    def _weigh(self, key: QueueKey, available: QueueRange, state: QueueState) -> None:
+        """Add what is new since the last visit to the bytes that wait."""
+        count = available.max_offset - state.weighed_offset
+        units = self._read_units(key, state.weighed_offset, count)
+        state.waiting_bytes += int(units["size"].sum(dtype=np.int64))
+        state.weighed_offset += len(units)
 
     def _read_units(self, key: QueueKey, offset: int, count: int) -> npt.NDArray[np.void]:
         units = self._source.read_units(key, offset, count)
@@ -252,6 +268,9 @@ class QueueUpload:
         finally:
             outcome.messages += file.consume_queue_commit_offset - committed
         outcome.size_bytes += size
+        first_ms = int(batches[0].store_timestamps[0])
+        span_ms = int(batches[-1].store_timestamps[-1]) - first_ms
+        state.bytes_per_s = self._interval.rate(size, span_ms)
         if self._index is not None and put_now:
             self._put(self._index, file, batches, state)
 

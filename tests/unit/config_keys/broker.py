@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,6 +15,7 @@ from tieredstore.config import LoadedConfig, config_from_properties
 from tieredstore.contracts.message_store import GetMessageResult, MessageFilter
 from tieredstore.contracts.segment import (
     Buffer,
+    Capabilities,
     FileSegmentType,
     SegmentId,
     SegmentListing,
@@ -80,6 +82,15 @@ class RecordingProvider(MemoryProvider):
         self.reads: list[Call] = []
         self.writes: list[Call] = []
         self.before: Callable[[], object] = lambda: None
+        self._preferred_bytes = 0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities, preferred_batch_bytes=self._preferred_bytes)
+
+    def prefer(self, size_bytes: int) -> None:
+        """From now on writes of that size are the cheapest."""
+        self._preferred_bytes = size_bytes
 
     @contextmanager
     def meetings(self, count: int) -> Iterator[None]:

@@ -116,6 +116,9 @@ TESTS = {
     "tieredStoreMaxGroupCommitCount": (
         f"{UPLOAD}::test_max_group_commit_count_is_how_much_may_wait_for_a_commit"
     ),
+    "tieredStoreAdaptiveCommitMaxInterval": (
+        f"{UPLOAD}::test_adaptive_commit_max_interval_is_how_long_a_slow_queue_waits"
+    ),
     "tieredStoreMaxPendingLimit": f"{UPLOAD}::test_max_pending_limit_bounds_the_queues_in_upload",
     "tieredStoreDispatchThreads": f"{UPLOAD}::test_dispatch_threads_upload_at_once",
     "readAheadCacheEnable": f"{READS}::test_read_ahead_cache_enable_keeps_what_was_read_ahead",

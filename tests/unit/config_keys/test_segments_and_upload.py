@@ -232,3 +232,17 @@ def test_max_pending_limit_bounds_the_reads_of_coroutines(
         statuses = [result.status for result in asyncio.run(get_all())]
     assert statuses.count(GetMessageStatus.FOUND) == 6 - refused
     assert statuses.count(GetMessageStatus.OFFSET_FOUND_NULL) == refused
+
+
+@pytest.mark.parametrize(
+    ("key_value", "waited_ms", "uploaded"),
+    [(600_000, 600_000, 0), (600_000, 600_001, 5), (100_000, 100_001, 5), (0, 30_001, 5)],
+)
+def test_adaptive_commit_max_interval_is_how_long_a_slow_queue_waits(
+    broker: MakeBroker, key_value: int, waited_ms: int, uploaded: int
+) -> None:
+    made = broker(tieredStoreAdaptiveCommitMaxInterval=key_value)
+    made.provider.prefer(8 << 20)
+    made.put(5)
+    made.clock.advance(waited_ms)
+    assert made.scan() == uploaded

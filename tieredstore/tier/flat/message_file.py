@@ -24,6 +24,7 @@ from tieredstore.contracts.segment import (
     SegmentProvider,
 )
 from tieredstore.errors import Busy, Corrupt, Invalid
+from tieredstore.message import layout
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.tier_layout import queue_path
 from tieredstore.tier.appender import AppendResult
@@ -92,6 +93,11 @@ class FlatMessageFile(QueueView):
         self._closed = False
         self._topic_id: int | None = None
         self._marks: list[_Mark] = []
+        max_pending_count = config.max_group_commit_count
+        if preferred := provider.capabilities.preferred_batch_bytes:
+            # One write of that size must fit, however small the messages are.
+            gathered = preferred // layout.MIN_RECORD_SIZE + config.group_commit_count
+            max_pending_count = max(max_pending_count, gathered)
         commit_log = FlatCommitLogFile(
             self.path,
             FileSegmentType.COMMIT_LOG,
@@ -99,7 +105,7 @@ class FlatMessageFile(QueueView):
             metadata,
             max_size_bytes=config.commit_log_max_size_bytes,
             write_size_bytes=config.group_commit_size_bytes,
-            max_pending_count=config.max_group_commit_count,
+            max_pending_count=max_pending_count,
             clock=clock,
             lock=self.lock,
         )
@@ -111,7 +117,7 @@ class FlatMessageFile(QueueView):
             metadata,
             max_size_bytes=units * UNIT_SIZE,
             write_size_bytes=config.group_commit_size_bytes,
-            max_pending_count=config.max_group_commit_count,
+            max_pending_count=max_pending_count,
             clock=clock,
             lock=self.lock,
         )
