@@ -17,10 +17,11 @@ _SECRET_NAME = re.compile(
 _SHORTEST_SECRET = 4
 _HIDDEN = "***"
 
+ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+"""What filesystems raise for an object that is not there; two of them where they have folders."""
+
 _USELESS_TO_RETRY = (
     PermissionError,
-    NotADirectoryError,
-    IsADirectoryError,
     NotImplementedError,
     ImportError,
     ValueError,
@@ -72,10 +73,10 @@ class ErrorMapper:
 
     @contextmanager
     def mapped(self, operation: str, key: str) -> Iterator[None]:
-        """FileNotFoundError and FileExistsError are answers, not failures: they pass."""
+        """ABSENT and FileExistsError are answers, not failures: they pass."""
         try:
             yield
-        except (TieredStoreError, FileNotFoundError, FileExistsError):
+        except (TieredStoreError, FileExistsError, *ABSENT):
             raise
         except Exception as error:
             # no `from`: the original's text and arguments may hold what was hidden here

@@ -17,7 +17,7 @@ from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.segment import Buffer
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.providers.checks import total_bytes
-from tieredstore.providers.fsspec_errors import ErrorMapper, secrets_of
+from tieredstore.providers.fsspec_errors import ABSENT, ErrorMapper, secrets_of
 from tieredstore.providers.fsspec_listing import files_below, modified_ms
 from tieredstore.providers.fsspec_writes import MAX_PUT_BYTES, is_unfinished, writes_for
 from tieredstore.providers.object_client import ClientLimits, CopiedPart, ObjectInfo, Part
@@ -107,8 +107,10 @@ class FsspecClient:
         if length > 0:
             try:
                 with self._errors.mapped("read", key):
-                    data = bytes(self._filesystem.cat_file(path, position, position + length))
-            except FileNotFoundError:
+                    data = bytes(
+                        self._filesystem.cat_file(path, start=position, end=position + length)
+                    )
+            except ABSENT:
                 return None
             except Unavailable:
                 # Behind the end some filesystems fail where others answer nothing.
@@ -141,7 +143,7 @@ class FsspecClient:
                 if details["type"] != "file":
                     return None
                 metadata = self._writes.metadata(path)
-        except FileNotFoundError:
+        except ABSENT:
             return None
         return self._info(key, details, metadata)
 
@@ -167,7 +169,7 @@ class FsspecClient:
             try:
                 with self._errors.mapped("delete", key):
                     self._filesystem.rm_file(self._path(key))
-            except FileNotFoundError:
+            except ABSENT:
                 continue
 
     def abort_uploads(self, prefix: str, older_than_ms: int) -> int:
@@ -177,7 +179,7 @@ class FsspecClient:
                 return self._writes.abort(
                     self._path(folder), f"{self._root}/{prefix}", older_than_ms
                 )
-            except FileNotFoundError:
+            except ABSENT:
                 return 0
 
     def close(self) -> None:
