@@ -20,6 +20,7 @@ MAX_QUEUE_ID = 2**31 - 1
 BASE_OFFSET_DIGITS = 20
 
 _FILE_NAME = re.compile(r"([0-9a-f]{8})([0-9]{20})", re.ASCII)
+_CLUSTER_FOLDER = re.compile(r"([0-9a-f]{8})_(.+)", re.DOTALL)
 _QUEUE_ID = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f/\\]")
 
@@ -43,6 +44,14 @@ def cluster_directory_name(cluster: str) -> str:
     name = f"{hash8(cluster)}_{cluster}"
     check_name(name, "cluster folder")
     return name
+
+
+def parse_cluster_directory_name(name: str) -> str | None:
+    """The cluster whose folder has that name; None when it is not a cluster's."""
+    match = _CLUSTER_FOLDER.fullmatch(name)
+    if match is None or not is_name(match[2]) or hash8(match[2]) != match[1]:
+        return None
+    return match[2]
 
 
 def segment_file_name(base_offset: int) -> str:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from tieredstore.contracts.segment import (
@@ -26,11 +27,12 @@ from tieredstore.errors import Corrupt, Invalid, TieredStoreError, Unavailable
 from tieredstore.providers import checks, naming
 from tieredstore.providers.open_files import OpenFiles
 from tieredstore.providers.posix_calls import PosixCalls
-from tieredstore.providers.posix_listing import list_segments
+from tieredstore.providers.posix_listing import list_clusters, list_segments
 from tieredstore.providers.posix_writer import PosixWriterEpoch
 
 if TYPE_CHECKING:
     from tieredstore.config import StoreConfig
+    from tieredstore.tier_url import TierUrl
 
 _CAPABILITIES = Capabilities(rewritable=True, conditional=False, durable=True)
 _MAX_KNOWN_DIRECTORIES = 65_536
@@ -72,6 +74,18 @@ class PosixProvider:
             fsync=config.posix_fsync_enable,
             max_open_files=config.posix_max_open_files,
         )
+
+    @classmethod
+    def at_url(cls, config: StoreConfig, url: TierUrl) -> StoreConfig:
+        """`config` with the tier in the folder of a `file:///…` URL. Raises Invalid."""
+        if not url.path.startswith("/"):
+            raise Invalid(f"tier {url}: expected an absolute path, such as file:///path/to/tier")
+        return msgspec.structs.replace(config, tier_file_path=url.path)
+
+    @classmethod
+    def clusters(cls, config: StoreConfig) -> list[str]:
+        """Names of the clusters that have a folder in the tier. Raises Invalid."""
+        return list_clusters(config.tier_file_path)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -7,11 +7,22 @@ import stat
 from collections.abc import Iterator
 
 from tieredstore.contracts.segment import SegmentId, SegmentListing
-from tieredstore.errors import Unavailable
+from tieredstore.errors import Invalid, Unavailable
 from tieredstore.providers import naming
 from tieredstore.providers.posix_calls import PosixCalls
 
 _FOLDER_DEPTH = 4  # broker, topic, queue id, TYPE
+
+
+def list_clusters(root: str) -> list[str]:
+    """Names of the clusters that have a folder below `root`. Raises Invalid."""
+    try:
+        names = sorted(os.listdir(root))  # noqa: PTH208
+    except FileNotFoundError:
+        raise Invalid(f"tier file://{root}: no such directory", path=root) from None
+    except NotADirectoryError:
+        raise Invalid(f"tier file://{root}: not a directory", path=root) from None
+    return [found for name in names if (found := naming.parse_cluster_directory_name(name))]
 
 
 def list_segments(

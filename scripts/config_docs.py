@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from tieredstore import config
+from tieredstore import config, registry
+from tieredstore.properties import fields_by_key
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 HEAD = """# Configuration
@@ -20,8 +22,9 @@ Apache RocketMQ 5.5.0; what this project adds is marked "Ours". Any other key of
 ignored. An unknown key that begins with `tiered` or `readAhead` is a warning with the nearest
 match; a bad value is an error that names the key and the file.
 
-| key | type | default | meaning | in Python |
-|---|---|---|---|---|
+A provider has keys of its own, in the sections below. Their names in Python are also the parameters
+of a tier's URL, except those of secrets.
+
 """
 
 
@@ -32,8 +35,13 @@ def limits(annotation: object) -> str:
     return ""
 
 
-def rows() -> typing.Iterator[str]:
-    for key, info in config.FIELDS_BY_KEY.items():
+TABLE = """| key | type | default | meaning | in Python |
+|---|---|---|---|---|
+"""
+
+
+def rows(fields: Mapping[str, msgspec.structs.FieldInfo]) -> typing.Iterator[str]:
+    for key, info in fields.items():
         kind, meta = typing.get_args(info.type)[:2]
         if info.default_factory is not msgspec.NODEFAULT:
             default = "the host's name" if key == "brokerName" else "`$HOME/store`"
@@ -47,6 +55,21 @@ def rows() -> typing.Iterator[str]:
         )
 
 
+def plugin_sections() -> typing.Iterator[str]:
+    """A table for each struct of keys that a provider declares; one that several share, once."""
+    shown: set[str] = set()
+    for name in registry.PROVIDERS:
+        declared = getattr(registry.provider_class(name), "KEYS", None)
+        for keys in () if declared is None else reversed(declared.__mro__):
+            if keys is msgspec.Struct or not issubclass(keys, msgspec.Struct):
+                continue
+            fields = {key: info for key, info in fields_by_key(keys).items() if key not in shown}
+            if fields:
+                yield f"\n## Keys of providers: {keys.__name__.removesuffix('Keys')}\n\n{TABLE}"
+                yield "\n".join(rows(fields)) + "\n"
+            shown |= fields.keys()
+
+
 def page() -> str:
     unused = "\n".join(f"- `{key}`: {why}." for key, why in config.UNUSED_KEYS.items())
     refused = "\n".join(
@@ -54,8 +77,11 @@ def page() -> str:
     )
     return (
         HEAD
-        + "\n".join(rows())
-        + "\n\n## Accepted, without effect\n\n"
+        + TABLE
+        + "\n".join(rows(config.FIELDS_BY_KEY))
+        + "\n"
+        + "".join(plugin_sections())
+        + "\n## Accepted, without effect\n\n"
         + unused
         + "\n\n## Refused by a process that accepts messages\n\n"
         + refused

@@ -6,11 +6,8 @@ made visible; `docs/configuration.md` is generated from the annotations here.
 
 from __future__ import annotations
 
-import difflib
 import enum
-import re
 import socket
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +17,7 @@ import msgspec
 from msgspec import Meta, field
 
 from tieredstore.errors import Invalid
+from tieredstore.properties import PluginProperties, fields_by_key, parse_value, unknown_keys
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
@@ -300,12 +298,11 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
         int, _meta("Ours. Open segment files of the Posix provider.", 4, 1 << 20)
     ] = field(name="tieredStorePosixMaxOpenFiles", default=512)
 
+    # All other properties, for the plugins that declare keys of their own
+    plugin_properties: PluginProperties = field(default_factory=PluginProperties)
+
 
 UNUSED_KEYS: Mapping[str, str] = {
-    "objectStoreEndpoint": "not used by the Java module either",
-    "objectStoreBucket": "not used by the Java module either",
-    "objectStoreAccessKey": "not used by the Java module either",
-    "objectStoreSecretKey": "not used by the Java module either",
     "writeWithoutMmap": "changes how Java writes index files, never what is in them",
 }
 """Keys that are accepted and change nothing, and why."""
@@ -324,8 +321,12 @@ REFUSED_VALUES: Mapping[str, tuple[str, str]] = {
 """Key -> (value, reason): settings whose absence would weaken durability or security."""
 
 FIELDS_BY_KEY: Mapping[str, msgspec.structs.FieldInfo] = {
-    info.encode_name: info for info in msgspec.structs.fields(StoreConfig)
+    key: info for key, info in fields_by_key(StoreConfig).items() if key != "plugin_properties"
 }
+
+PLUGIN_PREFIXES = ("objectStore", "tieredStoreS3", "tieredStoreFsspec", "tieredStoreChunk")
+"""Keys that begin so are those of the providers that come with the project: the registry, which
+knows the provider, checks them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,11 +348,13 @@ def config_from_properties(
 ) -> LoadedConfig:
     """Build a StoreConfig from string properties.
 
-    Unknown `tiered…` and `readAhead…` keys are warnings with the nearest match; other keys of a
-    broker are ignored. Raises Invalid on a bad value, naming key and `source`; with `serving`
-    (a process that accepts messages) also on the settings of `REFUSED_VALUES`.
+    Unknown `tiered…` and `readAhead…` keys are warnings with the nearest match, except those of
+    plugins, which the registry checks; other keys of a broker are ignored. Raises Invalid on a bad
+    value, naming key and `source`; with `serving` (a process that accepts messages) also on the
+    settings of `REFUSED_VALUES`.
     """
     known: dict[str, Any] = {}
+    rest: dict[str, str] = {}
     warnings: list[str] = []
     refused: list[str] = []
     for key, value in properties.items():
@@ -359,46 +362,24 @@ def config_from_properties(
             known[key] = _parse(key, value, source)
         elif key in UNUSED_KEYS:
             warnings.append(f"{source}: {key} has no effect: {UNUSED_KEYS[key]}")
-        elif key.startswith(("tiered", "readAhead")):
-            close = difflib.get_close_matches(key, FIELDS_BY_KEY, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            warnings.append(f"{source}: unknown key {key}{hint}")
+        else:
+            rest[key] = value
         # Java reads TRUE as true.
         if key in REFUSED_VALUES and value.lower() == REFUSED_VALUES[key][0].lower():
             refused.append(f"{source}: {key}={value} is refused: {REFUSED_VALUES[key][1]}")
     if serving and refused:
         raise Invalid(refused[0], path=source)
+    core = (key for key in rest if not key.startswith(PLUGIN_PREFIXES))
+    warnings += unknown_keys(core, ("tiered", "readAhead"), FIELDS_BY_KEY, source)
     names = {FIELDS_BY_KEY[key].name: value for key, value in known.items()}
-    return LoadedConfig(StoreConfig(**names), frozenset(known), tuple(warnings), tuple(refused))
-
-
-_ANY = re.compile(".*", re.DOTALL)
-_JAVA_LITERALS = {
-    bool: re.compile("true|false", re.IGNORECASE),
-    int: re.compile(r"[+-]?\d+", re.ASCII),
-    float: re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII),
-}
-
-
-def _base_type(annotation: Any) -> type[Any]:
-    arguments = typing.get_args(annotation)
-    base: type[Any] = arguments[0] if arguments else annotation
-    return base
+    config = StoreConfig(**names, plugin_properties=PluginProperties(rest, source))
+    return LoadedConfig(config, frozenset(known), tuple(warnings), tuple(refused))
 
 
 def _parse(key: str, value: str, source: str) -> object:
-    info = FIELDS_BY_KEY[key]
     if key == "tieredStorageLevel":
         return StorageLevel.parse(value)
-    if not _JAVA_LITERALS.get(_base_type(info.type), _ANY).fullmatch(value):
-        raise Invalid(
-            f"{source}: {key}: expected a {_base_type(info.type).__name__}, found {value!r}",
-            path=source,
-        )
-    try:
-        return msgspec.convert(value, info.type, strict=False)
-    except msgspec.ValidationError as error:
-        raise Invalid(f"{source}: {key}={value!r}: {error}", path=source) from None
+    return parse_value(FIELDS_BY_KEY[key], value, source)
 
 
 def load_broker_conf(

@@ -3,17 +3,28 @@
 A name is one of Java's class names, a short name of ours, `module:attribute`, or an entry point of
 an installed package (groups `tieredstore.providers`, `tieredstore.metadata`, `tieredstore.stores`).
 Nothing else in the project imports a plugin.
+
+A provider class has `from_config(config)`. To be named by a URL it also has `at_url(config, url)`,
+the configuration with the tier in that place, and `clusters(config)`, the names of the clusters
+there; with keys of its own it has `KEYS` (`tieredstore.properties`).
 """
 
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Mapping
 from typing import Any, cast
 
+import msgspec
+
 from tieredstore.clock import SYSTEM_CLOCK, Clock
-from tieredstore.config import LoadedConfig, StoreConfig
+from tieredstore.config import FIELDS_BY_KEY, LoadedConfig, StoreConfig
 from tieredstore.errors import Invalid
+from tieredstore.properties import fields_by_key, unknown_keys
+from tieredstore.tier_url import parse_tier_url
+
+_log = logging.getLogger(__name__)
 
 PROVIDERS: Mapping[str, str] = {
     "posix": "tieredstore.providers.posix:PosixProvider",
@@ -58,11 +69,28 @@ def _resolve(name: str, known: Mapping[str, str], group: str, what: str) -> Any:
 
 
 def segment_provider(config: StoreConfig) -> Any:
-    """The SegmentProvider that `tieredBackendServiceProvider` names. Raises Invalid."""
-    name = config.backend_service_provider
-    return _resolve(name, PROVIDERS, "tieredstore.providers", "segment provider").from_config(
-        config
-    )
+    """The SegmentProvider that `tieredBackendServiceProvider` names. Raises Invalid.
+
+    A key that looks like a provider's and is not one of this provider's is a logged warning.
+    """
+    provider = provider_class(config.backend_service_provider)
+    for line in _warnings_of_keys(provider, config):
+        _log.warning("%s", line)
+    return provider.from_config(config)
+
+
+def provider_class(name: str) -> Any:
+    """The class of a segment provider. Raises Invalid."""
+    return _resolve(name, PROVIDERS, "tieredstore.providers", "segment provider")
+
+
+def _warnings_of_keys(provider: Any, config: StoreConfig) -> list[str]:
+    declared = getattr(provider, "KEYS", None)
+    if declared is None:
+        return []
+    properties = config.plugin_properties
+    known = [*FIELDS_BY_KEY, *fields_by_key(declared)]
+    return unknown_keys(properties, tuple(declared.PREFIXES), known, properties.source)
 
 
 def metadata_store(
@@ -94,14 +122,23 @@ def message_store(loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK) -> Any:
     return store
 
 
-def provider_for_url(url: str) -> tuple[str, str]:
-    """(provider name, location) of a tier's URL, such as `file:///path`. Raises Invalid."""
-    scheme, separator, location = url.partition("://")
-    if not separator:
-        raise Invalid(f"tier {url!r}: expected a URL such as file:///path/to/tier")
-    if scheme not in PROVIDER_OF_SCHEME:
+def tier_at(config: StoreConfig, url: str) -> StoreConfig:
+    """The configuration with the tier where `url` says (`file:///path`, `s3://bucket/prefix`).
+
+    Raises Invalid; the URL's query, which could hold a secret, is never in the message.
+    """
+    place = parse_tier_url(url)
+    if place.scheme not in PROVIDER_OF_SCHEME:
         raise Invalid(
-            f"tier {url!r}: no provider for {scheme!r}; known: "
+            f"tier {place}: no provider for {place.scheme!r}; known: "
             + ", ".join(f"{name}://" for name in PROVIDER_OF_SCHEME)
         )
-    return PROVIDER_OF_SCHEME[scheme], location
+    name = PROVIDER_OF_SCHEME[place.scheme]
+    placed: StoreConfig = provider_class(name).at_url(config, place)
+    return msgspec.structs.replace(placed, backend_service_provider=name)
+
+
+def clusters(config: StoreConfig) -> list[str]:
+    """Names of the clusters that the tier has something of. Raises Invalid, Unavailable."""
+    found: list[str] = provider_class(config.backend_service_provider).clusters(config)
+    return found

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 import click
+import msgspec
 
 from tieredstore import registry
 from tieredstore.cli.options import TierOptions
@@ -23,6 +20,7 @@ from tieredstore.config import (
     load_broker_conf,
 )
 from tieredstore.errors import Invalid
+from tieredstore.tier_url import shown_url
 
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 
 METADATA_FILE = "config/tieredStoreMetadata.json"
 INDEX_DIRECTORY = "tiered_index_file"
-_CLUSTER_FOLDER = re.compile(r"([0-9a-f]{8})_(.+)", re.DOTALL)
 
 
 def log_to_stderr() -> None:
@@ -90,13 +87,12 @@ def open_tier(options: TierOptions) -> Iterator[OpenTier]:
     """
     log_to_stderr()
     loaded = load_config(options)
-    location = tier_location(options.tier)
+    config = placed(loaded.config, options.tier, state=options.state)
     if "brokerClusterName" in loaded.explicit_keys:
-        cluster = loaded.config.broker_cluster_name
-        _require_cluster(location, cluster, options.tier)
+        _require_cluster(config, options.tier)
     else:
-        cluster = _only_cluster(location, options.tier)
-    config = placed(loaded.config, options.tier, cluster=cluster, state=options.state)
+        cluster = _only_cluster(config, options.tier)
+        config = msgspec.structs.replace(config, broker_cluster_name=cluster)
     broker = config.broker_name if "brokerName" in loaded.explicit_keys else None
     metadata = None
     if options.state is not None:
@@ -126,31 +122,17 @@ def load_config(options: TierOptions) -> LoadedConfig:
     return load_broker_conf(options.config, overrides)
 
 
-def tier_location(url: str) -> str:
-    """The folder of a `file:///…` URL. Raises Invalid for any other."""
+def placed(config: StoreConfig, url: str, *, state: Path | None) -> StoreConfig:
+    """The configuration with tier and state in the places that the command line gives. Raises
+    Invalid."""
     if url.startswith("memory:"):
         raise Invalid(
             f"tier {url!r}: a tier in memory is gone when the command ends; use file:///dir"
         )
-    _, location = registry.provider_for_url(url)
-    folder = unquote(location)
-    if not folder.startswith("/"):
-        raise Invalid(f"tier {url!r}: expected an absolute path, such as file:///path/to/tier")
-    return folder
-
-
-def placed(config: StoreConfig, url: str, *, cluster: str, state: Path | None) -> StoreConfig:
-    """The configuration with tier and state in the places that the command line gives."""
-    import msgspec
-
-    provider, _ = registry.provider_for_url(url)
-    return msgspec.structs.replace(
-        config,
-        broker_cluster_name=cluster,
-        backend_service_provider=provider,
-        tier_file_path=tier_location(url),
-        store_path_root_dir=config.store_path_root_dir if state is None else str(state),
-    )
+    config = registry.tier_at(config, url)
+    if state is None:
+        return config
+    return msgspec.structs.replace(config, store_path_root_dir=str(state))
 
 
 def require_state(state: Path) -> None:
@@ -166,41 +148,24 @@ def require_state(state: Path) -> None:
         )
 
 
-def clusters_in(location: str, url: str) -> list[str]:
-    """Names of the clusters that have a folder in a file tier. Raises Invalid."""
-    try:
-        names = sorted(os.listdir(location))  # noqa: PTH208
-    except FileNotFoundError:
-        raise Invalid(f"tier {url}: no such directory", path=location) from None
-    except NotADirectoryError:
-        raise Invalid(f"tier {url}: not a directory", path=location) from None
-    found = (_CLUSTER_FOLDER.fullmatch(name) for name in names)
-    return [match[2] for match in found if match and _hash8(match[2]) == match[1]]
-
-
-def _hash8(text: str) -> str:
-    digest = hashlib.md5(text.encode(errors="surrogateescape"), usedforsecurity=False)
-    return digest.hexdigest()[:8]
-
-
-def _only_cluster(location: str, url: str) -> str:
-    clusters = clusters_in(location, url)
+def _only_cluster(config: StoreConfig, url: str) -> str:
+    clusters = registry.clusters(config)
     if len(clusters) == 1:
         return clusters[0]
     if clusters:
         raise Invalid(
-            f"tier {url}: several clusters ({', '.join(clusters)}); choose one with --cluster"
+            f"tier {shown_url(url)}: several clusters ({', '.join(clusters)}); choose one with "
+            "--cluster"
         )
     raise Invalid(
-        f"tier {url}: no tier here: expected a folder such as 212d6b50_DefaultCluster in it",
-        path=location,
+        f"tier {shown_url(url)}: no tier here: expected a folder such as 212d6b50_DefaultCluster "
+        "in it"
     )
 
 
-def _require_cluster(location: str, cluster: str, url: str) -> None:
-    clusters = clusters_in(location, url)
+def _require_cluster(config: StoreConfig, url: str) -> None:
+    clusters = registry.clusters(config)
+    cluster = config.broker_cluster_name
     if cluster not in clusters:
         known = ", ".join(clusters) or "none"
-        raise Invalid(
-            f"tier {url}: no cluster {cluster!r} in it; there are: {known}", path=location
-        )
+        raise Invalid(f"tier {shown_url(url)}: no cluster {cluster!r} in it; there are: {known}")

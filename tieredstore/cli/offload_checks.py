@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from tieredstore import registry
-from tieredstore.cli.composition import load_config, placed, tier_location
+from tieredstore.cli.composition import load_config, placed
 from tieredstore.cli.options import TierOptions
 from tieredstore.cli.times import format_time
 from tieredstore.config import StorageLevel, StoreConfig
@@ -41,17 +41,17 @@ class _Options(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OffloadTarget:
-    """Where an offload goes: its whole configuration, and the tier's folder."""
+    """Where an offload goes: its whole configuration, and the tier's folder if it is in one."""
 
     config: StoreConfig
     url: str
-    location: Path
+    location: Path | None
     warnings: tuple[str, ...]
 
     def open_provider(self, *, create: bool) -> SegmentProvider | None:
         """The tier; None when it is not there and `create` is false. Raises Invalid,
         Unavailable."""
-        if not self.location.exists():
+        if self.location is not None and not self.location.exists():
             if not create:
                 return None
             try:
@@ -76,12 +76,11 @@ def offload_target(options: _Options) -> OffloadTarget:
     ]
     if missing:
         raise Invalid(f"offload: the names in the tier are not known: give {' and '.join(missing)}")
-    location = Path(tier_location(options.tier))
-    config = loaded.config
+    config = placed(loaded.config, options.tier, state=options.state)
+    location = Path(config.tier_file_path) if options.tier.startswith("file:") else None
     _check_directories(options.store, options.state, location, config)
     if config.broker_role == "SLAVE":
         raise Invalid("offload: brokerRole is SLAVE, and a slave never uploads; run on the master")
-    config = placed(config, options.tier, cluster=config.broker_cluster_name, state=options.state)
     # To call this command is to ask for an upload, whatever a broker would do.
     config = msgspec.structs.replace(config, storage_level=StorageLevel.NOT_IN_DISK)
     if options.workers is not None:
@@ -89,7 +88,7 @@ def offload_target(options: _Options) -> OffloadTarget:
     return OffloadTarget(config, options.tier, location, loaded.warnings)
 
 
-def _check_directories(store: Path, state: Path, tier: Path, config: StoreConfig) -> None:
+def _check_directories(store: Path, state: Path, tier: Path | None, config: StoreConfig) -> None:
     if not store.is_dir():
         raise Invalid(f"store {store}: no such directory", path=str(store))
     if config.store_type.lower() == "defaultrocksdb" or (store / "consumequeue/CURRENT").exists():
@@ -103,7 +102,8 @@ def _check_directories(store: Path, state: Path, tier: Path, config: StoreConfig
             f"store {store}: no commitlog in it; give a broker's storePathRootDir", path=str(store)
         )
     sources = [store] if log is None else [store, log]
-    for what, target in (("--state", state), ("--tier", tier)):
+    targets = [("--state", state)] + ([] if tier is None else [("--tier", tier)])
+    for what, target in targets:
         for source in sources:
             inside = target.resolve()
             if inside == source.resolve() or source.resolve() in inside.parents:

@@ -47,8 +47,9 @@ def test_an_unknown_plugin_is_one_clear_error(name: str) -> None:
 
 
 def test_urls_name_their_provider() -> None:
-    assert registry.provider_for_url("file:///a/b") == ("posix", "/a/b")
+    config = registry.tier_at(StoreConfig(), "file:///a/b%20c")
+    assert (config.backend_service_provider, config.tier_file_path) == ("posix", "/a/b c")
     with pytest.raises(Invalid, match="expected a URL"):
-        registry.provider_for_url("/a/b")
+        registry.tier_at(StoreConfig(), "/a/b")
     with pytest.raises(Invalid, match="no provider"):
-        registry.provider_for_url("ftp://x")
+        registry.tier_at(StoreConfig(), "ftp://x")

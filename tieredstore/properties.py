@@ -1,0 +1,173 @@
+"""Strings of a `broker.conf` become typed values, for the core's keys and for those of plugins.
+
+A plugin declares its keys as a frozen msgspec struct, a field a key:
+
+    class AcmeKeys(msgspec.Struct, frozen=True, kw_only=True):
+        PREFIXES: ClassVar = ("acmeTier",)
+        bucket: Annotated[str, Meta(description="…")] = field(name="acmeTierBucket", default="")
+        password: Annotated[str, Meta(description="…", extra=SECRET)] = field(…)
+
+    class AcmeProvider:
+        KEYS = AcmeKeys
+
+`from_config` gets its values by `plugin_keys(AcmeKeys, config.plugin_properties)`; the registry
+warns about keys with one of the PREFIXES that no field has. The Python names of the fields are the
+parameters of the tier's URL.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import re
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import msgspec
+
+from tieredstore.errors import Invalid
+
+SECRET: Mapping[str, bool] = {"secret": True}
+"""`Meta(extra=SECRET)` marks a key whose value is never shown and never taken from a URL."""
+
+_ANY = re.compile(".*", re.DOTALL)
+_JAVA_LITERALS = {
+    bool: re.compile("true|false", re.IGNORECASE),
+    int: re.compile(r"[+-]?\d+", re.ASCII),
+    float: re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII),
+}
+
+
+class PluginProperties(Mapping[str, str]):
+    """The properties that are not the core's. Values may be secrets: the repr has the keys alone.
+
+    source: where they are from, for messages.
+    """
+
+    def __init__(self, values: Mapping[str, str] | None = None, source: str = "config") -> None:
+        self._values = dict(values or {})
+        self.source = source
+
+    def __getitem__(self, key: str) -> str:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._values.items()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PluginProperties) and self._values == other._values
+
+    def __repr__(self) -> str:
+        return f"PluginProperties({', '.join(sorted(self._values))})"
+
+    def with_values(self, values: Mapping[str, str], source: str) -> PluginProperties:
+        """A copy in which `values` win."""
+        return PluginProperties({**self._values, **values}, source)
+
+
+class DeclaredKeys(Protocol):
+    """What a plugin's struct of keys has beside its fields."""
+
+    PREFIXES: ClassVar[tuple[str, ...]]
+
+
+_Keys = TypeVar("_Keys", bound=msgspec.Struct)
+
+
+def fields_by_key(declared: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+    """Java key -> field."""
+    return {info.encode_name: info for info in msgspec.structs.fields(declared)}
+
+
+def meta_of(info: msgspec.structs.FieldInfo) -> msgspec.Meta:
+    """The annotation of a field: description, limits, whether it is a secret."""
+    for part in typing.get_args(info.type):
+        if isinstance(part, msgspec.Meta):
+            return part
+    return msgspec.Meta()
+
+
+def is_secret(info: msgspec.structs.FieldInfo) -> bool:
+    return bool((meta_of(info).extra or {}).get("secret"))
+
+
+def plugin_keys(declared: type[_Keys], properties: PluginProperties) -> _Keys:
+    """The declared keys with the values that the properties have. Raises Invalid."""
+    known = fields_by_key(declared)
+    values = {
+        known[key].name: parse_value(known[key], value, properties.source)
+        for key, value in properties.items()
+        if key in known
+    }
+    return declared(**values)
+
+
+def unknown_keys(
+    keys: Iterable[str], prefixes: tuple[str, ...], known: Iterable[str], source: str
+) -> list[str]:
+    """A line for each key with one of the prefixes that is not known, with the nearest match."""
+    candidates = sorted(known)
+    lines = []
+    for key in keys:
+        if key.startswith(prefixes) and key not in candidates:
+            close = difflib.get_close_matches(key, candidates, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            lines.append(f"{source}: unknown key {key}{hint}")
+    return lines
+
+
+def query_properties(
+    declared: type[msgspec.Struct], query: Mapping[str, str], shown_url: str
+) -> dict[str, str]:
+    """The properties that the parameters of a tier's URL mean: a field's Python name each.
+
+    Raises Invalid for an unknown one and for a secret, which has no place in a URL: shells,
+    process lists and logs keep it.
+    """
+    fields = {info.name: info for info in msgspec.structs.fields(declared)}
+    found = {}
+    for name, value in query.items():
+        info = fields.get(name)
+        if info is None:
+            close = difflib.get_close_matches(name, sorted(fields), n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise Invalid(f"tier {shown_url}: unknown parameter {name!r}{hint}")
+        if is_secret(info):
+            raise Invalid(
+                f"tier {shown_url}: {name} is a secret and is not taken from a URL: give "
+                f"{info.encode_name} in --config, or use the environment or a profile"
+            )
+        found[info.encode_name] = value
+    return found
+
+
+def base_type(annotation: Any) -> type[Any]:
+    """The type below its annotations."""
+    arguments = typing.get_args(annotation)
+    base: type[Any] = arguments[0] if arguments else annotation
+    return base
+
+
+def parse_value(info: msgspec.structs.FieldInfo, value: str, source: str) -> object:
+    """One value, written as Java reads it. Raises Invalid naming key and source, never a secret."""
+    key, kind = info.encode_name, base_type(info.type)
+    shown = "a secret" if is_secret(info) else repr(value)
+    if not _JAVA_LITERALS.get(kind, _ANY).fullmatch(value):
+        raise Invalid(f"{source}: {key}: expected a {kind.__name__}, found {shown}", path=source)
+    if issubclass(kind, enum.Enum):
+        # by its value, or by its name
+        names = {str(name): member for name, member in kind.__members__.items()}
+        if value in names:
+            return names[value]
+    try:
+        return msgspec.convert(value, info.type, strict=False)
+    except msgspec.ValidationError as error:
+        reason = "not valid" if is_secret(info) else str(error)
+        raise Invalid(f"{source}: {key}={shown}: {reason}", path=source) from None

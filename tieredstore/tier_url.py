@@ -1,0 +1,66 @@
+"""Where a tier is, as people write it: `file:///dir`, `s3://bucket/prefix?region=…`.
+
+A URL shows up in errors, logs and process lists, so a secret in one is refused and never shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from tieredstore.errors import Invalid
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class TierUrl:
+    """A URL in parts, percent-decoded. `authority` has no user and no password."""
+
+    scheme: str
+    authority: str
+    path: str
+    query: Mapping[str, str]
+
+    def __str__(self) -> str:
+        """Without the query, whose values are nobody's business in a message."""
+        return f"{self.scheme}://{self.authority}{self.path}"
+
+
+def parse_tier_url(text: str) -> TierUrl:
+    """Raises Invalid for what is no URL, has a user or password, or a parameter twice."""
+    scheme, separator, rest = text.partition("://")
+    if not separator or not _SCHEME.fullmatch(scheme):
+        raise Invalid(f"tier {shown_url(text)!r}: expected a URL such as file:///path/to/tier")
+    if scheme == "file":
+        # a folder may have any name: `?` and `#` are characters of it
+        return TierUrl("file", "", unquote(rest), {})
+    try:
+        parts = urlsplit(f"{scheme}://{rest}")
+        pairs = parse_qsl(
+            parts.query, keep_blank_values=True, strict_parsing=bool(parts.query), errors="strict"
+        )
+    except ValueError:
+        raise Invalid(f"tier {shown_url(text)!r}: not a valid URL") from None
+    if "@" in parts.netloc:
+        raise Invalid(
+            f"tier {shown_url(text)!r}: a user or password in a URL is refused, since shells, "
+            "process lists and logs keep it: give keys in --config, or use the environment"
+        )
+    query = dict(pairs)
+    if len(query) < len(pairs):
+        raise Invalid(f"tier {shown_url(text)!r}: a parameter is given twice")
+    if parts.fragment:
+        raise Invalid(f"tier {shown_url(text)!r}: a URL of a tier has no fragment (#)")
+    return TierUrl(scheme, unquote(parts.netloc), unquote(parts.path), query)
+
+
+def shown_url(text: str) -> str:
+    """A URL without user, password and query."""
+    plain = text.partition("?")[0]
+    scheme, separator, rest = plain.partition("://")
+    if "@" in rest:
+        rest = "…@" + rest.rpartition("@")[2]
+    return scheme + separator + rest
