@@ -1,0 +1,163 @@
+"""Requests and replies as the fault proxy sees them: whole in memory, headers as they came."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeAlias
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+Headers: TypeAlias = tuple[tuple[str, str], ...]
+NOTHING = -1
+"""`Reply.cut_at` of a reply of which not even the head is sent."""
+
+_BY_QUERY: Mapping[tuple[str, str], str] = {
+    ("POST", "delete"): "DeleteObjects",
+    ("POST", "uploads"): "CreateMultipartUpload",
+    ("GET", "uploads"): "ListMultipartUploads",
+    ("POST", "uploadId"): "CompleteMultipartUpload",
+    ("DELETE", "uploadId"): "AbortMultipartUpload",
+    ("GET", "uploadId"): "ListParts",
+    ("PUT", "uploadId"): "UploadPart",
+    ("GET", "list-type"): "ListObjectsV2",
+    ("GET", "versioning"): "GetBucketVersioning",
+    ("GET", "lifecycle"): "GetBucketLifecycleConfiguration",
+    ("GET", "object-lock"): "GetObjectLockConfiguration",
+    ("GET", "location"): "GetBucketLocation",
+    ("GET", "versions"): "ListObjectVersions",
+}
+_OF_AN_OBJECT = {"GET": "GetObject", "HEAD": "HeadObject", "DELETE": "DeleteObject"}
+_OF_A_BUCKET = {
+    "GET": "ListObjects",
+    "HEAD": "HeadBucket",
+    "PUT": "CreateBucket",
+    "DELETE": "DeleteBucket",
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request, path-style. `target`: path and query as they were sent, still encoded."""
+
+    method: str
+    target: str
+    headers: Headers
+    body: bytes = b""
+
+    def header(self, name: str) -> str | None:
+        return _header(self.headers, name)
+
+    @cached_property
+    def query(self) -> dict[str, str]:
+        return dict(parse_qsl(urlsplit(self.target).query, keep_blank_values=True))
+
+    @cached_property
+    def bucket(self) -> str:
+        return unquote(urlsplit(self.target).path).lstrip("/").partition("/")[0]
+
+    @cached_property
+    def key(self) -> str:
+        """Of the object; of a listing its prefix."""
+        key = unquote(urlsplit(self.target).path).lstrip("/").partition("/")[2]
+        return key or self.query.get("prefix", "")
+
+    @cached_property
+    def operation(self) -> str:
+        """Its name in the S3 API, as botocore has it; "" when it is none that is known here."""
+        copies = self.header("x-amz-copy-source") is not None
+        for (method, parameter), name in _BY_QUERY.items():
+            if method == self.method and parameter in self.query:
+                return name + ("Copy" if name == "UploadPart" and copies else "")
+        has_key = bool(unquote(urlsplit(self.target).path).lstrip("/").partition("/")[2])
+        if self.method == "PUT" and has_key:
+            return "CopyObject" if copies else "PutObject"
+        if self.method == "GET" and not self.bucket:
+            return "ListBuckets"
+        return (_OF_AN_OBJECT if has_key else _OF_A_BUCKET).get(self.method, "")
+
+    def without(self, *names: str) -> Request:
+        """The request without some headers, whatever their case."""
+        dropped = {name.lower() for name in names}
+        return replace(self, headers=tuple(h for h in self.headers if h[0].lower() not in dropped))
+
+    def with_header(self, name: str, value: str) -> Request:
+        return replace(self.without(name), headers=(*self.without(name).headers, (name, value)))
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One reply. cut_at: the connection ends after that many bytes of the body (NOTHING: before
+    the head); reset: it ends with a reset instead of an orderly end."""
+
+    status: int
+    headers: Headers = ()
+    body: bytes = b""
+    reason: str = ""
+    cut_at: int | None = None
+    reset: bool = False
+
+    def header(self, name: str) -> str | None:
+        return _header(self.headers, name)
+
+    def with_header(self, name: str, value: str | None) -> Reply:
+        """With a header replaced, or (None) removed."""
+        kept = tuple(h for h in self.headers if h[0].lower() != name.lower())
+        return replace(self, headers=kept if value is None else (*kept, (name, value)))
+
+    def with_body(self, body: bytes) -> Reply:
+        """With another body and the Content-Length of it."""
+        return replace(self.with_header("Content-Length", str(len(body))), body=body)
+
+
+Forward: TypeAlias = Callable[[Request], Reply]
+Fault: TypeAlias = Callable[[Request, Forward], Reply]
+"""What happens to a request: `forward` has the server (and the faults behind) do it."""
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """With which a request is signed again after a fault changed it."""
+
+    access_key: str
+    secret_key: str
+
+    def __repr__(self) -> str:
+        return f"Credentials({self.access_key!r}, ...)"
+
+
+def sign_again(request: Request, credentials: Credentials) -> Request:
+    """The request with a signature (Signature Version 4) that fits what it is now; unchanged when
+    it was not signed so. Headers that were signed and are still there are signed again."""
+    authorization = request.header("Authorization") or ""
+    scope = re.search(r"Credential=[^/]*/([^,\s]+)", authorization)
+    signed = re.search(r"SignedHeaders=([^,\s]+)", authorization)
+    if not authorization.startswith("AWS4-HMAC-SHA256") or scope is None or signed is None:
+        return request
+    if re.fullmatch("[0-9a-f]{64}", request.header("X-Amz-Content-SHA256") or ""):
+        digest = hashlib.sha256(request.body).hexdigest()
+        request = request.with_header("X-Amz-Content-SHA256", digest)
+    names = sorted(name for name in signed[1].split(";") if request.header(name) is not None)
+    parts = urlsplit(request.target)
+    query = sorted((p if "=" in p else f"{p}=") for p in parts.query.split("&") if p)
+    canonical = [request.method, parts.path, "&".join(query)]
+    canonical += [f"{name}:{' '.join((request.header(name) or '').split())}" for name in names]
+    canonical += ["", ";".join(names), request.header("X-Amz-Content-SHA256") or ""]
+    hashed = hashlib.sha256("\n".join(canonical).encode()).hexdigest()
+    date = request.header("X-Amz-Date") or ""
+    signature = f"AWS4{credentials.secret_key}".encode()
+    for text in (*scope[1].split("/"), "\n".join(("AWS4-HMAC-SHA256", date, scope[1], hashed))):
+        signature = hmac.digest(signature, text.encode(), "sha256")
+    return request.with_header(
+        "Authorization",
+        f"AWS4-HMAC-SHA256 Credential={credentials.access_key}/{scope[1]}, "
+        f"SignedHeaders={';'.join(names)}, Signature={signature.hex()}",
+    )
+
+
+def _header(headers: Headers, name: str) -> str | None:
+    name = name.lower()
+    return next((value for found, value in headers if found.lower() == name), None)
