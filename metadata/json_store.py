@@ -156,6 +156,8 @@ class JsonMetadataStore:
             if row is None:
                 return
             row.value = replace(topic, update_timestamp_ms=self._clock.now_ms())
+            # an id that was given from outside must not be given again
+            self._tables.topic_serial = max(self._tables.topic_serial, topic.topic_id)
             version = row.version = self._changed()
         self._settle(version)
 

@@ -1,0 +1,122 @@
+"""A copy is a tier of its own, equal to its source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.copying.kit import (
+    contents,
+    copy,
+    copy_to,
+    entries,
+    findings,
+    posix,
+    state,
+    tables,
+)
+from tests.unit.scan.tier_builder import BROKER, BuiltTier, flip, small_tier
+from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.errors import Invalid
+from tieredstore.providers.memory import MemoryProvider
+from tieredstore.scan.copying.report import CopyOptions
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> BuiltTier:
+    return small_tier(tmp_path / "source")
+
+
+def test_a_copy_has_the_bytes_the_metadata_and_the_topic_ids_of_its_source(
+    built: BuiltTier, tmp_path: Path
+) -> None:
+    report = copy_to(built, tmp_path / "target")
+
+    target = posix(tmp_path / "target")
+    metadata, source = state(tmp_path / "target"), state(built.root)
+    metadata.load()
+    source.load()
+    assert contents(target) == contents(built.provider)
+    assert entries(metadata) == entries(source)
+    assert tables(metadata) == tables(source)
+    assert findings(target, tmp_path / "target") == []
+    assert report.copied_bytes == sum(map(len, contents(target).values()))
+    assert report.segments == len(entries(source))
+    assert report.index_segments == 1
+
+
+def test_a_second_run_copies_nothing(built: BuiltTier, tmp_path: Path) -> None:
+    copy_to(built, tmp_path / "target")
+    again = copy_to(built, tmp_path / "target")
+    assert (again.segments, again.copied_bytes) == (0, 0)
+    assert again.there_bytes > 0
+
+
+def test_a_source_without_state_gives_the_same_tier(built: BuiltTier, tmp_path: Path) -> None:
+    target, metadata = posix(tmp_path / "target"), state(tmp_path / "target")
+    copy(built.provider, None, target, metadata)
+    source = state(built.root)
+    source.load()
+    assert entries(metadata) == entries(source)
+    assert tables(metadata) == tables(source)
+    metadata.close()
+    assert findings(target, tmp_path / "target") == []
+
+
+def test_a_tier_goes_to_another_provider_and_back(built: BuiltTier, tmp_path: Path) -> None:
+    memory, middle = MemoryProvider(), state(tmp_path / "middle")
+    copy(built.provider, state(built.root, read_only=True), memory, middle)
+    target, metadata = posix(tmp_path / "target"), state(tmp_path / "target")
+    copy(memory, middle, target, metadata)
+    assert contents(target) == contents(built.provider)
+    metadata.close()
+    assert findings(target, tmp_path / "target") == []
+
+
+def test_only_chosen_topics_are_copied_and_ids_stay(built: BuiltTier, tmp_path: Path) -> None:
+    report = copy_to(built, tmp_path / "target", CopyOptions(topics=("ord*",)))
+    assert report.queues == 2
+    paths = {segment.path for segment in contents(posix(tmp_path / "target"))}
+    assert paths == {f"{BROKER}/orders/0", f"{BROKER}/orders/1", f"{BROKER}/rmq_sys_INDEX/0"}
+    metadata, source = state(tmp_path / "target"), state(built.root)
+    metadata.load()
+    source.load()
+    assert [row[:2] for row in tables(metadata)] == [row[:2] for row in tables(source)]
+
+
+def test_a_pattern_without_any_topic_is_refused(built: BuiltTier, tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=r"no topic .* 'oders'"):
+        copy_to(built, tmp_path / "target", CopyOptions(topics=("oders",)))
+
+
+def test_h02_a_target_with_another_queue_is_refused_before_anything_is_written(
+    built: BuiltTier, tmp_path: Path
+) -> None:
+    other = small_tier(tmp_path / "target")
+    for segment in contents(built.provider):
+        if segment.path == f"{BROKER}/orders/1":
+            built.provider.open(segment).delete()
+            built.metadata.delete_segment(segment)
+    built.metadata.delete_queue("orders", 1)
+    built.metadata.flush()
+    before = contents(other.provider)
+    with pytest.raises(Invalid, match=r"holds something else .*orders/1: the source has no such"):
+        copy_to(built, tmp_path / "target")
+    assert contents(other.provider) == before
+
+
+def test_h02_other_bytes_under_the_same_names_are_refused_and_replaced_on_demand(
+    built: BuiltTier, tmp_path: Path
+) -> None:
+    first = SegmentId(f"{BROKER}/orders/1", FileSegmentType.COMMIT_LOG, 0)
+    other = small_tier(tmp_path / "target")
+    flip(other.path(first), 90)
+    with pytest.raises(Invalid, match=r"something else .*orders/1/COMMIT_LOG@0: byte 90 in the"):
+        copy_to(built, tmp_path / "target")
+
+    report = copy_to(built, tmp_path / "target", CopyOptions(replace=True))
+
+    assert report.replaced == [f"{BROKER}/orders/1"]
+    assert contents(other.provider) == contents(built.provider)
+    assert findings(other.provider, tmp_path / "target") == []

@@ -1,0 +1,1 @@
+"""Copies a tier, or some of its topics, from one provider to another."""
