@@ -5,6 +5,10 @@ bytes that are surely in the segment and surely ours; equal size never proves it
 unknown outcome, a rewritable provider gets the same bytes again at the same position (what a
 failed sync left in a cache proves nothing either); on any other the appender reads back and
 compares. Bytes are never sent to a position other than their own (`docs/differences.md`, D8).
+
+A position that is taken: bytes equal to ours are ours (a lost reply, an earlier run). Others of a
+writer that lost its right end the segment there (`TailDiffers`, for the flat file to go on in a new
+one); those of a writer that has the right end this writer (`Fenced`).
 """
 
 from __future__ import annotations
@@ -36,7 +40,13 @@ class AppendResult(enum.Enum):
 
 
 class TailDiffers(Fenced):
-    """The segment holds bytes behind the commit position that are not the ones to be written."""
+    """The segment holds bytes behind the commit position, or a seal there, that are not the ones to
+    be written; nobody who has the right to write is known to have put them there.
+
+    stale: a writer did that is known to have lost the right.
+    """
+
+    stale = False
 
 
 class SegmentAppender:
@@ -209,23 +219,34 @@ class SegmentAppender:
                     path=str(self._segment.id),
                 )
             self._advance(length)
-        elif isinstance(result, FencedWrite):
-            # A reply may have been lost: then the bytes at our position are our own.
-            if not self._holds(buffers, length):
-                raise Fenced(
-                    f"{self._segment.id}: writer {result.writer or 'unknown'} holds position "
-                    f"{position} (size {result.size_bytes})",
-                    offset=position,
-                    path=str(self._segment.id),
-                )
-            self._advance(length)
+            return
+        self._unsure = True
+        if isinstance(result, FencedWrite):
+            self._after_fenced(result)
         else:
             self._after_unknown(result, position + length)
 
+    def _after_fenced(self, result: FencedWrite) -> None:
+        """Take over the bytes there that are the ones to be written, unless they belong to a
+        writer that has the right."""
+        position = self.commit_position
+        if result.stale or not result.writer:
+            self._adopt()
+            if self.commit_position > position:
+                return
+        message = (
+            f"{self._segment.id}: writer {result.writer or 'unknown'} holds position {position} "
+            f"(size {result.size_bytes})"
+        )
+        if not result.stale:
+            raise Fenced(message, offset=position, path=str(self._segment.id))
+        tail = TailDiffers(message, offset=position, path=str(self._segment.id))
+        tail.stale = True
+        raise tail
+
     def _after_unknown(self, result: UnknownWrite, end: int) -> None:
-        self._unsure = True
-        if not self._capabilities.rewritable:
-            self._settle()
+        if not self._capabilities.rewritable and not self._adopt():
+            raise self._differs()
         if self.commit_position < end:
             raise Unavailable(
                 f"{self._segment.id}: outcome of the write up to {end} is unknown "
@@ -247,49 +268,60 @@ class SegmentAppender:
             length += view.nbytes
         return buffers, length
 
-    def _holds(self, buffers: list[memoryview], length: int) -> bool:
-        if self._segment.size() < self.commit_position + length:
-            return False
-        return self._same_bytes(buffers, length)
-
     def _settle(self) -> None:
-        """Find out how much of the pending bytes the backend holds behind the commit position."""
+        """Before a write where something may be behind the commit position."""
+        if self._capabilities.rewritable:
+            self._extra_bytes()
+            # Everything behind the commit position is written again, or cut off by that write.
+            self._unsure = False
+        elif not self._adopt() and not self._capabilities.conditional:
+            raise self._differs()
+        # Otherwise the write that follows is told who holds the position.
+
+    def _adopt(self) -> bool:
+        """Count the pending bytes that the backend holds already behind the commit position as
+        committed; False when there are others."""
+        extra = self._extra_bytes()
+        length = min(extra, self.pending_bytes)
+        same = self._common_bytes(length)
+        self._advance(same)
+        self._unsure = extra > same
+        return same == length
+
+    def _extra_bytes(self) -> int:
         size = self._segment.size()
-        extra = size - self.commit_position
-        if extra < 0:
+        if size < self.commit_position:
             raise Corrupt(
                 f"{self._segment.id}: {self.commit_position} bytes were committed, {size} are "
                 "left in the backend",
                 offset=size,
                 path=str(self._segment.id),
             )
-        if self._capabilities.rewritable:
-            # Everything behind the commit position is written again, or cut off by that write.
-            self._unsure = False
-            return
-        length = min(extra, self.pending_bytes)
-        if not self._same_bytes([view for view, _ in self._pending], length):
-            raise TailDiffers(
-                f"{self._segment.id}: {extra} bytes behind position {self.commit_position} are "
-                "not those of this writer",
-                offset=self.commit_position,
-                path=str(self._segment.id),
-            )
-        self._advance(length)
-        self._unsure = extra > length
+        return size - self.commit_position
 
-    def _same_bytes(self, buffers: list[memoryview], length: int) -> bool:
+    def _common_bytes(self, length: int) -> int:
+        """How many of the first `length` pending bytes are in the segment, counted in whole
+        buffers: a segment must not end inside a message."""
         position = self.commit_position
-        for view in buffers:
-            for start in range(0, min(view.nbytes, length), _COMPARE_BYTES):
-                piece = view[start : min(start + _COMPARE_BYTES, length)]
-                if self._segment.read(position, piece.nbytes) != piece:
-                    return False
-                position += piece.nbytes
-            length -= view.nbytes
-            if length <= 0:
+        same = 0
+        for view, _ in self._pending:
+            part = view[: length - same]
+            for start in range(0, part.nbytes, _COMPARE_BYTES):
+                piece = part[start : start + _COMPARE_BYTES]
+                if self._segment.read(position + same + start, piece.nbytes) != piece:
+                    return same
+            same += part.nbytes
+            if same >= length:
                 break
-        return True
+        return same
+
+    def _differs(self) -> TailDiffers:
+        return TailDiffers(
+            f"{self._segment.id}: the bytes behind position {self.commit_position} are not those "
+            "of this writer",
+            offset=self.commit_position,
+            path=str(self._segment.id),
+        )
 
     def _advance(self, length: int) -> None:
         self.commit_position += length

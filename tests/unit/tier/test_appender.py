@@ -20,7 +20,7 @@ from tieredstore.contracts.segment import (
     Written,
 )
 from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
-from tieredstore.tier.appender import AppendResult, SegmentAppender
+from tieredstore.tier.appender import AppendResult, SegmentAppender, TailDiffers
 
 ID = SegmentId("b/t/0", FileSegmentType.COMMIT_LOG, 0)
 REWRITABLE = Capabilities(rewritable=True, conditional=False, durable=True)
@@ -232,17 +232,83 @@ def test_a_size_that_cannot_be_found_out_changes_nothing() -> None:
     assert len(segment.writes) == 1
 
 
-def test_fenced_is_fenced_unless_the_bytes_are_ours() -> None:
+def taken_by(writer: str, *, stale: bool = False, data: bytes | None = None) -> Reply:
+    """The position is taken: by the bytes themselves, or by others."""
+
+    def reply(segment: Segment, position: int, written: bytes) -> WriteResult:
+        if len(segment.data) == position:
+            segment.apply(position, written if data is None else data)
+        return FencedWrite(len(segment.data), writer, stale)
+
+    return reply
+
+
+def test_o03_a_place_taken_by_our_own_bytes_is_a_lost_reply() -> None:
     segment, appender = make(APPEND_ONLY)
-    segment.script = [lambda s, position, data: FencedWrite(0, "other")]
+    segment.script = [taken_by("")]
     appender.append(b"data")
-    with pytest.raises(Fenced, match="other"):
-        appender.commit()
-    segment.script = [
-        lambda s, position, data: (s.apply(position, data), FencedWrite(4, "other"))[1]
-    ]
     assert appender.commit()
     assert appender.commit_position == 4
+
+
+def test_w01_a_writer_with_the_right_fences_even_by_equal_bytes() -> None:
+    segment, appender = make(APPEND_ONLY)
+    segment.script = [taken_by("broker-2")]
+    appender.append(b"data")
+    with pytest.raises(Fenced, match="broker-2 holds position 0"):
+        appender.commit()
+    assert appender.commit_position == 0
+
+
+@pytest.mark.parametrize(
+    ("left", "adopted"),
+    [(b"firstsecond", 11), (b"first", 5), (b"firstsecondthird", 11), (b"firs", 4)],
+)
+def test_w02_bytes_of_a_writer_that_lost_the_right_are_adopted_when_they_are_ours(
+    left: bytes, adopted: int
+) -> None:
+    segment, appender = make(APPEND_ONLY)
+    segment.script = [taken_by("old", stale=True, data=left)]
+    appender.append(b"first")
+    appender.append(b"second")
+    if len(left) <= 11:
+        assert appender.commit()
+        assert bytes(segment.data) == b"firstsecond"
+    else:
+        assert appender.commit()
+        segment.script = [taken_by("old", stale=True)]
+        appender.append(b"THIRD")
+        with pytest.raises(TailDiffers):
+            appender.commit()
+    assert appender.commit_position == 11
+    assert segment.writes[0] == (0, b"firstsecond")
+    assert all(position >= adopted for position, _ in segment.writes[1:])
+
+
+def test_w02_other_bytes_of_such_a_writer_end_the_segment_between_two_messages() -> None:
+    segment, appender = make(APPEND_ONLY)
+    segment.script = [
+        taken_by("old", stale=True, data=b"firstseXXXX"),
+        taken_by("old", stale=True),
+    ]
+    appender.append(b"first")
+    appender.append(b"second")
+    with pytest.raises(TailDiffers) as raised:
+        appender.commit()
+    assert raised.value.stale
+    assert appender.commit_position == 5
+
+
+def test_foreign_bytes_met_after_an_unknown_write_are_told_apart_by_the_next_write() -> None:
+    segment, appender = make(APPEND_ONLY)
+    segment.script = [same_size_other_bytes, taken_by("broker-2")]
+    appender.append(b"data")
+    with pytest.raises(TailDiffers) as raised:
+        appender.commit()
+    assert not raised.value.stale
+    with pytest.raises(Fenced, match="broker-2"):
+        appender.commit()
+    assert bytes(segment.data) == b"????"
 
 
 def test_lost_committed_bytes_are_corrupt() -> None:

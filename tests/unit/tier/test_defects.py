@@ -556,7 +556,7 @@ def test_reading_back_what_another_writer_put_there_is_fenced() -> None:
 
 
 def test_a_lost_reply_that_comes_back_as_fenced_is_success() -> None:
-    """O03, O04: the write was applied, its repetition is told that somebody holds the place."""
+    """O03, O04: the write was applied, its repetition is told that the place is taken."""
     from tieredstore.contracts.segment import FencedWrite
 
     tier = Tier(provider=ChunkSketchProvider())
@@ -567,7 +567,7 @@ def test_a_lost_reply_that_comes_back_as_fenced_is_success() -> None:
 
     def replied_late(position: int, buffers: Sequence[Buffer]) -> WriteResult:
         write(position, buffers)
-        return FencedWrite(segment.size(), "somebody")
+        return FencedWrite(segment.size(), "")
 
     patch(segment, write=replied_late)
     assert file.commit()

@@ -28,6 +28,8 @@ from tieredstore.tier.flat.segment import STATUS_DELETED, FlatSegment
 from tieredstore.tier.reading import Reading, SegmentRead
 
 _EMPTY = memoryview(b"")
+_MAX_FOREIGN_TAILS = 4
+"""Segments that one commit gives up because of foreign bytes, before it leaves it for later."""
 _log = logging.getLogger(__name__)
 
 
@@ -288,24 +290,36 @@ class FlatAppendFile:
 
     def commit(self) -> bool:
         """Write what was appended. False when another commit is running or the file is closed;
-        errors as `SegmentAppender.commit`."""
-        appender = self._appender
-        if self._closed:
-            return False
-        if appender is None:
-            return True
-        before = appender.commit_position
-        try:
-            done = appender.commit()
-        except TailDiffers:
-            if not self._tail_from_before:
-                raise
+        errors as `SegmentAppender.commit`.
+
+        Bytes that nobody with the right to write put behind the last committed ones stay there,
+        out of use: the segment ends before them and the next one begins.
+        """
+        for _ in range(_MAX_FOREIGN_TAILS):
+            appender = self._appender
+            if self._closed:
+                return False
+            if appender is None:
+                return True
+            before = appender.commit_position
+            try:
+                return appender.commit()
+            except TailDiffers as error:
+                self._check_replaceable(error)
+                tail = error
+            finally:
+                if appender is self._appender and appender.commit_position != before:
+                    self._committed(appender)
             self._replace_foreign_tail(appender)
-            return self.commit()
-        finally:
-            if appender is self._appender and appender.commit_position != before:
-                self._committed(appender)
-        return done
+        raise Unavailable(f"{tail}; so it was {_MAX_FOREIGN_TAILS} times", path=self.path)
+
+    def _check_replaceable(self, error: TailDiffers) -> None:
+        if error.stale or self._tail_from_before:
+            return
+        if self._provider.capabilities.conditional:
+            # Whoever it was, the next write is told.
+            raise Unavailable(str(error), offset=error.offset, path=error.path) from error
+        raise error
 
     def _committed(self, appender: SegmentAppender) -> None:
         with self._lock:
@@ -317,8 +331,8 @@ class FlatAppendFile:
             self._metadata.put_segment(last.metadata(self._clock.now_ms()))
 
     def _replace_foreign_tail(self, appender: SegmentAppender) -> None:
-        """An earlier run left bytes behind the last valid ones, on a provider that cannot write
-        them again: the segment is taken to end before them and a new one goes on there."""
+        """Somebody left bytes behind the last valid ones, on a provider that cannot write them
+        again: the segment is taken to end before them and a new one goes on there."""
         with self._lock:
             last = self._segments[-1]
             last.commit_position = appender.commit_position
@@ -326,6 +340,8 @@ class FlatAppendFile:
                 self._roll_to(last.end_offset)
             else:
                 last.file.delete()
+                last.file.close()
+                last.file = self._provider.open(last.file.id)
                 last.real_size_bytes = 0
                 self._appender = None
             # Only now: had any of that failed, the buffers would still wait where they were.
