@@ -42,10 +42,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """prepare: install into the cache, once, and return what `launch` needs; launch: the command
-    for a port and a data folder; healthy: whether an endpoint answers as this server."""
+    """prepare: what `launch` needs, installed into the cache if need and leave be; launch: the
+    command for a port and a data folder; healthy: whether an endpoint answers as this server."""
 
-    prepare: Callable[[], Path]
+    prepare: Callable[[bool], Path]
     launch: Callable[[Path, int, Path], Launch]
     healthy: Callable[[str], bool]
 
@@ -85,7 +85,7 @@ def answers(url: str) -> tuple[int, bytes] | None:
 # moto: the interpreter of this clone has it
 
 
-def _find_moto() -> Path:
+def _find_moto(_install: bool) -> Path:
     own = HERE.parent / ".venv" / "bin" / "python"
     for python in (own, Path(sys.executable)):
         if python.exists():
@@ -109,12 +109,14 @@ def _moto_is_healthy(endpoint: str) -> bool:
 # LocalStack: an environment of its own, because its pins contradict ours
 
 
-def _install_localstack() -> Path:
+def _install_localstack(install: bool) -> Path:
     target = cache_directory() / f"localstack-{LOCALSTACK_VERSION}"
     python, stamp = target / "bin" / "python", target / ".complete"
     wanted = (HERE / "constraints.txt").read_text()
     if stamp.is_file() and stamp.read_text() == wanted and python.exists():
         return python
+    if not install:
+        raise NotHere("it is not installed: localstack/install localstack does it, once")
     shutil.rmtree(target, ignore_errors=True)
     target.parent.mkdir(parents=True, exist_ok=True)
     base = _python_of_localstack()
@@ -167,13 +169,15 @@ def _localstack_is_healthy(endpoint: str) -> bool:
 # versitygw: one static binary, built once
 
 
-def _install_versitygw() -> Path:
+def _install_versitygw(install: bool) -> Path:
     on_path = shutil.which("versitygw")
     if on_path:
         return Path(on_path)
     folder = cache_directory() / f"versitygw-{VERSITYGW_VERSION}"
     if (folder / "versitygw").is_file():
         return folder / "versitygw"
+    if not install:
+        raise NotHere("it is not installed: localstack/install versitygw builds it, once")
     if shutil.which("go") is None:
         raise NotHere("versitygw is not on the PATH, and there is no go to build it")
     print(f"versitygw: building {VERSITYGW_VERSION} (some minutes, once)", file=sys.stderr)

@@ -1,6 +1,7 @@
 """Start, list and stop the object stores of the tests, on loopback addresses only.
 
-Usage: servers.py up [NAME[:PORT]]... | down [NAME]... | status, each with [--run-dir DIR].
+Usage: servers.py up [NAME[:PORT]]... | install [NAME]... | down [NAME]... | status, each with
+[--run-dir DIR]; up with [--no-install].
 
 Each running server has a file DIR/NAME.json (endpoint, process, log); DIR is `.run` beside this
 file unless told. `up` leaves alone what runs already; `down` stops exactly what `up` started.
@@ -66,7 +67,7 @@ class Servers:
                     found.append(server)
         return found
 
-    def up(self, name: str, port: int | None) -> Server:
+    def up(self, name: str, port: int | None, *, install: bool = True) -> Server:
         """The running server, started if need be. Raises NotHere with the reason."""
         recipe = RECIPES[name]
         for server in self.running():
@@ -75,7 +76,7 @@ class Servers:
                     raise NotHere(f"{name} runs at {server.endpoint} already: stop it first")
                 return server
         self.down(name)
-        prepared = recipe.prepare()
+        prepared = recipe.prepare(install)
         for attempt in range(1 if port else ATTEMPTS_WITH_A_FREE_PORT):
             try:
                 return self._start(name, prepared, port or _free_port())
@@ -180,11 +181,13 @@ def _wanted(argument: str) -> tuple[str, int | None]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    for verb in ("up", "down", "status"):
+    for verb in ("up", "install", "down", "status"):
         of_verb = verbs.add_parser(verb)
         of_verb.add_argument(
             "--run-dir", type=Path, default=Path(__file__).resolve().parent / ".run"
         )
+        if verb == "up":
+            of_verb.add_argument("--no-install", action="store_true", help="only what is there")
         if verb != "status":
             of_verb.add_argument("names", nargs="*", type=_wanted)
     arguments = parser.parse_args()
@@ -200,7 +203,11 @@ def main() -> int:
                 servers.down(name)
                 continue
             try:
-                print(name, servers.up(name, port).endpoint, flush=True)
+                if arguments.verb == "install":
+                    RECIPES[name].prepare(True)
+                else:
+                    server = servers.up(name, port, install=not arguments.no_install)
+                    print(name, server.endpoint, flush=True)
             except NotHere as error:
                 print(f"{name}: {error}", file=sys.stderr)
                 failed = 1

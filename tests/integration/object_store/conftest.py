@@ -1,0 +1,67 @@
+"""The lane over real S3 servers; one that the machine lacks is skipped with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.object_store.servers import (
+    CREDENTIALS,
+    ENVIRONMENT,
+    NAMES,
+    NotHere,
+    ObjectStore,
+    Servers,
+)
+from tieredstore.testing.fault_proxy import FaultProxy
+from tieredstore.testing.fault_proxy_http import Credentials
+
+
+@pytest.fixture(scope="session", autouse=True)
+def credentials() -> Iterator[None]:
+    """The test credentials and nothing of the user's, for the default chain."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_REGION"):
+            patch.delenv(name, raising=False)
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    started = Servers(tmp_path_factory.mktemp("servers"))
+    yield started
+    started.stop()
+
+
+def new_bucket(servers: Servers, name: str) -> ObjectStore:
+    try:
+        return servers.bucket(name)
+    except NotHere as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(params=NAMES)
+def object_store(request: pytest.FixtureRequest, servers: Servers) -> ObjectStore:
+    """A fresh bucket on each server."""
+    return new_bucket(servers, request.param)
+
+
+@pytest.fixture
+def versitygw(servers: Servers) -> ObjectStore:
+    """A fresh bucket on the server that checks signatures and checksums."""
+    return new_bucket(servers, "versitygw")
+
+
+@pytest.fixture
+def proxy(object_store: ObjectStore) -> Iterator[FaultProxy]:
+    """In front of `object_store`; it may sign again what a fault changed."""
+    with FaultProxy(object_store.endpoint, Credentials(*CREDENTIALS)) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxied(object_store: ObjectStore, proxy: FaultProxy) -> ObjectStore:
+    return object_store.through(proxy.endpoint)
