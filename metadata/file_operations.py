@@ -29,6 +29,14 @@ class FileOperations:
         except FileNotFoundError:
             return None
 
+    def stamp(self, path: Path) -> tuple[int, int, int] | None:
+        """Inode, time of the last change (ns) and size: differs once a file was written again."""
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
     def read(self, path: Path) -> bytes:
         return path.read_bytes()
 

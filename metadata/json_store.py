@@ -60,7 +60,10 @@ class JsonMetadataStore:
         self._limits = limits or Limits()
         operations = operations or FileOperations()
         self._files = SnapshotFiles(self._path, operations, self._limits, clock)
-        self._journal = Journal(self._path.with_name(f"{self._path.name}.journal"), operations)
+        journal_path = self._path.with_name(f"{self._path.name}.journal")
+        self._journal = Journal(journal_path, operations)
+        self._operations = operations
+        self._paths = (self._path, self._path.with_name(f"{self._path.name}.bak"), journal_path)
         self._tables = Tables()
         self._lock = threading.RLock()  # tables, versions, journal
         self._file_lock = threading.Lock()  # one snapshot at a time; taken before _lock
@@ -69,6 +72,7 @@ class JsonMetadataStore:
         self._structure_version = 0  # the last change that must be in the main file
         self._stored_version = 0  # what the main file holds
         self._loaded = False
+        self._loaded_as: object = None  # which files, and what they made: see `load`
         self._journal_usable = False
         self._compaction_due = False
         self._carried: list[bytes] | None = None  # journal lines while a snapshot is written
@@ -87,6 +91,9 @@ class JsonMetadataStore:
 
     def load(self) -> None:
         with self._file_lock, self._lock:
+            stamps = self._stamps()
+            if self._loaded and self._loaded_as == (stamps, self._version):
+                return  # nobody has changed anything since
             self._journal.close()
             snapshot = self._files.load(read_only=self._read_only)
             self._tables = snapshot.tables
@@ -102,6 +109,15 @@ class JsonMetadataStore:
             self._structure_version = self._stored_version = self._version
             if self._journal.size_bytes:
                 self._version += 1  # `flush` brings it to the main file
+            self._loaded_as = (stamps, self._version)
+
+    def _stamps(self) -> list[tuple[int, int, int] | None]:
+        try:
+            return [self._operations.stamp(path) for path in self._paths]
+        except OSError as error:
+            raise Unavailable(
+                f"cannot stat {self._path}: {error.strerror or error}", path=str(self._path)
+            ) from error
 
     @contextmanager
     def batch(self) -> Iterator[None]:

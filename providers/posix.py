@@ -104,7 +104,7 @@ class PosixProvider:
             self._calls.stat(self._root)
         except OSError as error:
             raise _unavailable("list", self._root, error) from error
-        return tuple(list_segments(self._cluster_directory, parts, self._calls))
+        return list_segments(self._cluster_directory, parts, self._calls)
 
     def open(self, id: SegmentId, listing: SegmentListing | None = None) -> PosixFileSegment:
         del listing

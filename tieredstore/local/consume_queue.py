@@ -83,12 +83,12 @@ class ConsumeQueue:
         self._start, self._end = run.start, run.end
         self.min_offset = run.start // UNIT_SIZE
         self.max_offset = self.min_offset
-        self.max_offset = self._find_tail()
-        self._set_max_physical()
+        self._find_tail()
 
-    def _find_tail(self) -> int:
+    def _find_tail(self) -> None:
         if self._end == self._start:
-            return 0
+            self.max_physical_offset = 0
+            return
         # Files are filled in order: the tail is in the first file whose last unit is unused.
         unused = self._end
         for begin in range(self._end - self._file_size, self._start - 1, -self._file_size):
@@ -102,22 +102,27 @@ class ConsumeQueue:
                 low = middle + 1
             else:
                 high = middle
-        if low == high:
-            return low
-        units = self._read_file(low, high - low)
-        free = (units["size"] <= 0) | (units["physical_offset"] < 0)
-        return low + (int(free.argmax()) if free.any() else high - low)
+        used = 0
+        if low < high:
+            units = self._read_file(low, high - low)
+            free = (units["size"] <= 0) | (units["physical_offset"] < 0)
+            used = int(free.argmax()) if free.any() else high - low
+        self.max_offset = low + used
+        self._set_max_physical(units[used - 1] if used else None)
 
     def _is_used(self, offset: int) -> bool:
         unit = self._read_file(offset, 1)
         return int(unit["size"][0]) > 0 and int(unit["physical_offset"][0]) >= 0
 
-    def _set_max_physical(self) -> None:
+    def _set_max_physical(self, last: np.void | None = None) -> None:
+        """last: the last unit, where it was read already."""
         self.max_physical_offset = 0
         if self.max_offset > self.min_offset:
-            unit = self._read_file(self.max_offset - 1, 1)
-            if int(unit["size"][0]) != BLANK_SIZE_FIELD:
-                self.max_physical_offset = int(unit["physical_offset"][0] + unit["size"][0])
+            begin, size, _ = (
+                last if last is not None else self._read_file(self.max_offset - 1, 1)[0]
+            ).item()
+            if size != BLANK_SIZE_FIELD:
+                self.max_physical_offset = begin + size
 
     def _path(self, begin: int) -> str:
         return f"{self._directory}/{file_name(begin)}"

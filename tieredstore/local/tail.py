@@ -68,6 +68,8 @@ def _checked_end(chunk: memoryview, offset: int, positions: list[int]) -> int:
 def _refuse_hole(log: CommitLog, queues: ConsumeQueueStore, offset: int) -> int:
     """The offset, as the tail, unless a valid message that a queue knows lies behind it."""
     for queue in queues:
+        if queue.max_physical_offset <= offset:
+            continue
         for number in range(queue.max_offset - 1, queue.min_offset - 1, -1):
             unit = queue.unit(number)
             if unit is None or unit[0] <= offset:

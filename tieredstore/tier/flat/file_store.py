@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +27,8 @@ from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.flat.segment import STATUS_DELETED
 
 _RECOVERY_THREADS = 16
+_QUEUES_ALONE = 32
+"""Queues that one thread opens before it looks whether others would help."""
 _log = logging.getLogger(__name__)
 
 
@@ -50,6 +54,8 @@ class FlatFileStore:
         self._broken: dict[QueueKey, Corrupt] = {}
         self._unannounced: dict[str, list[SegmentId]] = {}
         self._epoch: WriterEpoch | None = None
+        self._is_listed = False
+        self._destroyed: set[QueueKey] = set()
 
     def load(self) -> None:
         """Open all queues that the metadata has, from one listing of the broker's prefix.
@@ -57,6 +63,7 @@ class FlatFileStore:
         A queue whose data is bad is left out and named by `broken`. Raises Unavailable, and
         Corrupt when the tier has data of this broker and the metadata knows nothing of it (D18).
         """
+        is_writer = self._epoch is not None and self.provider.capabilities.conditional
         listings = {item.id: item for item in self.provider.list(self.config.broker_name)}
         known = {entry.id for entry in self.metadata.segments()}
         unannounced: dict[str, list[SegmentId]] = defaultdict(list)
@@ -79,22 +86,31 @@ class FlatFileStore:
             self._files.clear()
             self._broken.clear()
             self._unannounced = dict(unannounced)
+            # Nobody else may write since. (Whoever does nevertheless is met by a condition.)
+            self._is_listed = is_writer
+            self._destroyed.clear()
         for path, ids in unannounced.items():
             _log.error(
                 "%s: %d segments in the tier are not in the metadata; rebuild it", path, len(ids)
             )
-        threads = min(_RECOVERY_THREADS, max(self.config.max_pending_limit // 4, 1))
         pending = iter(keys)
 
-        def work() -> None:
-            while True:
+        def work(count: int | None = None) -> None:
+            for _ in itertools.count() if count is None else range(count):
                 with self._lock:
                     key = next(pending, None)
                 if key is None:
                     return
                 self._recover(key, listings)
 
-        # a task for each queue would cost as much as opening it
+        # Threads are in each other's way where a backend does not make them wait. (A task for each
+        # queue would cost as much as opening it.)
+        for _ in range(0, len(keys), _QUEUES_ALONE):
+            wall, busy = time.monotonic(), time.thread_time()
+            work(_QUEUES_ALONE)
+            if time.thread_time() - busy < (time.monotonic() - wall) / 2:
+                break
+        threads = min(_RECOVERY_THREADS, max(self.config.max_pending_limit // 4, 1))
         with ThreadPoolExecutor(threads, "tiered-recovery") as pool:
             for done in [pool.submit(work) for _ in range(min(threads, len(keys)))]:
                 done.result()
@@ -120,6 +136,8 @@ class FlatFileStore:
                 f"the tier holds {ids[0]} and {len(ids) - 1} more segments that the metadata does "
                 "not know of; rebuild the metadata"
             )
+        elif self._is_listed and key not in self._destroyed:
+            file.trust_listing()
         return file
 
     def become_writer(self, *, take_over: bool = False) -> WriterEpoch:
@@ -197,6 +215,7 @@ class FlatFileStore:
             file.destroy()
         with self._lock:
             self._broken.pop(key, None)
+            self._destroyed.add(key)
             if file is not None and self._files.get(key) is file:
                 del self._files[key]
 
