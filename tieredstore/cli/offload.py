@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,9 +13,7 @@ from tieredstore.cli.options import output_option
 from tieredstore.cli.output import Output, OutputFormat
 
 if TYPE_CHECKING:
-    from types import FrameType
-
-    from tieredstore.cli.offload_job import OffloadReport, StopSignal
+    from tieredstore.cli.offload_job import OffloadReport
     from tieredstore.cli.offload_plan import DryRun
 
 PLAN_COLUMNS = ("topic", "queue_id", "from_offset", "until_offset", "message_bytes", "segments")
@@ -89,6 +84,7 @@ def command(
         run_offload,
     )
     from tieredstore.cli.progress import OffloadDisplay
+    from tieredstore.cli.stopping import stop_on_signals
 
     log_to_stderr()
     chosen = [name for given in topics for name in given.split(",") if name]
@@ -100,7 +96,7 @@ def command(
         out.record(_plan_record(plan_offload(options)), {"plan": PLAN_COLUMNS})
         return int(ExitCode.OK)
     stop = StopSignal()
-    with _signals(stop), OffloadDisplay(sys.stderr, quiet=quiet) as display:
+    with stop_on_signals(stop), OffloadDisplay(sys.stderr, quiet=quiet) as display:
         if follow:
             report = follow_offload(options, display.on_round, stop=stop)
         else:
@@ -114,27 +110,6 @@ def command(
     if report.failed:
         raise report.failed[0][1]
     return int(ExitCode.OK)
-
-
-@contextmanager
-def _signals(stop: StopSignal) -> Iterator[None]:
-    """SIGINT and SIGTERM end the run after the batches in hand; a second one at once."""
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        del frame
-        if stop.event.is_set():
-            raise KeyboardInterrupt
-        signal.signal(number, signal.default_int_handler)
-        stop.set()
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        signal.signal(number, on_signal)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def report_record(report: OffloadReport) -> dict[str, object]:

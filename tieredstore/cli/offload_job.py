@@ -101,6 +101,9 @@ class StopSignal:
         for action in list(self._actions):
             action()
 
+    def is_set(self) -> bool:
+        return self.event.is_set()
+
     def on_set(self, action: Callable[[], None]) -> None:
         """Call `action` when the signal is set (now, if it is)."""
         self._actions.append(action)

@@ -103,7 +103,7 @@ class _Job:
         self._progress = progress
         self._start = start
         self._planner = CopyPlanner(source, target, tier, options)
-        self._report = CopyReport(queues=len(self._planner.chosen), warnings=list(tier.warnings))
+        self._report = CopyReport(queues=len(self._planner.chosen), damage=list(tier.damage))
         self._lock = threading.Lock()
         self._total_bytes = self._total_segments = 0
         self._copier: SegmentCopier

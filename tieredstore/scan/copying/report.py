@@ -49,7 +49,9 @@ class CopyReport:
     """What a run did. queues: those chosen; segments: made or extended; copied_bytes: written or,
     after a run that was cut off, compared; there_bytes: already there. index_segments: of
     `segments`. replaced, vanished: paths deleted first, and those that the source no longer had
-    when their turn came. failed: path and error. index_left_out: why no index was copied."""
+    when their turn came. failed: path and error. damage: what the source's listing and state
+    disagree on, and what is therefore not copied. notes: what else is not. index_left_out: why no
+    index was copied."""
 
     queues: int = 0
     segments: int = 0
@@ -60,6 +62,7 @@ class CopyReport:
     replaced: list[str] = field(default_factory=list)
     vanished: list[str] = field(default_factory=list)
     failed: list[tuple[str, TieredStoreError]] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    damage: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     index_left_out: str | None = None
     stopped: bool = False

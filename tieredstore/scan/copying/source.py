@@ -44,14 +44,14 @@ _HEAD_BYTES = 8
 @dataclass(frozen=True, slots=True)
 class SourceTier:
     """One broker's part of a tier. metadata: what the state knows; None without state. topics: as
-    they are to be in the target. warnings: what is not copied, a line each."""
+    they are to be in the target. damage: what cannot be copied, a line each."""
 
     broker: str
     catalogue: TierCatalogue
     queues: tuple[QueueFiles, ...]
     index: tuple[SegmentExtent, ...]
     topics: tuple[TopicMetadata, ...]
-    warnings: tuple[str, ...]
+    damage: tuple[str, ...]
 
     def entry(self, id: SegmentId) -> FileSegmentMetadata | None:
         known = self.catalogue.metadata
@@ -86,10 +86,10 @@ def load_source(
     else:
         ids = find_topic_ids(provider, queues, index)
         topics = tuple(TopicMetadata(number, name) for name, number in ids.items())
-    warnings = tuple(
+    damage = tuple(
         str(finding) for finding in catalogue.findings if finding.severity is Severity.DAMAGE
     )
-    return SourceTier(broker, catalogue, queues, tuple(index), topics, warnings)
+    return SourceTier(broker, catalogue, queues, tuple(index), topics, damage)
 
 
 def _is_deleted(known: Mapping[SegmentId, FileSegmentMetadata] | None, id: SegmentId) -> bool:
