@@ -168,7 +168,8 @@ class SegmentProvider(Protocol):
 
     def list(self, prefix: str = "") -> Iterable[SegmentListing]:
         """All segments whose logical path starts with `prefix` (whole path components), in any
-        order. A failing listing raises Unavailable; it never looks like an empty one."""
+        order, found as they are taken. A failing listing raises Unavailable, at the call or later;
+        it never looks like an empty or a shorter one."""
         ...
 
     def open(self, id: SegmentId, listing: SegmentListing | None = None) -> FileSegment:

@@ -146,7 +146,7 @@ class TestListing:
         for topic in ("TopicA", "TopicB"):
             provider.open(segment_id(topic)).write(0, [b"x"])
         with pytest.raises(Unavailable, match="TopicB"):
-            provider.list()
+            list(provider.list())
         assert len(list(provider.list("broker-a/TopicA"))) == 1
 
     def test_a_folder_deleted_while_listing_is_skipped(self, tmp_path: Path) -> None:
