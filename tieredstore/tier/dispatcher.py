@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StorageLevel, StoreConfig
 from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey, QueueRange
-from tieredstore.errors import Fenced, TieredStoreError, Unavailable
+from tieredstore.errors import Busy, Fenced, TieredStoreError, Unavailable
 from tieredstore.metrics import Metrics
 from tieredstore.tier import indexing
 from tieredstore.tier.flat.file_store import FlatFileStore
@@ -185,6 +185,8 @@ class MessageStoreDispatcher:
             return DispatchOutcome(key, DispatchStatus.FILTERED)
         try:
             outcome = self._visit(key, force, max_bytes)
+        except Busy:
+            outcome = DispatchOutcome(key, DispatchStatus.BUSY)
         except TieredStoreError as error:
             outcome = DispatchOutcome(key, DispatchStatus.FAILED, error=error)
         if isinstance(outcome.error, Fenced):
@@ -193,14 +195,17 @@ class MessageStoreDispatcher:
         return outcome
 
     def _visit(self, key: QueueKey, force: bool, max_bytes: int | None) -> DispatchOutcome:
-        available = self._source.queue_range(key)
-        if available is None:
+        if self._source.queue_range(key) is None:
             return DispatchOutcome(key, DispatchStatus.UNKNOWN)
         self._flat_files.check_writer()
         file = self._flat_files.get_or_create(key.topic, key.queue_id)
         if not file.lock.acquire(blocking=force):
             return DispatchOutcome(key, DispatchStatus.BUSY)
         try:
+            # Asked again: the topic may have been deleted before this file was there.
+            available = self._source.queue_range(key)
+            if available is None or file.is_closed:
+                return DispatchOutcome(key, DispatchStatus.UNKNOWN)
             if not file.is_initialised:
                 if available.min_offset >= available.max_offset:
                     return DispatchOutcome(key, DispatchStatus.IDLE)
@@ -213,6 +218,8 @@ class MessageStoreDispatcher:
             outcome = self._upload.visit(
                 key, file, available, state, force=force, max_bytes=max_bytes
             )
+            if outcome.error is not None and self._is_gone(key):
+                return DispatchOutcome(key, DispatchStatus.UNKNOWN)
             self._gauge(key, file, available, state)
             return outcome
         finally:
@@ -237,6 +244,13 @@ class MessageStoreDispatcher:
             return True
         return file.consume_queue_max_offset != available.max_offset or key in self._failing
 
+    def _is_gone(self, key: QueueKey) -> bool:
+        """Whether the local store does not have the queue any more."""
+        try:
+            return self._source.queue_range(key) is None
+        except TieredStoreError:
+            return False
+
     def _announce(self, keys: list[QueueKey]) -> tuple[list[QueueKey], list[DispatchOutcome]]:
         """Give all new queues their metadata in one write; returns the queues to visit, and what
         came of those that cannot be."""
@@ -254,7 +268,11 @@ class MessageStoreDispatcher:
                         if not file.is_initialised and available is not None:
                             new.append(file)
                             file.init_offset(self._upload.first_offset(key, available))
+                    except Busy:
+                        continue  # its topic is being deleted
                     except TieredStoreError as error:
+                        if self._is_gone(key):
+                            continue
                         failed.append(DispatchOutcome(key, DispatchStatus.FAILED, error=error))
                         self._report(failed[-1])
                     else:

@@ -185,7 +185,8 @@ class TieredMessageStore:
         if self._is_writer:
             # A new tier's folders are made by its writer. A known one must be there already: a
             # disk that is not mounted is not to be taken for a tier that lost everything.
-            if any(True for _ in self._metadata.segments()):
+            makes_folders = not self._provider.capabilities.conditional
+            if makes_folders and any(True for _ in self._metadata.segments()):
                 any(True for _ in self._provider.list(self._config.broker_name))
             self.flat_files.become_writer()
             self._metadata.load()  # with what a writer that just ended has recorded
@@ -435,18 +436,12 @@ class TieredMessageStore:
         count = self._next.delete_topics(topics)
         if not self._is_enabled:
             return count
-        tiered = 0
-        for topic in topics:
-            entry = self._metadata.topic(topic)
-            if entry is None:
-                continue
-            tiered += 1
-            for queue in self._metadata.queues(topic):
-                self.flat_files.destroy(topic, queue.queue_id)
-                self.fetcher.cache.drop(QueueKey(topic, queue.queue_id))
-                self.index.forget(entry.topic_id, queue.queue_id)
-            self._metadata.delete_topic(topic)
-        return max(count, tiered)
+        found = self.flat_files.destroy_topics(topics)
+        for topic, queue_ids in found:
+            for queue_id in queue_ids:
+                self.fetcher.cache.drop(QueueKey(topic.topic, queue_id))
+                self.index.forget(topic.topic_id, queue_id)
+        return max(count, len(found))
 
     # Metrics
 

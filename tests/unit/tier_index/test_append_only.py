@@ -22,6 +22,7 @@ class AppendOnlySegment:
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
+        self.stale = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -29,7 +30,7 @@ class AppendOnlySegment:
     def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
         size = self._inner.size()
         if position < size:
-            return FencedWrite(size, "somebody")
+            return FencedWrite(size, "somebody", self.stale)
         result: WriteResult = self._inner.write(position, buffers)
         return result
 
@@ -56,7 +57,7 @@ def test_o03_a_lost_reply_is_no_second_write(node: Node, failing: int) -> None:
     service = node.open()
     keys = fill(service, 1)
     service.seal_and_upload()
-    assert len(faults.calls) == 4
+    assert [call.split()[0] for call in faults.calls] == ["write"] * 4 + ["seal"]
     assert all_found(service, keys)
 
 
@@ -71,7 +72,7 @@ def test_an_upload_goes_on_after_a_restart(node: Node) -> None:
     node.provider = FaultyProvider(plain, faults)
     service = node.open()
     service.seal_and_upload()
-    assert [call.split()[0] for call in faults.calls] == ["write", "write"]
+    assert [call.split()[0] for call in faults.calls] == ["write", "write", "seal"]
     assert all_found(service, keys)
 
 
@@ -90,3 +91,35 @@ def test_a_part_of_another_state_of_the_file_is_removed(node: Node) -> None:
     assert node.local_names() == []
     for number in range(16):
         assert offsets_of(find(service, f"key-{number}")) == [number * 100]
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_w02_pieces_of_a_writer_that_lost_the_right_are_ours_or_go(node: Node, same: bool) -> None:
+    service = node.open()
+    keys = fill(service, 1)
+    plain: Any = node.provider.open
+    met: list[bool] = []
+
+    def with_the_other(id: SegmentId, listing: Any = None) -> Any:
+        segment = plain(id, listing)
+        write = segment.write
+
+        def racing(position: int, buffers: Sequence[Buffer]) -> WriteResult:
+            if position == 200 and not met:
+                met.append(True)
+                write(position, buffers if same else [b"x" * 200])
+            result: WriteResult = write(position, buffers)
+            return result
+
+        segment.stale = True
+        segment.write = racing
+        return segment
+
+    node.provider.open = with_the_other  # type: ignore[method-assign]
+    service = node.open()
+    if not same:
+        with pytest.raises(Unavailable, match="somebody, which has no right"):
+            service.seal_and_upload()
+    service.seal_and_upload()
+    assert node.local_names() == []
+    assert all_found(service, keys)

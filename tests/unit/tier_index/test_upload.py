@@ -129,7 +129,10 @@ def test_a_failed_upload_stays_local_and_is_tried_again(
             break
         except Unavailable:
             assert len(node.local_names()) == 1
-            assert entries(node)[0].begin_timestamp_ms == NEVER_WRITTEN_MS
+            [entry] = entries(node)
+            assert entry.begin_timestamp_ms == NEVER_WRITTEN_MS
+            # Without an end Java's expiry would delete it.
+            assert entry.end_timestamp_ms == node.clock.now_ms()
             assert all_found(service, keys)
     assert len(entries(node)) == 1
     assert node.local_names() == []
@@ -146,7 +149,19 @@ def test_an_upload_goes_on_where_it_stopped(node: Node, monkeypatch: pytest.Monk
         service.seal_and_upload()
     assert len(faults.calls) == 3
     service.seal_and_upload()
-    assert len(faults.calls) == 5  # 640 bytes are four pieces; only the third was sent again
+    # 640 bytes are four pieces; only the third was sent again
+    assert [call.split()[0] for call in faults.calls] == ["write"] * 5 + ["seal"]
+    assert all_found(service, keys)
+
+
+def test_a_segment_that_cannot_be_sealed_is_uploaded_nevertheless(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    with_faults(node, {2: Fault.FAIL})
+    service = node.open()
+    keys = fill(service, 1)
+    assert service.seal_and_upload() == 1
+    assert "not sealed" in caplog.text
     assert all_found(service, keys)
 
 
@@ -210,7 +225,7 @@ def test_expiry_leaves_a_segment_that_is_being_written(node: Node) -> None:
 
 def test_defect_d07_expiry_that_fails_ends_and_is_tried_again(node: Node) -> None:
     """Java spins for ever when a file cannot be deleted."""
-    with_faults(node, {3: Fault.FAIL})
+    with_faults(node, {5: Fault.FAIL})  # behind two writes and two seals
     service = node.open()
     fill(service, 2)
     service.seal_and_upload()

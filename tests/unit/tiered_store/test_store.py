@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.unit.tier.kit import existing
+from tests.unit.tier.kit import existing, patch
 from tests.unit.tiered_store.next_store import InMemoryStore
 from tieredstore.clock import SystemClock
 from tieredstore.config import StorageLevel, StoreConfig
-from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
 from tieredstore.contracts.message_store import (
     BoundaryType,
     GetMessageResult,
@@ -387,6 +387,41 @@ def test_deleted_topics_are_gone_from_both_and_may_be_made_again(world: World) -
     assert bodies(world.get(0)) == [f"body {n}" for n in range(8)]
     assert world.store.query_message(TOPIC, "k7", 10, 0, FAR_MS) == []
     assert offsets(world.store.query_message(TOPIC, "new7", 10, 0, FAR_MS)) == [(0, 7)]
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize("call", range(1, 5))
+def test_w03_a_topic_deleted_in_the_middle_of_an_upload_is_not_announced_again(
+    make_world: Callable[..., World], call: int, is_known: bool
+) -> None:
+    world = make_world()
+    world.put(5)
+    if is_known:
+        world.upload()
+        world.put(5)
+    source = world.next.dispatch_source
+    known, calls = source.queue_range, []
+
+    def deleted_meanwhile(key: QueueKey) -> QueueRange | None:
+        found = known(key)
+        calls.append(key)
+        if len(calls) == call:
+            world.store.delete_topics({TOPIC})
+        return found
+
+    patch(world.next, queue_range=deleted_meanwhile)
+    outcomes = world.store.dispatcher.scan(force=True)
+    assert len(calls) >= call
+    assert [outcome.error for outcome in outcomes if outcome.error is not None] == []
+    assert world.store.dispatcher.failing == {}
+    metadata = world.store.flat_files.metadata
+    assert metadata.topic(TOPIC) is None
+    assert [entry for entry in metadata.segments() if TOPIC in entry.path] == []
+    assert list((world.path / "tier").rglob(f"{TOPIC}/*/COMMIT_LOG/*")) == []
+    world.put(3, key="new")
+    world.upload()
+    world.next.low[KEY] = 3
+    assert bodies(world.get(0)) == [f"body {n}" for n in range(3)]
 
 
 def test_history_survives_a_restart(world: World) -> None:

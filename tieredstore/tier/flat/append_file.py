@@ -36,6 +36,9 @@ _log = logging.getLogger(__name__)
 class FlatAppendFile:
     """Segments by ascending base offset; only the last one is written.
 
+    is_listed_whole: a listing made with the right to write showed no segment that the metadata
+    does not know, so a new one is surely absent and need not be asked for.
+
     Appends, commits, rolls and expiry are serialised by a lock (`lock`, to share one); readers
     take none: they see the list and the commit positions of the moment.
     """
@@ -55,6 +58,7 @@ class FlatAppendFile:
         "_suspect_base",
         "_tail_from_before",
         "_write_size_bytes",
+        "is_listed_whole",
         "path",
         "type",
     )
@@ -86,6 +90,7 @@ class FlatAppendFile:
         self._appender: SegmentAppender | None = None
         self._tail_from_before = False
         self._closed = False
+        self.is_listed_whole = False
         self._suspect_base: int | None = None
         self._pending_begin_ms = NEVER_WRITTEN_MS
         self._pending_end_ms = NEVER_WRITTEN_MS
@@ -218,16 +223,20 @@ class FlatAppendFile:
     def _create(self, offset: int) -> FlatSegment:
         """Announce a new, empty segment in the metadata."""
         new_id = SegmentId(self.path, self.type, offset)
-        file = self._provider.open(new_id)
-        if (entry := self._metadata.segment(new_id)) is not None and entry.status == STATUS_DELETED:
-            file.delete()
-        elif (size := file.size()) > 0:
-            raise Corrupt(
-                f"{new_id}: the tier {self._provider.url} holds {size} bytes that the metadata "
-                "does not know of; rebuild the metadata before writing",
-                path=self.path,
-                offset=offset,
-            )
+        entry = self._metadata.segment(new_id)
+        if entry is None and self.is_listed_whole:
+            file = self._provider.open(new_id, SegmentListing(new_id, 0))
+        else:
+            file = self._provider.open(new_id)
+            if entry is not None and entry.status == STATUS_DELETED:
+                file.delete()
+            elif (size := file.size()) > 0:
+                raise Corrupt(
+                    f"{new_id}: the tier {self._provider.url} holds {size} bytes that the metadata "
+                    "does not know of; rebuild the metadata before writing",
+                    path=self.path,
+                    offset=offset,
+                )
         segment = FlatSegment(file)
         self._metadata.put_segment(segment.metadata(self._clock.now_ms()))
         return segment

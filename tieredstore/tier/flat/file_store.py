@@ -13,7 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS, MetadataStore
+from tieredstore.contracts.metadata_store import (
+    NEVER_WRITTEN_MS,
+    MetadataStore,
+    TopicMetadata,
+)
 from tieredstore.contracts.segment import (
     FileSegmentType,
     SegmentId,
@@ -21,7 +25,7 @@ from tieredstore.contracts.segment import (
     SegmentProvider,
     WriterEpoch,
 )
-from tieredstore.errors import Corrupt
+from tieredstore.errors import Busy, Corrupt
 from tieredstore.tier.flat.deletion import finish_deletion
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.flat.segment import STATUS_DELETED
@@ -53,6 +57,7 @@ class FlatFileStore:
         self._files: dict[QueueKey, FlatMessageFile] = {}
         self._broken: dict[QueueKey, Corrupt] = {}
         self._unannounced: dict[str, list[SegmentId]] = {}
+        self._leaving: frozenset[str] = frozenset()
         self._epoch: WriterEpoch | None = None
         self._is_listed = False
         self._destroyed: set[QueueKey] = set()
@@ -190,13 +195,15 @@ class FlatFileStore:
 
     def get_or_create(self, topic: str, queue_id: int) -> FlatMessageFile:
         """The queue's file; a new one is announced only by its `init_offset`. Raises Corrupt for
-        a queue that could not be opened."""
+        a queue that could not be opened, Busy while its topic is being deleted."""
         key = QueueKey(topic, queue_id)
         with self._lock:
             if (error := self._broken.get(key)) is not None:
                 raise error
             file = self._files.get(key)
             if file is None:
+                if topic in self._leaving:
+                    raise Busy(f"{topic} is being deleted", topic=topic, queue_id=queue_id)
                 file = self._files[key] = self._new_file(key)
             return file
 
@@ -204,6 +211,30 @@ class FlatFileStore:
         """All open queues, as of now."""
         with self._lock:
             return list(self._files.values())
+
+    def destroy_topics(self, topics: Iterable[str]) -> list[tuple[TopicMetadata, list[int]]]:
+        """Delete topics from the tier and the metadata; returns those that were there, each with
+        its queues. Nobody makes a queue of them meanwhile, whatever an upload has in hand."""
+        leaving = frozenset(topics)
+        with self._lock:
+            self._leaving |= leaving
+        try:
+            return [found for topic in leaving if (found := self._destroy_topic(topic))]
+        finally:
+            with self._lock:
+                self._leaving -= leaving
+
+    def _destroy_topic(self, topic: str) -> tuple[TopicMetadata, list[int]] | None:
+        # An upload may be announcing a queue that the metadata does not have yet.
+        queues = {file.queue_id for file in self.files() if file.topic == topic}
+        queues |= {queue.queue_id for queue in self.metadata.queues(topic)}
+        for queue_id in queues:
+            self.destroy(topic, queue_id)
+        entry = self.metadata.topic(topic)
+        if entry is None:
+            return None
+        self.metadata.delete_topic(topic)
+        return entry, sorted(queues)
 
     def destroy(self, topic: str, queue_id: int) -> None:
         """Delete a queue from the tier and the metadata. Nothing for an unknown one."""

@@ -134,6 +134,10 @@ class FlatMessageFile(QueueView):
             recovery.validate_tail(self.commit_log, self.consume_queue)
             recovery.repair_times(self.commit_log, self.consume_queue)
 
+    def trust_listing(self) -> None:
+        """From now on new segments are surely absent: see `FlatAppendFile.is_listed_whole`."""
+        self.commit_log.is_listed_whole = self.consume_queue.is_listed_whole = True
+
     @property
     def topic_id(self) -> int:
         """Id of the topic in the metadata, -1 when it has none yet."""

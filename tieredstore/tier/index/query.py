@@ -10,7 +10,8 @@ from tieredstore.tier.index.item import IndexItem
 from tieredstore.tier.index.local_file import LocalIndexFile
 from tieredstore.tier.index.matching import Wanted
 from tieredstore.tier.index.uploaded_file import UploadedIndexFile
-from tieredstore.tier.reading import Reading, SegmentRead
+from tieredstore.tier.reading import Reading
+from tieredstore.tier.together import together
 
 FAN_OUT = 16
 """Uploaded files that are read at once."""
@@ -44,7 +45,7 @@ def query_files(
         if len(found) >= wanted.limit:
             break
         group = may_hold[start : start + FAN_OUT]
-        outcomes = yield from _together([file.find(wanted) for file in group])
+        outcomes = yield from together([file.find(wanted) for file in group])
         for file, outcome in zip(group, outcomes, strict=True):
             if isinstance(outcome, TieredStoreError):
                 report(str(file), outcome)
@@ -61,47 +62,3 @@ def query_files(
 def _merge(found: dict[tuple[int, int, int], IndexItem], items: list[IndexItem]) -> None:
     for item in items:
         found.setdefault((item.topic_id, item.queue_id, item.offset), item)
-
-
-def _together(
-    readings: list[Reading[list[IndexItem]]],
-) -> Reading[list[list[IndexItem] | TieredStoreError]]:
-    """Drive several readings in step, so that the reads of one step go out at once."""
-    outcomes: list[list[IndexItem] | TieredStoreError] = [[] for _ in readings]
-    steps: dict[int, list[SegmentRead]] = {}
-
-    def advance(index: int, data: list[memoryview] | TieredStoreError | None) -> None:
-        reading = readings[index]
-        try:
-            if isinstance(data, TieredStoreError):
-                steps[index] = reading.throw(data)
-            elif data is None:
-                steps[index] = next(reading)
-            else:
-                steps[index] = reading.send(data)
-        except StopIteration as stop:
-            steps.pop(index, None)
-            outcomes[index] = stop.value
-        except TieredStoreError as error:
-            steps.pop(index, None)
-            outcomes[index] = error
-
-    for index in range(len(readings)):
-        advance(index, None)
-    while steps:
-        pending = list(steps.items())
-        try:
-            data = yield [read for _, step in pending for read in step]
-        except TieredStoreError:
-            # Which read failed is not said: ask for each file alone.
-            for index, step in pending:
-                try:
-                    advance(index, (yield step))
-                except TieredStoreError as error:
-                    advance(index, error)
-            continue
-        position = 0
-        for index, step in pending:
-            advance(index, data[position : position + len(step)])
-            position += len(step)
-    return outcomes

@@ -97,6 +97,7 @@ class IndexSegments:
             self._metadata.put_segment(entry)
             # The local copy is removed next, so sizes and times must be on disk now.
             self._metadata.flush()
+            _seal(segment)
         finally:
             segment.close()
         self._progress = None
@@ -158,13 +159,14 @@ class IndexSegments:
                 path=str(segment_id),
                 offset=base,
             )
+        now_ms = self._clock.now_ms()
         entry = FileSegmentMetadata(
             self.path,
             FileSegmentType.INDEX,
             base,
-            create_timestamp_ms=self._clock.now_ms(),
+            create_timestamp_ms=now_ms,
             begin_timestamp_ms=NEVER_WRITTEN_MS,
-            end_timestamp_ms=NEVER_WRITTEN_MS,
+            end_timestamp_ms=now_ms,  # Java's expiry deletes what has none
         )
         self._metadata.put_segment(entry)
         return entry
@@ -174,15 +176,15 @@ class IndexSegments:
         if progress is None or progress.source != source or progress.base_offset != base_offset:
             start = 0 if self._provider.capabilities.rewritable else _common(segment, source)
             progress = self._progress = _Progress(source, base_offset, start)
+        size = progress.position
         for position, piece in _pieces(source, progress.position, self._piece_bytes()):
             try:
-                self._write_piece(segment, position, piece)
+                size = self._write_piece(segment, position, piece)
             except TieredStoreError:
                 if segment_lost(segment, position):
                     self._progress = None
                 raise
             progress.position = position + len(piece)
-        size = segment.size()
         if size != source.size_bytes:
             self._progress = None
             raise Unavailable(
@@ -195,11 +197,14 @@ class IndexSegments:
         preferred = self._provider.capabilities.preferred_batch_bytes
         return min(max(preferred, PIECE_BYTES), MAX_PIECE_BYTES)
 
-    def _write_piece(self, segment: FileSegment, position: int, piece: bytes) -> None:
+    def _write_piece(self, segment: FileSegment, position: int, piece: bytes) -> int:
+        """Returns the size of the segment afterwards, bytes."""
         reason = ""
         for _ in range(WRITE_ATTEMPTS):
             result = segment.write(position, [piece])
             if isinstance(result, FencedWrite):
+                if result.stale:
+                    return self._after_stale(segment, position, piece, result)
                 raise Fenced(
                     f"{segment.id}: expected to write at {position}, found {result.size_bytes} "
                     f"bytes of writer {result.writer}",
@@ -207,13 +212,27 @@ class IndexSegments:
                     offset=position,
                 )
             if not isinstance(result, UnknownWrite):
-                return
+                return result.size_bytes
             reason = result.reason
             if not self._provider.capabilities.rewritable and _holds(segment, position, piece):
-                return
+                return segment.size()
         raise Unavailable(
             f"{segment.id}: write of {len(piece)} bytes at {position} has no known outcome: "
             f"{reason}",
+            path=str(segment.id),
+            offset=position,
+        )
+
+    def _after_stale(
+        self, segment: FileSegment, position: int, piece: bytes, result: FencedWrite
+    ) -> int:
+        """A writer that lost the right was here: its bytes are ours, or the segment goes."""
+        if _holds(segment, position, piece):
+            return segment.size()
+        self._progress = None  # the next attempt compares from the start
+        raise Unavailable(
+            f"{segment.id}: at {position} are other bytes, of writer {result.writer}, which has "
+            "no right any more; the segment is to be written anew",
             path=str(segment.id),
             offset=position,
         )
@@ -225,6 +244,14 @@ def segment_lost(segment: FileSegment, position: int) -> bool:
         return segment.size() < position
     except TieredStoreError:
         return False
+
+
+def _seal(segment: FileSegment) -> None:
+    """It is whole: an object store may make one object of it."""
+    try:
+        segment.seal()
+    except Unavailable as error:
+        _log.warning("%s: not sealed: %s", segment.id, error)
 
 
 def _holds(segment: FileSegment, position: int, piece: bytes) -> bool:
