@@ -1,0 +1,164 @@
+"""ObstoreReader: small ranges of S3 objects by obstore, for a fraction of boto3's processor time
+(`docs/adr/0004-obstore.md`).
+
+Only a fast path: one attempt, and the answer counts only when it is exactly the range that was
+asked for. Everything else (an error, an object that is not there, a range that is cut) is None:
+the caller asks again through boto3, which tells what is the matter.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from obstore.store import S3Credential, S3Store
+
+MAX_FAST_BYTES = 1 << 20
+"""Longest range worth it: from about 2 MiB on copying outweighs what a request costs."""
+
+_FAILURES_IN_A_ROW = 3
+_CALLS_LEFT_OUT = 1000
+"""After so many failures one after another, so many ranges are not tried this way: an endpoint
+that obstore cannot talk to must not cost each read a second request."""
+
+_CREDENTIALS_FOR = timedelta(minutes=5)
+"""How long obstore keeps credentials: less than the ten minutes for which botocore, which renews
+them, promises that they stay valid."""
+
+
+Count: TypeAlias = Callable[[str, str, int, float], None]
+"""Told key, HTTP status (`none` without an answer), bytes received and milliseconds."""
+
+
+class FrozenCredentials(Protocol):
+    @property
+    def access_key(self) -> str: ...
+    @property
+    def secret_key(self) -> str: ...
+    @property
+    def token(self) -> str | None: ...
+
+
+class Credentials(Protocol):
+    """botocore's credentials: static ones, or a role's that it renews."""
+
+    def get_frozen_credentials(self) -> FrozenCredentials: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderSettings:
+    """What boto3's client was made with. ca_bundle and proxy: obstore has no equal of botocore's,
+    so with either of them there is no reader."""
+
+    bucket: str
+    region: str
+    endpoint: str
+    path_style: bool
+    credentials: Credentials = field(repr=False)
+    connect_timeout_ms: int = 2000
+    read_timeout_ms: int = 10_000
+    verify_tls: bool = True
+    ca_bundle: str = ""
+    proxy: str = field(default="", repr=False)
+
+
+class ObstoreReader:
+    """Thread-safe; one connection pool. `count` is told each request."""
+
+    def __init__(self, store: S3Store, count: Count) -> None:
+        import obstore
+
+        self._store = store
+        self._count = count
+        self._get: Callable[..., Any] = obstore.get
+        self._failures = 0  # not exact among threads, and need not be
+        self._calls_to_leave_out = 0
+
+    @classmethod
+    def make(cls, settings: ReaderSettings, count: Count) -> ObstoreReader | None:
+        """None where obstore is not installed or cannot do what the settings ask for."""
+        if settings.ca_bundle or settings.proxy:
+            return None
+        try:
+            from obstore.store import S3Store
+        except ImportError:
+            return None
+        # All that obstore would otherwise take from the environment, where it beats `endpoint`.
+        return cls(
+            S3Store(
+                settings.bucket,
+                endpoint=_bucket_endpoint(settings),
+                aws_endpoint_url_s3=_bucket_endpoint(settings),
+                region=settings.region,
+                virtual_hosted_style_request=not settings.path_style,
+                skip_signature=False,
+                request_payer=False,
+                s3_express=False,
+                credential_provider=_provider(settings.credentials),
+                client_options={
+                    "allow_http": settings.endpoint.startswith("http://"),
+                    "allow_invalid_certificates": not settings.verify_tls,
+                    "connect_timeout": timedelta(milliseconds=settings.connect_timeout_ms),
+                    "timeout": timedelta(milliseconds=settings.read_timeout_ms),
+                },
+                retry_config={"max_retries": 0},
+            ),
+            count,
+        )
+
+    def get_range(self, key: str, position: int, length: int) -> bytes | None:
+        """Exactly the bytes of [position, position + length); None when boto3 should be asked.
+
+        key: the whole key in the bucket.
+        """
+        if not 0 < length <= MAX_FAST_BYTES:
+            return None
+        if self._calls_to_leave_out > 0:
+            self._calls_to_leave_out -= 1
+            return None
+        end = position + length
+        data, status = b"", "none"
+        began = time.monotonic()
+        try:
+            result = self._get(self._store, key, options={"range": (position, end)})
+            data, status = bytes(result.bytes()), "206"
+            is_exact = result.range == (position, end) and len(data) == length
+            self._failures = 0
+        except FileNotFoundError:
+            is_exact, status = False, "404"
+        except Exception:
+            is_exact = False
+            self._failed()
+        self._count(key, status, len(data), (time.monotonic() - began) * 1000)
+        return data if is_exact else None
+
+    def _failed(self) -> None:
+        self._failures += 1
+        if self._failures >= _FAILURES_IN_A_ROW:
+            self._failures = 0
+            self._calls_to_leave_out = _CALLS_LEFT_OUT
+
+
+def _bucket_endpoint(settings: ReaderSettings) -> str:
+    """With virtual-host addressing obstore wants the bucket in the endpoint."""
+    if settings.path_style:
+        return settings.endpoint
+    scheme, _, host = settings.endpoint.partition("://")
+    return f"{scheme}://{settings.bucket}.{host}"
+
+
+def _provider(credentials: Credentials) -> Callable[[], S3Credential]:
+    def current() -> S3Credential:
+        frozen = credentials.get_frozen_credentials()
+        return {
+            "access_key_id": frozen.access_key,
+            "secret_access_key": frozen.secret_key,
+            "token": frozen.token,
+            "expires_at": datetime.now(UTC) + _CREDENTIALS_FOR,
+        }
+
+    return current
