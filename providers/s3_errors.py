@@ -1,0 +1,174 @@
+"""What went wrong at an object store becomes one of the project's errors, here and nowhere else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from botocore import exceptions as botocore_errors
+
+from tieredstore.errors import Corrupt, Invalid, TieredStoreError, Unavailable
+
+THROTTLES = frozenset(
+    {
+        "SlowDown",
+        "SlowDownRead",
+        "SlowDownWrite",
+        "Throttling",
+        "ThrottlingException",
+        "ThrottledException",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "RequestLimitExceeded",
+        "TooManyRequests",
+        "TooManyRequestsException",
+        "BandwidthLimitExceeded",
+        "429",
+    }
+)
+"""Refusals for the sake of load: surely nothing was done."""
+
+CONFLICTS = frozenset({"ConditionalRequestConflict", "OperationAborted"})
+"""409: another request on the same key is under way."""
+
+EXPIRED = frozenset(
+    {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
+)
+
+_POLICY = "docs/s3.md lists the permissions that are needed"
+_BY_CODE: Mapping[str, tuple[type[TieredStoreError], str]] = {
+    "NoSuchBucket": (Invalid, "the bucket does not exist (it is never created here)"),
+    "AccessDenied": (Invalid, f"permission denied; {_POLICY}"),
+    "AllAccessDisabled": (Invalid, "all access to the bucket is disabled"),
+    "AccountProblem": (Invalid, "the account has a problem"),
+    "403": (Invalid, f"permission denied; {_POLICY}"),
+    "InvalidAccessKeyId": (Invalid, "the access key is not known there"),
+    "SignatureDoesNotMatch": (Invalid, "the secret key does not belong to the access key"),
+    "InvalidToken": (Invalid, "the session token is not valid"),
+    "XAdminUserNotFound": (Invalid, "the access key is not known there"),
+    "InvalidObjectState": (
+        Corrupt,
+        "the object was archived and must be restored before it can be read",
+    ),
+    "EntityTooSmall": (Invalid, "a part is smaller than the endpoint allows"),
+    "EntityTooLarge": (Invalid, "larger than the endpoint allows"),
+    "KeyTooLongError": (Invalid, "the key is longer than the endpoint allows"),
+    "NotImplemented": (Invalid, "the endpoint does not implement it"),
+    "MethodNotAllowed": (Invalid, "the endpoint does not allow it"),
+    "BadDigest": (Unavailable, "the body was damaged on its way"),
+    "InvalidDigest": (Unavailable, "the body was damaged on its way"),
+    "XAmzContentSHA256Mismatch": (Unavailable, "the body was damaged on its way"),
+    "XAmzContentChecksumMismatch": (Unavailable, "the body was damaged on its way"),
+    "RequestTimeout": (Unavailable, "the endpoint did not get the whole request in time"),
+    "NoSuchUpload": (Unavailable, "the multipart upload is gone"),
+}
+_REGION_CODES = frozenset(
+    {
+        "PermanentRedirect",
+        "TemporaryRedirect",
+        "Redirect",
+        "AuthorizationHeaderMalformed",
+        "IllegalLocationConstraintException",
+        "301",
+        "307",
+    }
+)
+_KMS = re.compile(r"^KMS[.A-Z]")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A refusal: the error code (or the status, where the answer has no body), and its facts."""
+
+    code: str
+    status: int
+    message: str
+    region: str = ""
+    date: str = ""
+
+
+def answer_of(error: botocore_errors.ClientError) -> Answer:
+    found = error.response.get("Error", {})
+    meta = error.response.get("ResponseMetadata", {})
+    headers = meta.get("HTTPHeaders", {})
+    region = headers.get("x-amz-bucket-region") or found.get("Region", "")
+    return Answer(
+        code=str(found.get("Code", "")),
+        status=int(meta.get("HTTPStatusCode", 0)),
+        message=" ".join(str(found.get("Message", "")).split())[:300],
+        region=str(region),
+        date=headers.get("date", ""),
+    )
+
+
+def error_of_answer(answer: Answer, what: str) -> TieredStoreError:
+    """`what`: operation and object, for the message."""
+    code, status = answer.code, answer.status
+    if code in _BY_CODE:
+        kind, why = _BY_CODE[code]
+        return kind(f"{what}: {why} ({code})")
+    if code in EXPIRED:
+        return Unavailable(f"{what}: the credentials have expired, renewed ones too ({code})")
+    if code == "RequestTimeTooSkewed":
+        return Unavailable(
+            f"{what}: this machine's clock is wrong: the server's says {answer.date or 'otherwise'}"
+            f" ({code})"
+        )
+    if code in _REGION_CODES:
+        where = f"is in region {answer.region}" if answer.region else "is not in this region"
+        return Invalid(f"{what}: the bucket {where}: set tieredStoreS3Region ({code})")
+    if code in THROTTLES or status in {429, 503}:
+        return Unavailable(f"{what}: the endpoint asks for fewer requests ({code or status})")
+    if _KMS.match(code):
+        return Invalid(f"{what}: the KMS key cannot be used ({code}): {answer.message}")
+    if status >= 500 or code == "InternalError":
+        return Unavailable(f"{what}: the endpoint failed ({code or status})")
+    return Invalid(f"{what}: refused ({code or status}): {answer.message or 'no reason given'}")
+
+
+_NOT_SENT = (
+    botocore_errors.EndpointConnectionError,
+    botocore_errors.ConnectTimeoutError,
+    botocore_errors.ProxyConnectionError,
+)
+
+
+def is_not_sent(error: BaseException | None) -> bool:
+    """Whether an attempt failed before anything of it can have reached the server."""
+    return isinstance(error, _NOT_SENT)
+
+
+def error_of_library(error: Exception, what: str) -> TieredStoreError:
+    """For errors without an answer. Their texts may hold a proxy's password: they are not used."""
+    name = type(error).__name__
+    if isinstance(error, botocore_errors.SSLError):
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return Invalid(
+                f"{what}: the server's certificate is not trusted: set tieredStoreS3CaBundle"
+            )
+        return Unavailable(f"{what}: the TLS connection failed ({name})")
+    if isinstance(error, botocore_errors.EndpointConnectionError):
+        return Unavailable(f"{what}: cannot connect to the endpoint ({name})")
+    if isinstance(error, botocore_errors.ConnectTimeoutError):
+        return Unavailable(f"{what}: connecting took too long ({name})")
+    if isinstance(error, botocore_errors.ReadTimeoutError):
+        return Unavailable(f"{what}: no answer in time ({name})")
+    if isinstance(error, botocore_errors.ProxyConnectionError):
+        return Unavailable(f"{what}: cannot connect to the proxy ({name})")
+    if isinstance(error, botocore_errors.HTTPClientError):
+        return Unavailable(f"{what}: the connection broke ({name})")
+    if isinstance(
+        error, botocore_errors.NoCredentialsError | botocore_errors.PartialCredentialsError
+    ):
+        return Invalid(
+            f"{what}: no credentials: set the environment, a profile, a role or "
+            "objectStoreAccessKey"
+        )
+    if isinstance(error, botocore_errors.NoRegionError):
+        return Invalid(f"{what}: no region: set tieredStoreS3Region")
+    if isinstance(error, botocore_errors.ProfileNotFound):
+        return Invalid(f"{what}: the profile is not in the shared configuration files")
+    if isinstance(error, botocore_errors.ParamValidationError | ValueError):
+        return Invalid(f"{what}: the request is not valid ({name})")
+    return Unavailable(f"{what}: {name}")

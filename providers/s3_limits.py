@@ -1,0 +1,95 @@
+"""How much an object store is asked for at once and a second, and how that yields to SlowDown."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tieredstore.clock import SYSTEM_CLOCK, Clock
+
+
+def _monotonic_ms() -> float:
+    return time.monotonic() * 1000
+
+
+class TokenBucket:
+    """At most `rate` units a second on average, a second's worth at once; 0 for no limit.
+
+    More than that at once is let through in debt: those who come later wait for it.
+    """
+
+    def __init__(
+        self,
+        rate: int,
+        clock: Clock = SYSTEM_CLOCK,
+        monotonic_ms: Callable[[], float] = _monotonic_ms,
+    ) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._monotonic_ms = monotonic_ms
+        self._never = threading.Event()
+        self._lock = threading.Lock()
+        self._balance = float(rate)
+        self._seen_ms = monotonic_ms()
+
+    def take(self, amount: int) -> float:
+        """Wait until `amount` units may be used; returns the ms waited."""
+        if not self._rate or not amount:
+            return 0.0
+        with self._lock:
+            now = self._monotonic_ms()
+            earned = (now - self._seen_ms) * self._rate / 1000
+            self._balance = min(self._rate, self._balance + earned)
+            self._seen_ms = now
+            self._balance -= amount
+            wait_ms = max(0.0, -self._balance * 1000 / self._rate)
+        if wait_ms:
+            self._clock.wait(self._never, int(wait_ms) + 1)
+        return wait_ms
+
+
+class Gate:
+    """Requests at once: at most `most`, halved by each wave of refusals, and from then on one more
+    for every round that goes well."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._limit = float(most)
+        self._running = 0
+        self._wave = 0
+        self._changed = threading.Condition()
+
+    @property
+    def limit(self) -> int:
+        with self._changed:
+            return int(self._limit)
+
+    @contextmanager
+    def permit(self) -> Iterator[int]:
+        """Held by one request; the value is for `refused`."""
+        with self._changed:
+            while self._running >= int(self._limit):
+                self._changed.wait()
+            self._running += 1
+            wave = self._wave
+        try:
+            yield wave
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify()
+
+    def refused(self, wave: int) -> None:
+        """The server asked for less. Requests that were sent together count once."""
+        with self._changed:
+            if wave == self._wave:
+                self._limit = max(1.0, self._limit / 2)
+                self._wave += 1
+
+    def succeeded(self) -> None:
+        with self._changed:
+            if self._limit < self._most:
+                self._limit = min(float(self._most), self._limit + 1 / self._limit)
+                self._changed.notify()

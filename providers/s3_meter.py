@@ -1,0 +1,120 @@
+"""Counts every request to an object store, retries too, and prices them."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from tieredstore.contracts.usage import RequestUsage, Usage
+from tieredstore.metrics import Metrics
+from tieredstore.providers import naming
+
+REQUESTS = "rocketmq_tiered_store_x_object_requests_total"
+BYTES = "rocketmq_tiered_store_x_object_bytes_total"
+COST = "rocketmq_tiered_store_x_object_cost_usd_total"
+LATENCY = "rocketmq_tiered_store_x_object_request_latency"
+
+_MILLION = 1_000_000
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """US dollars a million requests of a class, and a GiB read."""
+
+    write: float = 5.0
+    list: float = 5.0
+    read: float = 0.4
+    delete: float = 0.0
+    transfer: float = 0.0
+
+    def of_request(self, operation: str) -> float:
+        """US dollars."""
+        if operation.startswith(("Delete", "Abort")):
+            price = self.delete
+        elif operation.startswith("List"):
+            price = self.list
+        elif operation.startswith(("Get", "Head")):
+            price = self.read
+        else:
+            price = self.write
+        return price / _MILLION
+
+    def of_bytes(self, received_bytes: int) -> float:
+        """US dollars."""
+        return received_bytes * self.transfer / _GIB
+
+
+@dataclass(slots=True)
+class _Row:
+    requests: int = 0
+    failed: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    cost_usd: float = 0.0
+
+
+@dataclass(slots=True)
+class Meter:
+    """Thread-safe. The number of rows is bounded by operations × file types."""
+
+    prices: Prices = field(default_factory=Prices)
+    metrics: Metrics | None = None
+    _rows: dict[tuple[str, str], _Row] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def count(
+        self,
+        operation: str,
+        file_type: str,
+        status: str,
+        *,
+        sent_bytes: int,
+        received_bytes: int,
+        elapsed_ms: float,
+    ) -> None:
+        """One attempt. status: the HTTP status, or `none` without an answer."""
+        cost = self.prices.of_request(operation) + self.prices.of_bytes(received_bytes)
+        with self._lock:
+            row = self._rows.setdefault((operation, file_type), _Row())
+            row.requests += 1
+            row.failed += not status.startswith("2")
+            row.sent_bytes += sent_bytes
+            row.received_bytes += received_bytes
+            row.cost_usd += cost
+        metrics = self.metrics
+        if metrics is None:
+            return
+        kind: dict[str, Any] = {"operation": operation, "file_type": file_type}
+        metrics.count(REQUESTS, status=status, **kind)
+        metrics.count(BYTES, sent_bytes, direction="sent", **kind)
+        metrics.count(BYTES, received_bytes, direction="received", **kind)
+        metrics.count(COST, cost, **kind)
+        metrics.observe(LATENCY, elapsed_ms, operation=operation)
+
+    def usage(self) -> Usage:
+        with self._lock:
+            return Usage(
+                tuple(
+                    RequestUsage(
+                        operation,
+                        file_type,
+                        row.requests,
+                        row.failed,
+                        row.sent_bytes,
+                        row.received_bytes,
+                        row.cost_usd,
+                    )
+                    for (operation, file_type), row in sorted(self._rows.items())
+                )
+            )
+
+
+def file_type_of(key: str) -> str:
+    """The type in a key or a listing's prefix: `…/<TYPE>/<segment>/<object>`."""
+    parts = key.split("/")
+    for part in reversed(parts):
+        if naming.parse_type_name(part) is not None:
+            return part
+    return "EPOCH" if ".writer" in parts else "OTHER"

@@ -1,0 +1,40 @@
+"""Where a tier is in a bucket: keys of the tier become keys of the bucket, and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tieredstore.errors import Invalid
+
+MAX_KEY_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class S3Place:
+    """prefix: without slashes around it; empty for the whole bucket."""
+
+    bucket: str
+    prefix: str = ""
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}" if self.prefix else f"s3://{self.bucket}"
+
+    def full(self, key: str) -> str:
+        """The key in the bucket. Raises Invalid when S3 has no such long ones."""
+        found = f"{self.prefix}/{key}" if self.prefix else key
+        size = len(found.encode())
+        if size > MAX_KEY_BYTES:
+            raise Invalid(
+                f"{self.url}: key {key!r} has {size} bytes with its prefix, at most "
+                f"{MAX_KEY_BYTES} are possible",
+                path=key,
+            )
+        return found
+
+    def relative(self, full: str) -> str:
+        return full[len(self.prefix) + 1 :] if self.prefix else full
+
+    def what(self, operation: str, key: str) -> str:
+        """Operation and object, for messages."""
+        return f"{operation} {self.url}/{key}"

@@ -1,0 +1,140 @@
+"""Ranged reads that check what they got: status, range, length, and the time that it took."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import BotoCoreError
+from urllib3.exceptions import HTTPError
+
+from tieredstore.errors import Unavailable
+from tieredstore.providers.s3_lane import Lane, S3Failure
+from tieredstore.providers.s3_place import S3Place
+
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)", re.ASCII)
+_PIECE_BYTES = 1 << 20
+_NO_OBJECT = frozenset({"NoSuchKey", "NotFound", "404", ""})
+
+
+def is_absent(failure: S3Failure) -> bool:
+    """Whether it says that there is no such object (and not: no such bucket)."""
+    return failure.status == 404 and failure.code in _NO_OBJECT
+
+
+class _BodyCut(Exception):
+    """A body that ended early, or came too slowly; `pieces` arrived."""
+
+    def __init__(self, pieces: list[bytes], why: str) -> None:
+        super().__init__(why)
+        self.pieces = pieces
+
+
+@dataclass(frozen=True, slots=True)
+class RangeReader:
+    """max_attempts: of one range, each going on where the one before was cut."""
+
+    lane: Lane
+    place: S3Place
+    max_attempts: int
+    read_timeout_ms: int
+    minimum_bytes_per_second: int
+    monotonic: Callable[[], float] = time.monotonic
+
+    def read(self, key: str, position: int, length: int) -> bytes | None:
+        """As `ObjectClient.get_range`, for a length of at least 1."""
+        pieces: list[bytes] = []
+        etag = ""
+        what = self.place.what("GetObject", key)
+        for attempt in range(1, self.max_attempts + 1):
+            done = sum(map(len, pieces))
+            first, wanted = position + done, length - done
+            params = {"IfMatch": etag} if etag else {}
+            try:
+                answer = self.lane.call(
+                    "get_object",
+                    what,
+                    key=key,
+                    size_bytes=wanted,
+                    Bucket=self.place.bucket,
+                    Key=self.place.full(key),
+                    Range=f"bytes={first}-{first + wanted - 1}",
+                    **params,
+                )
+            except S3Failure as failure:
+                if is_absent(failure):
+                    return None
+                if failure.status == 416 and not pieces:
+                    return b""
+                if failure.status == 412:
+                    raise Unavailable(f"{what}: the object changed while it was read") from None
+                raise failure.error from None
+            etag = answer.get("ETag", "")
+            try:
+                expected = _check_range(answer, what, first, wanted)
+                pieces += self._body(answer["Body"], expected)
+                return b"".join(pieces) if len(pieces) != 1 else pieces[0]
+            except _BodyCut as cut:
+                pieces += cut.pieces
+                if attempt == self.max_attempts:
+                    raise Unavailable(
+                        f"{what}: bytes {first} to {first + expected}: expected {expected} bytes, "
+                        f"found {sum(map(len, cut.pieces))}: {cut}",
+                        offset=first,
+                        path=key,
+                    ) from None
+            finally:
+                answer["Body"].close()
+        raise AssertionError("unreachable")
+
+    def _body(self, body: Any, expected: int) -> list[bytes]:
+        """All `expected` bytes. Raises _BodyCut."""
+        pieces: list[bytes] = []
+        missing = expected
+        limit = self._deadline(expected)
+        try:
+            while missing:
+                piece = body.read(min(missing, _PIECE_BYTES))
+                if not piece:
+                    raise _BodyCut(pieces, "the body ended early")
+                pieces.append(piece)
+                missing -= len(piece)
+                if missing and self.monotonic() > limit:
+                    raise _BodyCut(pieces, "the body came too slowly")
+        except (BotoCoreError, HTTPError, OSError) as error:
+            raise _BodyCut(pieces, type(error).__name__) from None
+        return pieces
+
+    def _deadline(self, expected: int) -> float:
+        if not self.minimum_bytes_per_second:
+            return float("inf")
+        allowed = self.read_timeout_ms / 1000 + expected / self.minimum_bytes_per_second
+        return self.monotonic() + allowed
+
+
+def _check_range(answer: Any, what: str, first: int, wanted: int) -> int:
+    """The length of the body, when the answer is the range that was asked for. Raises
+    Unavailable: other bytes are never taken for these."""
+    status = answer["ResponseMetadata"]["HTTPStatusCode"]
+    asked = f"bytes {first} to {first + wanted - 1}"
+    if status != 206:
+        raise Unavailable(f"{what}: asked for {asked}: expected status 206, found {status}")
+    told = answer.get("ContentRange", "")
+    match = _CONTENT_RANGE.fullmatch(told)
+    if match is None:
+        raise Unavailable(f"{what}: asked for {asked}: found Content-Range {told!r}")
+    start, end = int(match[1]), int(match[2])
+    last = first + wanted - 1
+    if match[3] != "*":
+        last = min(last, int(match[3]) - 1)
+    length = end - start + 1
+    if start != first or end != last or answer.get("ContentLength", length) != length:
+        raise Unavailable(
+            f"{what}: asked for {asked}: found Content-Range {told!r} with "
+            f"{answer.get('ContentLength')} bytes",
+            offset=first,
+        )
+    return length
