@@ -52,7 +52,8 @@ class SegmentCopier:
         self._piece_bytes = piece_bytes
 
     def copy(self, item: SegmentCopy, record: Callable[[int], None]) -> None:
-        """Copy [start, end); `record` is told each position up to which the target is right.
+        """Copy [start, end); `record` is told each position before the end up to which the
+        target is right.
 
         Raises TargetDiffers when what is there is not the source's, Corrupt when bytes come back
         otherwise than they were written or the source has become shorter, Stopped, Fenced,
@@ -97,7 +98,8 @@ class SegmentCopier:
                 self._write(target, position, data)
                 there = position + length
             position += length
-            record(position)
+            if position < item.end:
+                record(position)
             self._on_bytes(length)
         if there > item.end and rewritable:
             self._check_writer()
