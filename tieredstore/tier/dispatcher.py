@@ -6,7 +6,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StorageLevel, StoreConfig
@@ -14,6 +13,7 @@ from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey, Queu
 from tieredstore.errors import Busy, Fenced, TieredStoreError, Unavailable
 from tieredstore.metrics import Metrics
 from tieredstore.tier import indexing
+from tieredstore.tier.crew import run_crew
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.indexing import KeyIndex
@@ -24,6 +24,8 @@ from tieredstore.tier.upload import QueueState, QueueUpload
 SCAN_PERIOD_MS = 20_000
 VISIT_BYTES = 64 << 20
 """About how much one visit uploads before the next queue gets its turn."""
+FINISH_MS = 60_000
+"""How long the upload of what waits may hold up a shutdown."""
 GIVE_UP_AFTER = 16
 """Visits in a row that find the backend unavailable, after which a scan leaves the others alone."""
 
@@ -31,6 +33,7 @@ BEHIND_METRIC = "rocketmq_tiered_store_dispatch_behind"
 LATENCY_METRIC = "rocketmq_tiered_store_dispatch_latency"
 FAILURES_METRIC = "rocketmq_tiered_store_x_dispatch_failures_total"
 
+_NEVER_MS = 2**63 - 1
 _log = logging.getLogger(__name__)
 
 
@@ -72,6 +75,7 @@ class MessageStoreDispatcher:
         self._failing: dict[QueueKey, str] = {}
         self._fenced: Fenced | None = None
         self._stopping = threading.Event()
+        self._deadline_ms = _NEVER_MS
         self._thread: threading.Thread | None = None
 
     @property
@@ -96,6 +100,7 @@ class MessageStoreDispatcher:
         self._flat_files.become_writer()
         self._source.set_retention_guard(self.retention_guard)
         self._stopping.clear()
+        self._deadline_ms = _NEVER_MS
         self._thread = threading.Thread(target=self._run, name="tiered-dispatcher", daemon=True)
         self._thread.start()
 
@@ -105,6 +110,22 @@ class MessageStoreDispatcher:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+
+    def finish(self) -> None:
+        """Stop; where messages wait longer than `tieredStoreGroupCommitTimeout` for others, upload
+        what waits. What fails, or takes more than FINISH_MS, is uploaded after the next start."""
+        was_running = self._thread is not None
+        self.stop()
+        if not was_running or self._fenced is not None or not self._upload.is_adaptive:
+            return
+        self._deadline_ms = self._clock.now_ms() + FINISH_MS
+        self._stopping.clear()
+        try:
+            self.scan(force=True)
+        except TieredStoreError as error:
+            _log.warning("not everything that waited is uploaded: %s", error)
+        finally:
+            self._stopping.set()
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -144,30 +165,28 @@ class MessageStoreDispatcher:
         visits = _Visits(keys)
         limit = max(self._config.max_pending_limit // 4, 1)
         workers = min(self._config.dispatch_threads, limit, len(keys))
-        if workers == 1:
-            self._work(visits, force)
-        else:
-            with ThreadPoolExecutor(workers, "tiered-upload") as pool:
-                for done in [pool.submit(self._work, visits, force) for _ in range(workers)]:
-                    done.result()
+        run_crew(lambda: self._work(visits, force), workers, "tiered-upload")
         if visits.given_up:
             _log.error("%s is unavailable, trying again later", self._flat_files.provider.url)
         self._check_fenced()
         return [*failed, *visits.outcomes.values()]
 
-    def _work(self, visits: _Visits, force: bool) -> None:
-        while not self._stopping.is_set() and self._fenced is None:
-            key = visits.take()
-            if key is None:
-                return
-            try:
-                outcome = self.dispatch(key, force, max_bytes=VISIT_BYTES)
-            except Exception as error:
-                # A bug met by one queue must not take this worker from the others.
-                _log.exception("%s/%d: dispatch failed", *key)
-                failure = TieredStoreError(f"{key.topic}/{key.queue_id}: {error!r}")
-                outcome = DispatchOutcome(key, DispatchStatus.FAILED, error=failure)
-            visits.put_back(outcome)
+    def _work(self, visits: _Visits, force: bool) -> bool:
+        """One visit; False when there is none to make."""
+        if self._stopping.is_set() or self._fenced is not None:
+            return False
+        key = visits.take()
+        if key is None or self._clock.now_ms() > self._deadline_ms:
+            return False
+        try:
+            outcome = self.dispatch(key, force, max_bytes=VISIT_BYTES)
+        except Exception as error:
+            # A bug met by one queue must not take this worker from the others.
+            _log.exception("%s/%d: dispatch failed", *key)
+            failure = TieredStoreError(f"{key.topic}/{key.queue_id}: {error!r}")
+            outcome = DispatchOutcome(key, DispatchStatus.FAILED, error=failure)
+        visits.put_back(outcome)
+        return True
 
     def dispatch(
         self, key: QueueKey, force: bool = False, *, max_bytes: int | None = None

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
@@ -26,13 +23,12 @@ from tieredstore.contracts.segment import (
     WriterEpoch,
 )
 from tieredstore.errors import Busy, Corrupt
+from tieredstore.tier.crew import run_crew
 from tieredstore.tier.flat.deletion import finish_deletion
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.flat.segment import STATUS_DELETED
 
 _RECOVERY_THREADS = 16
-_QUEUES_ALONE = 32
-"""Queues that one thread opens before it looks whether others would help."""
 _log = logging.getLogger(__name__)
 
 
@@ -100,25 +96,16 @@ class FlatFileStore:
             )
         pending = iter(keys)
 
-        def work(count: int | None = None) -> None:
-            for _ in itertools.count() if count is None else range(count):
-                with self._lock:
-                    key = next(pending, None)
-                if key is None:
-                    return
+        def recover_next() -> bool:
+            with self._lock:
+                key = next(pending, None)
+            if key is not None:
                 self._recover(key, listings)
+            return key is not None
 
-        # Threads are in each other's way where a backend does not make them wait. (A task for each
-        # queue would cost as much as opening it.)
-        for _ in range(0, len(keys), _QUEUES_ALONE):
-            wall, busy = time.monotonic(), time.thread_time()
-            work(_QUEUES_ALONE)
-            if time.thread_time() - busy < (time.monotonic() - wall) / 2:
-                break
-        threads = min(_RECOVERY_THREADS, max(self.config.max_pending_limit // 4, 1))
-        with ThreadPoolExecutor(threads, "tiered-recovery") as pool:
-            for done in [pool.submit(work) for _ in range(min(threads, len(keys)))]:
-                done.result()
+        # A task for each queue would cost as much as opening it.
+        threads = min(_RECOVERY_THREADS, max(self.config.max_pending_limit // 4, 1), len(keys))
+        run_crew(recover_next, threads, "tiered-recovery")
 
     def _recover(self, key: QueueKey, listings: dict[SegmentId, SegmentListing]) -> None:
         file = self._new_file(key)

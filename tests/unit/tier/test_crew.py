@@ -1,0 +1,67 @@
+"""Work by as many threads as help."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from tieredstore.tier.crew import run_crew
+
+
+def taking(count: int, do: Callable[[int], object]) -> Callable[[], bool]:
+    items = iter(range(count))
+    lock = threading.Lock()
+
+    def step() -> bool:
+        with lock:
+            item = next(items, None)
+        if item is None:
+            return False
+        do(item)
+        return True
+
+    return step
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_every_item_is_worked_on_once(threads: int) -> None:
+    done: list[int] = []
+    run_crew(taking(1_000, done.append), threads, "crew")
+    assert sorted(done) == list(range(1_000))
+
+
+def test_one_thread_is_the_callers() -> None:
+    seen: set[int] = set()
+
+    def note(_: int) -> None:
+        threading.Event().wait(0.001)
+        seen.add(threading.get_ident())
+
+    run_crew(taking(30, note), 1, "crew")
+    assert seen == {threading.get_ident()}
+
+
+def test_work_that_waits_gets_threads_that_wait_together() -> None:
+    together = threading.Barrier(4)
+    turns = iter([False] + [True] * 8)
+
+    def wait(_: int) -> None:
+        if next(turns):
+            together.wait(timeout=10)  # broken unless four are in here at once
+        else:
+            threading.Event().wait(0.02)
+
+    run_crew(taking(9, wait), 4, "crew")
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_what_a_step_raises_is_raised(threads: int) -> None:
+    def fail(item: int) -> None:
+        threading.Event().wait(0.01)
+        if item == 3:
+            raise ValueError("item 3")
+
+    with pytest.raises(ValueError, match="item 3"):
+        run_crew(taking(8, fail), threads, "crew")
