@@ -42,8 +42,9 @@ class MergePolicy:
         """The small objects at the end, when they are enough bytes or enough writes. Of former
         runs those no longer than the new one go into it, so that lengths at least halve from one
         to the next."""
-        if len(small) > 1 and sum(extent.length for extent in small) >= self.target_bytes:
-            return small
+        enough = self._first_bytes(small)
+        if enough is not None:
+            return enough
         first = len(small)
         while first and small[first - 1].is_chunk:
             first -= 1
@@ -63,7 +64,17 @@ class MergePolicy:
         first = end
         while first and extents[first - 1].length < self.part_bytes:
             first -= 1
-        return tuple(extents[first:end]) if end - first > 1 else None
+        shut_in = tuple(extents[first:end])
+        return self._first_bytes(shut_in) or (shut_in if len(shut_in) > 1 else None)
+
+    def _first_bytes(self, small: Run) -> Run | None:
+        """The first of them that are enough bytes together: what is merged fits into memory."""
+        length = 0
+        for index, extent in enumerate(small):
+            length += extent.length
+            if length >= self.target_bytes:
+                return small[: index + 1]
+        return None
 
     def _large_run(self, extents: Sequence[Extent]) -> Run | None:
         limit = self.part_bytes

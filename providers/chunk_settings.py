@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -50,3 +52,8 @@ class ChunkSettings:
     policy: MergePolicy = field(default_factory=MergePolicy)
     clock: Clock = SYSTEM_CLOCK
     monotonic_ms: Callable[[], int] = boot_ms
+
+    def pause(self, attempt: int = 0) -> None:
+        """Wait before the next attempt, with jitter: twice as long each time."""
+        longest_ms = self.pause_ms << attempt
+        self.clock.wait(threading.Event(), random.randint(longest_ms // 2, longest_ms))  # noqa: S311

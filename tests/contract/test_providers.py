@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tieredstore.contracts.segment import SegmentProvider
-from tieredstore.providers.chunk_sketch import ChunkSketchProvider
 from tieredstore.providers.memory import MemoryProvider
 from tieredstore.providers.posix import PosixProvider
 from tieredstore.providers.posix_calls import PosixCalls
+from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.provider_capabilities import (
     ConditionalProviderContract,
     RewritableProviderContract,
@@ -55,11 +55,11 @@ class TestMemoryProvider(RewritableProviderContract):
         return provider
 
 
-class TestChunkSketchProvider(ConditionalProviderContract):
+class TestChunkProvider(ConditionalProviderContract):
     @pytest.fixture
     def provider(self) -> Iterator[SegmentProvider]:
-        with closing(ChunkSketchProvider()) as provider:
+        with closing(chunk_provider()) as provider:
             yield provider
 
     def reopen(self, provider: Any) -> SegmentProvider:
-        return ChunkSketchProvider(provider.objects)
+        return chunk_provider(provider.client)

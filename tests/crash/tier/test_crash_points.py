@@ -28,9 +28,9 @@ from tests.unit.tier.kit import (
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.metadata.json_store import JsonMetadataStore
-from tieredstore.providers.chunk_sketch import ChunkSketchProvider
 from tieredstore.providers.memory import MemoryProvider
 from tieredstore.providers.posix import PosixProvider
+from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import (
     CrashPoint,
     Faults,
@@ -68,7 +68,7 @@ class World:
         self.kind = kind
         self.source = ListSource()
         self.index = ListIndex()
-        self.kept = MemoryProvider() if kind == "memory" else ChunkSketchProvider()
+        self.kept = MemoryProvider() if kind == "memory" else chunk_provider()
         self.table = TableMetadata()
         self.step = 0
         (folder / "tier").mkdir(exist_ok=True)

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.tier_index.kit import Node, find, header_of, offsets_of, put
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Unavailable
-from tieredstore.providers.chunk_sketch import ChunkSketchProvider
+from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import (
     CrashPoint,
     Faults,
@@ -119,7 +119,7 @@ class Scenario:
 
     def __init__(self, root: Path, sketch: bool) -> None:
         self.root = root
-        self.provider = ChunkSketchProvider() if sketch else None
+        self.provider = chunk_provider() if sketch else None
         self.done = 0
         self.node: CrashingNode | None = None
 

@@ -22,9 +22,9 @@ from tests.unit.tier.kit import T0, TableMetadata, Tier, as_batch, read_messages
 from tieredstore.contracts.message_store import BoundaryType
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Unavailable
-from tieredstore.providers.chunk_sketch import ChunkSketchProvider
 from tieredstore.providers.memory import MemoryProvider
 from tieredstore.providers.posix import PosixProvider
+from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import (
     Fault,
     Faults,
@@ -257,7 +257,7 @@ class MemoryQueue(QueueMachine):
 
 class ChunkQueue(QueueMachine):
     def make_provider(self) -> SegmentProvider:
-        return ChunkSketchProvider()
+        return chunk_provider()
 
 
 class PosixQueue(QueueMachine):

@@ -20,8 +20,8 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.errors import Unavailable
 from tieredstore.metadata.json_store import JsonMetadataStore
-from tieredstore.providers.chunk_sketch import ChunkSketchProvider
 from tieredstore.providers.memory import MemoryProvider
+from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import (
     Fault,
     Faults,
@@ -42,7 +42,7 @@ def write(fault: Fault, provider: SegmentProvider) -> WriteResult:
     return segment.write(4, [b"ab", b"cdef"])
 
 
-@pytest.mark.parametrize("make", [MemoryProvider, ChunkSketchProvider])
+@pytest.mark.parametrize("make", [MemoryProvider, chunk_provider])
 class TestWrites:
     def found(self, provider: SegmentProvider) -> bytes:
         segment = provider.open(ID)

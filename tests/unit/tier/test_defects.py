@@ -38,9 +38,9 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.message.consume_queue import UNIT_DTYPE
-from tieredstore.providers.chunk_sketch import ChunkSketchProvider
 from tieredstore.providers.memory import MemoryProvider
 from tieredstore.providers.posix import PosixProvider
+from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import Fault, Faults, FaultyMetadataStore, FaultyProvider
 from tieredstore.tier.flat.segment import STATUS_DELETED, FlatSegment
 from tieredstore.tier.reading import run
@@ -53,7 +53,7 @@ SIZE = len(record(0)[0])
 def provider(request: pytest.FixtureRequest, tmp_path: Path) -> SegmentProvider:
     if request.param == "posix":
         return PosixProvider(tmp_path, "DefaultCluster", fsync=False)
-    return MemoryProvider() if request.param == "memory" else ChunkSketchProvider()
+    return MemoryProvider() if request.param == "memory" else chunk_provider()
 
 
 def small_segments(**settings: Any) -> dict[str, Any]:
@@ -543,11 +543,11 @@ def test_without_a_listing_sizes_are_asked_for() -> None:
 def test_reading_back_what_another_writer_put_there_is_fenced() -> None:
     from tieredstore.errors import Fenced
 
-    provider = ChunkSketchProvider(writer="one")
+    provider = chunk_provider(owner="one")
     tier = Tier(provider=provider)
     file = tier.queue()
     fill(file, 0, 2)
-    other = ChunkSketchProvider(provider.objects, writer="two")
+    other = chunk_provider(provider.client, owner="two")
     other.open(commit_log_id(0)).write(2 * SIZE, [b"x" * 500])
     file.append_batch(*batch(2, 2))
     with pytest.raises(Fenced):
@@ -559,7 +559,7 @@ def test_a_lost_reply_that_comes_back_as_fenced_is_success() -> None:
     """O03, O04: the write was applied, its repetition is told that the place is taken."""
     from tieredstore.contracts.segment import FencedWrite
 
-    tier = Tier(provider=ChunkSketchProvider())
+    tier = Tier(provider=chunk_provider())
     file = tier.queue()
     file.append_batch(*batch(0, 2))
     segment = file.commit_log.segments[0].file
@@ -576,7 +576,7 @@ def test_a_lost_reply_that_comes_back_as_fenced_is_success() -> None:
 
 def test_bytes_of_a_crashed_run_that_differ_are_left_behind_in_a_closed_segment() -> None:
     """A provider that cannot write again: what differs stays, the queue goes on beside it."""
-    tier = Tier(provider=ChunkSketchProvider())
+    tier = Tier(provider=chunk_provider())
     fill(tier.queue(), 0, 2)
     tier.provider.open(commit_log_id(0)).write(2 * SIZE, [b"torn bytes of a crashed run"])
     file = tier.queue()
@@ -606,7 +606,7 @@ def test_messages_given_up_half_uploaded_make_room_for_others(provider: SegmentP
 def test_making_room_beside_foreign_bytes_loses_nothing_when_it_fails(
     known: int, fault: Fault, number: int
 ) -> None:
-    inner = ChunkSketchProvider()
+    inner = chunk_provider()
     tier = Tier(provider=inner)
     if known:
         fill(tier.queue(), 0, known)
@@ -629,7 +629,7 @@ def test_making_room_beside_foreign_bytes_loses_nothing_when_it_fails(
 
 
 def test_bytes_of_a_crashed_first_run_that_differ_are_replaced() -> None:
-    tier = Tier(provider=ChunkSketchProvider())
+    tier = Tier(provider=chunk_provider())
     tier.queue()
     tier.provider.open(commit_log_id(0)).write(0, [b"torn bytes of a crashed run"])
     fill(tier.queue(), 0, 3)

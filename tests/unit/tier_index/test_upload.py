@@ -12,8 +12,8 @@ from tests.unit.tier_index.kit import NOW, Node, all_found, fill, find, header_o
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS, FileSegmentMetadata
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
-from tieredstore.providers.chunk_sketch import ChunkSketchProvider
 from tieredstore.providers.memory import MemoryProvider
+from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import Fault, Faults, FaultyProvider
 from tieredstore.tier.index import segments
 
@@ -117,7 +117,7 @@ def test_a_failed_upload_stays_local_and_is_tried_again(
     failing: int,
 ) -> None:
     monkeypatch.setattr(segments, "PIECE_BYTES", 200)
-    node = Node(tmp_path, provider=ChunkSketchProvider() if sketch else None)
+    node = Node(tmp_path, provider=chunk_provider() if sketch else None)
     service = node.open()
     keys = fill(service, 1)
     faults = Faults(dict.fromkeys(range(failing, failing + 3), fault))

@@ -1,0 +1,137 @@
+"""What all handles of one segment in this process share."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from tieredstore.contracts.segment import SegmentId
+from tieredstore.providers import naming
+from tieredstore.providers.chunk_chain import Chain, read_chain
+from tieredstore.providers.object_client import ObjectClient
+
+_incarnations = itertools.count(1)
+
+
+class Authority(Protocol):
+    """In whose name a segment is written: a writer epoch, or nobody's."""
+
+    @property
+    def number(self) -> int:
+        """0 without an epoch."""
+        ...
+
+    @property
+    def stamp(self) -> str: ...
+
+    @property
+    def trusted_from_ms(self) -> int:
+        """What was seen of a segment before then is to be seen again before the next write."""
+        ...
+
+    @property
+    def confirmed_ms(self) -> int:
+        """When the store last said that nobody took the right away; own clock."""
+        ...
+
+    def check(self) -> None:
+        """Raises Fenced naming the winner, Unavailable when it cannot be found out."""
+        ...
+
+
+class SegmentState:
+    """One segment. `write_lock` serialises what moves the end, `work_lock` (taken first) merging,
+    sealing and deletion; `chain` is read and replaced whole."""
+
+    __slots__ = (
+        "__weakref__",
+        "_chain_lock",
+        "_client",
+        "_monotonic_ms",
+        "broker_name",
+        "chain",
+        "folder",
+        "id",
+        "incarnation",
+        "work_lock",
+        "write_lock",
+    )
+
+    def __init__(
+        self, id: SegmentId, folder: str, client: ObjectClient, monotonic_ms: Callable[[], int]
+    ) -> None:
+        self._client = client
+        self._monotonic_ms = monotonic_ms
+        self.id = id
+        self.folder = folder
+        self.broker_name = naming.parse_logical_path(id.path).broker_name
+        self.chain: Chain | None = None
+        self.incarnation = next(_incarnations)
+        self._chain_lock = threading.Lock()
+        self.work_lock = threading.RLock()
+        self.write_lock = threading.RLock()
+
+    def key(self, name: str) -> str:
+        return f"{self.folder}/{name}"
+
+    def listed(self) -> Chain:
+        """The chain, listed now; remembered unless it changed meanwhile. Raises Unavailable."""
+        former = self.chain
+        begin_ms = self._monotonic_ms()
+        chain = read_chain(self._client.list(f"{self.folder}/"), self.folder, begin_ms)
+        with self._chain_lock:
+            if self.chain is former:
+                if former is not None and chain.size_bytes < former.size_bytes:
+                    self.forget()  # a segment never shrinks: this is another one of that name
+                self.chain = chain
+        return chain
+
+    def adopt(self, chain: Chain) -> None:
+        """Take what another listing showed, unless more is known."""
+        with self._chain_lock:
+            if self.chain is None:
+                self.chain = chain
+
+    def trusted(self, authority: Authority) -> Chain | None:
+        """The chain when it was seen since that right is held without a pause."""
+        chain = self.chain
+        if chain is None or chain.holes or chain.seen_ms < authority.trusted_from_ms:
+            return None
+        return chain
+
+    def forget(self) -> None:
+        """What was cached of the content belongs to a segment that is gone."""
+        self.chain = None
+        self.incarnation = next(_incarnations)
+
+
+class SegmentStates:
+    """The states in use, by folder."""
+
+    def __init__(
+        self, client: ObjectClient, cluster_folder: str, monotonic_ms: Callable[[], int]
+    ) -> None:
+        self._client = client
+        self._cluster_folder = cluster_folder
+        self._monotonic_ms = monotonic_ms
+        self._lock = threading.Lock()
+        self._states: weakref.WeakValueDictionary[SegmentId, SegmentState] = (
+            weakref.WeakValueDictionary()
+        )
+
+    def of(self, id: SegmentId) -> SegmentState:
+        """Raises Invalid for an impossible name."""
+        with self._lock:
+            state = self._states.get(id)
+            if state is None:
+                folder = f"{self._cluster_folder}/{naming.relative_segment_path(id)}"
+                state = SegmentState(id, folder, self._client, self._monotonic_ms)
+                self._states[id] = state
+            return state
+
+    def __iter__(self) -> Iterator[SegmentState]:
+        with self._lock:
+            return iter(list(self._states.values()))

@@ -1,0 +1,23 @@
+"""A chunk log in memory, for tests: no background work, no waiting, no lease."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tieredstore.providers.chunk_provider import ChunkProvider
+from tieredstore.providers.chunk_settings import ChunkSettings
+from tieredstore.providers.memory_objects import MemoryObjectClient
+from tieredstore.providers.object_client import ObjectClient
+
+
+def chunk_provider(
+    client: ObjectClient | None = None, *, owner: str | None = None, **settings: Any
+) -> ChunkProvider:
+    """A provider on `client` (a new MemoryObjectClient unless given). settings: fields of
+    ChunkSettings."""
+    quick: dict[str, Any] = {"maintenance_threads": 0, "pause_ms": 0, "lease_ms": 0}
+    return ChunkProvider(
+        client if client is not None else MemoryObjectClient(),
+        settings=ChunkSettings(**(quick | settings)),
+        owner=owner,
+    )
