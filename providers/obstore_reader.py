@@ -1,13 +1,14 @@
 """ObstoreReader: small ranges of S3 objects by obstore, for a fraction of boto3's processor time
 (`docs/adr/0004-obstore.md`).
 
-Only a fast path: one attempt, and the answer counts only when it is exactly the range that was
-asked for. Everything else (an error, an object that is not there, a range that is cut) is None:
-the caller asks again through boto3, which tells what is the matter.
+Only a fast path: one attempt, and an answer counts only when it is the range that was asked for, as
+far as the object has it, or that there is no such object. Everything else is NO_ANSWER: the caller
+asks again through boto3, which tells what is the matter.
 """
 
 from __future__ import annotations
 
+import enum
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
 
 MAX_FAST_BYTES = 1 << 20
 """Longest range worth it: from about 2 MiB on copying outweighs what a request costs."""
+
+
+class NoAnswer(enum.Enum):
+    NO_ANSWER = enum.auto()
+
+
+NO_ANSWER = NoAnswer.NO_ANSWER
 
 _FAILURES_IN_A_ROW = 3
 _CALLS_LEFT_OUT = 1000
@@ -34,19 +42,12 @@ Count: TypeAlias = Callable[[str, str, int, float], None]
 """Told key, HTTP status (`none` without an answer), bytes received and milliseconds."""
 
 
-class FrozenCredentials(Protocol):
-    @property
-    def access_key(self) -> str: ...
-    @property
-    def secret_key(self) -> str: ...
-    @property
-    def token(self) -> str | None: ...
-
-
 class Credentials(Protocol):
     """botocore's credentials: static ones, or a role's that it renews."""
 
-    def get_frozen_credentials(self) -> FrozenCredentials: ...
+    def get_frozen_credentials(self) -> Any:
+        """With `access_key`, `secret_key` and `token`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,31 +111,37 @@ class ObstoreReader:
             count,
         )
 
-    def get_range(self, key: str, position: int, length: int) -> bytes | None:
-        """Exactly the bytes of [position, position + length); None when boto3 should be asked.
+    def get_range(self, key: str, position: int, length: int) -> bytes | NoAnswer | None:
+        """The bytes of [position, position + length) that the object has; None when it is not
+        there; NO_ANSWER when boto3 should be asked.
 
         key: the whole key in the bucket.
         """
         if not 0 < length <= MAX_FAST_BYTES:
-            return None
+            return NO_ANSWER
         if self._calls_to_leave_out > 0:
             self._calls_to_leave_out -= 1
-            return None
+            return NO_ANSWER
         end = position + length
-        data, status = b"", "none"
+        answer: bytes | NoAnswer | None = NO_ANSWER
+        status, received = "none", 0
         began = time.monotonic()
         try:
             result = self._get(self._store, key, options={"range": (position, end)})
-            data, status = bytes(result.bytes()), "206"
-            is_exact = result.range == (position, end) and len(data) == length
+            data = bytes(result.bytes())
+            status, received = "206", len(data)
+            expected = (position, min(end, result.meta["size"]))
+            if result.range == expected and received == expected[1] - position > 0:
+                answer = data
             self._failures = 0
-        except FileNotFoundError:
-            is_exact, status = False, "404"
+        except FileNotFoundError as error:
+            status = "404"
+            if "NoSuchKey" in str(error):  # and not: no such bucket
+                answer = None
         except Exception:
-            is_exact = False
             self._failed()
-        self._count(key, status, len(data), (time.monotonic() - began) * 1000)
-        return data if is_exact else None
+        self._count(key, status, received, (time.monotonic() - began) * 1000)
+        return answer
 
     def _failed(self) -> None:
         self._failures += 1

@@ -14,6 +14,8 @@ from tieredstore.errors import Invalid, Unavailable
 from tieredstore.message.crc import raw_crc32
 from tieredstore.providers.chunk_chain import WHOLE_NAME
 from tieredstore.providers.object_client import ClientLimits, ObjectInfo, Part
+from tieredstore.providers.obstore_fast_path import FastPath
+from tieredstore.providers.obstore_reader import NO_ANSWER
 from tieredstore.providers.s3_lane import Lane, S3Failure, ServerClock
 from tieredstore.providers.s3_limits import Gate, TokenBucket
 from tieredstore.providers.s3_listing import epoch_ms, list_folders, list_objects, list_uploads
@@ -85,6 +87,7 @@ class S3Client:
             keys.bulk_read_timeout_ms if own is bulk else keys.read_timeout_ms,
             keys.minimum_bytes_per_second,
         )
+        self._fast = FastPath(keys, own, place) if keys.fast_reads and own is not bulk else None
         self._multipart = Multipart(bulk, place, self._limits, keys.checksums != "off")
 
     def __repr__(self) -> str:
@@ -158,7 +161,8 @@ class S3Client:
     def get_range(self, key: str, position: int, length: int) -> bytes | None:
         if length == 0:
             return b"" if self.head(key) is not None else None
-        return self._reader.read(key, position, length)
+        found = NO_ANSWER if self._fast is None else self._fast.get_range(key, position, length)
+        return self._reader.read(key, position, length) if found is NO_ANSWER else found
 
     def head(self, key: str) -> ObjectInfo | None:
         try:

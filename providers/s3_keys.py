@@ -131,6 +131,13 @@ class S3Keys(ChunkKeys, frozen=True, kw_only=True):
     bulk_connections: Annotated[
         int, _number("Ours. The same of merges, seals and deletions.", 1, 1024)
     ] = field(name="tieredStoreS3BulkConnections", default=8)
+    fast_reads: Annotated[
+        bool,
+        Meta(
+            description="Ours. Whether ranges of up to 1 MiB are read through obstore where it is "
+            "installed (`docs/adr/0004-obstore.md`)."
+        ),
+    ] = field(name="tieredStoreS3FastReads", default=True)
     proxy: Annotated[
         str, _secret("Ours. Proxy URL; empty for the environment's (HTTPS_PROXY, NO_PROXY).")
     ] = field(name="tieredStoreS3Proxy", default="")

@@ -97,6 +97,14 @@ class _Current(threading.local):
     call: _Call | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ClientFacts:
+    """What boto3 found out: the endpoint's URL and the region to sign for."""
+
+    endpoint: str
+    region: str
+
+
 @dataclass(slots=True)
 class Lane:
     """`make` gives a client with fresh credentials; it is called again when they have expired."""
@@ -127,6 +135,11 @@ class Lane:
             if failure.code not in EXPIRED:
                 raise
             return self._attempt(self._renewed(client), method, what, key, params)
+
+    def facts(self) -> ClientFacts:
+        """Opens the client; sends nothing."""
+        meta = self._opened().meta
+        return ClientFacts(meta.endpoint_url, meta.region_name or "")
 
     def close(self) -> None:
         with self._lock:

@@ -37,7 +37,7 @@ def make_client(keys: S3Keys, *, bulk: bool) -> BotoClient:
     _keep_secrets_out_of_logs()
     check_endpoint(keys.endpoint)
     try:
-        session = _session(keys)
+        session = open_session(keys)
         return session.client(
             "s3",
             endpoint_url=keys.endpoint or None,
@@ -94,7 +94,8 @@ def _client_config(keys: S3Keys, *, bulk: bool) -> Config:
     )
 
 
-def _session(keys: S3Keys) -> boto3.session.Session:
+def open_session(keys: S3Keys) -> boto3.session.Session:
+    """Credentials and region as configured. Raises Invalid, or what botocore raises."""
     session = botocore.session.Session(profile=keys.profile or None)
     if keys.region:
         session.set_config_variable("region", keys.region)

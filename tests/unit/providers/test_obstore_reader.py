@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Iterator
+from typing import ClassVar
 
 import boto3
 import pytest
@@ -12,7 +13,12 @@ from botocore.credentials import Credentials
 from moto.server import ThreadedMotoServer
 
 from tieredstore.providers import obstore_reader
-from tieredstore.providers.obstore_reader import MAX_FAST_BYTES, ObstoreReader, ReaderSettings
+from tieredstore.providers.obstore_reader import (
+    MAX_FAST_BYTES,
+    NO_ANSWER,
+    ObstoreReader,
+    ReaderSettings,
+)
 
 DATA = bytes(range(256)) * 8192
 KEY = "tier/t%TOPIC@x/é 你/c.00000000000000000000"
@@ -69,17 +75,16 @@ def reader(endpoint: str, bucket: str, **changes: object) -> ObstoreReader:
     return made
 
 
-def test_a_range_is_read_whole(endpoint: str, bucket: str) -> None:
+def test_a_range_ends_where_its_object_ends(endpoint: str, bucket: str) -> None:
     fast = reader(endpoint, bucket)
-    for position, length in ((0, 1), (77, 65_536), (len(DATA) - 5, 5), (0, MAX_FAST_BYTES)):
+    end = len(DATA)
+    for position, length in ((0, 1), (77, 65_536), (end - 5, 5), (end - 5, 9), (0, MAX_FAST_BYTES)):
         assert fast.get_range(KEY, position, length) == DATA[position : position + length]
 
 
 @pytest.mark.parametrize(
     ("key", "position", "length"),
     [
-        ("tier/none", 0, 10),
-        (KEY, len(DATA) - 5, 10),
         (KEY, len(DATA), 1),
         (KEY, 0, 0),
         (KEY, 0, MAX_FAST_BYTES + 1),
@@ -88,7 +93,15 @@ def test_a_range_is_read_whole(endpoint: str, bucket: str) -> None:
 def test_all_else_is_left_to_boto3(
     endpoint: str, bucket: str, key: str, position: int, length: int
 ) -> None:
-    assert reader(endpoint, bucket).get_range(key, position, length) is None
+    assert reader(endpoint, bucket).get_range(key, position, length) is NO_ANSWER
+
+
+def test_an_object_that_is_not_there_is_none(endpoint: str, bucket: str) -> None:
+    assert reader(endpoint, bucket).get_range("tier/none", 0, 10) is None
+
+
+def test_o09_a_bucket_that_is_not_there_is_no_missing_object(endpoint: str) -> None:
+    assert reader(endpoint, "no-such-bucket").get_range("tier/none", 0, 10) is NO_ANSWER
 
 
 def test_the_environment_does_not_lead_elsewhere(
@@ -147,7 +160,7 @@ def test_an_endpoint_that_fails_is_left_alone_for_a_while(
 
     fast._get = failing
     for _ in range(8):
-        assert fast.get_range(KEY, 0, 1) is None
+        assert fast.get_range(KEY, 0, 1) is NO_ANSWER
     assert len(calls) == 3
     fast._get = works
     assert fast.get_range(KEY, 0, 1) == DATA[:1]
@@ -167,19 +180,20 @@ def test_virtual_host_addressing_puts_the_bucket_in_front_of_the_host() -> None:
     assert obstore_reader._bucket_endpoint(given) == "https://b.s3.example:9000"
 
 
-@pytest.mark.parametrize("answer_range", [(0, 9), (1, 11)])
+@pytest.mark.parametrize(("told", "size"), [((0, 9), 10), ((1, 11), 20), ((0, 10), 5)])
 def test_o08_another_range_than_asked_for_is_no_answer(
-    endpoint: str, bucket: str, answer_range: tuple[int, int]
+    endpoint: str, bucket: str, told: tuple[int, int], size: int
 ) -> None:
     class Answer:
-        range = answer_range
+        range = told
+        meta: ClassVar[dict[str, int]] = {"size": size}
 
         def bytes(self) -> bytes:
             return b"0123456789"
 
     fast = reader(endpoint, bucket)
     fast._get = lambda *_, **__: Answer()
-    assert fast.get_range(KEY, 0, 10) is None
+    assert fast.get_range(KEY, 0, 10) is NO_ANSWER
 
 
 def test_each_request_is_counted(endpoint: str, bucket: str) -> None:
