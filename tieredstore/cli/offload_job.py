@@ -24,7 +24,7 @@ from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import TieredStoreError, Unavailable
 from tieredstore.local.read_only import ReadOnlyMessageStore, open_read_only
-from tieredstore.tier.dispatcher import SCAN_PERIOD_MS, MessageStoreDispatcher
+from tieredstore.tier.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.index import IndexStoreService
 from tieredstore.tier.topic_filter import TopicFilter
@@ -174,7 +174,7 @@ def follow_offload(
             if on_round is not None and outcomes:
                 on_round(replace(total, failed=list(total.failed)))
             total.failed.clear()
-            clock.wait(stop.event, SCAN_PERIOD_MS)
+            job.dispatcher.rest(stop.event)
         job.index.seal_and_upload(force=True)
         total.segments = job.segment_count() - job.segments_before
     total.stopped = True

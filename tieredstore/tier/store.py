@@ -209,7 +209,7 @@ class TieredMessageStore:
         self._next.start()
         if self._is_writer:
             self.index.start()
-            self._closing.callback(self.dispatcher.stop)
+            self._closing.callback(self.dispatcher.finish)
             self.dispatcher.start()
             self._closing.callback(self.expiry.stop)
             self.expiry.start()
@@ -219,7 +219,7 @@ class TieredMessageStore:
         tier and the next store. All is tried; the last error is raised. Idempotent.
 
         Messages that are not uploaded stay in the next store and are uploaded after the next
-        start.
+        start; those that only wait for a larger write are uploaded now (`dispatcher.finish`).
         """
         closing, self._closing = self._closing, ExitStack()
         closing.close()

@@ -81,6 +81,11 @@ class QueueUpload:
         self._gather_bytes = preferred_bytes
         self._interval = CommitInterval.of(config, preferred_bytes)
 
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether messages may wait longer than `tieredStoreGroupCommitTimeout`."""
+        return self._interval.is_adaptive
+
     def first_offset(self, key: QueueKey, available: QueueRange) -> int:
         """Where a queue that the tier does not have begins (`tieredStoreBacklog`, D4)."""
         if self._config.backlog == "all":

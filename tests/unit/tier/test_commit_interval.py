@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from tests.unit.tier.kit import T0, ListIndex, ListSource, Tier, config, existing, record
+from tests.unit.tier.kit import T0, ListIndex, ListSource, Tier, config, existing, patch, record
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.segment import (
     Buffer,
@@ -19,7 +20,7 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.providers.memory import MemoryFileSegment, MemoryProvider
 from tieredstore.tier.commit_interval import CommitInterval
-from tieredstore.tier.dispatcher import MessageStoreDispatcher
+from tieredstore.tier.dispatcher import FINISH_MS, MessageStoreDispatcher
 from tieredstore.tier.outcome import DispatchStatus
 from tieredstore.tier.topic_filter import TopicFilter
 
@@ -140,6 +141,38 @@ def test_a_forced_pass_uploads_what_waits() -> None:
     rig = Rig()
     rig.put(0, 3)
     assert sum(outcome.messages for outcome in rig.dispatcher.scan(force=True)) == 3
+
+
+@pytest.mark.parametrize(("preferred", "uploaded"), [(8 * MIB, 3), (0, 0)])
+def test_a_shutdown_uploads_what_waits_longer_than_javas_timeout(
+    preferred: int, uploaded: int
+) -> None:
+    rig = Rig(preferred)
+    patch(rig.tier.clock, wait=lambda event, timeout_ms: event.wait(30))
+    rig.put(0, 3)
+    rig.dispatcher.start()
+    rig.dispatcher.finish()
+    rig.dispatcher.finish()
+    file = rig.store.get(*KEY)
+    assert (file.consume_queue_commit_offset if file else 0) == uploaded
+
+
+def test_a_shutdown_waits_for_no_upload_beyond_its_time() -> None:
+    rig = Rig(dispatch_threads=1)
+    for number in range(3):
+        rig.source.put(QueueKey("TopicA", number), 0, 1, timestamp_ms=T0)
+    read = rig.source.read_records
+
+    def slow(units: Any) -> Any:
+        if rig.dispatcher._deadline_ms < 2**62:
+            rig.tier.clock.advance(FINISH_MS // 2 + 1)
+        return read(units)
+
+    patch(rig.source, read_records=slow)
+    patch(rig.tier.clock, wait=lambda event, timeout_ms: event.wait(30))
+    rig.dispatcher.start()
+    rig.dispatcher.finish()
+    assert sum(file.consume_queue_commit_offset for file in rig.store.files()) == 2
 
 
 def test_what_waits_is_kept_by_the_retention_guard() -> None:
