@@ -212,35 +212,36 @@ class _Job:
                 self._report.failed.append((plan.path, error))
 
     def _copy_queue(self, plan: PathPlan) -> None:
-        plan = self._resolved(plan)
+        # What this run made, and what no unit names, may go again: it has served nobody.
+        is_ours = not plan.has_units
+        plan = self._resolved(plan, is_ours=is_ours)
         for attempt in range(_REPLANS):
             try:
                 self._copy_segments(plan)
             except (Corrupt, Unavailable):
-                again = self._replanned(plan)
+                again = self._replanned(plan, is_ours=is_ours)
                 if again is None or attempt + 1 == _REPLANS:
                     raise
                 plan = again
             else:
                 return
 
-    def _resolved(self, plan: PathPlan) -> PathPlan:
+    def _resolved(self, plan: PathPlan, *, is_ours: bool = False) -> PathPlan:
         """A plan without conflict, after what stood in its way was deleted. Raises Invalid."""
         if plan.conflict is None:
             return plan
-        # Commit log bytes that no unit names are of a run that was cut off, and serve nobody.
-        if not self._options.replace and not (plan.is_gap and not plan.has_units):
+        if not self._options.replace and not (plan.is_gap and is_ours):
             raise Invalid(f"{plan.conflict}; --force replaces the target's", path=plan.path)
         self._check_writer()
         self._target.remove(plan.target)
-        if plan.has_units:
+        if not is_ours:
             with self._lock:
                 self._report.replaced.append(plan.path)
         if plan.source is None:
             return self._planner.index(fresh=True)
         return self._planner.queue(plan.source, fresh=True)
 
-    def _replanned(self, plan: PathPlan) -> PathPlan | None:
+    def _replanned(self, plan: PathPlan, *, is_ours: bool) -> PathPlan | None:
         """After a failure: a plan for what the source has now, None when that is what it had."""
         assert plan.source is not None
         now = relisted(self._source, plan.source)
@@ -249,11 +250,11 @@ class _Job:
         if all(sizes.get(extent.id, -1) >= extent.size_bytes for extent in before):
             return None
         _log.info("%s: segments have gone from the source, most likely expired", plan.path)
-        again = self._resolved(self._planner.queue(plan.source, fresh=True))
+        again = self._resolved(self._planner.queue(plan.source, fresh=True), is_ours=is_ours)
         if again.source is None or not again.source.consume_queue:
             with self._lock:
                 self._report.vanished.append(plan.path)
-            if not again.has_units:
+            if is_ours:
                 self._target.remove(again.target)
         return again
 

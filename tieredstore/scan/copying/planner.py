@@ -6,16 +6,25 @@ import fnmatch
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tieredstore.contracts.segment import SegmentId, SegmentListing, SegmentProvider
+import numpy as np
+
+from tieredstore.contracts.segment import (
+    FileSegmentType,
+    SegmentId,
+    SegmentListing,
+    SegmentProvider,
+)
 from tieredstore.errors import Invalid
+from tieredstore.message.consume_queue import UNIT_DTYPE, UNIT_SIZE
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
-from tieredstore.scan.copying.plan import PathPlan, plan_index, plan_queue
+from tieredstore.scan.copying.plan import PathPlan, TargetSegment, plan_index, plan_queue
 from tieredstore.scan.copying.report import CopyOptions
 from tieredstore.scan.copying.segment import first_difference
 from tieredstore.scan.copying.source import SourceTier, consistent_prefix, relisted
 from tieredstore.scan.copying.target import CopyTarget
 from tieredstore.tier.index.segments import INDEX_TOPIC
 
+CONSUME_QUEUE = FileSegmentType.CONSUME_QUEUE
 TAIL_BYTES = 4 << 10
 """What is compared of what an earlier run copied."""
 
@@ -49,6 +58,8 @@ class CopyPlanner:
             segments = self._target.segments_now(queue.path)
         prefix = consistent_prefix(self._source, queue, self._tier.catalogue.metadata)
         plan = plan_queue(prefix, segments, seals=not self._rewritable, rewritable=self._rewritable)
+        if plan.conflict is None and (lost := self._lost_units(prefix, segments)) is not None:
+            return replace(plan, segments=(), conflict=lost, is_gap=True)
         return self._compared(plan, prefix.commit_log)
 
     def index(self, *, fresh: bool = False) -> PathPlan:
@@ -66,6 +77,27 @@ class CopyPlanner:
             rewritable=self._rewritable,
         )
         return self._compared(plan, index)
+
+    def _lost_units(self, queue: QueueFiles, target: Sequence[TargetSegment]) -> str | None:
+        """A consume queue that goes on behind the target's end: whether units have expired, or it
+        has a hole there (then the commit log has none)."""
+        filled = [s for s in target if s.id.type is CONSUME_QUEUE and s.real_bytes >= UNIT_SIZE]
+        if not filled or not queue.consume_queue:
+            return None
+        last, first = filled[-1], queue.consume_queue[0]
+        if last.end_offset >= first.base_offset:
+            return None
+        at = last.real_bytes - last.real_bytes % UNIT_SIZE - UNIT_SIZE
+        before = self._read(self._target.provider, last.id, last.listing, at, UNIT_SIZE)
+        after = self._read(self._source, first.id, first.listing, 0, UNIT_SIZE)
+        [unit], [next_unit] = (np.frombuffer(data, UNIT_DTYPE) for data in (before, after))
+        if int(unit["physical_offset"]) + int(unit["size"]) == int(next_unit["physical_offset"]):
+            return None
+        return (
+            f"{last.id}: the target ends at queue offset {last.end_offset // UNIT_SIZE} and the "
+            f"source begins at {first.base_offset // UNIT_SIZE}: what was between them has expired "
+            "before it was copied"
+        )
 
     def _compared(self, plan: PathPlan, extents: Sequence[SegmentExtent]) -> PathPlan:
         """The plan with a conflict when the last bytes that an earlier run copied are not the
