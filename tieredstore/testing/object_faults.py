@@ -1,0 +1,114 @@
+"""An object store in memory whose requests fail, get lost, or are the last of a process.
+
+All requests count, from 1, a part of a multipart upload as one:
+
+    for point in request_points(scenario):
+        store = MemoryObjectClient()
+        crashed = run_until_crash_at(scenario, store, point)
+        ...  # open another client on `store` and check what was promised
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tieredstore.errors import Busy, Unavailable
+from tieredstore.providers.memory_objects import MemoryObjectClient
+from tieredstore.testing.faults import SimulatedCrash
+
+
+class ObjectFault(enum.Enum):
+    """What happens at a request: BUSY (a 409) and FAIL (a 503) before it is carried out,
+    LOSE_REPLY after; SHORT: a read gets half of its bytes; CRASH_BEFORE, CRASH_AFTER: the process
+    ends."""
+
+    BUSY = "busy at"
+    FAIL = "fail"
+    LOSE_REPLY = "lose the reply of"
+    SHORT = "cut the reply of"
+    CRASH_BEFORE = "crash before"
+    CRASH_AFTER = "crash after"
+
+
+class FaultyObjectClient(MemoryObjectClient):
+    """plan: faults by the number of the request; `fault_of`, when given, is asked instead.
+
+    After a crash each request raises SimulatedCrash, on every thread: that process is dead.
+    """
+
+    def __init__(
+        self,
+        plan: Mapping[int, ObjectFault] | None = None,
+        *,
+        fault_of: Callable[[str, str], ObjectFault | None] | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(**settings)
+        self.plan = dict(plan or {})
+        self.fault_of = fault_of
+        self.requests: list[str] = []
+        """`operation key` of the requests so far."""
+        self.is_crashed = False
+        self._current = threading.local()
+        self._count_lock = threading.Lock()
+
+    def count(self, operation: str) -> int:
+        """Requests of one operation so far."""
+        return sum(request.startswith(f"{operation} ") for request in self.requests)
+
+    def request(self, operation: str, key: str) -> None:
+        with self._count_lock:
+            if self.is_crashed:
+                raise SimulatedCrash
+            self.requests.append(f"{operation} {key}")
+            fault = self.plan.get(len(self.requests))
+        if self.fault_of is not None:
+            fault = self.fault_of(operation, key)
+        self._current.fault = fault
+        if fault is ObjectFault.CRASH_BEFORE:
+            self._crash()
+        if fault is ObjectFault.FAIL:
+            raise Unavailable(f"injected: {operation} {key} failed")
+        if fault is ObjectFault.BUSY:
+            raise Busy(f"injected: {operation} {key} met a conflict")
+
+    def reply(self, operation: str, key: str) -> None:
+        if self._current.fault is ObjectFault.CRASH_AFTER:
+            self._crash()
+        if self._current.fault is ObjectFault.LOSE_REPLY:
+            raise Unavailable(f"injected: the reply of {operation} {key} was lost")
+
+    def get_range(self, key: str, position: int, length: int) -> bytes | None:
+        found = super().get_range(key, position, length)
+        if found is not None and self._current.fault is ObjectFault.SHORT:
+            return found[: (len(found) + 1) // 2]
+        return found
+
+    def _crash(self) -> None:
+        self.is_crashed = True
+        raise SimulatedCrash
+
+
+def request_points(scenario: Callable[[FaultyObjectClient], object]) -> list[tuple[int, str]]:
+    """Run the scenario once without faults: the numbers and names of its requests."""
+    client = FaultyObjectClient()
+    scenario(client)
+    return list(enumerate(client.requests, 1))
+
+
+def run_until_crash_at(
+    scenario: Callable[[FaultyObjectClient], object],
+    store: MemoryObjectClient,
+    number: int,
+    fault: ObjectFault,
+) -> None:
+    """Run the scenario on `store` until its `number`-th request. AssertionError when it does not
+    get there."""
+    try:
+        scenario(FaultyObjectClient({number: fault}, beside=store))
+    except SimulatedCrash:
+        return
+    raise AssertionError(f"the scenario ended before request {number}")
