@@ -71,7 +71,7 @@ class MemoryObjectClient:
         self._now_ms = now_ms
         self._limits = limits if limits is not None else ClientLimits()
         self._page_keys = page_keys
-        self._store = beside._store if beside is not None else _Store()  # noqa: SLF001
+        self._store: _Store = beside._store if beside is not None else _Store()  # noqa: SLF001
 
     def request(self, operation: str, key: str) -> None:
         """Called before each request is carried out, without the lock."""

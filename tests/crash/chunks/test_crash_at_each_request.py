@@ -1,0 +1,155 @@
+"""A process ends before or after each request that it makes; the next one finds what it promised.
+
+The scenario appends, merges, seals, collects garbage, deletes a segment and makes it again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from tieredstore.clock import ManualClock
+from tieredstore.contracts.segment import FileSegmentType, SegmentId, Written
+from tieredstore.providers.chunk_policy import MergePolicy
+from tieredstore.providers.chunk_provider import ChunkProvider
+from tieredstore.providers.memory_objects import MemoryObjectClient
+from tieredstore.providers.object_client import ClientLimits
+from tieredstore.testing.chunks import chunk_provider
+from tieredstore.testing.object_faults import (
+    FaultyObjectClient,
+    ObjectFault,
+    request_points,
+    run_until_crash_at,
+)
+from tieredstore.testing.provider_samples import content
+
+LOG = SegmentId("broker-a/TopicA/0", FileSegmentType.COMMIT_LOG, 0)
+UNITS = SegmentId("broker-a/TopicA/0", FileSegmentType.CONSUME_QUEUE, 0)
+LIMITS = ClientLimits(min_part_bytes=100)
+GRACE_MS = 120_000
+
+
+@dataclass
+class Promises:
+    """What the process was told: acknowledged bytes, and what it had begun."""
+
+    written: dict[SegmentId, bytes] = field(default_factory=dict)
+    tried: dict[SegmentId, bytes] = field(default_factory=dict)
+    sealed: bool = False
+    deleting: bool = False
+    second_life: bool = False
+
+
+def open_tier(client: MemoryObjectClient, clock: ManualClock) -> ChunkProvider:
+    return chunk_provider(
+        client,
+        clock=clock,
+        monotonic_ms=clock.now_ms,
+        lease_ms=10_000,
+        write_cache_bytes=0,
+        policy=MergePolicy(fan_in=4, target_bytes=150, part_bytes=100, free_bytes=30),
+    )
+
+
+class Scenario:
+    def __init__(self) -> None:
+        self.promises = Promises()
+        self.clock = ManualClock()
+
+    def __call__(self, client: FaultyObjectClient) -> None:
+        client._now_ms = self.clock.now_ms
+        client._limits = LIMITS
+        tier = open_tier(client, self.clock)
+        epoch = tier.acquire_writer("broker-a")
+        for turn in range(11):
+            self.append(tier, LOG, content(130 if 7 < turn < 10 else 40, turn))
+            self.append(tier, UNITS, content(5, turn))
+            if turn % 5 == 4:
+                tier.run_maintenance()
+                self.clock.advance(GRACE_MS)
+        tier.open(LOG).seal()
+        self.promises.sealed = True
+        tier.run_maintenance()
+        self.clock.advance(GRACE_MS)
+        tier.run_maintenance()
+        self.promises.deleting = True
+        tier.open(UNITS).delete()
+        self.promises.written[UNITS] = self.promises.tried[UNITS] = b""
+        self.promises.deleting, self.promises.second_life = False, True
+        self.append(tier, UNITS, content(9, 77))
+        epoch.release()
+        tier.close()
+
+    def append(self, tier: ChunkProvider, id: SegmentId, data: bytes) -> None:
+        before = self.promises.written.get(id, b"")
+        self.promises.tried[id] = before + data
+        segment = tier.open(id)
+        assert segment.write(len(before), [data]) == Written(len(before) + len(data))
+        self.promises.written[id] = before + data
+
+
+POINTS = request_points(Scenario())
+
+
+def test_the_scenario_makes_every_kind_of_request() -> None:
+    operations = {name.partition(" ")[0] for _, name in POINTS}
+    assert operations >= {
+        *("PUT", "GET", "LIST", "DELETE", "CREATE_UPLOAD", "PUT_PART", "COPY_PART"),
+        *("COMPLETE_UPLOAD", "LIST_UPLOADS"),
+    }
+
+
+def read_whole(tier: ChunkProvider, id: SegmentId) -> bytes:
+    segment = tier.open(id)
+    return bytes(segment.read(0, segment.size()))
+
+
+@pytest.mark.parametrize("fault", [ObjectFault.CRASH_BEFORE, ObjectFault.CRASH_AFTER])
+def test_w04_nothing_acknowledged_is_missing_and_nothing_invented(fault: ObjectFault) -> None:
+    for number, name in POINTS:
+        scenario, store = Scenario(), MemoryObjectClient()
+        run_until_crash_at(scenario, store, number, fault)
+        promises, clock = scenario.promises, scenario.clock
+        survivor = MemoryObjectClient(beside=store, now_ms=clock.now_ms, limits=LIMITS)
+        where = f"{fault.value} request {number}: {name}"
+        tier = open_tier(survivor, clock)
+        listed = {listing.id: listing for listing in tier.list()}
+        check(tier, promises, where)
+        # The next process goes on where this one ended, and cleans up after it.
+        tier.acquire_writer("broker-a", take_over=True)
+        is_sealed = LOG in listed and listed[LOG].sealed
+        assert is_sealed or not promises.sealed, where
+        if not is_sealed:
+            append_one(tier, LOG, promises)
+        for _ in range(2):
+            tier.run_maintenance()
+            clock.advance(86_400_000)
+        assert tier.run_maintenance().merged_count == 0, where
+        check(tier, promises, where)
+        assert survivor.open_uploads == [], where
+        garbage = [found.token.garbage for found in tier.list()]  # type: ignore[attr-defined]
+        assert not any(garbage), where
+        for segment_id in (LOG, UNITS):
+            tier.open(segment_id).delete()
+        left = [found.key for found in survivor.list("") if "/.writer/" not in found.key]
+        assert left == [], where
+
+
+def append_one(tier: ChunkProvider, id: SegmentId, promises: Promises) -> None:
+    segment = tier.open(id)
+    size = segment.size()
+    found = bytes(segment.read(0, size))
+    assert segment.write(size, [b"more"]) == Written(size + 4)
+    promises.written[id] = promises.tried[id] = found + b"more"
+
+
+def check(tier: ChunkProvider, promises: Promises, where: str) -> None:
+    for segment_id, acknowledged in promises.written.items():
+        found = read_whole(tier, segment_id)
+        if segment_id == UNITS and promises.deleting:
+            assert promises.tried[segment_id].startswith(found), where
+        elif len(found) > len(acknowledged):
+            assert found == promises.tried[segment_id], where
+        else:
+            assert found == acknowledged, where
