@@ -1,0 +1,274 @@
+"""What the engine asks of a backend that is paid by the request: two writes a commit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from tests.unit.tier.kit import T0, ListIndex, ListSource, TableMetadata, bodies, config
+from tieredstore.clock import ManualClock
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.segment import (
+    Buffer,
+    Capabilities,
+    FileSegment,
+    SegmentId,
+    SegmentListing,
+    SegmentProvider,
+    WriterEpoch,
+    WriteResult,
+)
+from tieredstore.providers.chunk_provider import ChunkProvider
+from tieredstore.providers.memory_objects import MemoryObjectClient
+from tieredstore.testing.chunks import chunk_provider
+from tieredstore.tier.dispatcher import MessageStoreDispatcher
+from tieredstore.tier.expiry import TierExpiry
+from tieredstore.tier.flat.file_store import FlatFileStore
+from tieredstore.tier.topic_filter import TopicFilter
+
+KEY = QueueKey("TopicA", 0)
+MINUTE_MS = 60_000
+
+
+class CountingClient(MemoryObjectClient):
+    """Counts requests by operation and by what they are for."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(now_ms=clock.now_ms)
+        self.counts: Counter[tuple[str, str]] = Counter()
+
+    def request(self, operation: str, key: str) -> None:
+        names = ("COMMIT_LOG", "CONSUME_QUEUE", "INDEX", ".writer")
+        self.counts[operation, next((name for name in names if f"/{name}/" in key), "")] += 1
+
+    def take(self) -> dict[tuple[str, str], int]:
+        counts, self.counts = dict(self.counts), Counter()
+        return counts
+
+
+class CountedSegment:
+    """Counts calls in its provider."""
+
+    def __init__(self, segment: FileSegment, calls: Counter[str]) -> None:
+        self._segment = segment
+        self._calls = calls
+
+    @property
+    def id(self) -> SegmentId:
+        return self._segment.id
+
+    def size(self) -> int:
+        self._calls["size"] += 1
+        return self._segment.size()
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
+        self._calls[f"write {self.id.type.name}"] += 1
+        return self._segment.write(position, buffers)
+
+    def read(self, position: int, length: int) -> memoryview:
+        self._calls["read"] += 1
+        return self._segment.read(position, length)
+
+    def read_nowait(self, position: int, length: int) -> memoryview | None:
+        return self._segment.read_nowait(position, length)
+
+    def seal(self) -> None:
+        self._calls["seal"] += 1
+        self._segment.seal()
+
+    def delete(self) -> None:
+        self._calls["delete"] += 1
+        self._segment.delete()
+
+    def close(self) -> None:
+        self._segment.close()
+
+
+class CountedProvider:
+    """Counts what the engine asks for."""
+
+    def __init__(self, provider: SegmentProvider) -> None:
+        self._provider = provider
+        self.calls: Counter[str] = Counter()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._provider.capabilities
+
+    @property
+    def url(self) -> str:
+        return self._provider.url
+
+    def list(self, prefix: str = "") -> Iterable[SegmentListing]:
+        self.calls["list"] += 1
+        return self._provider.list(prefix)
+
+    def open(self, id: SegmentId, listing: SegmentListing | None = None) -> CountedSegment:
+        return CountedSegment(self._provider.open(id, listing), self.calls)
+
+    def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> WriterEpoch:
+        return self._provider.acquire_writer(broker_name, take_over=take_over)
+
+    def close(self) -> None:
+        self._provider.close()
+
+
+class Rig:
+    """A dispatcher over a chunk log, on one clock, with a lease of 10 s as by default."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.clock = ManualClock(T0)
+        self.client = CountingClient(self.clock)
+        self.metadata = TableMetadata()
+        self.source = ListSource()
+        self.settings = config(**settings)
+        self.open()
+
+    def open(self) -> None:
+        self.chunks: ChunkProvider = chunk_provider(
+            self.client, clock=self.clock, monotonic_ms=self.clock.now_ms, lease_ms=10_000
+        )
+        self.provider = CountedProvider(self.chunks)
+        self.store = FlatFileStore(self.settings, self.provider, self.metadata, self.clock)
+        self.store.become_writer()
+        self.store.load()
+        self.dispatcher = MessageStoreDispatcher(
+            self.settings,
+            self.source,
+            self.store,
+            ListIndex(),
+            TopicFilter(self.settings),
+            self.clock,
+        )
+        self.opening = self.client.take()
+        self.provider.calls.clear()
+
+    def forget(self) -> None:
+        self.client.take()
+        self.provider.calls.clear()
+
+    def put(self, count: int, key: QueueKey = KEY) -> None:
+        first = max(self.source.tables.get(key, {}), default=-1) + 1
+        self.source.put(key, first, count, timestamp_ms=self.clock.now_ms(), body_size=100)
+
+    def scan_for(self, minutes: int) -> int:
+        """Scan every 20 s, looking at the epoch between as the loop does."""
+        uploaded = 0
+        for _ in range(3 * minutes):
+            for _ in range(4):
+                self.clock.advance(5_000)
+                self.store.check_writer()
+            uploaded += sum(outcome.messages for outcome in self.dispatcher.scan())
+        return uploaded
+
+
+def test_a_new_queue_costs_two_writes_and_no_listing() -> None:
+    rig = Rig()
+    rig.put(3)
+    rig.dispatcher.scan(force=True)
+    assert rig.provider.calls == {"write COMMIT_LOG": 1, "write CONSUME_QUEUE": 1}
+    assert rig.client.take() == {("PUT", "COMMIT_LOG"): 1, ("PUT", "CONSUME_QUEUE"): 1}
+
+
+def test_a_steady_queue_costs_two_writes_a_commit_and_nothing_else() -> None:
+    rig = Rig()
+    rig.put(3)
+    rig.dispatcher.scan(force=True)
+    rig.forget()
+    commits = 8
+    for _ in range(commits):
+        rig.put(3)
+        assert rig.scan_for(11) == 3
+    assert rig.provider.calls == {"write COMMIT_LOG": commits, "write CONSUME_QUEUE": commits}
+    counts = rig.client.take()
+    leases = counts.pop(("LIST", ".writer"))
+    assert counts == {("PUT", "COMMIT_LOG"): commits, ("PUT", "CONSUME_QUEUE"): commits}
+    # One look at the epoch a lease, for all queues together.
+    assert leases <= commits * 11 * MINUTE_MS // 10_000
+
+
+def test_idle_and_waiting_queues_cost_nothing() -> None:
+    rig = Rig()
+    for number in range(5):
+        rig.put(3, QueueKey("TopicA", number))
+    rig.dispatcher.scan(force=True)
+    rig.forget()
+    rig.put(3)
+    assert rig.scan_for(9) == 0
+    assert rig.provider.calls == {}
+    assert {kind for _, kind in rig.client.take()} == {".writer"}
+
+
+def test_a_writer_that_did_nothing_for_long_looks_once_before_it_writes() -> None:
+    rig = Rig()
+    rig.put(3)
+    rig.dispatcher.scan(force=True)
+    rig.forget()
+    rig.clock.advance(60 * MINUTE_MS)
+    rig.put(3)
+    rig.dispatcher.scan(force=True)
+    counts = rig.client.take()
+    assert counts == {
+        ("LIST", ".writer"): 1,
+        ("LIST", "COMMIT_LOG"): 1,
+        ("LIST", "CONSUME_QUEUE"): 1,
+        ("PUT", "COMMIT_LOG"): 1,
+        ("PUT", "CONSUME_QUEUE"): 1,
+    }
+
+
+def test_a_start_lists_the_broker_once_and_a_first_commit_is_like_any_other() -> None:
+    rig = Rig()
+    for number in range(5):
+        rig.put(3, QueueKey("TopicA", number))
+    rig.dispatcher.scan(force=True)
+    rig.store.close()
+    rig.client.take()
+    rig.open()
+    counts = rig.opening
+    assert counts.pop(("LIST", "")) == 1
+    assert {kind for _, kind in counts if kind != ".writer"} == {"COMMIT_LOG", "CONSUME_QUEUE"}
+    # Whether commit log and consume queue fit together is in no listing.
+    assert counts["GET", "CONSUME_QUEUE"] == counts["GET", "COMMIT_LOG"] == 5
+    # At the first visit the last message of the tier is compared with the local one.
+    rig.dispatcher.scan()
+    assert set(rig.client.take()) <= {("GET", "COMMIT_LOG"), ("GET", "CONSUME_QUEUE")}
+    rig.put(3)
+    rig.dispatcher.scan(force=True)
+    assert rig.client.take() == {("PUT", "COMMIT_LOG"): 1, ("PUT", "CONSUME_QUEUE"): 1}
+
+
+@pytest.mark.parametrize("minimum", [0, 1 << 40])
+def test_a_new_segment_costs_a_marker_and_no_listing(minimum: int) -> None:
+    rig = Rig(commit_log_rolling_interval_hours=1, commit_log_rolling_minimum_size_bytes=minimum)
+    rig.put(3)
+    rig.dispatcher.scan(force=True)
+    rig.scan_for(61)
+    rig.forget()
+    rig.put(3)
+    rig.dispatcher.scan(force=True)
+    counts = rig.client.take()
+    counts.pop(("LIST", ".writer"), None)
+    assert rig.provider.calls["size"] == 0
+    rolled = minimum == 0
+    assert counts == {("PUT", "COMMIT_LOG"): 1 + rolled, ("PUT", "CONSUME_QUEUE"): 1}
+
+
+def test_expiry_costs_requests_only_for_what_goes() -> None:
+    rig = Rig(commit_log_max_size_bytes=1_000, consume_queue_max_size_bytes=60)
+    rig.put(9)
+    rig.dispatcher.scan(force=True)
+    rig.put(9, QueueKey("TopicA", 1))
+    expiry = TierExpiry(rig.settings, rig.store, rig.clock)
+    rig.forget()
+    expiry.run_once()
+    assert rig.provider.calls == {}
+    rig.clock.advance(73 * 60 * MINUTE_MS)
+    assert expiry.run_once().segments > 0
+    assert rig.provider.calls["size"] == 0
+    file = rig.store.get(*KEY)
+    assert file is not None
+    assert bodies(file) == []
