@@ -27,11 +27,13 @@ from tieredstore.scan.findings import Finding, damage, note
 
 @dataclass(frozen=True, slots=True)
 class SegmentExtent:
-    """One segment and its size in bytes, as the listing saw it."""
+    """One segment and its size in bytes, as the listing saw it: no further than where the next
+    one of its file begins. surplus_bytes: what it has behind that."""
 
     id: SegmentId
     size_bytes: int
     listing: SegmentListing | None = field(default=None, compare=False, repr=False)
+    surplus_bytes: int = 0
 
     @property
     def base_offset(self) -> int:
@@ -304,7 +306,19 @@ def _sort(
 
 
 def _by_base(extents: list[SegmentExtent]) -> tuple[SegmentExtent, ...]:
-    return tuple(sorted(extents, key=lambda extent: extent.base_offset))
+    """Sorted, each cut where the next one with content begins: a writer that met foreign bytes
+    behind its own went on in a new segment there."""
+    found: list[SegmentExtent] = []
+    limit: int | None = None
+    for extent in sorted(extents, key=lambda extent: extent.base_offset, reverse=True):
+        surplus = 0 if limit is None else max(extent.end_offset - limit, 0)
+        if surplus:
+            size_bytes = extent.size_bytes - surplus
+            extent = replace(extent, size_bytes=size_bytes, surplus_bytes=surplus)  # noqa: PLW2901
+        if extent.size_bytes:
+            limit = extent.base_offset
+        found.append(extent)
+    return tuple(reversed(found))
 
 
 def list_again(provider: SegmentProvider, queue: QueueFiles) -> QueueFiles:

@@ -109,8 +109,18 @@ class QueueVerifier:
 
     def _check_commit_log_chain(self) -> None:
         for before, after in pairwise(self._queue.commit_log):
-            if before.end_offset != after.base_offset:
-                self._break("commit log", before, after)
+            if before.end_offset < after.base_offset:
+                self._found(
+                    damage(
+                        "segment-truncated",
+                        f"commit log segment ends before the next one's start ({after.id})",
+                        segment=before.id,
+                        position=before.size_bytes,
+                        expected=f"{after.base_offset - before.base_offset} bytes",
+                        found=f"{before.size_bytes} bytes",
+                    )
+                )
+        self._check_surplus("commit log", self._queue.commit_log)
 
     def _check_consume_queue_chain(self) -> None:
         for extent in self._queue.consume_queue:
@@ -136,24 +146,26 @@ class QueueVerifier:
                         found=f"{rest}",
                     )
                 )
-        for before, after in pairwise(self._queue.consume_queue):
-            # A hole may be one that the dispatcher left on purpose: see `_check_holes`.
-            if before.end_offset > after.base_offset:
-                self._break("consume queue", before, after)
+        # A hole between segments may be one that the dispatcher left on purpose: see `_check_hole`.
+        self._check_surplus("consume queue", self._queue.consume_queue)
 
-    def _break(self, what: str, before: SegmentExtent, after: SegmentExtent) -> None:
-        short = before.end_offset < after.base_offset
-        self._found(
-            damage(
-                "segment-truncated" if short else "segment-overlap",
-                f"{what} segment {'ends before' if short else 'goes on behind'} the next one's "
-                f"start ({after.id})",
-                segment=before.id,
-                position=before.size_bytes,
-                expected=f"{after.base_offset - before.base_offset} bytes",
-                found=f"{before.size_bytes} bytes",
-            )
-        )
+    def _check_surplus(self, what: str, extents: tuple[SegmentExtent, ...]) -> None:
+        """Bytes behind the next segment's start. Where bytes cannot be written again a writer
+        leaves those of another one there, and goes on beside them."""
+        is_expected = not self._provider.capabilities.rewritable
+        for extent in extents:
+            if extent.surplus_bytes:
+                finding = note if is_expected else damage
+                self._found(
+                    finding(
+                        "segment-overlap",
+                        f"{what} segment goes on behind the next one's start",
+                        segment=extent.id,
+                        position=extent.size_bytes,
+                        expected=f"{extent.size_bytes} bytes",
+                        found=f"{extent.size_bytes + extent.surplus_bytes} bytes",
+                    )
+                )
 
     # Messages
 
