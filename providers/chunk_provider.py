@@ -30,7 +30,8 @@ _log = logging.getLogger(__name__)
 
 class ChunkProvider:
     """The tier of one cluster. owner: names this writer in epochs and on objects (default: host,
-    process, time and a random part); ASCII, no line breaks."""
+    process, time and a random part); ASCII, no line breaks. maintenance_client: the same objects,
+    where merges and deletions have limits of their own."""
 
     def __init__(
         self,
@@ -39,8 +40,10 @@ class ChunkProvider:
         *,
         settings: ChunkSettings | None = None,
         owner: str | None = None,
+        maintenance_client: ObjectClient | None = None,
     ) -> None:
         self._client = client
+        maintained = maintenance_client if maintenance_client is not None else client
         self._settings = settings = settings if settings is not None else ChunkSettings()
         self._cluster_folder = naming.cluster_directory_name(cluster)
         self._states = SegmentStates(client, self._cluster_folder, settings.monotonic_ms)
@@ -49,9 +52,9 @@ class ChunkProvider:
         blocks = ByteCache(settings.block_cache_bytes)
         self._reader = ChunkReader(client, settings, written)
         appender = ChunkAppender(client, settings, self._reader, written)
-        compactor = Compactor(client, settings, self._reader, written, appender)
+        compactor = Compactor(maintained, settings, self._reader, written, appender)
         self._maintenance = Maintenance(
-            client,
+            maintained,
             self._cluster_folder,
             settings,
             compactor,
