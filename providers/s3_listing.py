@@ -102,6 +102,8 @@ def _pages(
             Prefix=_full_prefix(place, prefix),
             **params,
         )
+        if "IsTruncated" not in page:
+            raise Unavailable(f"{what}: the answer is no listing")
         listed = len(page.get("Contents", ())) + len(page.get("CommonPrefixes", ()))
         counted = page.get("KeyCount", listed)
         if counted != listed:

@@ -29,6 +29,16 @@ def credentials() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_backoff() -> Iterator[None]:
+    """Retries follow at once: how long they wait is botocore's, how many there are is ours."""
+    from botocore.retries.standard import ExponentialBackoff
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ExponentialBackoff, "delay_amount", lambda _self, _context: 0.0)
+        yield
+
+
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     started = Servers(tmp_path_factory.mktemp("servers"))
@@ -59,6 +69,13 @@ def versitygw(servers: Servers) -> ObjectStore:
 def proxy(object_store: ObjectStore) -> Iterator[FaultProxy]:
     """In front of `object_store`; it may sign again what a fault changed."""
     with FaultProxy(object_store.endpoint, Credentials(*CREDENTIALS)) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def strict_proxy(versitygw: ObjectStore) -> Iterator[FaultProxy]:
+    """In front of `versitygw`."""
+    with FaultProxy(versitygw.endpoint, Credentials(*CREDENTIALS)) as proxy:
         yield proxy
 
 
