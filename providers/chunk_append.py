@@ -63,6 +63,7 @@ class ChunkAppender:
         authority.check()
         chain = self._current(state, authority, position)
         if position > chain.size_bytes:
+            authority.check()  # it may have been lost, and the segment made again, only now
             raise checks.beyond_end(state.id, position, chain.size_bytes)
         if not length:
             return Written(position)
@@ -86,7 +87,7 @@ class ChunkAppender:
                 self._settings.pause(attempt)
                 authority.check()
             else:
-                if made and self._is_recent(seen_ms):
+                if made and self.is_recent(seen_ms):
                     state.chain = replace(chain, marked=True)
                     return state.chain
             # Whatever the answer was, the listing tells whose object stands at the end now.
@@ -107,7 +108,7 @@ class ChunkAppender:
             chain.check_whole(state.folder)
         return chain
 
-    def _is_recent(self, seen_ms: int) -> bool:
+    def is_recent(self, seen_ms: int) -> bool:
         """Whether nothing that was there then can have been merged and deleted since."""
         return self._settings.monotonic_ms() - seen_ms <= self._settings.grace_ms // 2
 
@@ -140,7 +141,7 @@ class ChunkAppender:
                 problem, is_unsure = error, True
                 state.chain = None
             else:
-                if not self._is_recent(seen_ms):
+                if not self.is_recent(seen_ms):
                     return self._verified(state, authority, position, buffers, length)
                 longer = chain.appended(length, self._client.now_ms())
                 state.chain = replace(longer, seen_ms=max(seen_ms, begin_ms))
@@ -177,14 +178,18 @@ class ChunkAppender:
         buffers: Sequence[Buffer],
         length: int,
     ) -> WriteResult:
-        """After a create that took long: only bytes that the chain shows are in the segment."""
+        """After a create that took long: only bytes that the chain shows are in the segment. An
+        object that no listing reaches is behind the end of one that was made again: it goes."""
         try:
             chain = state.listed()
-            holds = chain.size_bytes >= position + length and self._holds(
-                state, chain, position, buffers, length
+            if chain.holes:
+                self._client.delete([state.key(chunk_name(position))])
+            authority.check()
+            holds = (
+                not chain.holes
+                and chain.size_bytes >= position + length
+                and self._holds(state, chain, position, buffers, length)
             )
-            if not holds:
-                authority.check()
         except Unavailable as error:
             state.chain = None
             return UnknownWrite(f"segment {state.id}: write at {position}: {error}")
@@ -208,6 +213,10 @@ class ChunkAppender:
             chain = state.listed()
             if head is not None and head.size_bytes:
                 if _is_same(head, stamp(authority, buffers), length):
+                    return Written(position + length)
+                # A store that keeps no metadata: the bytes themselves tell.
+                is_like = head.metadata is None and head.size_bytes == length
+                if is_like and self._holds(state, chain, position, buffers, length):
                     return Written(position + length)
                 return self._others(state, authority, chain, head, position)
             if chain.size_bytes > position:

@@ -187,6 +187,21 @@ class Compactor:
         self._written.drop(state.key(extent.name) for extent in run if extent.name != name)
         if not is_ours:
             self._check_size(key, start, end)
+        elif not self._appender.is_recent(authority.confirmed_ms):
+            self._withdraw_if_fenced(key, authority)
+
+    def _withdraw_if_fenced(self, key: str, authority: Authority) -> None:
+        """After a create that took long: a segment of that name may be another one by now. What
+        it covers is not collected before the grace time, so the object may still be taken back.
+        """
+        try:
+            authority.check()
+        except Fenced:
+            made = self._client.head(key)
+            now_ms = self._client.now_ms()
+            if made is not None and now_ms - made.modified_ms < self._settings.grace_ms // 2:
+                self._client.delete([key])
+            raise
 
     def _check_size(self, key: str, start: int, end: int) -> None:
         made = self._client.head(key)

@@ -118,21 +118,31 @@ class ChunkWriterEpoch:
         """Raise Fenced when the right was lost, Unavailable when nobody can tell. At most one
         request a lease."""
         with self._lock:
-            self._raise_if_lost()
-            begin_ms = self._settings.monotonic_ms()
-            age_ms = begin_ms - self.confirmed_ms
-            if age_ms < self._settings.lease_ms:
-                return
-            number, released = _latest(self._client, self._folder, self.number)
-            if number != self.number:
-                holder = _holder(self._client, self._folder, number)
-                self._lost = f"was taken over by {holder.get('owner')} as epoch {number}"
-            elif released:
-                self._lost = "was released"
-            self._raise_if_lost()
-            if age_ms > 2 * self._settings.lease_ms:
-                self.trusted_from_ms = begin_ms
-            self.confirmed_ms = begin_ms
+            for _ in range(self._settings.max_tries):
+                self._raise_if_lost()
+                if self._age_ms() < self._settings.lease_ms:
+                    return
+                self._look()
+                if self._age_ms() <= self._settings.lease_ms:
+                    return
+                # The process stood still over that very look: it is out of date again.
+            raise Unavailable(f"{self._folder}: answers take longer than a lease")
+
+    def _age_ms(self) -> int:
+        return self._settings.monotonic_ms() - self.confirmed_ms
+
+    def _look(self) -> None:
+        begin_ms = self._settings.monotonic_ms()
+        number, released = _latest(self._client, self._folder, self.number)
+        if number != self.number:
+            holder = _holder(self._client, self._folder, number)
+            self._lost = f"was taken over by {holder.get('owner')} as epoch {number}"
+        elif released:
+            self._lost = "was released"
+        self._raise_if_lost()
+        if begin_ms - self.confirmed_ms > 2 * self._settings.lease_ms:
+            self.trusted_from_ms = begin_ms
+        self.confirmed_ms = begin_ms
 
     @property
     def is_lost(self) -> bool:

@@ -215,9 +215,7 @@ class Maintenance:
     def _take_due(self) -> None:
         now_ms = self._client.now_ms()
         with self._changed:
-            due = [
-                state for due_ms, state in list(self._waiting.values()) if due_ms <= now_ms
-            ]
+            due = [state for due_ms, state in list(self._waiting.values()) if due_ms <= now_ms]
             for state in due:
                 del self._waiting[state.id]
                 self._ready[state.id] = state

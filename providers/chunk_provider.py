@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
+from tieredstore.contracts.probing import ProbeOptions, ProbeResult
 from tieredstore.contracts.segment import Capabilities, SegmentId, SegmentListing
 from tieredstore.providers import naming
 from tieredstore.providers.chunk_append import ChunkAppender
@@ -16,14 +17,16 @@ from tieredstore.providers.chunk_blocks import BlockReader
 from tieredstore.providers.chunk_cache import ByteCache
 from tieredstore.providers.chunk_chain import Chain, read_chain
 from tieredstore.providers.chunk_compaction import Compactor
-from tieredstore.providers.chunk_epoch import ChunkWriterEpoch
+from tieredstore.providers.chunk_epoch import WRITER_FOLDER, ChunkWriterEpoch
 from tieredstore.providers.chunk_maintenance import Maintenance, MaintenanceReport
 from tieredstore.providers.chunk_reader import ChunkReader
 from tieredstore.providers.chunk_segment import ChunkFileSegment, SegmentServices
 from tieredstore.providers.chunk_settings import ChunkSettings
 from tieredstore.providers.chunk_state import SegmentStates
 from tieredstore.providers.chunk_writers import Writers
+from tieredstore.providers.fence_check import check_fencing
 from tieredstore.providers.object_client import ObjectClient, ObjectInfo
+from tieredstore.providers.object_probes import probe_objects
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +47,7 @@ class ChunkProvider:
     ) -> None:
         self._client = client
         maintained = maintenance_client if maintenance_client is not None else client
+        self._fencing_checked = False
         self._settings = settings = settings if settings is not None else ChunkSettings()
         self._cluster_folder = naming.cluster_directory_name(cluster)
         self._states = SegmentStates(client, self._cluster_folder, settings.monotonic_ms)
@@ -108,7 +112,14 @@ class ChunkProvider:
         return ChunkFileSegment(state, self._services)
 
     def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> ChunkWriterEpoch:
-        """Also starts maintenance. An epoch whose process surely ended is taken over anyway."""
+        """Also starts maintenance. An epoch whose process surely ended is taken over anyway.
+
+        Once, a probe makes sure that the endpoint refuses to make an object twice: without that
+        nothing fences (Invalid).
+        """
+        if self._client.limits.conditional and not self._fencing_checked:
+            check_fencing(self._client, f"{self._cluster_folder}/{broker_name}/{WRITER_FOLDER}")
+            self._fencing_checked = True
         epoch = self._writers.acquire(
             broker_name, lambda _: self._maintenance.drain(), take_over=take_over
         )
@@ -119,6 +130,10 @@ class ChunkProvider:
         """Merge, seal and collect what is due below the brokers whose epoch is held, now and in
         this thread; with `sweep` also what former processes left, and old multipart uploads."""
         return self._maintenance.run(sweep=sweep)
+
+    def probes(self, options: ProbeOptions) -> Iterator[ProbeResult]:
+        """What `tieredstore doctor` asks of the object store, below the tier's prefix."""
+        return probe_objects(self._client, options)
 
     def close(self) -> None:
         """Ends maintenance. Epochs are for their holders to release, before."""
