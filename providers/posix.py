@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,10 +28,12 @@ from tieredstore.providers import checks, naming
 from tieredstore.providers.open_files import OpenFiles
 from tieredstore.providers.posix_calls import PosixCalls
 from tieredstore.providers.posix_listing import list_clusters, list_segments
+from tieredstore.providers.posix_probes import probe_posix
 from tieredstore.providers.posix_writer import PosixWriterEpoch
 
 if TYPE_CHECKING:
     from tieredstore.config import StoreConfig
+    from tieredstore.contracts.probing import ProbeOptions, ProbeResult
     from tieredstore.tier_url import TierUrl
 
 _CAPABILITIES = Capabilities(rewritable=True, conditional=False, durable=True)
@@ -125,6 +127,10 @@ class PosixProvider:
         except OSError as error:
             raise _unavailable("create", directory, error) from error
         return PosixWriterEpoch.acquire(directory)
+
+    def probes(self, options: ProbeOptions) -> Iterator[ProbeResult]:
+        """What `tieredstore doctor` asks of the file system, below the root."""
+        return probe_posix(self._root, self._calls, options)
 
     def close(self) -> None:
         self._files.close()

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.contracts.probing import ProbeResult
 from tieredstore.contracts.segment import Buffer
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.message.crc import raw_crc32
@@ -22,6 +23,7 @@ from tieredstore.providers.s3_listing import epoch_ms, list_folders, list_object
 from tieredstore.providers.s3_meter import Meter, Prices
 from tieredstore.providers.s3_multipart import Multipart
 from tieredstore.providers.s3_place import S3Place
+from tieredstore.providers.s3_probes import probe_s3
 from tieredstore.providers.s3_reading import RangeReader, is_absent
 from tieredstore.providers.s3_session import make_client
 
@@ -199,6 +201,10 @@ class S3Client:
         uploads = list_uploads(self._bulk_lane, self._place, prefix)
         old = [upload for upload in uploads if upload.begun_ms <= older_than_ms]
         return sum(self._multipart.abort(upload.key, upload.upload_id) for upload in old)
+
+    def probes(self, folder: str) -> Iterator[ProbeResult]:
+        """What `tieredstore doctor` asks of S3 besides, below `folder` of the tier."""
+        return probe_s3(self._lane, self._place, folder)
 
     def close(self) -> None:
         self._lane.close()

@@ -19,6 +19,7 @@ class ExitCode(enum.IntEnum):
     UNAVAILABLE = 4
     FENCED = 5
     BUSY = 6
+    UNSAFE = 7
     INTERNAL = 70
     INTERRUPTED = 130
 

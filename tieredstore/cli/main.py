@@ -21,6 +21,7 @@ from tieredstore.cli.exits import (
 VERBS = {
     "cat": "Print messages of a topic.",
     "copy": "Copy a tier to another place.",
+    "doctor": "Try what a place for a tier really does.",
     "ls": "List the queues of a tier.",
     "offload": "Copy a broker's store into a tier.",
     "query": "Find messages by key or message id.",
