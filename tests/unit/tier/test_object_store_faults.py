@@ -1,0 +1,143 @@
+"""What the engine makes of an object store's failures, and of writers that lost their right."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.tier.hostile import SIZE, Fate, World, body_of
+from tests.unit.tier.kit import KEY, bodies, existing
+from tieredstore.errors import Fenced, Unavailable
+from tieredstore.scan.catalogue import load_catalogue
+from tieredstore.scan.findings import Finding
+from tieredstore.scan.verify import verify
+from tieredstore.testing.chunks import chunk_provider
+from tieredstore.tier.outcome import DispatchOutcome, DispatchStatus
+
+
+@pytest.fixture
+def world() -> World:
+    """Two messages in the tier, three more to go: one request for each file."""
+    world = World(lease_ms=10_000)
+    world.put(2)
+    world.start()
+    world.scan()
+    world.put(3)
+    return world
+
+
+def check_all(world: World) -> None:
+    wanted = [(offset, body_of(offset)) for offset in range(world.count)]
+    assert bodies(existing(world.store)) == wanted
+    world.start()
+    assert bodies(existing(world.store)) == wanted
+
+
+def one(outcomes: list[DispatchOutcome]) -> DispatchOutcome:
+    [outcome] = outcomes
+    return outcome
+
+
+@pytest.mark.parametrize("fate", [Fate.BUSY, Fate.DOWN])
+@pytest.mark.parametrize("before", range(2))
+def test_o01_an_outage_fails_a_visit_and_the_next_one_goes_on(
+    world: World, fate: Fate, before: int
+) -> None:
+    world.client.fates = [Fate.WELL] * before + [fate] * 8
+    outcome = one(world.scan())
+    assert outcome.status is DispatchStatus.FAILED
+    assert isinstance(outcome.error, Unavailable)
+    assert existing(world.store).lock.acquire(blocking=False)
+    existing(world.store).lock.release()
+    world.client.fates = []
+    outcome = one(world.scan())
+    assert outcome.error is None
+    check_all(world)
+
+
+@pytest.mark.parametrize("fate", [Fate.LOST, Fate.LATE, Fate.CRASH_AFTER])
+@pytest.mark.parametrize("before", range(2))
+def test_o03_a_lost_reply_is_no_second_message_and_no_lost_one(
+    world: World, fate: Fate, before: int
+) -> None:
+    world.client.fates = [Fate.WELL] * before + [fate]
+    world.try_scan()
+    for _ in range(2):
+        world.try_scan()
+    world.client.land(1 << 60)
+    check_all(world)
+    sizes = {item.id.type: item.size_bytes for item in world.chunks.list()}
+    assert list(sizes.values()) == [5 * SIZE, 5 * 20]
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_w02_a_late_write_of_an_old_writer_with_our_bytes_is_adopted(
+    world: World, before: int
+) -> None:
+    world.client.fates = [Fate.WELL] * before + [Fate.ZOMBIE_SAME]
+    assert one(world.scan()).messages == 3
+    file = existing(world.store)
+    assert [len(file.commit_log.segments), len(file.consume_queue.segments)] == [1, 1]
+    check_all(world)
+
+
+@pytest.mark.parametrize(("before", "kind"), [(0, "commit_log"), (1, "consume_queue")])
+def test_w02_a_late_write_of_an_old_writer_ends_the_segment_where_ours_goes_on(
+    world: World, before: int, kind: str
+) -> None:
+    world.client.fates = [Fate.WELL] * before + [Fate.ZOMBIE_OTHER]
+    assert one(world.scan()).messages == 3
+    flat = getattr(existing(world.store), kind)
+    bases = [segment.base_offset for segment in flat.segments]
+    assert bases == [0, 2 * (SIZE if kind == "commit_log" else 20)]
+    check_all(world)
+    provider = world.provider()
+    catalogue = load_catalogue(provider)
+    findings: list[Finding] = []
+    report = verify(provider, catalogue, findings.append)
+    assert (report.messages, report.damage) == (5, 0)
+    assert [finding.kind for finding in findings] == ["segment-overlap"]
+    sealed = [item.id.base_offset for item in provider.list() if item.sealed]
+    assert sealed == [0]
+
+
+def test_w02_a_segment_that_only_an_old_writer_wrote_to_is_made_again() -> None:
+    world = World(lease_ms=10_000)
+    world.put(3)
+    world.start()
+    world.client.fates = [Fate.ZOMBIE_OTHER, Fate.WELL, Fate.WELL]
+    world.scan()
+    world.scan()
+    check_all(world)
+
+
+def test_w02_a_sealed_last_segment_stops_no_queue(world: World) -> None:
+    """The process before sealed it and ended before it made the next."""
+    for segment in existing(world.store).commit_log.segments:
+        segment.file.seal()
+    world.start()
+    assert one(world.scan()).messages == 3
+    check_all(world)
+
+
+def test_w01_a_writer_that_was_replaced_stops_and_names_the_one_that_has_the_right(
+    world: World,
+) -> None:
+    other = chunk_provider(world.client, owner="the new writer")
+    other.acquire_writer("broker-a", take_over=True)
+    world.clock.advance(10_000)
+    assert world.dispatcher is not None
+    with pytest.raises(Fenced, match="the new writer"):
+        world.dispatcher.scan(force=True)
+    assert world.dispatcher.dispatch(KEY, force=True).status is DispatchStatus.STOPPED
+    assert [item.size_bytes for item in other.list()] == [2 * SIZE, 2 * 20]
+
+
+def test_w01_a_write_that_meets_a_higher_epoch_stops_everything(world: World) -> None:
+    """The lease still counts; the place is taken, even by the very same bytes."""
+    [first] = [found.key for found in world.client.list("") if "COMMIT_LOG" in found.key]
+    taken = f"{first.rpartition('.')[0]}.{2 * SIZE:020d}"
+    world.client.put_if_absent(taken, [b"other"], {"w": "99:the new writer", "crc": "0"})
+    for _ in range(2):
+        with pytest.raises(Fenced, match="the new writer holds position"):
+            world.scan()
+    assert existing(world.store).consume_queue_commit_offset == 2
