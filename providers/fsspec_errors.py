@@ -33,6 +33,11 @@ _USELESS_NAMES = frozenset(
 """Errors of the libraries below that mean a wrong set-up; they are not imported for that."""
 
 
+def is_secret_name(name: str) -> bool:
+    """Whether an option of that name may hold a secret."""
+    return bool(_SECRET_NAME.search(name))
+
+
 def secrets_of(options: Mapping[str, Any]) -> tuple[str, ...]:
     """Values of storage options that no message may show, the longest first."""
     found: set[str] = set()
@@ -40,7 +45,7 @@ def secrets_of(options: Mapping[str, Any]) -> tuple[str, ...]:
     def look(value: object, is_secret: bool) -> None:
         if isinstance(value, Mapping):
             for name, inner in value.items():
-                look(inner, is_secret or bool(_SECRET_NAME.search(str(name))))
+                look(inner, is_secret or is_secret_name(str(name)))
         elif isinstance(value, (list, tuple)):
             for inner in value:
                 look(inner, is_secret)

@@ -164,6 +164,17 @@ class FsspecClient:
         for key in sorted(keys, key=_utf8):
             yield self._info(key, found[key], None)
 
+    def folders(self) -> Sequence[str]:
+        """Names of the folders at the tier's root. Raises Invalid when there is no such root."""
+        try:
+            with self._errors.mapped("list", ""):
+                entries = self._filesystem.ls(self._path(""), detail=True)
+        except ABSENT:
+            raise Invalid(f"{self._url}: there is no such folder") from None
+        return [
+            self._key(str(details["name"])) for details in entries if details["type"] == "directory"
+        ]
+
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
             try:

@@ -29,6 +29,8 @@ _log = logging.getLogger(__name__)
 PROVIDERS: Mapping[str, str] = {
     "posix": "tieredstore.providers.posix:PosixProvider",
     "memory": "tieredstore.providers.memory:MemoryProvider",
+    "s3": "tieredstore.providers.s3:S3Provider",
+    "fsspec": "tieredstore.providers.fsspec_provider:FsspecProvider",
     "org.apache.rocketmq.tieredstore.provider.PosixFileSegment": (
         "tieredstore.providers.posix:PosixProvider"
     ),
@@ -49,7 +51,18 @@ STORES: Mapping[str, str] = {
     ),
 }
 LOCAL_STORE = "tieredstore.local.message_store:DefaultMessageStore"
-PROVIDER_OF_SCHEME: Mapping[str, str] = {"file": "posix"}
+PROVIDER_OF_SCHEME: Mapping[str, str] = {
+    "file": "posix",
+    "s3": "s3",
+    "gs": "fsspec",
+    "gcs": "fsspec",
+    "az": "fsspec",
+    "abfs": "fsspec",
+    "abfss": "fsspec",
+    "memory": "fsspec",
+}
+PROVIDER_OF_SCHEME_PREFIX: Mapping[str, str] = {"fsspec+": "fsspec"}
+"""Beginnings of schemes: any protocol of fsspec, `fsspec+sftp://host/dir`."""
 
 
 def _resolve(name: str, known: Mapping[str, str], group: str, what: str) -> Any:
@@ -128,14 +141,22 @@ def tier_at(config: StoreConfig, url: str) -> StoreConfig:
     Raises Invalid; the URL's query, which could hold a secret, is never in the message.
     """
     place = parse_tier_url(url)
-    if place.scheme not in PROVIDER_OF_SCHEME:
+    name = _provider_of(place.scheme)
+    if name is None:
         raise Invalid(
             f"tier {place}: no provider for {place.scheme!r}; known: "
-            + ", ".join(f"{name}://" for name in PROVIDER_OF_SCHEME)
+            + ", ".join(f"{scheme}://" for scheme in PROVIDER_OF_SCHEME)
+            + ", fsspec+<protocol>://"
         )
-    name = PROVIDER_OF_SCHEME[place.scheme]
     placed: StoreConfig = provider_class(name).at_url(config, place)
     return msgspec.structs.replace(placed, backend_service_provider=name)
+
+
+def _provider_of(scheme: str) -> str | None:
+    for prefix, name in PROVIDER_OF_SCHEME_PREFIX.items():
+        if scheme.startswith(prefix):
+            return name
+    return PROVIDER_OF_SCHEME.get(scheme)
 
 
 def clusters(config: StoreConfig) -> list[str]:

@@ -12,11 +12,18 @@ from tieredstore.config import StoreConfig
 from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Invalid
+from tieredstore.properties import PluginProperties
 
 
 @pytest.mark.parametrize("name", sorted(registry.PROVIDERS))
 def test_every_known_provider_loads(name: str, tmp_path: Path) -> None:
-    config = StoreConfig(backend_service_provider=name, tier_file_path=str(tmp_path))
+    config = StoreConfig(
+        backend_service_provider=name,
+        tier_file_path=str(tmp_path),
+        plugin_properties=PluginProperties(
+            {"objectStoreBucket": "tier", "tieredStoreFsspecUrl": "memory://tier"}
+        ),
+    )
     provider = registry.segment_provider(config)
     assert isinstance(provider, SegmentProvider)
     provider.close()

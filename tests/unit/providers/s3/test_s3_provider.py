@@ -1,0 +1,153 @@
+"""S3Provider: the contract of providers on moto, and what is S3's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from tests.unit.providers.s3.harness import (
+    Reply,
+    Request,
+    ScriptedServer,
+    listing,
+    ranged,
+    s3_client,
+    s3_keys,
+)
+from tieredstore import registry
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider, Written
+from tieredstore.contracts.usage import MeteredProvider
+from tieredstore.errors import Invalid
+from tieredstore.metrics import Metrics
+from tieredstore.properties import PluginProperties
+from tieredstore.providers import s3_meter
+from tieredstore.providers.s3 import S3Provider
+from tieredstore.providers.s3_client import S3Client
+from tieredstore.testing.provider_capabilities import ConditionalProviderContract
+
+SEGMENT = SegmentId("broker-a/T/0", FileSegmentType.COMMIT_LOG, 0)
+
+
+def open_tier(endpoint: str, bucket: str, owner: str = "host:1") -> S3Provider:
+    keys = s3_keys(
+        endpoint,
+        objectStoreBucket=bucket,
+        tieredStoreS3Prefix="p",
+        tieredStoreChunkLease=0,
+        tieredStoreChunkGraceTime=0,
+    )
+    return S3Provider(S3Client(keys), settings=keys.settings(), owner=owner)
+
+
+class TestS3ProviderOnMoto(ConditionalProviderContract):
+    state_machine_examples = 4
+    listing_count = 60  # pages are S3Client's: see there
+
+    @pytest.fixture
+    def provider(self, moto_endpoint: str, bucket: str) -> Iterator[SegmentProvider]:
+        self.place = moto_endpoint, bucket
+        with closing(open_tier(moto_endpoint, bucket)) as provider:
+            yield provider
+
+    def reopen(self, provider: SegmentProvider) -> SegmentProvider:
+        return open_tier(*self.place, owner="host:2")
+
+
+def test_a_segment_goes_to_the_bucket_and_comes_back(moto_endpoint: str, bucket: str) -> None:
+    with closing(open_tier(moto_endpoint, bucket)) as provider:
+        epoch = provider.acquire_writer("broker-a")
+        assert provider.open(SEGMENT).write(0, [b"abc"]) == Written(3)
+        epoch.release()
+    with closing(open_tier(moto_endpoint, bucket)) as provider:
+        assert bytes(provider.open(SEGMENT).read(1, 2)) == b"bc"
+        assert [found.id for found in provider.list()] == [SEGMENT]
+        assert provider.url == f"s3://{bucket}/p"
+
+
+def test_clusters_are_the_folders_that_are_named_like_one(moto_endpoint: str, bucket: str) -> None:
+    url = f"s3://{bucket}/p?endpoint={moto_endpoint}&region=us-east-1"
+    keys = PluginProperties({"objectStoreAccessKey": "a", "objectStoreSecretKey": "b"})
+    config = registry.tier_at(StoreConfig(plugin_properties=keys), url)
+    assert registry.clusters(config) == []
+    with closing(open_tier(moto_endpoint, bucket)) as provider:
+        provider.open(SEGMENT).write(0, [b"abc"])
+        provider.client.put_if_absent("other/x", [b""], {})
+    assert registry.clusters(config) == ["DefaultCluster"]
+
+
+def test_usage_counts_by_operation_and_file_type_and_prices_it(
+    moto_endpoint: str, bucket: str
+) -> None:
+    with closing(open_tier(moto_endpoint, bucket)) as provider:
+        metrics = Metrics()
+        provider.bind_metrics(metrics)
+        assert isinstance(provider, MeteredProvider)
+        provider.open(SEGMENT).write(0, [b"abc"])
+        rows = {(row.operation, row.file_type): row for row in provider.usage().rows}
+        put = rows["PutObject", "COMMIT_LOG"]
+        assert (put.requests, put.failed, put.sent_bytes) == (1, 0, 3)
+        assert put.cost_usd == pytest.approx(5e-6)
+        assert provider.usage().requests_by_operation["PutObject"] == 1
+        labels = {"operation": "PutObject", "file_type": "COMMIT_LOG"}
+        assert metrics.value(s3_meter.REQUESTS, status="200", **labels) == 1
+        assert metrics.value(s3_meter.COST, **labels) == pytest.approx(5e-6)
+
+
+def test_o11_an_endpoint_that_ignores_conditions_has_no_writer(server: ScriptedServer) -> None:
+    stored: dict[str, bytes] = {}
+
+    def careless(request: Request) -> Reply:
+        """It keeps what it is given, whatever the headers say."""
+        key = request.path.removeprefix("/tier/")
+        if request.method == "PUT":
+            stored[key] = request.body
+            return Reply()
+        if request.query.get("list-type"):
+            prefix = request.query["prefix"]
+            return listing(sorted(name for name in stored if name.startswith(prefix)))
+        if request.method == "GET" and key in stored:
+            return ranged(stored[key], 0, len(stored[key]))
+        return Reply(404)
+
+    server.otherwise = careless
+    keys = s3_keys(server.url)
+    with (
+        closing(S3Provider(S3Client(keys), settings=keys.settings())) as provider,
+        pytest.raises(Invalid, match="ignores If-None-Match"),
+    ):
+        provider.acquire_writer("broker-a")
+    assert any(name.endswith(".released") for name in stored)
+    without = s3_keys(server.url, tieredStoreChunkFencing="none")
+    with closing(S3Provider(S3Client(without), settings=without.settings())) as provider:
+        provider.acquire_writer("broker-b")
+
+
+def test_no_bucket_is_ever_made_or_located(moto_endpoint: str, bucket: str) -> None:
+    with closing(open_tier(moto_endpoint, bucket)) as provider:
+        provider.acquire_writer("broker-a")
+        provider.open(SEGMENT).write(0, [b"abc"])
+        provider.open(SEGMENT).seal()
+        provider.run_maintenance()
+        provider.open(SEGMENT).delete()
+        asked = set(provider.usage().requests_by_operation)
+    assert asked <= {
+        "AbortMultipartUpload",
+        "CompleteMultipartUpload",
+        "CreateMultipartUpload",
+        "DeleteObjects",
+        "GetObject",
+        "HeadObject",
+        "ListMultipartUploads",
+        "ListObjectsV2",
+        "PutObject",
+        "UploadPart",
+        "UploadPartCopy",
+    }
+
+
+def test_a_tier_without_a_bucket_is_one_clear_error(server: ScriptedServer) -> None:
+    with pytest.raises(Invalid, match="objectStoreBucket"), s3_client("", objectStoreBucket=""):
+        pass
