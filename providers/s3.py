@@ -11,7 +11,6 @@ from tieredstore.errors import Invalid
 from tieredstore.metrics import Metrics
 from tieredstore.properties import plugin_keys, query_properties
 from tieredstore.providers import naming
-from tieredstore.providers.chunk_epoch import WRITER_FOLDER, ChunkWriterEpoch
 from tieredstore.providers.chunk_provider import ChunkProvider
 from tieredstore.providers.chunk_segment import ChunkFileSegment
 from tieredstore.providers.chunk_settings import ChunkSettings
@@ -43,7 +42,6 @@ class S3Provider(ChunkProvider):
             client, cluster, settings=settings, owner=owner, maintenance_client=client.bulk
         )
         self._s3 = client
-        self._is_fencing = settings is None or settings.fencing
 
     @classmethod
     def from_config(cls, config: StoreConfig) -> S3Provider:
@@ -75,23 +73,6 @@ class S3Provider(ChunkProvider):
         finally:
             client.close()
         return [found for name in names if (found := naming.parse_cluster_directory_name(name))]
-
-    def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> ChunkWriterEpoch:
-        """Raises Invalid also where the endpoint ignores conditions, so that nothing would fence a
-        second writer."""
-        epoch = super().acquire_writer(broker_name, take_over=take_over)
-        if self._is_fencing:
-            key = f"{self._cluster_folder}/{broker_name}/{WRITER_FOLDER}/{epoch.number:020d}"
-            content = self._s3.get_range(key, 0, 1 << 16) or b""
-            if self._s3.put_if_absent(key, [content], {}):
-                epoch.release()
-                raise Invalid(
-                    f"{self.url}: the endpoint ignores If-None-Match, so a second writer would "
-                    "not be noticed: `tieredstore doctor` tells more; it is written only with "
-                    "fencing=none",
-                    path=key,
-                )
-        return epoch
 
     def usage(self) -> Usage:
         """All requests since the provider was made, retries too, and what they cost."""
