@@ -47,8 +47,8 @@ class ChunkProvider:
     ) -> None:
         self._client = client
         maintained = maintenance_client if maintenance_client is not None else client
-        self._fencing_checked = not settings.fencing
         self._settings = settings = settings if settings is not None else ChunkSettings()
+        self._fencing_checked = not settings.fencing
         self._cluster_folder = naming.cluster_directory_name(cluster)
         self._states = SegmentStates(client, self._cluster_folder, settings.monotonic_ms)
         self._writers = Writers(client, self._cluster_folder, settings, owner)
