@@ -44,16 +44,20 @@ def s3_options(endpoint: str) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def s3_bucket(s3_endpoint: str) -> str:
-    name = f"bucket-{uuid.uuid4().hex}"
-    client = boto3.client(
+def boto_client(endpoint: str) -> Any:
+    return boto3.client(
         "s3",
-        endpoint_url=s3_endpoint,
+        endpoint_url=endpoint,
         region_name="us-east-1",
         aws_access_key_id="testing",
         aws_secret_access_key="testing-secret",
     )
+
+
+@pytest.fixture
+def s3_bucket(s3_endpoint: str) -> str:
+    name = f"bucket-{uuid.uuid4().hex}"
+    client = boto_client(s3_endpoint)
     client.create_bucket(Bucket=name)
     client.close()
     return name
@@ -275,6 +279,19 @@ class TestS3:
         info = client.head("t/c.0")
         assert info is not None
         assert info.metadata == STAMP
+
+    def test_o07_a_list_of_many_pages_is_complete(
+        self, s3_endpoint: str, s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "10")
+        boto = boto_client(s3_endpoint)
+        keys = [f"tier/c.{n:05d}" for n in range(31)]
+        assert boto.list_objects_v2(Bucket=s3_bucket)["MaxKeys"] == 10
+        for key in keys:
+            boto.put_object(Bucket=s3_bucket, Key=key, Body=b"x")
+        boto.close()
+        client = FsspecClient("s3", f"{s3_bucket}/tier", s3_options(s3_endpoint))
+        assert [f"tier/{info.key}" for info in client.list("")] == keys
 
     def test_o09_a_bucket_that_is_not_there_is_no_empty_tier(self, s3_endpoint: str) -> None:
         client = FsspecClient("s3", "no-such-bucket/prefix", s3_options(s3_endpoint))
