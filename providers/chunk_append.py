@@ -29,6 +29,7 @@ from tieredstore.providers.object_client import ObjectClient, ObjectInfo
 
 _COMPARE_BYTES = 4 << 20
 _SEAL = "the seal"
+_MAX_SEAL_TRIES = 64  # each lost one is a write of somebody else
 
 
 def stamp(authority: Authority, buffers: Sequence[Buffer]) -> dict[str, str]:
@@ -75,7 +76,7 @@ class ChunkAppender:
         """Put the marker: from then on no append succeeds. Returns the marked chain."""
         authority.check()
         chain = state.trusted(authority) or state.listed()
-        for attempt in range(self._settings.max_tries):
+        for attempt in range(_MAX_SEAL_TRIES):
             chain.check_whole(state.folder)
             if chain.is_closed:
                 return chain
@@ -84,6 +85,8 @@ class ChunkAppender:
             try:
                 made = self._client.put_if_absent(key, [], stamp(authority, []))
             except (Busy, Unavailable):
+                if attempt + 1 >= self._settings.max_tries:
+                    break
                 self._settings.pause(attempt)
                 authority.check()
             else:
@@ -92,11 +95,9 @@ class ChunkAppender:
                     return state.chain
             # Whatever the answer was, the listing tells whose object stands at the end now.
             chain = state.listed()
-        if chain.is_closed:
-            return chain
         raise Unavailable(
-            f"segment {state.id}: not sealed at {chain.size_bytes} after "
-            f"{self._settings.max_tries} attempts",
+            f"segment {state.id}: not sealed at {chain.size_bytes}: other writers were faster, or "
+            "the store did not answer",
             path=state.folder,
         )
 

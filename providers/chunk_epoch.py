@@ -28,6 +28,7 @@ WRITER_FOLDER = ".writer"
 FORMAT_VERSION = 1
 _KEPT_EPOCHS = 16
 _MAX_OWNER_BYTES = 4_096
+_SLOW_LOOK_MS = 10_000
 _NAME = re.compile(r"([0-9]{20})(\.released)?", re.ASCII)
 
 
@@ -123,7 +124,7 @@ class ChunkWriterEpoch:
                 if self._age_ms() < self._settings.lease_ms:
                     return
                 self._look()
-                if self._age_ms() <= self._settings.lease_ms:
+                if self._age_ms() <= max(self._settings.lease_ms, _SLOW_LOOK_MS):
                     return
                 # The process stood still over that very look: it is out of date again.
             raise Unavailable(f"{self._folder}: answers take longer than a lease")
@@ -149,10 +150,22 @@ class ChunkWriterEpoch:
         return self._lost is not None
 
     def release(self) -> None:
-        if self._lost is None:
-            self._before_release(self)
-            self._lost = self._lost or "was released"
-            self._client.put_if_absent(f"{self._folder}/{self.number:020d}.released", [], {})
+        """Lets maintenance end first. Raises Unavailable when others may still see it as held."""
+        if self._lost is not None:
+            return
+        self._before_release(self)
+        self._lost = self._lost or "was released"
+        key = f"{self._folder}/{self.number:020d}.released"
+        problem: Exception | None = None
+        for attempt in range(self._settings.max_tries):
+            try:
+                self._client.put_if_absent(key, [], {})
+            except (Busy, Unavailable) as error:
+                problem = error
+                self._settings.pause(attempt)
+            else:
+                return
+        raise Unavailable(f"{key}: the writer epoch is not released: {problem}", path=key)
 
     def _raise_if_lost(self) -> None:
         if self._lost is not None:

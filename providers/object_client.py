@@ -3,9 +3,9 @@
 Objects are immutable: made once by a conditional create, read by range, deleted. Keys are relative
 to the tier's own prefix. Calls block and are thread-safe; library errors never leak past a client.
 
-Unavailable means that the outcome is not known: a write may have been applied. Busy means that it
-surely was not applied and may be tried again (409 of an object store, a refusal before anything
-was sent). Invalid means that trying again is of no use: no such bucket, no permission.
+Unavailable means that the outcome is not known: a write may have been applied. Busy, only of a
+conditional write, means that it surely was not applied and may be tried again (409 of an object
+store, a refusal before anything was sent). Invalid means that trying again is of no use: no such bucket, no permission.
 """
 
 from __future__ import annotations

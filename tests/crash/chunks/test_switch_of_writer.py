@@ -43,7 +43,8 @@ class StoppedClient(MemoryObjectClient):
         super().__init__(**settings)
         self.number = number
         self.is_before = is_before
-        self.meanwhile: Callable[[], None] | None = None
+        self.meanwhile: Callable[[], None] = lambda: None
+        self.is_over = False
         self.requests: list[str] = []
 
     def request(self, operation: str, key: str) -> None:
@@ -56,9 +57,9 @@ class StoppedClient(MemoryObjectClient):
             self._stop()
 
     def _stop(self) -> None:
-        if len(self.requests) == self.number and self.meanwhile is not None:
-            meanwhile, self.meanwhile = self.meanwhile, None
-            meanwhile()
+        if len(self.requests) == self.number and not self.is_over:
+            self.is_over = True
+            self.meanwhile()
 
 
 @dataclass
@@ -159,7 +160,7 @@ def run_with_switch(
     successor = Writer(MemoryObjectClient(**shared), clock, "successor")
     stopped.meanwhile = lambda: change(successor)
     zombie.live()
-    assert stopped.meanwhile is None, f"there is no request {number}"
+    assert stopped.is_over, f"there is no request {number}"
     where = f"{'before' if is_before else 'after'} request {number}"
     return zombie, successor, f"{where}: {stopped.requests[number - 1]}"
 

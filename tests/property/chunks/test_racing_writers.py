@@ -1,0 +1,118 @@
+"""Writers that race for one segment: what they were told is written tiles the log exactly."""
+
+from __future__ import annotations
+
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tieredstore.contracts.segment import FencedWrite, FileSegmentType, SegmentId, Written
+from tieredstore.errors import Busy, Fenced
+from tieredstore.providers.chunk_policy import MergePolicy
+from tieredstore.providers.chunk_provider import ChunkProvider
+from tieredstore.providers.memory_objects import MemoryObjectClient
+from tieredstore.providers.object_client import ClientLimits
+from tieredstore.testing.chunks import chunk_provider
+from tieredstore.testing.provider_samples import content
+
+LOG = SegmentId("broker-a/TopicA/0", FileSegmentType.COMMIT_LOG, 0)
+WRITERS = 4
+Acknowledged = list[tuple[int, bytes]]
+
+
+class JitteryClient(MemoryObjectClient):
+    """Requests take different times, so that threads meet everywhere."""
+
+    def request(self, operation: str, key: str) -> None:
+        time.sleep(random.random() / 2_000)
+
+
+def tier_on(store: MemoryObjectClient, **settings: Any) -> ChunkProvider:
+    client = JitteryClient(beside=store, limits=ClientLimits(min_part_bytes=100))
+    policy = MergePolicy(fan_in=4, target_bytes=150, part_bytes=100, free_bytes=30)
+    return chunk_provider(client, policy=policy, **settings)
+
+
+def assert_tiles(store: MemoryObjectClient, acknowledged: Acknowledged) -> None:
+    segment = tier_on(store).open(LOG)
+    whole = bytes(segment.read(0, segment.size()))
+    end = 0
+    for position, data in sorted(acknowledged):
+        assert position == end
+        assert whole[position : position + len(data)] == data
+        end = position + len(data)
+    assert end == len(whole)
+
+
+@pytest.mark.parametrize("seals", [False, True])
+def test_four_racing_writers_and_a_seal(seals: bool) -> None:
+    store = MemoryObjectClient()
+    acknowledged: Acknowledged = []
+
+    def race(number: int) -> str:
+        segment = tier_on(store, lease_ms=10_000).open(LOG)
+        for turn in range(40):
+            if seals and number == 0 and turn == 25:
+                segment.seal()
+                return "sealed"
+            position = segment.size()
+            data = content(1 + (number + turn) % 7, number * 31 + turn)
+            result = segment.write(position, [data])
+            if isinstance(result, Written):
+                acknowledged.append((position, data))
+            elif isinstance(result, FencedWrite) and result.writer == "the seal":
+                return "met the seal"
+        return "done"
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        ends = list(pool.map(race, range(WRITERS)))
+    assert_tiles(store, acknowledged)
+    if seals:
+        assert ends[0] == "sealed"
+        last = tier_on(store).open(LOG)
+        assert isinstance(last.write(last.size(), [b"x"]), FencedWrite)
+
+
+@pytest.mark.parametrize("lease_ms", [0, 5])
+def test_w01_writers_that_take_over_from_one_another(lease_ms: int) -> None:
+    """All merge, and collect garbage as soon as ten leases have passed."""
+    store = MemoryObjectClient()
+    acknowledged: Acknowledged = []
+    settings = {"lease_ms": lease_ms, "grace_ms": 50}
+
+    def race(number: int) -> int:
+        fenced_count = 0
+        for _ in range(6):
+            tier = tier_on(store, **settings)
+            try:
+                tier.acquire_writer("broker-a", take_over=True)
+                segment = tier.open(LOG)
+                position = segment.size()
+                for turn in range(12):
+                    data = content(1 + (number + turn) % 60, number * 31 + turn)
+                    result = segment.write(position, [data])
+                    if isinstance(result, Written):
+                        acknowledged.append((position, data))
+                        position += len(data)
+                    elif isinstance(result, FencedWrite) and not result.stale:
+                        break
+                    else:
+                        position = segment.size()
+                    if turn % 4 == 3:
+                        tier.run_maintenance()
+            except (Fenced, Busy):
+                fenced_count += 1
+        return fenced_count
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        fenced = sum(pool.map(race, range(WRITERS)))
+    assert fenced > 0
+    assert_tiles(store, acknowledged)
+    last = tier_on(store, lease_ms=10_000)
+    last.acquire_writer("broker-a", take_over=True)
+    last.open(LOG).seal()
+    last.run_maintenance()
+    assert_tiles(store, acknowledged)
