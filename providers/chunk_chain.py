@@ -204,7 +204,9 @@ def _open_chain(everything: list[Extent]) -> Chain:
             reach = run if reach is None or run.end > reach.end else reach
             next_run += 1
         if reach is not None and reach.end > position:
-            piece = reach._replace(start=position, object_start=reach.start)
+            piece = reach
+            if reach.start < position:
+                piece = reach._replace(start=position, object_start=reach.start)
         else:
             piece = chunks.get(position, Extent(position, position, ""))
         if piece.length:
