@@ -104,14 +104,16 @@ def index_entries(
     count = len(properties)
     if count < SCALAR_LIMIT:
         return _one_by_one(prefixes, numbers, properties)
+    lengths = np.fromiter(map(len, properties), dtype=np.int64, count=count)
+    ends = np.cumsum(lengths + 1)
     blocks: list[IndexEntries] = []
     start = 0
     while start < count:
-        size, end = 0, start
-        while end < count and size < _BLOCK_BYTES:
-            size += len(properties[end]) + 1
-            end += 1
-        entries = _block(prefixes, numbers[start:end], properties[start:end])
+        before = int(ends[start - 1]) if start else 0
+        end = int(np.searchsorted(ends, before + _BLOCK_BYTES)) + 1
+        entries = _block(
+            prefixes, numbers[start:end], properties[start:end], ends[start:end] - (before + 1)
+        )
         blocks.append(entries._replace(rows=entries.rows + start))
         start = end
     if len(blocks) == 1:
@@ -150,15 +152,14 @@ class _Values(NamedTuple):
     ends: Int64s
 
 
-def _block(prefixes: TopicPrefixes, numbers: Int64s, properties: Sequence[bytes]) -> IndexEntries:
+def _block(
+    prefixes: TopicPrefixes, numbers: Int64s, properties: Sequence[bytes], row_ends: Int64s
+) -> IndexEntries:
+    """row_ends: where each message's properties end when one byte follows them."""
     joined = b"\x02".join(properties) + _PADDING
     if not joined.isascii():
         return _one_by_one(prefixes, numbers, properties)
     data = np.frombuffer(joined, dtype=np.uint8)
-    row_ends = np.fromiter(map(len, properties), dtype=np.int64, count=len(properties))
-    row_ends += 1
-    row_ends = np.cumsum(row_ends, out=row_ends)
-    row_ends -= 1
     pair_ends = np.flatnonzero(data[: int(row_ends[-1]) + 1] == _END)
     pair_starts = np.empty_like(pair_ends)
     pair_starts[0] = 0

@@ -232,6 +232,9 @@ class DefaultMessageStore(StoreReads):
         create_abort_file(self.root)
         self._state = _State.RUNNING
         self._reput.scan(self._commit_log.max_offset)
+        scanned_ms = self._reput.timestamp_ms
+        if scanned_ms <= self._clock.now_ms() + FUTURE_TOLERANCE_MS:
+            self._appender.last_timestamp_ms = max(self._appender.last_timestamp_ms, scanned_ms)
         for queue in self._queues:
             state = self._appender.register(queue.topic, queue.queue_id)
             state.next_offset = queue.max_offset

@@ -185,25 +185,16 @@ class Reput:
 
     def _rows_of(self, chunk: memoryview, records: RecordColumns) -> Rows:
         """The rows that the put path would have handed over."""
-        numbers: list[int] = []
-        properties: list[bytes] = []
-        for topic, queue_id, sys_flag, found in zip(
-            topics(chunk, records),
-            records.queue_ids.tolist(),
-            records.sys_flags.tolist(),
-            properties_of(chunk, records),
-            strict=True,
-        ):
-            if (
-                sys_flag & TRANSACTION_MASK
-                or topic == SCHEDULE_TOPIC
-                or (self._dispatch_light_queues and b"INNER_MULTI_" in found)
-            ):
-                numbers.append(SPECIAL)
-                properties.append(b"")
-            else:
-                numbers.append(self._appender.register(topic, queue_id).number)
-                properties.append(found)
+        properties = properties_of(chunk, records)
+        special = (records.sys_flags & TRANSACTION_MASK) != 0
+        if self._dispatch_light_queues:
+            special |= np.array([b"INNER_MULTI_" in found for found in properties], dtype=np.bool_)
+        numbers = self._queue_numbers(
+            topics(chunk, records), records.queue_ids.tolist(), special.tolist()
+        )
+        for row, number in enumerate(numbers):
+            if number == SPECIAL:
+                properties[row] = b""
         rows: Rows = [0] * (ROW_FIELDS * len(numbers))
         rows[0::ROW_FIELDS] = numbers
         rows[1::ROW_FIELDS] = records.physical_offsets.tolist()
@@ -212,6 +203,18 @@ class Reput:
         rows[4::ROW_FIELDS] = records.queue_offsets.tolist()
         rows[5::ROW_FIELDS] = properties
         return rows
+
+    def _queue_numbers(
+        self, topics_of: list[str], queue_ids: list[int], special: list[bool]
+    ) -> list[int]:
+        rows = list(zip(topics_of, queue_ids, special, strict=True))
+        known = {
+            row: SPECIAL
+            if row[2] or row[0] == SCHEDULE_TOPIC
+            else self._appender.register(row[0], row[1]).number
+            for row in set(rows)
+        }
+        return [known[row] for row in rows]
 
     def _dispatch(self, rows: Rows) -> None:
         if not rows:

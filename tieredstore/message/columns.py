@@ -50,7 +50,8 @@ SCALAR_LIMIT: Final = 16
 _SIZE_AND_MAGIC: Final = struct.Struct(">iI")
 _OFFSET: Final = struct.Struct(">q")
 _RUN_LIMIT: Final = 4096
-
+_MAX_GATHERS: Final = 16
+"""Kinds of lengths up to which a gather for each is faster than a slice for each row."""
 
 Positions = npt.NDArray[np.int64]
 
@@ -297,29 +298,37 @@ def check_bodies(buffer: Buffer, columns: RecordColumns) -> npt.NDArray[np.bool_
 
 def topics(buffer: Buffer, columns: RecordColumns) -> list[str]:
     """The topic of each record; equal topics share one string."""
-    view = memoryview(buffer)
-    known: dict[bytes, str] = {}
-    result: list[str] = []
-    for start, length in zip(
-        columns.topic_offsets.tolist(), columns.topic_lengths.tolist(), strict=True
-    ):
-        encoded = bytes(view[start : start + length])
-        topic = known.get(encoded)
-        if topic is None:
-            topic = known[encoded] = encoded.decode("utf-8", "replace")
-        result.append(topic)
-    return result
+    encoded = _fields(buffer, columns.topic_offsets, columns.topic_lengths)
+    known = {topic: topic.decode("utf-8", "replace") for topic in set(encoded)}
+    return [known[topic] for topic in encoded]
 
 
 def properties_of(buffer: Buffer, columns: RecordColumns) -> list[bytes]:
     """The stored properties of each record."""
-    view = memoryview(buffer)
-    return [
-        bytes(view[start : start + length])
-        for start, length in zip(
-            columns.properties_offsets.tolist(), columns.properties_lengths.tolist(), strict=True
-        )
-    ]
+    return _fields(buffer, columns.properties_offsets, columns.properties_lengths)
+
+
+def _fields(
+    buffer: Buffer, offsets: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+) -> list[bytes]:
+    """Bytes [offset, offset + length) of each row: fields of one length are gathered together."""
+    kinds, group = np.unique(lengths, return_inverse=True)
+    if len(kinds) > _MAX_GATHERS or len(offsets) < SCALAR_LIMIT:
+        view = memoryview(buffer)
+        return [
+            bytes(view[start : start + length])
+            for start, length in zip(offsets.tolist(), lengths.tolist(), strict=True)
+        ]
+    if len(kinds) == 1 and kinds[0] > 0:
+        only: list[bytes] = unaligned(buffer, f"V{kinds[0]}")[offsets].tolist()
+        return only
+    found = np.full(len(offsets), b"", dtype=object)
+    for number, length in enumerate(kinds.tolist()):
+        if length > 0:
+            rows = np.flatnonzero(group == number)
+            found[rows] = unaligned(buffer, f"V{length}")[offsets[rows]].tolist()
+    fields: list[bytes] = found.tolist()
+    return fields
 
 
 def index_keys(buffer: Buffer, columns: RecordColumns) -> tuple[npt.NDArray[np.int64], list[str]]:

@@ -154,3 +154,18 @@ def test_messages_are_dispatched_without_being_waited_for(tmp_path: Path, droppe
             while store.get_max_offset_in_queue("T", 0) <= number:
                 assert time.monotonic() < deadline
                 time.sleep(0.001)
+
+
+def test_c01_store_times_do_not_go_back_behind_messages_dispatched_at_the_start(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock(START_MS)
+    config = small_config(tmp_path / "s")
+    with running(config, clock) as store:
+        put_all(store, [plain(number=number) for number in range(3)])
+    shutil.rmtree(tmp_path / "s" / "consumequeue")
+    shutil.rmtree(tmp_path / "s" / "index")
+    clock.set(START_MS - 1000)
+    with running(config, clock) as store:
+        assert store.get_max_offset_in_queue("T", 0) == 3
+        assert put_all(store, [plain()])[0].store_timestamp_ms == START_MS
