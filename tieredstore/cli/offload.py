@@ -11,6 +11,7 @@ import click
 from tieredstore.cli.exits import ExitCode, line_of
 from tieredstore.cli.options import output_option
 from tieredstore.cli.output import Output, OutputFormat
+from tieredstore.cli.usage import USAGE_TABLE, usage_fields
 
 if TYPE_CHECKING:
     from tieredstore.cli.offload_job import OffloadReport
@@ -101,7 +102,7 @@ def command(
             report = follow_offload(options, display.on_round, stop=stop)
         else:
             report = run_offload(options, display.on_progress, stop=stop)
-    out.record(report_record(report))
+    out.record(report_record(report), USAGE_TABLE)
     if report.stopped and not follow:
         click.echo("tieredstore: stopped; run it again to go on", err=True)
         return int(ExitCode.INTERRUPTED)
@@ -132,6 +133,7 @@ def report_record(report: OffloadReport) -> dict[str, object]:
         ],
         "skipped_topics": report.skipped,
         "stopped": report.stopped,
+        **usage_fields(report.usage),
     }
 
 

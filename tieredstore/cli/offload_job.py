@@ -20,17 +20,19 @@ from tieredstore import registry
 from tieredstore.cli.offload_checks import OffloadTarget, check_tier, held_back, offload_target
 from tieredstore.cli.offload_plan import DryRun, dry_run
 from tieredstore.cli.offload_source import OffloadSource, skipped_topics
+from tieredstore.cli.usage import usage_of
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import TieredStoreError, Unavailable
 from tieredstore.local.read_only import ReadOnlyMessageStore, open_read_only
-from tieredstore.tier.dispatcher import MessageStoreDispatcher
+from tieredstore.tier.dispatcher import SCAN_PERIOD_MS, MessageStoreDispatcher
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.index import IndexStoreService
 from tieredstore.tier.topic_filter import TopicFilter
 
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
+    from tieredstore.contracts.usage import Usage
     from tieredstore.tier.outcome import DispatchOutcome
 
 _log = logging.getLogger(__name__)
@@ -72,7 +74,7 @@ class OffloadReport:
     """What a run did. queues: those chosen; messages, message_bytes: copied; segments: made,
     index segments included. holes: (queue, first missing, next present queue offset). failed: queue
     and error; skipped: topics that never go to a tier, and why. stopped: whether `StopSignal` ended
-    the run."""
+    the run. usage: its requests, where the backend is paid by them."""
 
     queues: int = 0
     messages: int = 0
@@ -83,6 +85,7 @@ class OffloadReport:
     failed: list[tuple[QueueKey, TieredStoreError]] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     stopped: bool = False
+    usage: Usage | None = None
 
 
 ProgressCallback = Callable[[OffloadProgress], None]
@@ -135,6 +138,8 @@ def run_offload(
         if not report.stopped:
             job.index.seal_and_upload(force=True)
         report.segments = job.segment_count() - job.segments_before
+    # Only now: giving the writer epoch back ends with the maintenance that was due.
+    report.usage = usage_of(job.flat_files.provider)
     report.seconds = time.monotonic() - start
     return report
 
@@ -174,10 +179,11 @@ def follow_offload(
             if on_round is not None and outcomes:
                 on_round(replace(total, failed=list(total.failed)))
             total.failed.clear()
-            job.dispatcher.rest(stop.event)
+            clock.wait(stop.event, SCAN_PERIOD_MS)
         job.index.seal_and_upload(force=True)
         total.segments = job.segment_count() - job.segments_before
     total.stopped = True
+    total.usage = usage_of(job.flat_files.provider)
     total.seconds = time.monotonic() - start
     return total
 

@@ -143,7 +143,7 @@ def cell(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.3f}"
+        return f"{value:.6f}" if name.endswith("_usd") else f"{value:.3f}"
     if isinstance(value, list):
         value = " ".join(map(str, value))
     elif isinstance(value, Mapping):

@@ -9,6 +9,7 @@ import click
 
 from tieredstore.cli.options import TierOptions, output_option, tier_options
 from tieredstore.cli.output import Output, OutputFormat
+from tieredstore.cli.usage import USAGE_TABLE, usage_fields, usage_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +41,10 @@ def command(
     queue: int | None,
     output: str,
 ) -> None:
-    """Summarise a tier; with --topic also list the segments."""
+    """Summarise a tier; with --topic also list the segments.
+
+    Where the backend is paid by the request, also what this summary itself took.
+    """
     from tieredstore.cli.composition import open_tier
     from tieredstore.cli.queues import queue_rows
 
@@ -65,8 +69,10 @@ def command(
             "min_store_timestamp": _least(row["min_store_timestamp"] for row in rows),
             "max_store_timestamp": _most(row["max_store_timestamp"] for row in rows),
             "segments": [] if whole else _segments(catalogue, queues),
+            **usage_fields(usage_of(opened.provider)),
         }
-        Output(OutputFormat(output)).record(record, {"segments": SEGMENT_COLUMNS})
+        tables = {"segments": SEGMENT_COLUMNS, **USAGE_TABLE}
+        Output(OutputFormat(output)).record(record, tables)
 
 
 def _bytes(extents: Iterable[SegmentExtent]) -> int:

@@ -22,7 +22,6 @@ from tieredstore.tier.topic_filter import TopicFilter
 from tieredstore.tier.upload import QueueState, QueueUpload
 
 SCAN_PERIOD_MS = 20_000
-HEARTBEAT_MS = 5_000
 VISIT_BYTES = 64 << 20
 """About how much one visit uploads before the next queue gets its turn."""
 FINISH_MS = 60_000
@@ -137,18 +136,7 @@ class MessageStoreDispatcher:
             except Exception:
                 # The loop is the only thing that uploads: it outlives a bug in one round.
                 _log.exception("dispatch")
-            self.rest(self._stopping)
-
-    def rest(self, stop: threading.Event) -> None:
-        """Wait until the next scan, or until `stop` is set. Meanwhile the writer epoch is looked
-        at: a provider that leases it takes a longer silence for a pause, and lists again."""
-        for _ in range(SCAN_PERIOD_MS // HEARTBEAT_MS):
-            if self._clock.wait(stop, HEARTBEAT_MS):
-                return
-            try:
-                self._flat_files.check_writer()
-            except TieredStoreError:
-                return  # the scan says what is wrong
+            self._clock.wait(self._stopping, SCAN_PERIOD_MS)
 
     def retention_guard(self, key: QueueKey) -> int | None:
         """The queue offset from which the tier still needs a queue's messages; None when it needs

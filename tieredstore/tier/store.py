@@ -21,6 +21,7 @@ from tieredstore.contracts.message_store import (
     MessageStore,
     PutMessageResult,
 )
+from tieredstore.contracts.usage import MeteredProvider
 from tieredstore.errors import TieredStoreError
 from tieredstore.metrics import Metrics
 from tieredstore.tier import routing
@@ -76,6 +77,8 @@ class TieredMessageStore:
         retention_is_explicit: bool | None = None,
     ) -> None:
         self.metrics = metrics if metrics is not None else Metrics()
+        if isinstance(provider, MeteredProvider):
+            provider.bind_metrics(self.metrics)
         self._next = next_store
         self._config = config
         self._provider = provider

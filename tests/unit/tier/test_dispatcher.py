@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, NoReturn
 
 import pytest
@@ -34,7 +33,6 @@ from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.metrics import Metrics
 from tieredstore.tier import dispatcher as module
 from tieredstore.tier.dispatcher import (
-    HEARTBEAT_MS,
     SCAN_PERIOD_MS,
     MessageStoreDispatcher,
 )
@@ -596,7 +594,7 @@ def test_the_loop_scans_until_it_is_stopped(rig: Rig) -> None:
     wait = rig.tier.clock.wait
 
     def waiting(event: threading.Event, timeout_ms: int) -> bool:
-        assert timeout_ms == HEARTBEAT_MS
+        assert timeout_ms == SCAN_PERIOD_MS
         scanned.set()
         event.wait(5)
         return wait(event, timeout_ms)
@@ -611,23 +609,6 @@ def test_the_loop_scans_until_it_is_stopped(rig: Rig) -> None:
         rig.tier.provider.acquire_writer(BROKER)
     rig.store.close()
     rig.tier.provider.acquire_writer(BROKER).release()
-
-
-def test_between_scans_the_writer_epoch_is_looked_at(rig: Rig) -> None:
-    """A lease of 10 s must not run out because there is nothing to do for 20."""
-    checks: list[int] = []
-    patch(rig.store, check_writer=lambda: checks.append(rig.tier.clock.now_ms()))
-    begin = rig.tier.clock.now_ms()
-    rig.dispatcher.rest(threading.Event())
-    assert rig.tier.clock.now_ms() == begin + SCAN_PERIOD_MS
-    assert max(after - before for before, after in pairwise([begin, *checks])) <= 5_000
-
-    def lost() -> NoReturn:
-        raise Fenced("somebody else writes")
-
-    patch(rig.store, check_writer=lost)
-    rig.dispatcher.rest(threading.Event())
-    assert rig.tier.clock.now_ms() == begin + SCAN_PERIOD_MS + 5_000
 
 
 # One queue among others

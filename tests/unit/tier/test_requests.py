@@ -155,7 +155,7 @@ class Rig:
         self.source.put(key, first, count, timestamp_ms=self.clock.now_ms(), body_size=100)
 
     def scan_for(self, minutes: int) -> int:
-        """Scan every 20 s, looking at the epoch between as the loop does."""
+        """Scan every 20 s, looking at the epoch between as the provider's housekeeper does."""
         uploaded = 0
         for _ in range(3 * minutes):
             for _ in range(4):

@@ -1,0 +1,330 @@
+"""What a tier's requests cost, by running the store itself over a simulated clock.
+
+The dispatcher, the flat files, the expiry and the chunk log with its maintenance are the real ones;
+simulated are the local store (queues that grow at a steady rate), the object store (in memory) and
+time. A sample of queues stands for many: what a queue costs is multiplied, what a broker costs
+(writer epoch, sweeps) is not.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.clock import ManualClock
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
+from tieredstore.contracts.usage import Usage
+from tieredstore.message import layout
+from tieredstore.message.consume_queue import UNIT_DTYPE
+from tieredstore.message.record import Message, encode_record
+from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.providers.chunk_provider import ChunkProvider
+from tieredstore.providers.chunk_settings import ChunkSettings
+from tieredstore.providers.memory_objects import MemoryObjectClient
+from tieredstore.providers.s3_meter import Meter, file_type_of
+from tieredstore.tier.dispatcher import MessageStoreDispatcher
+from tieredstore.tier.expiry import TierExpiry
+from tieredstore.tier.flat.file_store import FlatFileStore
+from tieredstore.tier.topic_filter import TopicFilter
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+MONTH_MS = 30 * DAY_MS
+LIST_KEYS = 1_000
+"""Keys a page of a listing."""
+
+_T0_MS = 1_700_000_000_000
+_TOPIC = "Simulated"
+_BROKER = "broker-a"
+_HEARTBEAT_MS = 5_000
+_MAINTENANCE_MS = 60_000
+_STORE_TIME_POSITION = 56
+"""Of a record whose born host is an IPv4 address."""
+
+_OPERATIONS = {
+    "PUT": "PutObject",
+    "GET": "GetObject",
+    "HEAD": "HeadObject",
+    "LIST": "ListObjectsV2",
+    "DELETE": "DeleteObjects",
+    "CREATE_UPLOAD": "CreateMultipartUpload",
+    "PUT_PART": "UploadPart",
+    "COPY_PART": "UploadPartCopy",
+    "COMPLETE_UPLOAD": "CompleteMultipartUpload",
+    "LIST_UPLOADS": "ListMultipartUploads",
+    "ABORT_UPLOAD": "AbortMultipartUpload",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """How uploads are scheduled. scan_ms: time between two scans of the dispatcher; keys: fields of
+    StoreConfig that differ from their defaults."""
+
+    name: str
+    scan_ms: int = 20_000
+    keys: Mapping[str, object] = field(default_factory=dict)
+
+
+PLAIN = Scheme("plain 30 s", 30_000, {"group_commit": False})
+"""One commit of each queue every 30 s: what the 30 s of `tieredStoreGroupCommitTimeout` promise."""
+FIXED = Scheme("30 s timeout, scan every 20 s", keys={"adaptive_commit_max_interval_ms": 0})
+"""What RocketMQ's dispatcher makes of these 30 s."""
+ADAPTIVE = Scheme("adaptive, 30 to 600 s")
+"""The defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Queues that grow steadily. queues: as many as are simulated; stands_for: as many as they are
+    a sample of; record_bytes: size of a stored message; interval_ms: time between two messages of a
+    queue; duration_ms: how long."""
+
+    queues: int
+    stands_for: int
+    record_bytes: int
+    interval_ms: float
+    duration_ms: int
+    retention_hours: int = 72
+
+
+@dataclass(slots=True)
+class Outcome:
+    """requests: (operation, file type) -> of all that the sample stands for; cost_usd: by the
+    default prices of the meter; uploaded_bytes: commit log bytes of all; keys_left: objects of all
+    at the end."""
+
+    scheme: str
+    load: Load
+    requests: Counter[tuple[str, str]]
+    cost_usd: float
+    uploaded_bytes: int
+    keys_left: int
+
+    @property
+    def request_count(self) -> int:
+        return sum(self.requests.values())
+
+    @property
+    def cost_per_gib_usd(self) -> float:
+        return self.cost_usd / (self.uploaded_bytes / (1 << 30))
+
+    def a_month(self) -> Outcome:
+        """The same, as long as a month."""
+        factor = MONTH_MS / self.load.duration_ms
+        counts = {row: round(count * factor) for row, count in self.requests.items()}
+        return replace(
+            self,
+            requests=Counter(counts),
+            cost_usd=self.cost_usd * factor,
+            uploaded_bytes=round(self.uploaded_bytes * factor),
+        )
+
+    def by_operation(self) -> dict[str, int]:
+        found: Counter[str] = Counter()
+        for (operation, _), count in self.requests.items():
+            found[operation] += count
+        return dict(found.most_common())
+
+
+class MeteredMemoryClient(MemoryObjectClient):
+    """An object store in memory whose requests are counted and priced as those of S3 are."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        super().__init__(now_ms=now_ms, page_keys=LIST_KEYS)
+        self.meter = Meter()
+
+    def request(self, operation: str, key: str) -> None:
+        self.meter.count(
+            _OPERATIONS[operation],
+            file_type_of(key),
+            "200",
+            sent_bytes=0,
+            received_bytes=0,
+            elapsed_ms=0,
+        )
+
+
+class SteadySource:
+    """A local store whose queues get a message every `interval_ms`, all of one size. Queues begin
+    one after the other, as those of a broker do not beat in time."""
+
+    def __init__(self, load: Load, clock: ManualClock) -> None:
+        self._interval_ms = load.interval_ms
+        self._clock = clock
+        self._keys = [QueueKey(_TOPIC, number) for number in range(load.queues)]
+        self._begin_ms = {
+            key: _T0_MS + int(load.interval_ms * number / load.queues)
+            for number, key in enumerate(self._keys)
+        }
+        bare = len(self._record(b"", 0))
+        body = b"x" * max(load.record_bytes - bare, 0)
+        self._templates = [
+            np.frombuffer(self._record(body, key.queue_id), np.uint8).copy() for key in self._keys
+        ]
+
+    def _record(self, body: bytes, queue_id: int) -> bytes:
+        message = Message.create(_TOPIC, body, queue_id=queue_id, born_timestamp_ms=_T0_MS)
+        return bytes(encode_record(message, 0, 0, _T0_MS))
+
+    @property
+    def record_bytes(self) -> int:
+        return len(self._templates[0])
+
+    def queues(self) -> Iterable[QueueKey]:
+        return self._keys
+
+    def queue_range(self, key: QueueKey) -> QueueRange | None:
+        passed_ms = self._clock.now_ms() - self._begin_ms[key]
+        return QueueRange(0, max(int(passed_ms / self._interval_ms) + 1, 0))
+
+    def read_units(self, key: QueueKey, offset: int, count: int) -> npt.NDArray[np.void]:
+        units = np.zeros(count, UNIT_DTYPE)
+        units["physical_offset"] = np.arange(offset, offset + count) + (key.queue_id << 48)
+        units["size"] = self.record_bytes
+        return units
+
+    def read_records(self, units: npt.NDArray[np.void]) -> Sequence[memoryview]:
+        places = units["physical_offset"].astype(np.int64)
+        queue = int(places[0]) >> 48
+        offsets = places & ((1 << 48) - 1)
+        times = self._begin_ms[self._keys[queue]] + (offsets * self._interval_ms).astype(np.int64)
+        records = np.tile(self._templates[queue], (len(units), 1))
+        for position, values in (
+            (layout.QUEUE_OFFSET_POSITION, offsets),
+            (_STORE_TIME_POSITION, times),
+        ):
+            big_endian = np.ascontiguousarray(values.astype(">i8"))
+            records[:, position : position + 8] = big_endian.view(np.uint8).reshape(-1, 8)
+        return [memoryview(records.tobytes())]
+
+    def is_in_store(self, key: QueueKey, offset: int) -> bool:
+        del key, offset
+        return True
+
+    def is_in_memory(self, key: QueueKey, offset: int, count: int) -> bool:
+        del key, offset, count
+        return False
+
+    def offset_by_time(self, key: QueueKey, timestamp_ms: int) -> int:
+        return max(int((timestamp_ms - self._begin_ms[key]) / self._interval_ms), 0)
+
+    def earliest_message_time(self, key: QueueKey | None = None) -> int:
+        del key
+        return _T0_MS
+
+    def topic_reserve_hours(self) -> dict[str, int]:
+        return {}
+
+    def left_out_topics(self) -> Mapping[str, str]:
+        return {}
+
+    def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:
+        del guard
+
+
+class _Process:
+    """The store, over the simulated clock."""
+
+    def __init__(self, scheme: Scheme, load: Load, folder: Path) -> None:
+        self.clock = ManualClock(_T0_MS)
+        self.client = MeteredMemoryClient(self.clock.now_ms)
+        defaults = ChunkSettings()
+        self.provider = ChunkProvider(
+            self.client,
+            settings=ChunkSettings(
+                clock=self.clock,
+                monotonic_ms=self.clock.now_ms,
+                maintenance_threads=0,
+                # The sample's share: what many queues do not have in memory is read for merging.
+                write_cache_bytes=defaults.write_cache_bytes * load.queues // load.stands_for,
+                block_cache_bytes=0,
+            ),
+        )
+        config = StoreConfig(
+            broker_name=_BROKER,
+            dispatch_threads=1,
+            file_reserved_time_hours=load.retention_hours,
+            message_index_enable=False,
+            **scheme.keys,  # type: ignore[arg-type]
+        )
+        self.metadata = JsonMetadataStore(folder / "metadata.json", _BROKER, self.clock)
+        self.metadata.load()
+        self.source = SteadySource(load, self.clock)
+        self.store = FlatFileStore(config, self.provider, self.metadata, self.clock)
+        self.store.become_writer()
+        self.store.load()
+        self.dispatcher = MessageStoreDispatcher(
+            config, self.source, self.store, None, TopicFilter(config), self.clock
+        )
+        self.expiry = TierExpiry(config, self.store, self.clock)
+
+    def run(self, scan_ms: int, duration_ms: int) -> None:
+        """Scan, maintain and expire as the threads of a broker would."""
+        begin_ms = self.clock.now_ms()
+        due = dict.fromkeys(("maintenance", "sweep", "expiry"), begin_ms)
+        while (now_ms := self.clock.now_ms()) < begin_ms + duration_ms:
+            for outcome in self.dispatcher.scan():
+                if outcome.error is not None:
+                    raise outcome.error
+            if now_ms >= due["maintenance"]:
+                due["maintenance"] += _MAINTENANCE_MS
+                sweep = now_ms >= due["sweep"]
+                if sweep:
+                    due["sweep"] += DAY_MS
+                self.provider.run_maintenance(sweep=sweep)
+            if now_ms >= due["expiry"]:
+                due["expiry"] += HOUR_MS
+                self.expiry.run_once()
+            for _ in range(scan_ms // _HEARTBEAT_MS):  # the provider's housekeeper
+                self.clock.wait(_NEVER, _HEARTBEAT_MS)
+                self.store.check_writer()
+
+    def close(self) -> None:
+        self.store.close()
+        self.provider.close()
+        self.metadata.close()
+
+
+_NEVER = threading.Event()
+
+
+def simulate(scheme: Scheme, load: Load, folder: Path) -> Outcome:
+    """Run a load under a scheme; `folder` (empty) gets the metadata file."""
+    process = _Process(scheme, load, folder)
+    try:
+        process.run(scheme.scan_ms, load.duration_ms)
+        usage = process.client.meter.usage()
+        keys = sum(1 for _ in process.client.list(""))
+        messages = sum(file.consume_queue_commit_offset for file in process.store.files())
+        uploaded = messages * process.source.record_bytes
+    finally:
+        process.close()
+    return _outcome(scheme, load, usage, keys, uploaded)
+
+
+def _outcome(scheme: Scheme, load: Load, usage: Usage, keys: int, uploaded: int) -> Outcome:
+    """Everything for as many queues as the sample stands for."""
+    scale = load.stands_for / load.queues
+    keys_left = round(keys * scale)
+    requests: Counter[tuple[str, str]] = Counter()
+    cost = 0.0
+    for row in usage.rows:
+        factor = scale
+        if row.file_type == "EPOCH":
+            factor = 1.0
+        elif row.file_type == "OTHER" and row.operation == "ListObjectsV2":
+            # A sweep or an opening: one page here, for so many keys it is more.
+            factor = max(-(-keys_left // LIST_KEYS), 1)
+        elif row.file_type == "OTHER":
+            factor = 1.0
+        requests[row.operation, row.file_type] += round(row.requests * factor)
+        cost += row.cost_usd * factor
+    return Outcome(scheme.name, load, requests, cost, round(uploaded * scale), keys_left)
