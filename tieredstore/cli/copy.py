@@ -16,6 +16,7 @@ from tieredstore.cli.output import Output, OutputFormat
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tieredstore.contracts.usage import Usage
     from tieredstore.scan.copying.report import CopyReport, PathSummary
 
 PLAN_COLUMNS = ("path", "copy_bytes", "there_bytes", "segments", "deletes_bytes", "conflict")
@@ -149,7 +150,19 @@ def report_record(report: CopyReport) -> dict[str, object]:
         "damage": report.damage,
         "notes": report.notes,
         "stopped": report.stopped,
+        "source_requests": _requests(report.source_usage),
+        "target_requests": _requests(report.target_usage),
+        "cost_usd": _cost(report.source_usage, report.target_usage),
     }
+
+
+def _requests(usage: Usage | None) -> dict[str, int] | None:
+    return None if usage is None else usage.requests_by_operation
+
+
+def _cost(*usages: Usage | None) -> float | None:
+    counted = [usage.cost_usd for usage in usages if usage is not None]
+    return round(sum(counted), 6) if counted else None
 
 
 def plan_record(plan: Sequence[PathSummary]) -> dict[str, object]:

@@ -23,6 +23,7 @@ from tieredstore.cli.composition import (
 from tieredstore.cli.offload_checks import OffloadTarget
 from tieredstore.cli.options import TierOptions
 from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.contracts.usage import MeteredProvider, Usage
 from tieredstore.errors import Invalid
 from tieredstore.scan.copying.job import ProgressCallback, copy_tier, plan_copy
 from tieredstore.scan.copying.report import CopyOptions, CopyReport, PathSummary
@@ -82,16 +83,23 @@ def run_copy(
         _refuse_same(source, provider)
         metadata = registry.metadata_store(goal.config, clock)
         stack.callback(metadata.close)
+        back = provider
+        if not provider.capabilities.rewritable:
+            # One that writes objects keeps what it wrote in memory: another one reads it back.
+            back = registry.segment_provider(goal.config)
+            stack.callback(back.close)
         report = copy_tier(
             source.provider,
             source.metadata,
-            CopyTarget(provider, metadata, broker, clock),
+            CopyTarget(provider, metadata, broker, clock, back),
             broker,
             request.options(),
             progress,
             stop=stop,
         )
         report.notes += _unsealed(source)
+        report.source_usage = _usage(source.provider)
+        report.target_usage = _usage(*{provider, back})
         return report
 
 
@@ -157,6 +165,14 @@ def _target(request: CopyRequest, source: OpenTier, broker: str) -> OffloadTarge
 def _refuse_same(source: OpenTier, target: SegmentProvider) -> None:
     if source.provider.url == target.url:
         raise Invalid(f"copy: --from and --to are the same tier, {target.url}")
+
+
+def _usage(*providers: SegmentProvider) -> Usage | None:
+    """All requests of providers, None when they count none."""
+    metered = [provider for provider in providers if isinstance(provider, MeteredProvider)]
+    if not metered:
+        return None
+    return Usage(tuple(row for provider in metered for row in provider.usage().rows))
 
 
 def _unsealed(source: OpenTier) -> list[str]:

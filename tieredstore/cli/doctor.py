@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from tieredstore.errors import Invalid
 
 if TYPE_CHECKING:
     from tieredstore.contracts.probing import ProbeResult
+    from tieredstore.contracts.segment import SegmentProvider
 
 COLUMNS = ("probe", "verdict", "found")
 
@@ -48,17 +50,15 @@ def command(
 
     log_to_stderr()
     loaded = load_config(TierOptions(tier, None, config))
-    provider = registry.segment_provider(placed(loaded.config, tier, state=None))
-    try:
+    provider: SegmentProvider = registry.segment_provider(placed(loaded.config, tier, state=None))
+    url = provider.url
+    with closing(provider):
         if not isinstance(provider, Probed):
-            raise Invalid(f"{provider.url}: this provider has no probes")
+            raise Invalid(f"{url}: this provider has no probes")
         options = ProbeOptions(racers, rounds)
         if no_throughput:
             options = ProbeOptions(racers, rounds, large_bytes=0)
         results = list(provider.probes(options))
-        url = provider.url
-    finally:
-        provider.close()
     unsafe = [result for result in results if result.verdict is Verdict.UNSAFE]
     _print(Output(OutputFormat(output)), url, results, is_safe=not unsafe)
     return int(ExitCode.UNSAFE if unsafe else ExitCode.OK)

@@ -23,6 +23,8 @@ from tests.unit.scan.tier_builder import BROKER, BuiltTier, TierBuilder, message
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.contracts.segment import SegmentId, SegmentProvider
+from tieredstore.providers.chunk_provider import ChunkProvider
+from tieredstore.providers.memory_objects import MemoryObjectClient
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.copying.job import copy_tier
 from tieredstore.scan.copying.report import CopyOptions
@@ -39,7 +41,7 @@ from tieredstore.testing.faults import (
     run_until_crash,
 )
 
-KINDS = ["posix", "append-only"]
+KINDS = ["posix", "append-only", "chunks"]
 OF_A_PART = {"bytes-unnamed", "metadata-size", "unit-torn", "index-header"}
 """What `verify` says of a copy that goes on: commit log bytes come before their units, and sizes
 are recorded last. A torn write may end within a unit, and a part of an index file is none."""
@@ -54,7 +56,14 @@ class World:
     def __init__(self, root: Path, kind: str) -> None:
         root.mkdir(parents=True)
         self.root = root
-        self.provider: SegmentProvider = posix(root) if kind == "posix" else AppendOnlyProvider()
+        self.provider: SegmentProvider
+        match kind:
+            case "posix":
+                self.provider = posix(root)
+            case "append-only":
+                self.provider = AppendOnlyProvider()
+            case _:
+                self.provider = ChunkProvider(MemoryObjectClient())
 
     def run(self, source: BuiltTier, faults: Faults) -> None:
         """One process with one worker, so that its effects come in one order."""

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.contracts.segment import SegmentProvider
@@ -112,6 +111,7 @@ class _Job:
         self._copier = SegmentCopier(
             self._source,
             self._target.provider,
+            self._target.back,
             self._check_writer,
             self._stop,
             self._on_bytes,
@@ -265,7 +265,7 @@ class _Job:
             if item.is_new:
                 self._check_writer()
                 self._target.announce((), (), [item])
-            self._copier.copy(item, partial(self._target.progress, item.id))
+            self._copier.copy(item)
             times = segment_times(
                 self._source,
                 queue,
@@ -281,7 +281,7 @@ class _Job:
             self._check_writer()
             self._target.announce((), (), [item])
             try:
-                self._copier.copy(item, _unrecorded)
+                self._copier.copy(item)
                 times = index_times(self._source, item.extent)
             except Corrupt:
                 if self._source.open(item.id).size():
@@ -323,8 +323,3 @@ class _Job:
                     time.monotonic() - self._start,
                 )
             )
-
-
-def _unrecorded(position: int) -> None:
-    """An index segment counts only when it is whole."""
-    del position

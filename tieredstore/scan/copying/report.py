@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tieredstore.contracts.usage import Usage
 from tieredstore.errors import TieredStoreError
 
 
@@ -51,7 +52,7 @@ class CopyReport:
     `segments`. replaced, vanished: paths deleted first, and those that the source no longer had
     when their turn came. failed: path and error. damage: what the source's listing and state
     disagree on, and what is therefore not copied. notes: what else is not. index_left_out: why no
-    index was copied."""
+    index was copied. source_usage, target_usage: requests, of providers that count them."""
 
     queues: int = 0
     segments: int = 0
@@ -66,3 +67,5 @@ class CopyReport:
     notes: list[str] = field(default_factory=list)
     index_left_out: str | None = None
     stopped: bool = False
+    source_usage: Usage | None = None
+    target_usage: Usage | None = None

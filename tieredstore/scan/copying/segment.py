@@ -1,4 +1,4 @@
-"""Copies the bytes of one segment, piece by piece, each read back and compared."""
+"""Copies the bytes of one segment, piece by piece, and reads them back."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ class Stopped(Exception):
 class SegmentCopier:
     """Copies between two providers. Thread-safe. Memory: two pieces of 8 MiB for each call.
 
-    check_writer: raises Fenced once the right to write is lost. on_bytes: told the bytes of each
-    piece that is copied and checked.
+    back: the target again, to read back through; one that keeps what it writes in memory would
+    read that. check_writer: raises Fenced once the right to write is lost. on_bytes: told the bytes
+    of each piece that is copied.
     """
 
     def __init__(
         self,
         source: SegmentProvider,
         target: SegmentProvider,
+        back: SegmentProvider,
         check_writer: Callable[[], None],
         stop: threading.Event,
         on_bytes: Callable[[int], None],
@@ -46,14 +48,14 @@ class SegmentCopier:
     ) -> None:
         self._source = source
         self._target = target
+        self._back = back
         self._check_writer = check_writer
         self._stop = stop
         self._on_bytes = on_bytes
         self._piece_bytes = piece_bytes
 
-    def copy(self, item: SegmentCopy, record: Callable[[int], None]) -> None:
-        """Copy [start, end); `record` is told each position before the end up to which the
-        target is right.
+    def copy(self, item: SegmentCopy) -> None:
+        """Copy [start, end) and read it back, after a seal.
 
         Raises TargetDiffers when what is there is not the source's, Corrupt when bytes come back
         otherwise than they were written or the source has become shorter, Stopped, Fenced,
@@ -62,21 +64,21 @@ class SegmentCopier:
         source = self._source.open(item.id, item.extent.listing)
         target = self._target.open(item.id)
         try:
-            self._copy(source, target, item, record)
+            sums = self._copy(source, target, item)
             if item.seal:
                 self._check_writer()
                 target.seal()
         finally:
             source.close()
             target.close()
+        if sums:
+            self._read_back(item, sums)
 
     def _copy(
-        self,
-        source: FileSegment,
-        target: FileSegment,
-        item: SegmentCopy,
-        record: Callable[[int], None],
-    ) -> None:
+        self, source: FileSegment, target: FileSegment, item: SegmentCopy
+    ) -> list[tuple[int, int, int]]:
+        """(position, length, CRC) of the pieces that were written."""
+        sums = []
         position, there = item.start, target.size()
         rewritable = self._target.capabilities.rewritable
         while position < item.end:
@@ -96,14 +98,36 @@ class SegmentCopier:
                     continue
             else:
                 self._write(target, position, data)
+                sums.append((position, length, crc32(data)))
                 there = position + length
             position += length
-            if position < item.end:
-                record(position)
             self._on_bytes(length)
         if there > item.end and rewritable:
             self._check_writer()
             target.write(item.end, [])
+        return sums
+
+    def _read_back(self, item: SegmentCopy, sums: list[tuple[int, int, int]]) -> None:
+        segment = self._back.open(item.id)
+        try:
+            size = segment.size()  # looks at the backend, whatever was known of the segment
+            if size != item.end:
+                raise Corrupt(
+                    f"{item.id}: expected {item.end} bytes after the copy, found {size}",
+                    path=item.id.path,
+                    offset=size,
+                )
+            for position, length, expected in sums:
+                found = crc32(segment.read(position, length))
+                if found != expected:
+                    raise Corrupt(
+                        f"{item.id}: {length} bytes at {position} do not come back as they were "
+                        f"written: expected CRC {expected:#010x}, found {found:#010x}",
+                        path=item.id.path,
+                        offset=position,
+                    )
+        finally:
+            segment.close()
 
     def _write(self, target: FileSegment, position: int, data: memoryview) -> None:
         reason = ""
@@ -113,17 +137,19 @@ class SegmentCopier:
             if isinstance(result, FencedWrite):
                 raise _fenced(target, position, result)
             if not isinstance(result, UnknownWrite):
-                found = target.read(position, len(data))
-                if found == data:
-                    return
-                raise _not_as_written(target, position, data, found)
+                return
             size = target.size()
             if size >= position + len(data):
                 found = target.read(position, len(data))
                 if found == data:
                     return
                 if not self._target.capabilities.rewritable:
-                    raise _not_as_written(target, position, data, found)
+                    raise TargetDiffers(
+                        f"{target.id}: after a write at {position} without a reply other bytes are "
+                        "there",
+                        path=target.id.path,
+                        offset=position,
+                    )
             reason = result.reason
         raise Unavailable(
             f"{target.id}: write of {len(data)} bytes at {position} has no known outcome: {reason}",
@@ -148,17 +174,6 @@ def _fenced(target: FileSegment, position: int, result: FencedWrite) -> TieredSt
     )
     kind = TargetDiffers if result.stale else Fenced
     return kind(what, path=target.id.path, offset=position)
-
-
-def _not_as_written(
-    target: FileSegment, position: int, data: memoryview, found: memoryview
-) -> Corrupt:
-    return Corrupt(
-        f"{target.id}: {len(data)} bytes at {position} are not as they were written: expected CRC "
-        f"{crc32(data):#010x}, found {crc32(found):#010x}",
-        path=target.id.path,
-        offset=position,
-    )
 
 
 def first_difference(a: memoryview, b: memoryview) -> int:

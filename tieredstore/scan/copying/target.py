@@ -24,12 +24,22 @@ from tieredstore.tier.flat.segment import STATUS_DELETED
 
 
 class CopyTarget:
-    """One broker's part of a tier, and the metadata of its state (loaded by `load`)."""
+    """One broker's part of a tier, and the metadata of its state (loaded by `load`).
+
+    back: the same tier, to read back through; None for `provider`, unless that one keeps in memory
+    what it writes.
+    """
 
     def __init__(
-        self, provider: SegmentProvider, metadata: MetadataStore, broker: str, clock: Clock
+        self,
+        provider: SegmentProvider,
+        metadata: MetadataStore,
+        broker: str,
+        clock: Clock,
+        back: SegmentProvider | None = None,
     ) -> None:
         self.provider = provider
+        self.back = provider if back is None else back
         self.metadata = metadata
         self._broker = broker
         self._clock = clock
@@ -123,13 +133,6 @@ class CopyTarget:
             for item in segments:
                 if self.metadata.segment(item.id) is None:
                     self._put(item.id, 0, NO_TIMES)
-
-    def progress(self, id: SegmentId, size_bytes: int) -> None:
-        """The first `size_bytes` of a new segment are the source's. An entry that has times keeps
-        its size until `complete`: they are those of what it has."""
-        known = self.metadata.segment(id)
-        if known is None or known.begin_timestamp_ms == NEVER_WRITTEN_MS:
-            self._put(id, size_bytes, NO_TIMES)
 
     def complete(self, id: SegmentId, size_bytes: int, times: Times) -> None:
         """All that can be copied of a segment is there."""
