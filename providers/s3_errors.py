@@ -127,6 +127,7 @@ def error_of_answer(answer: Answer, what: str) -> TieredStoreError:
     return Invalid(f"{what}: refused ({code or status}): {answer.message or 'no reason given'}")
 
 
+_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 _NOT_SENT = (
     botocore_errors.EndpointConnectionError,
     botocore_errors.ConnectTimeoutError,
@@ -136,14 +137,18 @@ _NOT_SENT = (
 
 def is_not_sent(error: BaseException | None) -> bool:
     """Whether an attempt failed before anything of it can have reached the server."""
-    return isinstance(error, _NOT_SENT)
+    return isinstance(error, _NOT_SENT) or _is_untrusted(error)
+
+
+def _is_untrusted(error: BaseException | None) -> bool:
+    return isinstance(error, botocore_errors.SSLError) and _UNTRUSTED in str(error)
 
 
 def error_of_library(error: Exception, what: str) -> TieredStoreError:
     """For errors without an answer. Their texts may hold a proxy's password: they are not used."""
     name = type(error).__name__
     if isinstance(error, botocore_errors.SSLError):
-        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        if _is_untrusted(error):
             return Invalid(
                 f"{what}: the server's certificate is not trusted: set tieredStoreS3CaBundle"
             )

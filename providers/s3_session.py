@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import boto3
 import botocore.session
+import urllib3
 from botocore.config import Config
 from botocore.credentials import (
     AssumeRoleCredentialFetcher,
@@ -17,7 +18,7 @@ from botocore.credentials import (
     DeferredRefreshableCredentials,
 )
 
-from tieredstore.errors import Invalid
+from tieredstore.errors import Invalid, TieredStoreError
 from tieredstore.providers.s3_errors import error_of_library
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tieredstore.providers.s3_keys import S3Keys
 
 _SESSION_NAME = "tieredstore"
+_log = logging.getLogger(__name__)
 
 
 def make_client(keys: S3Keys, *, bulk: bool) -> BotoClient:
@@ -36,6 +38,9 @@ def make_client(keys: S3Keys, *, bulk: bool) -> BotoClient:
     """
     _keep_secrets_out_of_logs()
     check_endpoint(keys.endpoint)
+    if not keys.verify_tls:
+        _log.warning("s3://%s: the server's certificate is not checked", keys.bucket)
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     try:
         session = open_session(keys)
         return session.client(
@@ -44,6 +49,8 @@ def make_client(keys: S3Keys, *, bulk: bool) -> BotoClient:
             verify=(keys.ca_bundle or None) if keys.verify_tls else False,
             config=_client_config(keys, bulk=bulk),
         )
+    except TieredStoreError:
+        raise
     except Exception as error:
         raise error_of_library(error, f"s3://{keys.bucket}") from None
 

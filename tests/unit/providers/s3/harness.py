@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -59,9 +61,10 @@ def ranged(body: bytes, first: int, total: int | str, *, status: int = 206, **kw
 
 
 class ScriptedServer:
-    """Answers with the replies of `script`, one a request, then with `otherwise`."""
+    """Answers with the replies of `script`, one a request, then with `otherwise`. certificate:
+    with its key, for TLS."""
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: tuple[Path, Path] | None = None) -> None:
         self.requests: list[Request] = []
         self.script: list[Reply] = []
         self.otherwise: Callable[[Request], Reply] = lambda _: Reply()
@@ -82,19 +85,29 @@ class ScriptedServer:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        class Server(ThreadingHTTPServer):
+            def handle_error(self, *_: object) -> None:
+                """A client that does not trust us hangs up."""
+
+        self._server = Server(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'http' if certificate is None else 'https'}://127.0.0.1:{self.port}"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificate)
+            self._server.socket = context.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        parts = urlsplit(handler.path)
+        parts = urlsplit(handler.path)  # of a proxy's request it is a whole URL
         size = int(handler.headers.get("Content-Length") or 0)
         request = Request(
             handler.command,
-            unquote(parts.path),
+            parts.netloc + unquote(parts.path),
             dict(parse_qsl(parts.query, keep_blank_values=True)),
             {name.lower(): value for name, value in handler.headers.items()},
             handler.rfile.read(size),
