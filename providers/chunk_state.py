@@ -14,6 +14,7 @@ from tieredstore.providers.chunk_chain import Chain, read_chain
 from tieredstore.providers.object_client import ObjectClient
 
 _incarnations = itertools.count(1)
+_MAX_LOOKS = 3
 
 
 class Authority(Protocol):
@@ -80,8 +81,13 @@ class SegmentState:
     def listed(self) -> Chain:
         """The chain, listed now; remembered unless it changed meanwhile. Raises Unavailable."""
         former = self.chain
-        begin_ms = self._monotonic_ms()
-        chain = read_chain(self._client.list(f"{self.folder}/"), self.folder, begin_ms)
+        chain = Chain()
+        for _ in range(_MAX_LOOKS):
+            begin_ms = self._monotonic_ms()
+            chain = read_chain(self._client.list(f"{self.folder}/"), self.folder, begin_ms)
+            if not chain.holes:
+                break
+            # A listing is no snapshot: what was merged and deleted while it ran looks lost.
         with self._chain_lock:
             if self.chain is former:
                 if former is not None and chain.size_bytes < former.size_bytes:

@@ -5,7 +5,8 @@ to the tier's own prefix. Calls block and are thread-safe; library errors never 
 
 Unavailable means that the outcome is not known: a write may have been applied. Busy, only of a
 conditional write, means that it surely was not applied and may be tried again (409 of an object
-store, a refusal before anything was sent). Invalid means that trying again is of no use: no such bucket, no permission.
+store, a refusal before anything was sent). Invalid means that trying again is of no use: no such
+bucket, no permission.
 """
 
 from __future__ import annotations
