@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final
 
-_TRIAL_SECONDS: Final = 0.005
+_LOOK_SECONDS: Final = 0.005
 _BUSY_SHARE: Final = 0.75
 """A thread that computes for this share of its time is helped by no other: one runs at a time."""
 
@@ -16,22 +17,36 @@ def run_crew(step: Callable[[], bool], threads: int, name: str) -> None:
     """Call `step` again and again until it returns False; it takes its item itself and may run in
     several threads at once, up to `threads`.
 
-    The caller's thread goes on alone as long as it is busy, since threads that do not wait for a
-    backend are in each other's way (measured: uploads to the page cache by one thread are half
-    again as fast as by eight). Raises what a step raises.
+    One thread goes on alone as long as it is busy: threads that do not wait for a backend are in
+    each other's way (measured: uploads to the page cache by one thread are half again as fast as
+    by eight). Raises what a step raises.
     """
-    while True:
-        wall, busy = time.monotonic(), time.thread_time()
-        while (passed := time.monotonic() - wall) < _TRIAL_SECONDS:
-            if not step():
-                return
-        if threads > 1 and time.thread_time() - busy < passed * _BUSY_SHARE:
-            break
+    worker: list[int] = []
 
     def work() -> None:
+        worker.append(threading.get_ident())
         while step():
             pass
 
-    with ThreadPoolExecutor(threads, name) as pool:
-        for done in [pool.submit(work) for _ in range(threads)]:
+    with ThreadPoolExecutor(max(threads, 1), name) as pool:
+        crew = [pool.submit(work)]
+        if threads > 1 and not _ends_busy(crew[0], worker):
+            crew += [pool.submit(work) for _ in range(threads - 1)]
+        for done in crew:
             done.result()
+
+
+def _ends_busy(first: Future[None], worker: list[int]) -> bool:
+    """Wait as long as the first worker computes; whether it came to its end meanwhile."""
+    clock_of = getattr(time, "pthread_getcpuclockid", None)
+    if clock_of is None:
+        return False
+    wall = busy = 0.0
+    while not wait([first], _LOOK_SECONDS).done:
+        if not worker:
+            continue  # not begun yet
+        now, computed = time.monotonic(), time.clock_gettime(clock_of(worker[0]))
+        if wall and computed - busy < (now - wall) * _BUSY_SHARE:
+            return False
+        wall, busy = now, computed
+    return True
