@@ -1,0 +1,161 @@
+"""Simulate what a tier on an object store costs; write the tables and the plot of docs/cost.md.
+
+    python scripts/cost_report.py [--days 30]
+
+Takes some minutes for a month. Needs the extra `docs` (matplotlib).
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tieredstore.testing.cost_simulation import (
+    ADAPTIVE,
+    DAY_MS,
+    FIXED,
+    PLAIN,
+    Load,
+    Outcome,
+    Scheme,
+    simulate,
+)
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE = DOCS / "cost.md"
+PLOT = DOCS / "cost.svg"
+SAMPLE_QUEUES = 2
+QUEUES = 10_000
+RECORD_BYTES = 1024
+INTERVALS_S = (30, 60, 120, 300, 600, 1200, 3600)
+FAST = ((64, 0.25), (256, 0.5), (1024, 1.25), (4096, 1.25))
+"""Rate of a fast queue (KiB/s), and GiB that are uploaded."""
+
+
+def run(scheme: Scheme, load: Load) -> Outcome:
+    with tempfile.TemporaryDirectory() as folder:
+        return simulate(scheme, load, Path(folder))
+
+
+def slow(duration_ms: int) -> Load:
+    return Load(SAMPLE_QUEUES, QUEUES, RECORD_BYTES, 5_000, duration_ms)
+
+
+def month(outcomes: Sequence[Outcome]) -> str:
+    operations = list(dict.fromkeys(name for one in outcomes for name in one.by_operation()))
+    table = [
+        ["", *(one.scheme for one in outcomes)],
+        ["---", *("---:" for _ in outcomes)],
+        *(
+            [name, *(f"{one.by_operation().get(name, 0):,}" for one in outcomes)]
+            for name in operations
+        ),
+        ["**requests**", *(f"**{one.request_count:,}**" for one in outcomes)],
+        [
+            "times ours",
+            *(f"{one.request_count / outcomes[-1].request_count:.1f}" for one in outcomes),
+        ],
+        ["US dollars", *(f"{one.cost_usd:,.2f}" for one in outcomes)],
+        ["objects at the end", *(f"{one.keys_left:,}" for one in outcomes)],
+    ]
+    return "\n".join(f"| {' | '.join(row)} |" for row in table)
+
+
+def curve(outcomes: Iterable[tuple[int, Outcome]]) -> str:
+    rows = ["| longest interval | requests a month | US dollars a month |", "|---:|---:|---:|"]
+    rows += [f"| {s} s | {one.request_count:,} | {one.cost_usd:,.2f} |" for s, one in outcomes]
+    return "\n".join(rows)
+
+
+def fast(outcomes: Iterable[tuple[int, Outcome]]) -> str:
+    rows = [
+        "| rate of the queue | MiB a commit log PUT | requests a GiB | US dollars a GiB |",
+        "|---:|---:|---:|---:|",
+    ]
+    for kib, one in outcomes:
+        gib = one.uploaded_bytes / (1 << 30)
+        puts = one.requests["PutObject", "COMMIT_LOG"]
+        rows.append(
+            f"| {kib:,} KiB/s | {1024 * gib / puts:.1f} | {one.request_count / gib:,.0f} | "
+            f"{one.cost_per_gib_usd:.4f} |"
+        )
+    return "\n".join(rows)
+
+
+def plot(outcomes: Sequence[Outcome], points: Sequence[tuple[int, Outcome]], path: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "tieredstore"
+    from matplotlib import pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    kinds = {
+        "write": ("Put", "Create", "Complete", "Upload"),
+        "read": ("Get", "Head"),
+        "list": ("List",),
+        "delete": ("Delete", "Abort"),
+    }
+    floor = [0.0] * len(outcomes)
+    for kind, prefixes in kinds.items():
+        counts = [
+            sum(n for name, n in one.by_operation().items() if name.startswith(prefixes)) / 1e6
+            for one in outcomes
+        ]
+        left.bar([one.scheme for one in outcomes], counts, bottom=floor, label=kind)
+        floor = [low + count for low, count in zip(floor, counts, strict=True)]
+    for index, top in enumerate(floor):
+        left.text(index, top, f"{top:,.0f}", ha="center", va="bottom")
+    left.set_ylabel("million requests a month")
+    left.tick_params(axis="x", labelrotation=12)
+    left.legend()
+    right.plot(
+        [seconds for seconds, _ in points],
+        [one.cost_usd for _, one in points],
+        marker="o",
+    )
+    right.set_xscale("log")
+    right.set_yscale("log")
+    right.set_xticks(list(INTERVALS_S), [str(seconds) for seconds in INTERVALS_S])
+    right.minorticks_off()
+    right.set_xlabel("longest commit interval, s")
+    right.set_ylabel("US dollars a month")
+    right.grid(visible=True, which="both", alpha=0.3)
+    figure.suptitle(f"{QUEUES:,} queues, a message of 1 KiB every 5 s each")
+    figure.savefig(path, metadata={"Date": None})
+
+
+def replace_part(text: str, name: str, content: str) -> str:
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+    head, _, rest = text.partition(begin)
+    _, found, tail = rest.partition(end)
+    if not found:
+        raise SystemExit(f"{PAGE}: no part {name}")
+    return f"{head}{begin}\n{content}\n\n{end}{tail}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--days", type=float, default=30, help="simulated; scaled to 30")
+    duration_ms = int(parser.parse_args().days * DAY_MS)
+    outcomes = [run(scheme, slow(duration_ms)).a_month() for scheme in (PLAIN, FIXED, ADAPTIVE)]
+    points = []
+    for seconds in INTERVALS_S:
+        scheme = Scheme(f"{seconds} s", keys={"adaptive_commit_max_interval_ms": seconds * 1000})
+        points.append((seconds, run(scheme, slow(min(duration_ms, 2 * DAY_MS))).a_month()))
+    fast_ones = []
+    for kib, gib in FAST:
+        load = Load(1, 1, RECORD_BYTES, 1000 / kib, int(gib * (1 << 20) / kib * 1000))
+        fast_ones.append((kib, run(ADAPTIVE, load)))
+    text = PAGE.read_text()
+    text = replace_part(text, "month", month(outcomes))
+    text = replace_part(text, "curve", curve(points))
+    text = replace_part(text, "fast", fast(fast_ones))
+    PAGE.write_text(text)
+    plot(outcomes, points, PLOT)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""The simulation behind docs/cost.md, shortened: what slow and fast queues cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tieredstore.testing.cost_simulation import (
+    ADAPTIVE,
+    DAY_MS,
+    FIXED,
+    HOUR_MS,
+    MONTH_MS,
+    PLAIN,
+    Load,
+    Outcome,
+    Scheme,
+    simulate,
+)
+
+SLOW = Load(queues=2, stands_for=10_000, record_bytes=1024, interval_ms=5_000, duration_ms=DAY_MS)
+"""A message of 1 KiB every 5 s, with a roll and a seal of the commit log."""
+
+
+def run(scheme: Scheme, load: Load, folder: Path) -> Outcome:
+    folder.mkdir()
+    return simulate(scheme, load, folder)
+
+
+def test_slow_queues_cost_a_fifteenth_of_the_plain_scheme(tmp_path: Path) -> None:
+    plain = run(PLAIN, SLOW, tmp_path / "plain")
+    fixed = run(FIXED, SLOW, tmp_path / "fixed")
+    ours = run(ADAPTIVE, SLOW, tmp_path / "ours")
+    assert ours.request_count * 15 <= fixed.request_count < plain.request_count
+    assert ours.cost_usd * 15 <= fixed.cost_usd < plain.cost_usd
+    # The plain scheme is what it says: two PUTs every 30 s, and merging.
+    commits = SLOW.stands_for * DAY_MS // 30_000
+    assert 2 * commits <= plain.by_operation()["PutObject"] <= 2 * commits * 9 // 8
+    # All have uploaded the same, up to what still waits.
+    whole = SLOW.stands_for * SLOW.record_bytes * DAY_MS // 5_000
+    assert whole - plain.uploaded_bytes <= whole * 31 // 86_400
+    assert whole - ours.uploaded_bytes <= whole * 625 // 86_400
+    # Opening a broker of such queues lists few pages.
+    assert ours.keys_left <= 500_000
+    # Merging reads back what the write cache, shared by so many queues, does not have.
+    assert ours.by_operation()["GetObject"] >= ours.by_operation()["PutObject"] * 3 // 4
+
+
+def test_fast_queues_fill_their_writes_under_the_same_defaults(tmp_path: Path) -> None:
+    load = Load(1, 1, record_bytes=1024, interval_ms=1, duration_ms=200_000)
+    outcome = run(ADAPTIVE, load, tmp_path / "fast")
+    puts = outcome.requests["PutObject", "COMMIT_LOG"]
+    assert outcome.uploaded_bytes / puts >= 8 << 20
+    assert outcome.cost_per_gib_usd < 0.01
+
+
+def test_a_month_is_thirty_days_of_the_same(tmp_path: Path) -> None:
+    load = Load(1, 100, record_bytes=1024, interval_ms=5_000, duration_ms=HOUR_MS)
+    hour = run(ADAPTIVE, load, tmp_path / "hour")
+    month = hour.a_month()
+    assert month.request_count == pytest.approx(hour.request_count * MONTH_MS / HOUR_MS)
+    assert month.cost_per_gib_usd == pytest.approx(hour.cost_per_gib_usd)
+
+
+def test_what_a_broker_has_once_is_counted_once(tmp_path: Path) -> None:
+    few = run(ADAPTIVE, Load(1, 10, 1024, 5_000, HOUR_MS), tmp_path / "few")
+    many = run(ADAPTIVE, Load(1, 1_000, 1024, 5_000, HOUR_MS), tmp_path / "many")
+    row = ("ListObjectsV2", "EPOCH")
+    assert few.requests[row] == many.requests[row]
+    puts = ("PutObject", "COMMIT_LOG")
+    assert many.requests[puts] == 100 * few.requests[puts]
+
+
+def test_messages_that_expire_are_deleted_in_it(tmp_path: Path) -> None:
+    rarely = Scheme("a scan every two minutes", 120_000)
+    kept = run(rarely, Load(1, 1, 8_192, 40_000, 3 * DAY_MS), tmp_path / "kept")
+    load = Load(1, 1, 8_192, 40_000, 3 * DAY_MS, retention_hours=24)
+    gone = run(rarely, load, tmp_path / "gone")
+    row = ("DeleteObjects", "COMMIT_LOG")
+    assert gone.requests[row] > kept.requests[row]
+    assert gone.keys_left < kept.keys_left
