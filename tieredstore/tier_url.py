@@ -58,9 +58,11 @@ def parse_tier_url(text: str) -> TierUrl:
 
 
 def shown_url(text: str) -> str:
-    """A URL without user, password and query."""
-    plain = text.partition("?")[0]
-    scheme, separator, rest = plain.partition("://")
+    """A URL without user, password, query and fragment. A folder's name is shown whole."""
+    scheme, separator, rest = text.partition("://")
+    if scheme == "file":
+        return text
+    scheme, separator, rest = re.split("[?#]", text, maxsplit=1)[0].partition("://")
     if "@" in rest:
         rest = "…@" + rest.rpartition("@")[2]
     return scheme + separator + rest

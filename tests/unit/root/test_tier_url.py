@@ -1,0 +1,54 @@
+"""URLs of tiers in parts."""
+
+from __future__ import annotations
+
+import pytest
+
+from tieredstore.errors import Invalid
+from tieredstore.tier_url import TierUrl, parse_tier_url, shown_url
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("file:///a/b", TierUrl("file", "", "/a/b", {})),
+        ("file:///a%20b/é", TierUrl("file", "", "/a b/é", {})),
+        ("file:///what?#1", TierUrl("file", "", "/what?#1", {})),
+        ("s3://bucket", TierUrl("s3", "bucket", "", {})),
+        ("s3://b/p/q/", TierUrl("s3", "b", "/p/q/", {})),
+        (
+            "s3://b/p?endpoint=http://h:1/x&region=r&empty=",
+            TierUrl("s3", "b", "/p", {"endpoint": "http://h:1/x", "region": "r", "empty": ""}),
+        ),
+        ("s3://b/a%2Fb%3F?e=a%26b", TierUrl("s3", "b", "/a/b?", {"e": "a&b"})),
+    ],
+)
+def test_a_url_has_parts(text: str, expected: TierUrl) -> None:
+    assert parse_tier_url(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "/a/b",
+        "s3:/b",
+        "://x",
+        "1s://x",
+        "s3://u:p@b/x",
+        "s3://b?x",
+        "s3://b?a=1&a=2",
+        "s3://b#f",
+        "s3://[b/x",
+    ],
+)
+def test_what_is_no_url_of_a_tier_is_refused(text: str) -> None:
+    with pytest.raises(Invalid):
+        parse_tier_url(text)
+
+
+def test_a_shown_url_has_neither_query_nor_user() -> None:
+    assert str(parse_tier_url("s3://b/p?endpoint=hush")) == "s3://b/p"
+    assert shown_url("s3://u:hush@b/p?x=hush") == "s3://…@b/p"
+    assert shown_url("s3://b/p#hush") == "s3://b/p"
+    assert shown_url("file:///a?b") == "file:///a?b"
