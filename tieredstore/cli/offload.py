@@ -14,8 +14,8 @@ from tieredstore.cli.output import Output, OutputFormat
 from tieredstore.cli.usage import USAGE_TABLE, usage_fields
 
 if TYPE_CHECKING:
-    from tieredstore.cli.offload_job import OffloadReport
     from tieredstore.cli.offload_plan import DryRun
+    from tieredstore.cli.offload_report import OffloadReport
 
 PLAN_COLUMNS = ("topic", "queue_id", "from_offset", "until_offset", "message_bytes", "segments")
 

@@ -12,18 +12,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tieredstore import registry
 from tieredstore.cli.offload_checks import OffloadTarget, check_tier, held_back, offload_target
 from tieredstore.cli.offload_plan import DryRun, dry_run
+from tieredstore.cli.offload_report import OffloadReport, ProgressCallback
 from tieredstore.cli.offload_source import OffloadSource, skipped_topics
 from tieredstore.cli.usage import usage_of
 from tieredstore.clock import SYSTEM_CLOCK, Clock
-from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.errors import TieredStoreError, Unavailable
+from tieredstore.errors import Unavailable
 from tieredstore.local.read_only import ReadOnlyMessageStore, open_read_only
 from tieredstore.tier.dispatcher import SCAN_PERIOD_MS, MessageStoreDispatcher
 from tieredstore.tier.flat.file_store import FlatFileStore
@@ -32,7 +32,6 @@ from tieredstore.tier.topic_filter import TopicFilter
 
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
-    from tieredstore.contracts.usage import Usage
     from tieredstore.tier.outcome import DispatchOutcome
 
 _log = logging.getLogger(__name__)
@@ -56,40 +55,6 @@ class OffloadOptions:
     topics: Sequence[str] = ()
     workers: int | None = None
     take_over: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class OffloadProgress:
-    """How far a pass is; totals are what the pass found when it began."""
-
-    messages: int
-    messages_total: int
-    message_bytes: int
-    queues_total: int
-    seconds: float
-
-
-@dataclass(slots=True)
-class OffloadReport:
-    """What a run did. queues: those chosen; messages, message_bytes: copied; segments: made,
-    index segments included. holes: (queue, first missing, next present queue offset). failed: queue
-    and error; skipped: topics that never go to a tier, and why. stopped: whether `StopSignal` ended
-    the run. usage: its requests, where the backend is paid by them."""
-
-    queues: int = 0
-    messages: int = 0
-    message_bytes: int = 0
-    segments: int = 0
-    seconds: float = 0.0
-    holes: list[tuple[QueueKey, int, int]] = field(default_factory=list)
-    failed: list[tuple[QueueKey, TieredStoreError]] = field(default_factory=list)
-    skipped: dict[str, str] = field(default_factory=dict)
-    stopped: bool = False
-    usage: Usage | None = None
-
-
-ProgressCallback = Callable[[OffloadProgress], None]
-"""Called from the uploading threads, one at a time."""
 
 
 class StopSignal:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from tieredstore.cli.offload_report import OffloadProgress, ProgressCallback
 from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey, QueueRange
 from tieredstore.errors import Invalid, TieredStoreError
 from tieredstore.tier.topic_filter import TopicFilter
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from tieredstore.cli.offload_job import OffloadProgress
     from tieredstore.tier.flat.file_store import FlatFileStore
 
 
@@ -30,7 +30,7 @@ class OffloadSource:
         self._topics = tuple(topics)
         self._filter = topic_filter
         self._lock = threading.Lock()
-        self._callback: Callable[[OffloadProgress], None] | None = None
+        self._callback: ProgressCallback | None = None
         self._messages = 0
         self._message_bytes = 0
         self._total = 0
@@ -51,7 +51,7 @@ class OffloadSource:
     def begin(
         self,
         flat_files: FlatFileStore,
-        callback: Callable[[OffloadProgress], None] | None,
+        callback: ProgressCallback | None,
         start: float,
     ) -> None:
         """Count what there is to do, and report from now on."""
@@ -103,8 +103,6 @@ class OffloadSource:
         return records
 
     def _report(self) -> None:
-        from tieredstore.cli.offload_job import OffloadProgress
-
         assert self._callback is not None
         self._callback(
             OffloadProgress(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self, TextIO
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from tieredstore.cli.offload_job import OffloadProgress, OffloadReport
+    from tieredstore.cli.offload_report import OffloadProgress, OffloadReport
 
 _LINE_SECONDS = 2.0
 _BAR_SECONDS = 0.1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from tieredstore.message.buffers import unaligned
 from tieredstore.message.layout import CODA_SIZE, QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION
 from tieredstore.message.split import split_messages
 from tieredstore.tier.read_ahead import MESSAGE_OVERHEAD_BYTES, Block
+from tieredstore.tier.readable_queue import ReadableQueue
 from tieredstore.tier.small_block import SMALL_BLOCK_MESSAGES, read_small_block
 from tieredstore.tier.together import together
 
@@ -32,21 +33,6 @@ repeated after a crash leaves its first copy between them."""
 
 _NO_LIMIT = 2**63 - 1
 Longs = npt.NDArray[np.int64]
-
-
-class TieredQueue(Protocol):
-    """What reading asks of a `FlatMessageFile`."""
-
-    topic: str
-    queue_id: int
-
-    @property
-    def commit_log_min_offset(self) -> int: ...
-    @property
-    def commit_log_commit_offset(self) -> int: ...
-    def next_valid_offset(self, offset: int) -> int: ...
-    def read_units(self, offset: int, count: int) -> Reading[npt.NDArray[np.void]]: ...
-    def read_commit_log(self, offset: int, length: int) -> Reading[memoryview]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +55,7 @@ class _Found(NamedTuple):
 
 
 def read_block(
-    file: TieredQueue,
+    file: ReadableQueue,
     start: int,
     count: int,
     limit_bytes: int,
@@ -112,7 +98,7 @@ def _fitting(sums: Longs, limit: int) -> int:
     return max(int(np.searchsorted(sums, limit, side="right")), 1)
 
 
-def _hole(file: TieredQueue, key: QueueKey, start: int) -> Block:
+def _hole(file: ReadableQueue, key: QueueKey, start: int) -> Block:
     end = file.next_valid_offset(start)
     if end <= start:
         raise Corrupt(
@@ -125,7 +111,7 @@ def _hole(file: TieredQueue, key: QueueKey, start: int) -> Block:
     return Block(file, key, start, end, [], [], [], 0)
 
 
-def _in_order(file: TieredQueue, offsets: Longs, sizes: Longs, ends: Longs) -> bool:
+def _in_order(file: ReadableQueue, offsets: Longs, sizes: Longs, ends: Longs) -> bool:
     """Whether the records follow one another inside the commit log, as good ones do."""
     return bool(
         offsets[0] >= file.commit_log_min_offset
@@ -138,7 +124,7 @@ def _in_order(file: TieredQueue, offsets: Longs, sizes: Longs, ends: Longs) -> b
 
 
 def _runs(
-    file: TieredQueue, offsets: Longs, sizes: Longs, limit_bytes: int
+    file: ReadableQueue, offsets: Longs, sizes: Longs, limit_bytes: int
 ) -> tuple[list[_Run], int]:
     """Runs of the units that lead into the commit log, and how many units they and the unusable
     ones between them are."""
@@ -169,7 +155,11 @@ def _run(rows: list[int], start: int, end: int) -> list[_Run]:
 
 
 def _read_runs(
-    file: TieredQueue, key: QueueKey, start: int, units: npt.NDArray[np.void], runs: Sequence[_Run]
+    file: ReadableQueue,
+    key: QueueKey,
+    start: int,
+    units: npt.NDArray[np.void],
+    runs: Sequence[_Run],
 ) -> Reading[list[_Found]]:
     outcomes = yield from together([_read_run(file, key, start, units, run) for run in runs])
     found: list[_Found] = []
@@ -184,7 +174,7 @@ def _read_runs(
 
 
 def _read_run(
-    file: TieredQueue, key: QueueKey, start: int, units: npt.NDArray[np.void], run: _Run
+    file: ReadableQueue, key: QueueKey, start: int, units: npt.NDArray[np.void], run: _Run
 ) -> Reading[_Found]:
     length = run.end - run.start
     buffer = yield from file.read_commit_log(run.start, length)
@@ -254,7 +244,7 @@ def _has_good_body(message: StoredMessage) -> bool:
     return True
 
 
-def _block(file: TieredQueue, key: QueueKey, start: int, end: int, found: list[_Found]) -> Block:
+def _block(file: ReadableQueue, key: QueueKey, start: int, end: int, found: list[_Found]) -> Block:
     if len(found) == 1:
         messages, rows, sizes, buffer_bytes = found[0]
     else:

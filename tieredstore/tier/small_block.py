@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tieredstore.contracts.dispatch_source import QueueKey
-    from tieredstore.tier.block_reading import TieredQueue
+    from tieredstore.tier.readable_queue import ReadableQueue
     from tieredstore.tier.reading import Reading
 
 SMALL_BLOCK_MESSAGES: Final = 64
@@ -23,7 +23,7 @@ _HEAD: Final = struct.Struct(">iI4xi4xq")
 
 
 def read_small_block(
-    file: TieredQueue,
+    file: ReadableQueue,
     key: QueueKey,
     start: int,
     units: npt.NDArray[np.void],

@@ -18,11 +18,11 @@ from tests.integration.cli.command_line import files_of, one_line, tieredstore
 from tieredstore.cli.offload_checks import check_tier
 from tieredstore.cli.offload_job import (
     OffloadOptions,
-    OffloadProgress,
     StopSignal,
     follow_offload,
     run_offload,
 )
+from tieredstore.cli.offload_report import OffloadProgress
 from tieredstore.clock import ManualClock
 from tieredstore.config import load_broker_conf
 from tieredstore.errors import Corrupt

@@ -11,7 +11,7 @@ import pytest
 
 from tieredstore import registry
 from tieredstore.cli.offload import report_record
-from tieredstore.cli.offload_job import OffloadReport
+from tieredstore.cli.offload_report import OffloadReport
 from tieredstore.cli.output import cell
 from tieredstore.cli.usage import usage_fields, usage_of
 from tieredstore.clock import ManualClock
