@@ -412,7 +412,7 @@ def free_port() -> int:
 def test_a_body_that_comes_too_slowly_is_given_up(server: ScriptedServer) -> None:
     from tieredstore.providers.s3_reading import RangeReader
 
-    body = b"x" * (3 << 20)
+    body = b"x" * (17 << 20)
     server.otherwise = lambda _: ranged(body, 0, len(body))
     ticks: Iterator[Any] = iter(range(0, 10_000, 100))
     with s3_client(server.url) as client:
