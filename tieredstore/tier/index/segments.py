@@ -23,6 +23,7 @@ from tieredstore.contracts.segment import (
     FileSegment,
     FileSegmentType,
     SegmentId,
+    SegmentListing,
     SegmentProvider,
     UnknownWrite,
 )
@@ -73,11 +74,13 @@ class IndexSegments:
         A segment that was announced but whose size never reached the metadata is taken when its
         bytes are whole; otherwise the next upload writes it anew.
         """
+        listings = self._listings()
         files = []
         for entry in self._entries():
             adopted = entry if entry.size > 0 else self._adopt(entry)
             if adopted is not None:
-                files.append(self._file(adopted))
+                segment = self._provider.open(entry.id, listings.get(entry.id))
+                files.append(UploadedIndexFile(segment, adopted))
         return files
 
     def upload(self, source: CompactedIndex) -> UploadedIndexFile:
@@ -117,6 +120,17 @@ class IndexSegments:
                 segment.delete()
             self._metadata.delete_segment(entry.id)
             removed.append(entry.base_offset)
+
+    def _listings(self) -> dict[SegmentId, SegmentListing]:
+        """One listing instead of a look at each segment, where that is asked of an object store;
+        empty when there is none: then they are looked at."""
+        if not self._provider.capabilities.conditional or not self._entries():
+            return {}
+        try:
+            return {item.id: item for item in self._provider.list(self.path)}
+        except Unavailable as error:
+            _log.warning("%s: not listed: %s", self.path, error)
+            return {}
 
     def _entries(self) -> list[FileSegmentMetadata]:
         return list(self._metadata.segments(self.path, FileSegmentType.INDEX))
