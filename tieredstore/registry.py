@@ -50,6 +50,8 @@ STORES: Mapping[str, str] = {
         "tieredstore.tier.store:TieredMessageStore"
     ),
 }
+EXTRAS: Mapping[str, str] = {"boto3": "s3", "botocore": "s3", "fsspec": "fsspec"}
+"""Libraries that a plugin may lack, and the extra of this project that has them."""
 LOCAL_STORE = "tieredstore.local.message_store:DefaultMessageStore"
 PROVIDER_OF_SCHEME: Mapping[str, str] = {
     "file": "posix",
@@ -77,6 +79,10 @@ def _resolve(name: str, known: Mapping[str, str], group: str, what: str) -> Any:
     module, _, attribute = target.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        needed = (error.name or "").partition(".")[0]
+        hint = f": pip install 'tieredstore[{EXTRAS[needed]}]'" if needed in EXTRAS else ""
+        raise Invalid(f"{what} {name!r} cannot be loaded: {error}{hint}") from error
     except (ImportError, AttributeError) as error:
         raise Invalid(f"{what} {name!r} cannot be loaded: {error}") from error
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,3 +62,35 @@ def test_urls_name_their_provider() -> None:
         registry.tier_at(StoreConfig(), "/a/b")
     with pytest.raises(Invalid, match="no provider"):
         registry.tier_at(StoreConfig(), "ftp://x")
+
+
+WITHOUT_A_LIBRARY = """
+import sys
+provider, sys.modules[sys.argv[2]] = sys.argv[1], None
+from tieredstore import registry
+from tieredstore.config import StoreConfig
+from tieredstore.errors import Invalid
+from tieredstore.properties import PluginProperties
+bucket = PluginProperties({"objectStoreBucket": "tier"})
+try:
+    registry.segment_provider(
+        StoreConfig(backend_service_provider=provider, plugin_properties=bucket)
+    )
+except Invalid as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("provider", "library", "extra"), [("s3", "boto3", "s3"), ("fsspec", "fsspec", "fsspec")]
+)
+def test_a_provider_without_its_library_says_what_to_install(
+    provider: str, library: str, extra: str
+) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT_A_LIBRARY, provider, library],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert f"pip install 'tieredstore[{extra}]'" in ran.stdout
