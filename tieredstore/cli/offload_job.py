@@ -145,6 +145,7 @@ def follow_offload(
                 on_round(replace(total, failed=list(total.failed)))
             total.failed.clear()
             clock.wait(stop.event, SCAN_PERIOD_MS)
+        _take(total, job.dispatcher.drain())
         job.index.seal_and_upload(force=True)
         total.segments = job.segment_count() - job.segments_before
     total.stopped = True

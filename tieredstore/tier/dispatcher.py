@@ -112,18 +112,24 @@ class MessageStoreDispatcher:
             self._thread = None
 
     def finish(self) -> None:
-        """Stop; where messages wait longer than `tieredStoreGroupCommitTimeout` for others, upload
-        what waits. What fails, or takes more than FINISH_MS, is uploaded after the next start."""
+        """Stop, and `drain` when the loop was running."""
         was_running = self._thread is not None
         self.stop()
-        if not was_running or self._fenced is not None or not self._upload.is_adaptive:
-            return
+        if was_running:
+            self.drain()
+
+    def drain(self) -> list[DispatchOutcome]:
+        """After `stop`: where messages wait longer than `tieredStoreGroupCommitTimeout` for others,
+        upload what waits. What fails, or takes more than FINISH_MS, is left for the next start."""
+        if self._fenced is not None or not self._upload.is_adaptive:
+            return []
         self._deadline_ms = self._clock.now_ms() + FINISH_MS
         self._stopping.clear()
         try:
-            self.scan(force=True)
+            return self.scan(force=True)
         except TieredStoreError as error:
             _log.warning("not everything that waited is uploaded: %s", error)
+            return []
         finally:
             self._stopping.set()
 
