@@ -20,7 +20,7 @@ from tieredstore.contracts.segment import (
 from tieredstore.errors import Busy, TieredStoreError, Unavailable
 from tieredstore.message.crc import CRC_MASK, raw_crc32
 from tieredstore.providers import checks
-from tieredstore.providers.chunk_cache import ByteCache
+from tieredstore.providers.chunk_cache import WriteCache
 from tieredstore.providers.chunk_chain import Chain, chunk_name
 from tieredstore.providers.chunk_reader import ChunkReader
 from tieredstore.providers.chunk_settings import ChunkSettings
@@ -44,7 +44,11 @@ class ChunkAppender:
     """Moves the ends of segments. All methods are called with the state's `write_lock`."""
 
     def __init__(
-        self, client: ObjectClient, settings: ChunkSettings, reader: ChunkReader, written: ByteCache
+        self,
+        client: ObjectClient,
+        settings: ChunkSettings,
+        reader: ChunkReader,
+        written: WriteCache,
     ) -> None:
         self._client = client
         self._settings = settings

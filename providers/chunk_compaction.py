@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tieredstore.errors import Busy, Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.providers.chunk_append import ChunkAppender, epoch_number, stamp, writer
-from tieredstore.providers.chunk_cache import ByteCache
+from tieredstore.providers.chunk_cache import WriteCache
 from tieredstore.providers.chunk_chain import (
     WHOLE_NAME,
     Chain,
@@ -46,7 +46,7 @@ class Compactor:
         client: ObjectClient,
         settings: ChunkSettings,
         reader: ChunkReader,
-        written: ByteCache,
+        written: WriteCache,
         appender: ChunkAppender,
     ) -> None:
         self._client = client
@@ -56,12 +56,16 @@ class Compactor:
         self._appender = appender
 
     def needs_work(self, chain: Chain) -> bool:
-        """Whether `work` would do something now or later."""
-        if chain.holes:
+        """Whether `work` would do something now, collecting garbage apart."""
+        if chain.holes or chain.sealed:
             return False
-        if chain.garbage or (chain.marked and not chain.sealed and chain.extents):
-            return True
-        return not chain.sealed and self._settings.policy.next_run(chain.extents) is not None
+        if chain.marked:
+            return bool(chain.extents)
+        return self._settings.policy.next_run(chain.extents) is not None
+
+    def needs_work_later(self, chain: Chain) -> bool:
+        """Whether `work` would do something now or later."""
+        return bool(chain.garbage and not chain.holes) or self.needs_work(chain)
 
     def work(self, state: SegmentState, authority: Authority) -> Work:
         """All that is due. Raises what the client raises; what was done until then stays."""

@@ -79,7 +79,7 @@ class Maintenance:
     def notice_listed(self, id: SegmentId, chain: Chain) -> None:
         """As `notice`, for what a listing showed."""
         broker_name = id.path.partition("/")[0]
-        if broker_name in self._writers.held() and self._compactor.needs_work(chain):
+        if broker_name in self._writers.held() and self._compactor.needs_work_later(chain):
             state = self._states.of(id)
             state.adopt(chain)
             self._enqueue(state)
@@ -115,7 +115,7 @@ class Maintenance:
     ) -> None:
         epoch.check()
         for listing in self._sweep(broker_name):
-            if isinstance(listing.token, Chain) and self._compactor.needs_work(listing.token):
+            if isinstance(listing.token, Chain) and self._compactor.needs_work_later(listing.token):
                 state = self._states.of(listing.id)
                 state.adopt(listing.token)
                 self._enqueue(state)

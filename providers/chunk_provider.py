@@ -14,7 +14,7 @@ from tieredstore.contracts.segment import Capabilities, SegmentId, SegmentListin
 from tieredstore.providers import naming
 from tieredstore.providers.chunk_append import ChunkAppender
 from tieredstore.providers.chunk_blocks import BlockReader
-from tieredstore.providers.chunk_cache import ByteCache
+from tieredstore.providers.chunk_cache import ByteCache, WriteCache
 from tieredstore.providers.chunk_chain import Chain, read_chain
 from tieredstore.providers.chunk_compaction import Compactor
 from tieredstore.providers.chunk_epoch import WRITER_FOLDER, ChunkWriterEpoch
@@ -52,7 +52,9 @@ class ChunkProvider:
         self._cluster_folder = naming.cluster_directory_name(cluster)
         self._states = SegmentStates(client, self._cluster_folder, settings.monotonic_ms)
         self._writers = Writers(client, self._cluster_folder, settings, owner)
-        written = ByteCache(settings.write_cache_bytes)
+        written = WriteCache(
+            settings.write_cache_bytes, settings.write_cache_age_ms, settings.monotonic_ms
+        )
         blocks = ByteCache(settings.block_cache_bytes)
         self._reader = ChunkReader(client, settings, written)
         appender = ChunkAppender(client, settings, self._reader, written)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tieredstore.errors import Corrupt, Unavailable
-from tieredstore.providers.chunk_cache import ByteCache
+from tieredstore.providers.chunk_cache import WriteCache
 from tieredstore.providers.chunk_chain import Chain
 from tieredstore.providers.chunk_hedging import Hedge
 from tieredstore.providers.chunk_settings import ChunkSettings
@@ -31,7 +31,7 @@ class Range(NamedTuple):
 class ChunkReader:
     """`written`: contents of objects, by key, that need not be asked for."""
 
-    def __init__(self, client: ObjectClient, settings: ChunkSettings, written: ByteCache) -> None:
+    def __init__(self, client: ObjectClient, settings: ChunkSettings, written: WriteCache) -> None:
         self._client = client
         self._settings = settings
         self._written = written

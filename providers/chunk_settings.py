@@ -40,6 +40,7 @@ class ChunkSettings:
     pause_ms: int = 50
     preferred_batch_bytes: int = 8 << 20
     write_cache_bytes: int = 64 << 20
+    write_cache_age_ms: int = 4 * 3_600_000
     block_cache_bytes: int = 32 << 20
     block_bytes: int = 64 << 10
     read_part_bytes: int = 8 << 20

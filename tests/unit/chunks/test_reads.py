@@ -249,12 +249,16 @@ class TestMemory:
         assert bytes(segment.read(1, 4)) == b"bcde"
         assert writer.operations() == []
 
-    def test_what_is_kept_is_bounded(self, store: Store) -> None:
-        writer = store.process(write_cache_bytes=10)
-        segment = writer.append(b"abcdefg", b"hijklmn")
+    def test_what_is_kept_is_bounded_and_the_oldest_stays(self, store: Store) -> None:
+        writer = store.process(write_cache_bytes=10, write_cache_age_ms=1_000)
+        segment = writer.append(b"abcdefg", b"hijklmn", b"opq")
+        assert bytes(segment.read_nowait(0, 7) or b"") == b"abcdefg"
+        assert segment.read_nowait(7, 7) is None
+        assert bytes(segment.read_nowait(14, 3) or b"") == b"opq"
+        store.clock.advance(1_001)
+        segment = writer.append(b"rstuvwx")
         assert segment.read_nowait(0, 7) is None
-        assert bytes(segment.read_nowait(7, 7) or b"") == b"hijklmn"
-        assert writer.append(b"longer than it").read_nowait(14, 14) is None
+        assert bytes(segment.read_nowait(17, 7) or b"") == b"rstuvwx"
 
     def test_a_byte_cache_never_holds_more_than_its_bound(self) -> None:
         cache = ByteCache(100)
