@@ -200,7 +200,8 @@ class ChunkAppender:
             return UnknownWrite(f"segment {state.id}: write at {position}: {error}")
         if holds:
             return Written(position + length)
-        return FencedWrite(chain.size_bytes, "a writer whose objects were merged since")
+        is_stale = authority.number > 0  # nobody else has the right
+        return FencedWrite(chain.size_bytes, "a writer whose objects were merged since", is_stale)
 
     def _taken(
         self,
