@@ -7,7 +7,7 @@ out: it is never served.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +20,7 @@ from tieredstore.scan.batch import Bools, Int64s, MessageBatch, UnitRun
 from tieredstore.scan.catalogue import QueueFiles
 from tieredstore.scan.findings import Finding, Report, damage, raise_on_damage
 from tieredstore.scan.plan import ScanRange
+from tieredstore.scan.read_ahead import LoadedRun, is_worth_it, load_ahead
 from tieredstore.scan.reading import QueueReader, Units
 from tieredstore.scan.record_checks import check_run
 
@@ -40,12 +41,12 @@ def read_batches(
     """Batches of one range, time bounds applied.
 
     Damage goes to `report`, which by default raises Corrupt at the first; when it returns, the
-    record concerned is left out and reading goes on. Memory: one batch and 16,384 units. Raises
-    Unavailable.
+    record concerned is left out and reading goes on. Memory: one batch and 16,384 units, on an
+    object store three more batches, which are being read meanwhile. Raises Unavailable.
     """
     with QueueReader(provider, scan_range.queue) as reader:
-        for run in unit_runs(reader, scan_range, batch_bytes=batch_bytes, report=report):
-            batch = read_run(reader, run, report)
+        for run, load in _loaded(provider, reader, scan_range, batch_bytes, report):
+            batch = _checked(reader, run, load, report)
             if batch is None:
                 continue
             times = batch.columns.store_timestamps
@@ -56,6 +57,21 @@ def read_batches(
                 mask &= times < scan_range.until_ms
             if mask.any():
                 yield batch.select(mask)
+
+
+def _loaded(
+    provider: SegmentProvider,
+    reader: QueueReader,
+    scan_range: ScanRange,
+    batch_bytes: int,
+    report: Report,
+) -> Iterator[LoadedRun]:
+    def runs_of(tell: Report) -> Iterator[UnitRun]:
+        return unit_runs(reader, scan_range, batch_bytes=batch_bytes, report=tell)
+
+    if is_worth_it(provider):
+        return load_ahead(runs_of, lambda run: _prepared(reader, run), report)
+    return (LoadedRun(run, _prepared(reader, run)) for run in runs_of(report))
 
 
 def unit_runs(
@@ -192,11 +208,21 @@ def _unusable(
 
 def read_run(reader: QueueReader, run: UnitRun, report: Report) -> MessageBatch | None:
     """Read and check the messages of one run; None when none of them is good."""
+    return _checked(reader, run, _prepared(reader, run), report)
+
+
+def _prepared(reader: QueueReader, run: UnitRun) -> Callable[[], memoryview]:
     start = run.start
     extent = reader.commit_log.extent_at(start)
     end = run.end if extent is None else min(run.end + CODA_SIZE, extent.end_offset)
+    return reader.commit_log.prepare(start, end - start)
+
+
+def _checked(
+    reader: QueueReader, run: UnitRun, load: Callable[[], memoryview], report: Report
+) -> MessageBatch | None:
     try:
-        buffer = reader.commit_log.read(start, end - start)
+        buffer = load()
     except Corrupt as error:
         report(
             damage(
@@ -206,4 +232,4 @@ def read_run(reader: QueueReader, run: UnitRun, report: Report) -> MessageBatch 
             )
         )
         return None
-    return check_run(reader.queue, buffer, start, run, report)
+    return check_run(reader.queue, buffer, run.start, run, report)

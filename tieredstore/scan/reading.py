@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -34,18 +35,29 @@ class ExtentReader:
 
         Raises Corrupt where no segment covers the range, Unavailable on a backend error.
         """
-        pieces: list[memoryview] = []
+        return self.prepare(offset, length)()
+
+    def prepare(self, offset: int, length: int) -> Callable[[], memoryview]:
+        """`read` for another thread: what is returned reads, or raises as `read` does."""
+        places: list[tuple[FileSegment, int, int]] = []
+        missing: Finding | None = None
         while length > 0:
             extent = extent_at(self._extents, offset)
             if extent is None:
-                raise self._missing(offset, length).to_error()
+                missing = self._missing(offset, length)
+                break
             count = min(length, extent.end_offset - offset)
-            pieces.append(self._segment(extent).read(offset - extent.base_offset, count))
+            places.append((self._segment(extent), offset - extent.base_offset, count))
             offset += count
             length -= count
-        if len(pieces) == 1:
-            return pieces[0]
-        return memoryview(b"".join(pieces))
+
+        def read() -> memoryview:
+            pieces = [segment.read(position, count) for segment, position, count in places]
+            if missing is not None:
+                raise missing.to_error()
+            return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+
+        return read
 
     def _missing(self, offset: int, length: int) -> Finding:
         before = [extent for extent in self._extents if extent.base_offset <= offset]

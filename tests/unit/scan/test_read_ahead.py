@@ -1,0 +1,99 @@
+"""Runs are read ahead, and come as if they were not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from tieredstore.errors import Corrupt, Unavailable
+from tieredstore.providers.memory import MemoryProvider
+from tieredstore.scan.batch import UnitRun
+from tieredstore.scan.findings import Report, damage
+from tieredstore.scan.read_ahead import RUNS_AHEAD, is_worth_it, load_ahead
+from tieredstore.testing.chunks import chunk_provider
+
+
+def run(number: int) -> UnitRun:
+    one = np.array([number], dtype=np.int64)
+    return UnitRun(one, one, one, one)
+
+
+def read(found: UnitRun) -> Callable[[], memoryview]:
+    return lambda: memoryview(b"%d" % found.start)
+
+
+def test_runs_come_in_order_with_their_bytes() -> None:
+    def runs(_: Report) -> Iterator[UnitRun]:
+        yield from map(run, range(20))
+
+    loaded = [(item.run.start, bytes(item.load())) for item in load_ahead(runs, read, print)]
+    assert loaded == [(number, b"%d" % number) for number in range(20)]
+
+
+def test_findings_and_errors_come_at_their_place() -> None:
+    seen: list[object] = []
+
+    def runs(tell: Report) -> Iterator[UnitRun]:
+        yield run(0)
+        tell(damage("unit-invalid", "first"))
+        yield run(1)
+        tell(damage("unit-invalid", "second"))
+        raise Unavailable("the consume queue is away")
+
+    items = load_ahead(runs, read, lambda finding: seen.append(finding.message))
+    with pytest.raises(Unavailable, match="consume queue"):
+        seen.extend(item.run.start for item in items)
+    assert seen == [0, "first", 1, "second"]
+
+
+def test_a_report_that_raises_ends_it_after_what_was_good() -> None:
+    def runs(tell: Report) -> Iterator[UnitRun]:
+        yield run(0)
+        tell(damage("unit-invalid", "bad"))
+        yield run(1)
+
+    def stop(_: object) -> None:
+        raise Corrupt("bad")
+
+    seen: list[int] = []
+    with pytest.raises(Corrupt):
+        seen.extend(item.run.start for item in load_ahead(runs, read, stop))
+    assert seen == [0]
+
+
+def test_the_error_of_a_read_is_raised_where_its_bytes_are_wanted() -> None:
+    def failing(found: UnitRun) -> Callable[[], memoryview]:
+        def load() -> memoryview:
+            if found.start == 1:
+                raise Corrupt("lost")
+            return memoryview(b"x")
+
+        return load
+
+    items = list(load_ahead(lambda _: map(run, range(3)), failing, print))
+    assert bytes(items[2].load()) == b"x"
+    with pytest.raises(Corrupt):
+        items[1].load()
+
+
+def test_only_a_few_runs_are_held() -> None:
+    planned: list[int] = []
+
+    def runs(_: Report) -> Iterator[UnitRun]:
+        for number in range(20):
+            planned.append(number)
+            yield run(number)
+
+    loading = load_ahead(runs, read, print)
+    next(loading)
+    assert len(planned) == RUNS_AHEAD + 1
+    loading.close()  # type: ignore[attr-defined]
+    assert not [t for t in threading.enumerate() if t.name.startswith("tiered-scan")]
+
+
+def test_only_object_stores_are_read_ahead() -> None:
+    assert is_worth_it(chunk_provider())
+    assert not is_worth_it(MemoryProvider())
