@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +40,7 @@ class ObjectStore:
     server: str
     endpoint: str
     bucket: str
+    server_endpoint: str
 
     @property
     def checks_signatures(self) -> bool:
@@ -62,22 +64,29 @@ class ObjectStore:
         return boto_client(self.endpoint)
 
     def keys(self, prefix: str = "") -> dict[str, int]:
-        """All keys with their sizes, bytes."""
-        client = self.client()
-        try:
-            pages = client.get_paginator("list_objects_v2").paginate(
-                Bucket=self.bucket, Prefix=prefix
-            )
-            return {o["Key"]: o["Size"] for page in pages for o in page.get("Contents", [])}
-        finally:
-            client.close()
+        """All keys with their sizes, bytes; past any proxy."""
+        paginator = _shared_client(self.server_endpoint).get_paginator("list_objects_v2")
+        pages = paginator.paginate(Bucket=self.bucket, Prefix=prefix)
+        return {o["Key"]: o["Size"] for page in pages for o in page.get("Contents", [])}
 
     def open_uploads(self) -> int:
-        client = self.client()
-        try:
-            return len(client.list_multipart_uploads(Bucket=self.bucket).get("Uploads", []))
-        finally:
-            client.close()
+        client = _shared_client(self.server_endpoint)
+        return len(client.list_multipart_uploads(Bucket=self.bucket).get("Uploads", []))
+
+    def put(self, keys: Iterable[str], body: bytes = b"") -> None:
+        """Put the same body at each of these keys."""
+        client = _shared_client(self.server_endpoint)
+        with ThreadPoolExecutor(16) as pool:
+            futures = [
+                pool.submit(client.put_object, Bucket=self.bucket, Key=key, Body=body)
+                for key in keys
+            ]
+            for future in futures:
+                future.result()
+
+    def delete(self, *keys: str) -> None:
+        for key in keys:
+            _shared_client(self.server_endpoint).delete_object(Bucket=self.bucket, Key=key)
 
 
 class Servers:
@@ -86,7 +95,6 @@ class Servers:
     def __init__(self, run_directory: Path) -> None:
         self._run_directory = run_directory
         self._endpoints: dict[str, str | NotHere] = {}
-        self._clients: dict[str, S3Client] = {}
 
     def bucket(self, server: str) -> ObjectStore:
         """A new bucket. Raises NotHere."""
@@ -95,15 +103,14 @@ class Servers:
         endpoint = self._endpoints[server]
         if isinstance(endpoint, NotHere):
             raise endpoint
-        if server not in self._clients:
-            self._clients[server] = boto_client(endpoint)
         bucket = f"test-{uuid.uuid4().hex[:16]}"
-        self._clients[server].create_bucket(Bucket=bucket)
-        return ObjectStore(server, endpoint, bucket)
+        _shared_client(endpoint).create_bucket(Bucket=bucket)
+        return ObjectStore(server, endpoint, bucket, endpoint)
 
     def stop(self) -> None:
-        for client in self._clients.values():
+        for client in _clients.values():
             client.close()
+        _clients.clear()
         if self._endpoints:
             subprocess.run([f"{SCRIPTS}/down", "--run-dir", self._run_directory], check=True)
 
@@ -115,6 +122,16 @@ class Servers:
         if done.returncode:
             return NotHere(done.stderr.strip())
         return done.stdout.split()[1]
+
+
+_clients: dict[str, S3Client] = {}
+
+
+def _shared_client(endpoint: str) -> S3Client:
+    """One for each server: making a client takes longer than most tests."""
+    if endpoint not in _clients:
+        _clients[endpoint] = boto_client(endpoint)
+    return _clients[endpoint]
 
 
 def boto_client(endpoint: str) -> S3Client:

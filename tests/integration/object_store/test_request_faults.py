@@ -66,10 +66,8 @@ def proxy(strict_proxy: FaultProxy) -> FaultProxy:
 @pytest.fixture
 def store(versitygw: ObjectStore) -> ObjectStore:
     """With the objects `old` and `large`, both behind no proxy."""
-    client = versitygw.client()
-    client.put_object(Bucket=versitygw.bucket, Key="tier/old", Body=DATA)
-    client.put_object(Bucket=versitygw.bucket, Key="tier/large", Body=bytes(PART))
-    client.close()
+    versitygw.put(["tier/old"], DATA)
+    versitygw.put(["tier/large"], bytes(PART))
     return versitygw
 
 
@@ -317,15 +315,8 @@ def test_o06_another_range_than_the_one_asked_for_is_never_taken_for_it(
 def test_o07_every_key_is_listed_around_the_edges_of_pages(
     versitygw: ObjectStore, count: int
 ) -> None:
-    plain = versitygw.client()
     names = [f"k/{number:05d}" for number in range(count)]
-    with ThreadPoolExecutor(16) as pool:
-        list(
-            pool.map(
-                lambda name: plain.put_object(Bucket=versitygw.bucket, Key=f"tier/{name}"), names
-            )
-        )
-    plain.close()
+    versitygw.put(f"tier/{name}" for name in names)
     with closing(s3_client(versitygw)) as client:
         assert [found.key for found in client.list("k/")] == names
         assert [found.key for found in client.list("k/", names[-2])] == names[-1:]
@@ -382,14 +373,7 @@ def test_o07_an_error_of_a_listing_is_never_an_empty_one(
 def test_o07_the_second_page_failing_is_not_the_end(
     client: S3Client, proxy: FaultProxy, store: ObjectStore
 ) -> None:
-    plain = store.client()
-    with ThreadPoolExecutor(16) as pool:
-        list(
-            pool.map(
-                lambda n: plain.put_object(Bucket=store.bucket, Key=f"tier/z{n:04d}"), range(1001)
-            )
-        )
-    plain.close()
+    store.put(f"tier/z{number:04d}" for number in range(1001))
     proxy.inject(answer(500, "InternalError"), "ListObjectsV2", calls=range(2, 99))
     with pytest.raises(Unavailable):
         list(client.list("z"))

@@ -1,0 +1,144 @@
+"""Writes, merges, seals and deletes in child processes that the test kills.
+
+Reads one JSON object a line: {"url", "done"}; answers with the child's process id, and, when it
+has ended, with its exit status. `done` is a file in which the child writes what it was told to be
+done, one line each: `size SEGMENT BYTES`, `seal SEGMENT`, `delete SEGMENT`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import numpy as np
+
+from tieredstore import registry
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.segment import (
+    FileSegment,
+    FileSegmentType,
+    SegmentId,
+    Written,
+)
+from tieredstore.properties import plugin_keys
+from tieredstore.testing.provider_samples import segment_id
+
+if TYPE_CHECKING:
+    from tieredstore.providers.s3 import S3Provider
+
+BROKER, CLUSTER = "broker-a", "cluster-a"
+MIB = 1 << 20
+A_WEEK_MS = 7 * 86_400_000
+LARGE = segment_id(f"{BROKER}/Large/0")
+SMALL = segment_id(f"{BROKER}/Small/0")
+QUEUE = segment_id(f"{BROKER}/Small/0", FileSegmentType.CONSUME_QUEUE)
+DOOMED = segment_id(f"{BROKER}/Doomed/0")
+BATCHES: dict[SegmentId, list[int]] = {
+    DOOMED: [3000] * 5,
+    QUEUE: [20] * 6,
+    SMALL: [1 + 997 * n for n in range(9)],
+    LARGE: [5 * MIB + 1, *[200_000] * 4, 100, 7],  # the server can copy the first of them
+}
+"""Lengths of the writes. LARGE and QUEUE are sealed at the end, DOOMED is deleted."""
+SEALED = (LARGE, QUEUE)
+
+
+def content(id: SegmentId) -> bytes:
+    """All bytes of a segment: no two places of it look alike."""
+    salt = int.from_bytes(str(id).encode()[-7:])
+    words = np.arange(sum(BATCHES[id]) // 8 + 1, dtype=np.uint64) + np.uint64(salt)
+    return (words * np.uint64(0x9E3779B97F4A7C15)).tobytes()[: sum(BATCHES[id])]
+
+
+def open_tier(url: str) -> S3Provider:
+    """Maintenance happens when it is called, so that the n-th request is the same in every run,
+    and by a clock on which a week goes by from look to look: all grace times are over."""
+    from tieredstore.providers.s3 import S3Provider
+    from tieredstore.providers.s3_client import S3Client
+    from tieredstore.providers.s3_keys import S3Keys
+    from tieredstore.providers.s3_lane import ServerClock
+
+    weeks = itertools.count()
+
+    class RunawayClock(ServerClock):
+        def now_ms(self) -> int | None:
+            told_ms = super().now_ms()
+            return None if told_ms is None else told_ms + next(weeks) * A_WEEK_MS
+
+    keys = plugin_keys(S3Keys, registry.tier_at(StoreConfig(), url).plugin_properties)
+    client = S3Client(keys)
+    client._lane.server_clock = client._bulk_lane.server_clock = RunawayClock()
+    return S3Provider(client, CLUSTER, settings=keys.settings(maintenance_threads=0))
+
+
+def work(url: str, done: Path) -> None:
+    """Everything, or what a killed run left of it."""
+    provider = open_tier(url)
+    epoch = provider.acquire_writer(BROKER, take_over=True)
+    deleted = done.exists() and f"delete {DOOMED}" in done.read_text()
+    with done.open("a", buffering=1) as tell:
+        for name in BATCHES:
+            if name == DOOMED and deleted:
+                continue
+            segment = provider.open(name)
+            _write(provider, segment, tell)
+            if name in SEALED:
+                segment.seal()
+                provider.run_maintenance(sweep=False)
+                tell.write(f"seal {name}\n")
+            if name == DOOMED:
+                segment.delete()
+                tell.write(f"delete {name}\n")
+            segment.close()
+    provider.run_maintenance()
+    epoch.release()
+    provider.close()
+
+
+def _write(provider: S3Provider, segment: FileSegment, tell: TextIO) -> None:
+    whole = content(segment.id)
+    start = segment.size()
+    tell.write(f"size {segment.id} {start}\n")
+    for end in np.cumsum(BATCHES[segment.id]).tolist():
+        if end > start:
+            result = segment.write(start, [whole[start:end]])
+            assert result == Written(end), result
+            tell.write(f"size {segment.id} {end}\n")
+            start = end
+            provider.run_maintenance(sweep=False)
+
+
+def run(request: dict[str, str]) -> int:
+    """In a forked process: what is imported is imported once. Returns its exit status."""
+    pid = os.fork()
+    if pid:
+        print(pid, flush=True)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    status = 1
+    try:
+        sys.stdin.readline()  # the test has our number now
+        work(request["url"], Path(request["done"]))
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def main() -> None:
+    import boto3  # noqa: F401 - before the forks
+
+    import tieredstore.providers.s3  # noqa: F401
+
+    for line in sys.stdin:
+        print(run(json.loads(line)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

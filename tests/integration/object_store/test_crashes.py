@@ -1,0 +1,262 @@
+"""A writer that is killed before or after any of its requests loses nothing that it was told."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.object_store.conftest import new_bucket
+from tests.integration.object_store.killable import (
+    BATCHES,
+    DOOMED,
+    SEALED,
+    content,
+    open_tier,
+)
+from tests.integration.object_store.servers import ObjectStore, Servers
+from tieredstore.contracts.segment import SegmentId
+from tieredstore.testing.fault_proxy import FaultProxy
+from tieredstore.testing.fault_proxy_http import NOTHING, Forward, Reply, Request
+
+if TYPE_CHECKING:
+    from tieredstore.providers.s3 import S3Provider
+
+REPOSITORY = Path(__file__).parents[3]
+OPTIONS = {"merge_count": "4", "max_attempts": "1", "fast_reads": "false"}
+KILLED = -signal.SIGKILL
+
+
+@dataclass(frozen=True)
+class Failpoint:
+    """The requests of one kind. empty: only puts of markers, or only others."""
+
+    operations: tuple[str, ...]
+    key: str = ""
+    empty: bool | None = None
+
+    def __contains__(self, request: Request) -> bool:
+        return (
+            request.operation in self.operations
+            and re.search(self.key, request.key) is not None
+            and (self.empty is None or self.empty is not bool(request.body))
+        )
+
+
+FAILPOINTS = {
+    "epoch": Failpoint(("PutObject",), r"/\.writer/"),
+    "put": Failpoint(("PutObject",), r"/c\.\d+$", empty=False),
+    "marker": Failpoint(("PutObject",), r"/c\.\d+$", empty=True),
+    "merge": Failpoint(("PutObject",), r"/m\.[\d-]+$"),
+    "whole": Failpoint(("PutObject",), r"/s$"),
+    "create": Failpoint(("CreateMultipartUpload",)),
+    "part": Failpoint(("UploadPart",)),
+    "part-copy": Failpoint(("UploadPartCopy",)),
+    "complete": Failpoint(("CompleteMultipartUpload",)),
+    "delete": Failpoint(("DeleteObjects", "DeleteObject")),
+}
+ANY_CHANGE = Failpoint(tuple({o for point in FAILPOINTS.values() for o in point.operations}))
+
+
+class Killer:
+    """A fault that kills a process at its `number`-th request of one kind, before the server sees
+    it or after it was done. `count`: such requests so far."""
+
+    def __init__(
+        self, point: Failpoint, number: int | None = None, *, applied: bool = False
+    ) -> None:
+        self._point = point
+        self._number = number
+        self._applied = applied
+        self._lock = threading.Lock()
+        self.pid = 0
+        self.count = 0
+        self.has_struck = False
+
+    def __call__(self, request: Request, forward: Forward) -> Reply:
+        if request not in self._point:
+            return forward(request)
+        with self._lock:
+            self.count += 1
+            struck = self.count == self._number
+            self.has_struck |= struck
+        if struck and not self._applied:
+            os.kill(self.pid, signal.SIGKILL)
+            return Reply(0, cut_at=NOTHING)
+        reply = forward(request)
+        if struck:
+            os.kill(self.pid, signal.SIGKILL)
+        return reply
+
+
+class Runner:
+    """One process that forks a writer for each run."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.object_store.killable"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=REPOSITORY,
+            text=True,
+        )
+
+    def run(self, url: str, done: Path, killer: Killer | None = None) -> int:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps({"url": url, "done": str(done)}), file=self._process.stdin, flush=True)
+        pid = int(self._process.stdout.readline())
+        if killer is not None:
+            killer.pid = pid
+        print("go", file=self._process.stdin, flush=True)
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    with closing(Runner()) as runner:
+        yield runner
+
+
+def check_what_was_told(provider: S3Provider, done: Path) -> None:
+    """By somebody else, straight at the server."""
+    told = [line.split() for line in done.read_text().splitlines()] if done.exists() else []
+    sizes = {line[1]: int(line[2]) for line in told if line[0] == "size"}
+    over = {tuple(line) for line in told if line[0] != "size"}
+    sealed = {str(listing.id): listing.sealed for listing in provider.list()}
+    for name in BATCHES:
+        segment = provider.open(name)
+        size = segment.size()
+        if ("delete", str(name)) in over:
+            assert size == 0, name
+            continue
+        if name == DOOMED and sizes.get(str(name)) == sum(BATCHES[name]):
+            continue  # its deletion may have begun
+        assert size in _possible_sizes(name, sizes.get(str(name), 0)), (name, size)
+        assert bytes(segment.read(0, size)) == content(name)[:size], name
+        if ("seal", str(name)) in over:
+            assert sealed[str(name)], name
+
+
+def _possible_sizes(id: SegmentId, told: int) -> set[int]:
+    """What was told, and the write under way when the end came."""
+    ends = [0]
+    for length in BATCHES[id]:
+        ends.append(ends[-1] + length)
+    at = ends.index(told)
+    return set(ends[at : at + 2])
+
+
+def check_the_end(provider: S3Provider, store: ObjectStore, prefix: str) -> None:
+    """All is there, and nothing else."""
+    listings = {listing.id: listing for listing in provider.list()}
+    assert set(listings) == set(BATCHES) - {DOOMED}
+    for name, listing in listings.items():
+        assert listing.size_bytes == sum(BATCHES[name])
+        assert listing.sealed == (name in SEALED)
+        assert bytes(provider.open(name).read(0, listing.size_bytes)) == content(name)
+    names: dict[str, list[str]] = {}
+    for key in store.keys(prefix):
+        folder, _, last = key.rpartition("/")
+        names.setdefault(folder, []).append(last[:2])
+    sealed = [found for found in names.values() if "s" in found]
+    assert [sorted(found) for found in sealed] == [["c.", "s"]] * len(SEALED)
+    assert not [folder for folder in names if "Doomed" in folder]
+    assert store.open_uploads() == 0
+
+
+def test_an_uninterrupted_run_passes_every_failpoint(
+    object_store: ObjectStore, proxy: FaultProxy, runner: Runner, tmp_path: Path
+) -> None:
+    killers = {name: Killer(point) for name, point in FAILPOINTS.items()}
+    for killer in killers.values():
+        proxy.inject(killer)
+    url = object_store.through(proxy.endpoint).url(**OPTIONS)
+    assert runner.run(url, tmp_path / "done") == 0
+    with closing(open_tier(object_store.url())) as provider:
+        check_what_was_told(provider, tmp_path / "done")
+        check_the_end(provider, object_store, "tier")
+    assert all(killer.count for killer in killers.values()), {
+        n: k.count for n, k in killers.items()
+    }
+
+
+def kill(store: ObjectStore, runner: Runner, prefix: str, done: Path, killer: Killer) -> bool:
+    """Run until the end, or until it is killed; whether it was."""
+    with FaultProxy(store.endpoint) as proxy:
+        proxy.inject(killer)
+        status = runner.run(store.through(proxy.endpoint).url(prefix, **OPTIONS), done, killer)
+    assert status == (KILLED if killer.has_struck else 0), prefix
+    return killer.has_struck
+
+
+def kill_once_each(
+    store: ObjectStore, runner: Runner, tmp_path: Path, name: str, number: int
+) -> int:
+    """Kill at the `number`-th request of a kind, before it and after it, each in a new tier, and
+    let a second run end the work; how many kills there were."""
+    kills = 0
+    for applied in (False, True):
+        prefix = f"{name}-{number}-{applied}"
+        done = tmp_path / prefix
+        killer = Killer(FAILPOINTS[name], number, applied=applied)
+        kills += kill(store, runner, prefix, done, killer)
+        with closing(open_tier(store.url(prefix))) as provider:
+            check_what_was_told(provider, done)
+            assert runner.run(store.url(prefix, **OPTIONS), done) == 0, prefix
+            check_the_end(provider, store, prefix)
+    return kills
+
+
+@pytest.mark.parametrize("name", FAILPOINTS)
+def test_w04_killed_before_and_after_the_first_request_of_each_kind(
+    versitygw: ObjectStore, runner: Runner, tmp_path: Path, name: str
+) -> None:
+    assert kill_once_each(versitygw, runner, tmp_path, name, 1) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAILPOINTS)
+def test_w04_killed_before_and_after_every_request(
+    versitygw: ObjectStore, runner: Runner, tmp_path: Path, name: str
+) -> None:
+    number = 1
+    while kill_once_each(versitygw, runner, tmp_path, name, number):
+        number += 1
+    assert number > 1
+
+
+@pytest.mark.parametrize(("server", "kills"), [("moto", 10), ("localstack", 10), ("versitygw", 40)])
+def test_w04_killed_again_and_again_it_still_ends(
+    servers: Servers, runner: Runner, tmp_path: Path, server: str, kills: int
+) -> None:
+    """Each run goes on with what those before it left, and dies a few changes later."""
+    store = new_bucket(servers, server)
+    random = Random(server)
+    done_kills, tiers = 0, 0
+    while done_kills < kills:
+        prefix = f"tier-{tiers}"
+        with closing(open_tier(store.url(prefix))) as provider:
+            killed = True
+            while killed:
+                killer = Killer(ANY_CHANGE, random.randint(1, 12), applied=random.random() < 0.5)
+                killed = kill(store, runner, prefix, tmp_path / prefix, killer)
+                check_what_was_told(provider, tmp_path / prefix)
+                done_kills += killed
+            check_the_end(provider, store, prefix)
+        tiers += 1
