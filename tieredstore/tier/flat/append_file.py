@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from bisect import bisect_right
 from collections.abc import Mapping
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
@@ -25,15 +24,14 @@ from tieredstore.tier.appender import AppendResult, SegmentAppender, TailDiffers
 from tieredstore.tier.flat.deletion import mark_deleted, remove
 from tieredstore.tier.flat.opening import open_segments
 from tieredstore.tier.flat.segment import STATUS_DELETED, FlatSegment
-from tieredstore.tier.reading import Reading, SegmentRead
+from tieredstore.tier.flat.segments import FlatSegments
 
-_EMPTY = memoryview(b"")
 _MAX_FOREIGN_TAILS = 4
 """Segments that one commit gives up because of foreign bytes, before it leaves it for later."""
 _log = logging.getLogger(__name__)
 
 
-class FlatAppendFile:
+class FlatAppendFile(FlatSegments):
     """Segments by ascending base offset; only the last one is written.
 
     is_listed_whole: a listing made with the right to write showed no segment that the metadata
@@ -54,7 +52,6 @@ class FlatAppendFile:
         "_pending_begin_ms",
         "_pending_end_ms",
         "_provider",
-        "_segments",
         "_suspect_base",
         "_tail_from_before",
         "_write_size_bytes",
@@ -77,6 +74,7 @@ class FlatAppendFile:
         clock: Clock = SYSTEM_CLOCK,
         lock: threading.RLock | None = None,
     ) -> None:
+        super().__init__()
         self.path = path
         self.type = type
         self._provider = provider
@@ -86,7 +84,6 @@ class FlatAppendFile:
         self._max_pending_count = max_pending_count
         self._clock = clock
         self._lock = lock if lock is not None else threading.RLock()
-        self._segments: tuple[FlatSegment, ...] = ()
         self._appender: SegmentAppender | None = None
         self._tail_from_before = False
         self._closed = False
@@ -95,24 +92,7 @@ class FlatAppendFile:
         self._pending_begin_ms = NEVER_WRITTEN_MS
         self._pending_end_ms = NEVER_WRITTEN_MS
 
-    # What there is
-
-    @property
-    def segments(self) -> tuple[FlatSegment, ...]:
-        """By ascending base offset."""
-        return self._segments
-
-    @property
-    def min_offset(self) -> int:
-        """Offset of the first byte, 0 without segments."""
-        segments = self._segments
-        return segments[0].base_offset if segments else 0
-
-    @property
-    def commit_offset(self) -> int:
-        """Offset behind the last committed byte, 0 without segments."""
-        segments = self._segments
-        return segments[-1].end_offset if segments else 0
+    # Where it ends
 
     @property
     def append_offset(self) -> int:
@@ -123,41 +103,6 @@ class FlatAppendFile:
         if appender is None:
             return segments[-1].end_offset
         return segments[-1].base_offset + appender.append_position
-
-    @property
-    def size_bytes(self) -> int:
-        """Committed bytes of all segments."""
-        return sum(segment.commit_position for segment in self._segments)
-
-    @property
-    def min_timestamp_ms(self) -> int:
-        """Begin time of the first segment that was written; -1 when none was."""
-        for segment in self._segments:
-            if segment.begin_ms != NEVER_WRITTEN_MS:
-                return segment.begin_ms
-        return -1
-
-    @property
-    def max_timestamp_ms(self) -> int:
-        """End time of the last segment that was written; -1 when none was."""
-        for segment in reversed(self._segments):
-            if segment.end_ms != NEVER_WRITTEN_MS:
-                return segment.end_ms
-        return -1
-
-    @property
-    def holes(self) -> list[tuple[int, int]]:
-        """[first missing, next present) offsets between segments that hold something."""
-        segments = self._segments
-        holes: list[tuple[int, int]] = []
-        if segments:
-            end = segments[0].end_offset
-            for segment in segments[1:]:
-                if segment.commit_position or segment is segments[-1]:
-                    if end < segment.base_offset:
-                        holes.append((end, segment.base_offset))
-                    end = segment.end_offset
-        return holes
 
     # Opening
 
@@ -432,32 +377,6 @@ class FlatAppendFile:
         except Unavailable as error:
             _log.warning("%s: not sealed: %s", last.file.id, error)
 
-    # Reading
-
-    def read(self, offset: int, length: int) -> Reading[memoryview]:
-        """The committed bytes from `offset` on, over any number of segments.
-
-        Shorter than `length` where the file or a run of contiguous segments ends; empty when the
-        offset has expired, is in a hole or is not committed. Raises what segments raise.
-        """
-        segments = self._segments
-        index = bisect_right(segments, offset, key=_base_offset) - 1
-        step: list[SegmentRead] = []
-        while length > 0 and 0 <= index < len(segments):
-            segment = segments[index]
-            position = offset - segment.base_offset
-            part = min(length, segment.commit_position - position)
-            if part <= 0:
-                break
-            step.append(SegmentRead(segment.file, position, part))
-            offset, length, index = offset + part, length - part, index + 1
-            if index < len(segments) and segments[index].base_offset != offset:
-                break
-        if not step:
-            return _EMPTY
-        found = yield step
-        return found[0] if len(found) == 1 else memoryview(b"".join(found))
-
     # Ending
 
     def roll_if_expired(self, before_ms: int) -> bool:
@@ -511,7 +430,3 @@ class FlatAppendFile:
                 self._appender.close()
             for segment in self._segments:
                 segment.file.close()
-
-
-def _base_offset(segment: FlatSegment) -> int:
-    return segment.base_offset
