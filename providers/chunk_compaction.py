@@ -17,6 +17,7 @@ from tieredstore.providers.chunk_chain import (
     Chain,
     Extent,
     merged_name,
+    read_chain,
 )
 from tieredstore.providers.chunk_parts import Copied, PlannedPart, plan_parts
 from tieredstore.providers.chunk_reader import ChunkReader
@@ -100,8 +101,8 @@ class Compactor:
         """
         with state.work_lock, state.write_lock:
             state.forget()
-            chain = state.listed()
             found = self._found(state)
+            chain = read_chain(found, state.folder)
             if found and not chain.is_closed and not chain.holes:
                 self._appender.seal(state, authority)
                 found = self._found(state)

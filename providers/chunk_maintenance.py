@@ -65,6 +65,7 @@ class Maintenance:
         self._waiting: dict[SegmentId, tuple[int, SegmentState]] = {}
         self._busy_count = 0
         self._next_sweep_ms: dict[str, int] = {}
+        self._reaped: set[str] = set()
         self._threads: list[threading.Thread] = []
         self._stopping = threading.Event()
 
@@ -119,6 +120,12 @@ class Maintenance:
                 state = self._states.of(listing.id)
                 state.adopt(listing.token)
                 self._enqueue(state)
+        self._reap_uploads(broker_name, epoch, report)
+
+    def _reap_uploads(
+        self, broker_name: str, epoch: ChunkWriterEpoch, report: MaintenanceReport
+    ) -> None:
+        """Nobody completes what has been open for so long."""
         epoch.check()
         report.aborted_upload_count += self._client.abort_uploads(
             f"{self._cluster_folder}/{broker_name}/",
@@ -192,17 +199,24 @@ class Maintenance:
 
     def _keep_house(self) -> None:
         """Keeps the lease of the epochs, and brings up what becomes due."""
-        while not self._stopping.wait(_TICK_S):
+        while True:
             try:
                 for broker_name, epoch in self._writers.held().items():
                     self._keep_epoch(broker_name, epoch)
                 self._take_due()
             except Exception:
                 _log.exception("%s: maintenance failed", self._client.url)
+            if self._stopping.wait(_TICK_S):
+                return
 
     def _keep_epoch(self, broker_name: str, epoch: ChunkWriterEpoch) -> None:
         try:
             epoch.check()
+            if broker_name not in self._reaped:
+                self._reaped.add(
+                    broker_name
+                )  # a process that lives for less than a sweep reaps too
+                self._reap_uploads(broker_name, epoch, MaintenanceReport())
             now_ms = self._settings.monotonic_ms()
             if now_ms >= self._next_sweep_ms.get(broker_name, now_ms):
                 self._next_sweep_ms[broker_name] = now_ms + self._settings.sweep_interval_ms

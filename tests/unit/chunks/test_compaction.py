@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 
 import pytest
 
@@ -254,7 +255,7 @@ class TestDeleting:
         writer.open().delete()
         assert set(writer.operations()) == {"LIST"}
 
-    def test_data_goes_first_and_the_marker_last(self, store: Store) -> None:
+    def test_a_deletion_that_fails_leaves_a_segment_and_is_made_again(self, store: Store) -> None:
         writer = store.process().take_over()
         segment = writer.append(b"abc", b"def")
         writer.fail_next(None, None, None, None, FAIL)  # LIST, LIST, PUT, LIST, DELETE
@@ -264,6 +265,22 @@ class TestDeleting:
         assert isinstance(next(iter(writer.tier.list())).token, Chain)
         segment.delete()
         assert store.names() == []
+
+    def test_data_goes_from_the_end_on_and_the_marker_alone(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        writer = store.process().take_over()
+        segment = writer.append(b"abc", b"def")
+        deleted: list[list[str]] = []
+        delete = writer.client.delete
+
+        def record(keys: Sequence[str]) -> None:
+            deleted.append([key.rpartition("/")[2] for key in keys])
+            delete(keys)
+
+        monkeypatch.setattr(writer.client, "delete", record)
+        segment.delete()
+        assert deleted == [[chunk_name(3), chunk_name(0)], [chunk_name(6)]]
 
     def test_w03_a_write_that_comes_meanwhile_is_not_left(self, store: Store) -> None:
         late = store.process("late", lease_ms=10**9).append(b"abc", b"def")
