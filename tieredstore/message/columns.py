@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -43,6 +43,8 @@ HEADER_DTYPE: Final = np.dtype(
     ]
 )
 """The 48 bytes in front of the born host."""
+
+_HEADER_BYTES: Final = np.dtype(f"V{HEADER_DTYPE.itemsize}")
 
 SCALAR_LIMIT: Final = 16
 """Below this number of records the loop is faster than the columns."""
@@ -147,7 +149,8 @@ def record_positions(buffer: Buffer, start: int = 0, end: int | None = None) -> 
 def gather_headers(buffer: Buffer, positions: Positions) -> npt.NDArray[np.void]:
     """HEADER_DTYPE[n]. Raises Corrupt when the bytes end before the smallest record would."""
     positions = _checked_positions(buffer, positions)
-    headers: npt.NDArray[np.void] = unaligned(buffer, HEADER_DTYPE)[positions]
+    # Gathered as bytes without fields, which is ten times faster.
+    headers: npt.NDArray[np.void] = unaligned(buffer, _HEADER_BYTES)[positions].view(HEADER_DTYPE)
     return headers
 
 
@@ -188,12 +191,19 @@ class RecordColumns:
     def __len__(self) -> int:
         return len(self.positions)
 
+    def take(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.intp] | slice) -> RecordColumns:
+        """The columns of those rows, given as a mask, as indices or as a slice."""
+        return RecordColumns(*(getattr(self, field.name)[rows] for field in fields(self)))
 
-def record_columns(buffer: Buffer, positions: Positions) -> RecordColumns:
-    """Decode and check the records at those positions (not their CRCs). Raises Corrupt, which names
-    the first bad one."""
+
+def record_columns(
+    buffer: Buffer, positions: Positions, headers: npt.NDArray[np.void] | None = None
+) -> RecordColumns:
+    """Decode and check the records at those positions (not their CRCs); `headers` are theirs, from
+    `gather_headers`, if at hand. Raises Corrupt, which names the first bad one."""
     positions = _checked_positions(buffer, positions)
-    headers = gather_headers(buffer, positions)
+    if headers is None:
+        headers = gather_headers(buffer, positions)
     sizes = headers["size"].astype(np.int64)
     ends = positions + sizes
     magics = headers["magic"]

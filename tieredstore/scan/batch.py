@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore.message.columns import RecordColumns, record_columns
+from tieredstore.message.columns import RecordColumns
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.scan.catalogue import QueueFiles
 
@@ -51,15 +51,17 @@ class MessageBatch:
 
     def select(self, mask: Bools) -> MessageBatch:
         """The messages where `mask` is true, over the same buffer."""
-        if mask.all():
-            return self
+        return self if mask.all() else self.rows(mask)
+
+    def rows(self, mask: Bools | slice) -> MessageBatch:
+        """The messages of a mask or a slice, over the same buffer."""
         return MessageBatch(
             self.queue,
             self.buffer,
             self.base_offset,
             self.queue_offsets[mask],
             self.tags_codes[mask],
-            record_columns(self.buffer, self.columns.positions[mask]),
+            self.columns.take(mask),
         )
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tieredstore.errors import Corrupt
+from tieredstore.message.buffers import unaligned
 from tieredstore.message.columns import (
     RecordColumns,
     check_bodies,
@@ -31,10 +32,17 @@ from tieredstore.scan.findings import Finding, Report, damage
 
 
 def check_run(
-    queue: QueueFiles, buffer: memoryview, start: int, run: UnitRun, report: Report
+    queue: QueueFiles,
+    buffer: memoryview,
+    start: int,
+    run: UnitRun,
+    report: Report,
+    *,
+    body_crcs: bool = True,
 ) -> MessageBatch | None:
-    """Compare records with their units. `buffer` begins at tiered offset `start`."""
-    checks = _RunChecks(queue, buffer, start, run)
+    """Compare records with their units, and bodies with their CRCs unless `body_crcs` is false.
+    `buffer` begins at tiered offset `start`."""
+    checks = _RunChecks(queue, buffer, start, run, body_crcs=body_crcs)
     batch = checks.batch()
     for finding in checks.in_order():
         report(finding)
@@ -44,11 +52,20 @@ def check_run(
 class _RunChecks:
     """The checks of one run; findings are gathered and reported in queue offset order."""
 
-    def __init__(self, queue: QueueFiles, buffer: memoryview, start: int, run: UnitRun) -> None:
+    def __init__(
+        self,
+        queue: QueueFiles,
+        buffer: memoryview,
+        start: int,
+        run: UnitRun,
+        *,
+        body_crcs: bool,
+    ) -> None:
         self._queue = queue
         self._buffer = buffer
         self._start = start
         self._run = run
+        self._body_crcs = body_crcs
         self._findings: list[Finding] = []
         extent = next(e for e in reversed(queue.commit_log) if e.base_offset <= start)
         self._segment = extent.id
@@ -85,7 +102,9 @@ class _RunChecks:
             headers = gather_headers(self._buffer, positions)
         good = self._check_heads(headers, positions, codas)
         index = np.flatnonzero(good)
-        columns, index = self._columns(positions, index)
+        if len(index) < len(good):
+            positions, headers = positions[index], headers[index]
+        columns, index = self._columns(positions, headers, index)
         if columns is None:
             return None
         index, columns = self._check_topics_and_bodies(columns, index)
@@ -135,39 +154,45 @@ class _RunChecks:
         return good
 
     def _columns(
-        self, positions: Int64s, index: npt.NDArray[np.intp]
+        self,
+        positions: Int64s,
+        headers: npt.NDArray[np.void],
+        index: npt.NDArray[np.intp],
     ) -> tuple[RecordColumns | None, npt.NDArray[np.intp]]:
+        """Columns of the records at `positions`, whose places in the run are `index`; those that
+        cannot be decoded are left out of both."""
         if not len(index):
             return None, index
         try:
-            return record_columns(self._buffer, positions[index]), index
+            return record_columns(self._buffer, positions, headers), index
         except Corrupt:
             pass
         kept: list[int] = []
-        for i in index.tolist():
+        for row, i in enumerate(index.tolist()):
             try:
-                decode_record(self._buffer, int(positions[i]))
+                decode_record(self._buffer, int(positions[row]))
             except Corrupt as error:
                 self._add(
                     "record-structure",
                     f"message structure: {error}",
                     i,
-                    int(positions[i]),
+                    int(positions[row]),
                     "lengths that fill the message",
                     "others",
                 )
             else:
-                kept.append(i)
+                kept.append(row)
         if not kept:
             return None, index[:0]
-        rest = np.array(kept, dtype=np.intp)
-        return record_columns(self._buffer, positions[rest]), rest
+        return record_columns(self._buffer, positions[kept]), index[kept]
 
     def _check_topics_and_bodies(
         self, columns: RecordColumns, index: npt.NDArray[np.intp]
     ) -> tuple[npt.NDArray[np.intp], RecordColumns]:
         right_topic = has_topic(self._buffer, columns, self._queue.topic)
-        right_body = check_bodies(self._buffer, columns)
+        right_body = np.ones_like(right_topic)
+        if self._body_crcs:
+            right_body = check_bodies(self._buffer, columns)
         for row in np.flatnonzero(~right_topic).tolist():
             at, length = int(columns.topic_offsets[row]), int(columns.topic_lengths[row])
             found = bytes(self._buffer[at : at + length]).decode(errors="replace")
@@ -187,8 +212,7 @@ class _RunChecks:
         good = right_topic & right_body
         if good.all():
             return index, columns
-        kept = columns.positions[good]
-        return index[good], record_columns(self._buffer, kept) if len(kept) else columns
+        return index[good], columns.take(good)
 
 
 def _body_crc(buffer: memoryview, columns: RecordColumns, row: int) -> int:
@@ -198,11 +222,13 @@ def _body_crc(buffer: memoryview, columns: RecordColumns, row: int) -> int:
 
 def has_topic(buffer: memoryview, columns: RecordColumns, topic: str) -> Bools:
     """Whether each record carries that topic."""
-    name = np.frombuffer(topic.encode(errors="surrogateescape"), dtype=np.uint8)
+    name = topic.encode(errors="surrogateescape")
     same: Bools = columns.topic_lengths == len(name)
     rows = np.flatnonzero(same)
-    if len(rows) and len(name):
-        data = np.frombuffer(buffer, dtype=np.uint8)
-        index = columns.topic_offsets[rows].astype(np.int64)[:, None] + np.arange(len(name))
-        same[rows] = (data[index] == name).all(axis=1)
+    if len(rows) and name:
+        found = unaligned(buffer, f"V{len(name)}")[columns.topic_offsets[rows]].tobytes()
+        if found != name * len(rows):
+            expected = np.frombuffer(name, dtype=np.uint8)
+            letters = np.frombuffer(found, dtype=np.uint8).reshape(len(rows), len(name))
+            same[rows] = (letters == expected).all(axis=1)
     return same
