@@ -141,3 +141,36 @@ def test_w01_a_write_that_meets_a_higher_epoch_stops_everything(world: World) ->
         with pytest.raises(Fenced, match="the new writer holds position"):
             world.scan()
     assert existing(world.store).consume_queue_commit_offset == 2
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_w03_a_late_write_to_a_deleted_topic_is_not_in_the_new_one_of_its_name(
+    world: World, count: int
+) -> None:
+    world.client.fates = [Fate.LATE, Fate.LATE, Fate.DOWN, Fate.DOWN, Fate.DOWN]
+    world.try_scan()
+    world.client.fates = []
+    late, world.client.flying = world.client.flying, []
+    assert late
+    world.store.destroy_topics(["TopicA"])
+    world.source.tables.clear()
+    world.source.minimum.clear()
+    wanted: list[tuple[int, bytes]] = []
+
+    def put(number: int) -> None:
+        for _ in range(number):
+            body = f"of the new one, {len(wanted)}".encode().ljust(20)
+            world.source.put(KEY, len(wanted), body=body)
+            wanted.append((len(wanted), body))
+
+    put(count)
+    world.scan()
+    world.client.flying = late
+    world.client.land(1 << 60)
+    for _ in range(3):
+        put(2)
+        world.try_scan()
+        world.try_scan()
+    assert bodies(existing(world.store)) == wanted
+    world.start()
+    assert bodies(existing(world.store)) == wanted
