@@ -59,6 +59,15 @@ class ChunkKeys(msgspec.Struct, frozen=True, kw_only=True):
     block_cache_bytes: Annotated[
         int, _number("Memory for blocks of consume queues, bytes.", 0, 1 << 40)
     ] = field(name="tieredStoreChunkBlockCacheSize", default=_PLAIN.block_cache_bytes)
+    write_cache_bytes: Annotated[
+        int,
+        _number(
+            "Memory for small writes until they are merged, which saves reads, bytes.", 0, 1 << 40
+        ),
+    ] = field(name="tieredStoreChunkWriteCacheSize", default=_PLAIN.write_cache_bytes)
+    maintenance_threads: Annotated[
+        int, _number("Segments merged, sealed or cleaned at once.", 1, 256)
+    ] = field(name="tieredStoreChunkMaintenanceThreads", default=_PLAIN.maintenance_threads)
     hedge: Annotated[
         bool,
         Meta(description="Ours. Send a read again when it takes longer than 95 % of all do."),
@@ -78,8 +87,9 @@ class ChunkKeys(msgspec.Struct, frozen=True, kw_only=True):
             read_part_bytes=self.read_part_bytes,
             read_threads=self.read_threads,
             block_cache_bytes=self.block_cache_bytes,
+            write_cache_bytes=self.write_cache_bytes,
+            **{"maintenance_threads": self.maintenance_threads} | changes,
             hedge=self.hedge,
             hedge_share=self.hedge_share,
             policy=MergePolicy(fan_in=self.merge_count, target_bytes=self.merge_bytes),
-            **changes,
         )

@@ -80,6 +80,18 @@ class TestMerging:
         assert writer.tier.run_maintenance(sweep=False).merged_count == 1
         assert writer.content() == b"abcdefghijkl"
 
+    def test_o03_a_merge_whose_outcome_stays_unknown_is_looked_at(self, store: Store) -> None:
+        writer = store.process().take_over()
+        segment = writer.append(b"abc", b"def", b"ghi", b"jkl")
+        writer.fail_next(LOSE, FAIL, FAIL, FAIL)
+        assert writer.tier.run_maintenance(sweep=False).failed_count == 1
+        writer.operations()
+        segment.write(12, [b"m"])
+        assert writer.operations() == ["LIST", "PUT"]
+        store.clock.advance(GRACE_MS)
+        writer.tier.run_maintenance(sweep=False)
+        assert store.names() == [chunk_name(12), merged_name(0, 12)]
+
     def test_a_merge_that_fails_is_tried_again(
         self, store: Store, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -407,6 +407,8 @@ CHUNKS: dict[str, tuple[str, Callable[[ChunkSettings], object], object]] = {
     "tieredStoreChunkReadSize": ("77777", lambda found: found.read_part_bytes, 77777),
     "tieredStoreChunkReadThreads": ("77", lambda found: found.read_threads, 77),
     "tieredStoreChunkBlockCacheSize": ("77", lambda found: found.block_cache_bytes, 77),
+    "tieredStoreChunkWriteCacheSize": ("77", lambda found: found.write_cache_bytes, 77),
+    "tieredStoreChunkMaintenanceThreads": ("77", lambda found: found.maintenance_threads, 77),
     "tieredStoreChunkHedge": ("true", lambda found: found.hedge, True),
     "tieredStoreChunkHedgeShare": ("0.7", lambda found: found.hedge_share, 0.7),
 }
