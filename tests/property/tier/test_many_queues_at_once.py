@@ -1,0 +1,121 @@
+"""Many queues, eight uploading threads, maintenance beside them, and a store that fails often."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+
+import pytest
+
+from tests.unit.tier.hostile import SIZE, Fate, HostileClient
+from tests.unit.tier.kit import (
+    T0,
+    ListIndex,
+    ListSource,
+    TableMetadata,
+    bodies,
+    config,
+    existing,
+)
+from tieredstore.clock import ManualClock, SystemClock
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.errors import TieredStoreError
+from tieredstore.scan.catalogue import load_catalogue
+from tieredstore.scan.findings import Finding
+from tieredstore.scan.verify import verify
+from tieredstore.testing.chunks import chunk_provider
+from tieredstore.tier.dispatcher import MessageStoreDispatcher
+from tieredstore.tier.flat.file_store import FlatFileStore
+from tieredstore.tier.topic_filter import TopicFilter
+
+FATES = [fate for fate in Fate if not fate.name.startswith("CRASH")]
+KEYS = [QueueKey(f"Topic{number}", number % 3) for number in range(12)]
+SETTINGS = config(
+    commit_log_max_size_bytes=40 * SIZE,
+    consume_queue_max_size_bytes=600,
+    group_commit_count=16,
+    group_commit_size_bytes=8 * SIZE + 1,
+    dispatch_threads=8,
+)
+
+
+class ChaoticClient(HostileClient):
+    """A share of the requests has a bad fate."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(ManualClock(T0))
+        self.random = random.Random(seed)
+        self.share = 0.0
+
+    def now_ms(self) -> int:
+        return SystemClock().now_ms()
+
+    def _fate(self) -> Fate:
+        self.count += 1
+        self.land(self.count)
+        if self.is_calm or self.random.random() > self.share:
+            return Fate.WELL
+        return self.random.choice(FATES)
+
+
+class Process:
+    """A dispatcher over a chunk log with maintenance in the background."""
+
+    def __init__(self, client: ChaoticClient, metadata: TableMetadata, source: ListSource) -> None:
+        self.client = client
+        self.chunks = chunk_provider(
+            client,
+            max_tries=3,
+            preferred_batch_bytes=10 * SIZE,
+            maintenance_threads=2,
+            grace_ms=2_000,
+            lease_ms=200,
+        )
+        self.store = FlatFileStore(SETTINGS, self.chunks, metadata, SystemClock())
+        self.store.become_writer(take_over=True)
+        self.store.load()
+        self.dispatcher = MessageStoreDispatcher(
+            SETTINGS, source, self.store, ListIndex(), TopicFilter(SETTINGS), SystemClock()
+        )
+
+    def end(self) -> None:
+        """The epoch is not given back: the process was killed."""
+        self.client.is_calm = True
+        self.chunks.close()
+        self.client.is_calm = False
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_every_message_of_every_queue_is_in_the_tier_exactly_once(seed: int) -> None:
+    client, metadata, source = ChaoticClient(seed), TableMetadata(), ListSource()
+    counts = dict.fromkeys(KEYS, 0)
+    process = Process(client, metadata, source)
+    for turn in range(12):
+        client.share = client.random.choice([0, 0.05, 0.2])
+        for key in KEYS:
+            more = client.random.randrange(30)
+            source.put(key, counts[key], more)
+            counts[key] += more
+        with contextlib.suppress(TieredStoreError):
+            process.dispatcher.scan(force=True)
+        if turn % 4 == 3:
+            client.share = 0
+            process.end()
+            process = Process(client, metadata, source)
+    client.is_calm = True
+    client.land(1 << 60)
+    for _ in range(3):
+        outcomes = process.dispatcher.scan(force=True)
+    assert [outcome.error for outcome in outcomes if outcome.error is not None] == []
+    process.end()
+    client.is_calm = True
+    process = Process(client, metadata, source)
+    for key, count in counts.items():
+        texts = [f"{key.topic}-{key.queue_id}-{offset}-" for offset in range(count)]
+        wanted = [(offset, text.encode().ljust(20, b"x")) for offset, text in enumerate(texts)]
+        assert bodies(existing(process.store, key)) == wanted
+    process.end()
+    provider = chunk_provider(client)
+    damage: list[Finding] = []
+    report = verify(provider, load_catalogue(provider), damage.append)
+    assert (report.messages, report.damage) == (sum(counts.values()), 0), damage
