@@ -42,6 +42,8 @@ from tieredstore.testing.faults import (
 )
 
 KINDS = ["posix", "append-only", "chunks"]
+EVERY = [5, pytest.param(1, marks=pytest.mark.slow)]
+"""Every fifth point each day; all of them in the slow lane."""
 OF_A_PART = {"bytes-unnamed", "metadata-size", "unit-torn", "index-header"}
 """What `verify` says of a copy that goes on: commit log bytes come before their units, and sizes
 are recorded last. A torn write may end within a unit, and a part of an index file is none."""
@@ -115,9 +117,10 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> BuiltTier:
     return small_tier(tmp_path_factory.mktemp("source") / "tier")
 
 
+@pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize("kind", KINDS)
 def test_h02_ended_at_any_of_its_effects_a_copy_goes_on(
-    kind: str, source: BuiltTier, tmp_path: Path
+    kind: str, every: int, source: BuiltTier, tmp_path: Path
 ) -> None:
     plain = World(tmp_path / "plain", kind)
     plain.run(source, Faults())
@@ -125,7 +128,7 @@ def test_h02_ended_at_any_of_its_effects_a_copy_goes_on(
     assert whole[3] == []
     points = crash_points(lambda faults: World(tmp_path / "points", kind).run(source, faults))
     assert len(points) > 100
-    for number, point in enumerate(points):
+    for number, point in enumerate(points[::every]):
         world = World(tmp_path / str(number), kind)
         run_until_crash(lambda faults, world=world: world.run(source, faults), point)  # type: ignore[misc]
         world.check_part(point)
@@ -133,8 +136,11 @@ def test_h02_ended_at_any_of_its_effects_a_copy_goes_on(
         assert world.tier() == whole, str(point)
 
 
+@pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize("kind", KINDS)
-def test_ended_at_any_effect_of_a_later_run_a_copy_goes_on(kind: str, tmp_path: Path) -> None:
+def test_ended_at_any_effect_of_a_later_run_a_copy_goes_on(
+    kind: str, every: int, tmp_path: Path
+) -> None:
     """The first run took a part of a source that has grown since, in segments and within one."""
     young, old = growing(tmp_path / "young", 7), growing(tmp_path / "old", 18)
 
@@ -149,7 +155,7 @@ def test_ended_at_any_effect_of_a_later_run_a_copy_goes_on(kind: str, tmp_path: 
     assert whole[3] == []
     assert whole[0] == contents(old.provider)
     points = crash_points(lambda faults: world("points").run(old, faults))
-    for number, point in enumerate(points):
+    for number, point in enumerate(points[::every]):
         ended = world(str(number))
         run_until_crash(lambda faults, ended=ended: ended.run(old, faults), point)  # type: ignore[misc]
         ended.check_part(point)

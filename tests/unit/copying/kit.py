@@ -17,6 +17,7 @@ from tieredstore.contracts.segment import (
     SegmentProvider,
     WriteResult,
 )
+from tieredstore.metadata.file_operations import FileOperations
 from tieredstore.metadata.json_store import JsonMetadataStore
 from tieredstore.providers.memory import MemoryFileSegment, MemoryProvider
 from tieredstore.providers.posix import PosixProvider
@@ -49,9 +50,21 @@ class _AppendOnlySegment(MemoryFileSegment):
         return super().write(position, buffers)
 
 
+class _Unsynced(FileOperations):
+    """A process that ends loses nothing that the system has."""
+
+    def write_synced(self, path: Path, data: bytes) -> None:
+        path.write_bytes(data)
+
+    def sync_directory(self, path: Path) -> None:
+        """Nothing, as above."""
+
+
 def state(root: Path, *, read_only: bool = False) -> JsonMetadataStore:
     path = root / "state" / "config" / "tieredStoreMetadata.json"
-    return JsonMetadataStore(path, BROKER, ManualClock(), read_only=read_only)
+    return JsonMetadataStore(
+        path, BROKER, ManualClock(), read_only=read_only, operations=_Unsynced()
+    )
 
 
 def posix(root: Path) -> PosixProvider:

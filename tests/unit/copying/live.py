@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from tests.unit.tier.kit import BROKER, T0, ListSource, config
+from tests.unit.copying.kit import state
+from tests.unit.tier.kit import T0, ListSource, config
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.segment import (
@@ -19,7 +20,6 @@ from tieredstore.contracts.segment import (
     WriterEpoch,
     WriteResult,
 )
-from tieredstore.metadata.json_store import JsonMetadataStore
 from tieredstore.tier.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.index import IndexStoreService
@@ -110,8 +110,7 @@ class LiveWriter:
             index_file_max_index_num=64,
         )
         self._clock = ManualClock(T0)
-        metadata = root / "state" / "config" / "tieredStoreMetadata.json"
-        self._metadata = JsonMetadataStore(metadata, BROKER, self._clock)
+        self._metadata = state(root)
         self._metadata.load()
         self._source = ListSource()
         self._files = FlatFileStore(settings, provider, self._metadata, self._clock)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
 from tests.unit.copying.kit import (
+    PIECE_BYTES,
+    AppendOnlyProvider,
     contents,
     copy,
     copy_to,
@@ -17,10 +20,13 @@ from tests.unit.copying.kit import (
     tables,
 )
 from tests.unit.scan.tier_builder import BROKER, BuiltTier, flip, small_tier
-from tieredstore.contracts.segment import FileSegmentType, SegmentId
-from tieredstore.errors import Invalid
-from tieredstore.providers.memory import MemoryProvider
-from tieredstore.scan.copying.report import CopyOptions
+from tieredstore.clock import ManualClock
+from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentListing
+from tieredstore.errors import Corrupt, Fenced, Invalid
+from tieredstore.providers.memory import MemoryFileSegment, MemoryProvider
+from tieredstore.scan.copying.job import copy_tier
+from tieredstore.scan.copying.report import CopyOptions, CopyProgress
+from tieredstore.scan.copying.target import CopyTarget
 
 
 @pytest.fixture
@@ -120,3 +126,103 @@ def test_h02_other_bytes_under_the_same_names_are_refused_and_replaced_on_demand
     assert report.replaced == [f"{BROKER}/orders/1"]
     assert contents(other.provider) == contents(built.provider)
     assert findings(other.provider, tmp_path / "target") == []
+
+
+@pytest.mark.parametrize("pieces", range(1, 12, 3))
+def test_a_run_that_is_asked_to_stop_goes_on_later(
+    pieces: int, built: BuiltTier, tmp_path: Path
+) -> None:
+    stop, seen = threading.Event(), 0
+
+    def on_progress(progress: CopyProgress) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == pieces:
+            stop.set()
+
+    target, metadata = posix(tmp_path / "target"), state(tmp_path / "target")
+    report = copy_tier(
+        built.provider,
+        state(built.root, read_only=True),
+        CopyTarget(target, metadata, BROKER, ManualClock()),
+        BROKER,
+        CopyOptions(workers=1),
+        on_progress,
+        stop=stop,
+        piece_bytes=PIECE_BYTES,
+    )
+    assert report.stopped
+    assert report.failed == []
+    assert len(contents(target)) < len(contents(built.provider))
+
+    copy(built.provider, state(built.root, read_only=True), target, metadata)
+
+    metadata.close()
+    assert contents(target) == contents(built.provider)
+    assert findings(target, tmp_path / "target") == []
+
+
+def test_o03_what_comes_back_otherwise_than_it_was_written_is_an_error_and_not_recorded(
+    built: BuiltTier, tmp_path: Path
+) -> None:
+    class Damages(AppendOnlyProvider):
+        """Another byte comes back than was written, once it is opened again."""
+
+        def open(self, id: SegmentId, listing: SegmentListing | None = None) -> MemoryFileSegment:
+            segment = super().open(id, listing)
+            content = self._contents.get(id)
+            if content is not None and id.path.endswith("orders/1"):
+                content[7] ^= 1
+            return segment
+
+    back = Damages()
+    writer = AppendOnlyProvider()
+    writer._contents = back._contents
+    metadata = state(tmp_path / "target")
+    report = copy_tier(
+        built.provider,
+        state(built.root, read_only=True),
+        CopyTarget(writer, metadata, BROKER, ManualClock(), back),
+        BROKER,
+        CopyOptions(),
+        piece_bytes=PIECE_BYTES,
+    )
+    [(path, error)] = report.failed
+    assert path == f"{BROKER}/orders/1"
+    assert isinstance(error, Corrupt)
+    assert "orders/1/COMMIT_LOG@0: 512 bytes at 0 do not come back" in str(error)
+    entry = metadata.segment(SegmentId(path, FileSegmentType.COMMIT_LOG, 0))
+    assert entry is not None
+    assert entry.size == 0
+    metadata.close()
+
+
+def test_w01_a_copy_that_has_lost_its_right_stops(built: BuiltTier, tmp_path: Path) -> None:
+    target, metadata = MemoryProvider(), state(tmp_path / "target")
+
+    def take_over(progress: CopyProgress) -> None:
+        if not taken:
+            taken.append(target.acquire_writer(BROKER, take_over=True))
+
+    taken: list[object] = []
+    with pytest.raises(Fenced, match="was held by"):
+        copy_tier(
+            built.provider,
+            state(built.root, read_only=True),
+            CopyTarget(target, metadata, BROKER, ManualClock()),
+            BROKER,
+            CopyOptions(workers=1),
+            take_over,
+            piece_bytes=PIECE_BYTES,
+        )
+    assert len(contents(target)) < len(contents(built.provider))
+    metadata.close()
+
+
+def test_other_topic_ids_in_the_target_are_refused(built: BuiltTier, tmp_path: Path) -> None:
+    metadata = state(tmp_path / "target")
+    metadata.load()
+    metadata.add_topic("another")
+    metadata.close()
+    with pytest.raises(Invalid, match=r"topic 'orders' has id 0 in the source, .* has another"):
+        copy_to(built, tmp_path / "target")
