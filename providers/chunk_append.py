@@ -22,7 +22,7 @@ from tieredstore.message.crc import CRC_MASK, raw_crc32
 from tieredstore.providers import checks
 from tieredstore.providers.chunk_cache import WriteCache
 from tieredstore.providers.chunk_chain import Chain, chunk_name
-from tieredstore.providers.chunk_reader import ChunkReader
+from tieredstore.providers.chunk_reader import ChunkReader, ObjectGone
 from tieredstore.providers.chunk_settings import ChunkSettings
 from tieredstore.providers.chunk_state import Authority, SegmentState
 from tieredstore.providers.object_client import ObjectClient, ObjectInfo
@@ -133,10 +133,10 @@ class ChunkAppender:
         problem: TieredStoreError | None = None
         is_unsure = False
         for attempt in range(self._settings.max_tries):
-            if attempt:
-                self._settings.pause(attempt - 1)
-                authority.check()
             try:
+                if attempt:
+                    self._settings.pause(attempt - 1)
+                    authority.check()
                 if not self._client.put_if_absent(key, buffers, metadata):
                     return self._taken(state, authority, position, buffers, length)
             except Busy as error:
@@ -154,24 +154,13 @@ class ChunkAppender:
                 return Written(position + length)
         if not is_unsure:
             raise Unavailable(f"{key}: not written: {problem}", path=key, offset=position)
-        return self._last_look(state, key, metadata, position, length, problem)
-
-    def _last_look(
-        self,
-        state: SegmentState,
-        key: str,
-        metadata: Mapping[str, str],
-        position: int,
-        length: int,
-        problem: TieredStoreError | None,
-    ) -> WriteResult:
-        """After attempts without an answer. An object that is not there may still come."""
+        # After attempts without an answer, a last look. What is not there may still come.
         state.chain = None
         try:
             head = self._client.head(key)
         except TieredStoreError:
             head = None
-        if head is not None and _is_same(head, metadata, length):
+        if head is not None and _is_same(head, metadata, length) and self.is_recent(seen_ms):
             return Written(position + length)
         return UnknownWrite(f"{key}: write at {position}: {problem}")
 
@@ -190,16 +179,26 @@ class ChunkAppender:
             if chain.holes:
                 self._client.delete([state.key(chunk_name(position))])
             authority.check()
-            holds = (
-                not chain.holes
-                and chain.size_bytes >= position + length
-                and self._holds(state, chain, position, buffers, length)
-            )
-        except Unavailable as error:
+            return self._shown(state, authority, chain, position, buffers, length)
+        except (Unavailable, ObjectGone) as error:
             state.chain = None
             return UnknownWrite(f"segment {state.id}: write at {position}: {error}")
-        if holds:
-            return Written(position + length)
+
+    def _shown(
+        self,
+        state: SegmentState,
+        authority: Authority,
+        chain: Chain,
+        position: int,
+        buffers: Sequence[Buffer],
+        length: int,
+    ) -> WriteResult:
+        """Of an object of ours: written if the chain has it, or its bytes in a merged run."""
+        if not chain.holes and chain.size_bytes >= position + length:
+            own = chain.overlapping(position, length)[0]
+            is_own = (own.start, own.end, own.is_chunk) == (position, position + length, True)
+            if is_own or self._holds(state, chain, position, buffers, length):
+                return Written(position + length)
         is_stale = authority.number > 0  # nobody else has the right
         return FencedWrite(chain.size_bytes, "a writer whose objects were merged since", is_stale)
 
@@ -219,7 +218,7 @@ class ChunkAppender:
             chain = state.listed()
             if head is not None and head.size_bytes:
                 if _is_same(head, stamp(authority, buffers), length):
-                    return Written(position + length)
+                    return self._shown(state, authority, chain, position, buffers, length)
                 # A store that keeps no metadata: the bytes themselves tell.
                 is_like = head.metadata is None and head.size_bytes == length
                 if is_like and self._holds(state, chain, position, buffers, length):
@@ -227,7 +226,7 @@ class ChunkAppender:
                 return self._others(state, authority, chain, head, position)
             if chain.size_bytes > position:
                 return self._others(state, authority, chain, None, position)
-        except Unavailable as error:
+        except (Unavailable, ObjectGone) as error:
             return UnknownWrite(f"segment {state.id}: write at {position}: {error}")
         if not chain.is_closed:
             return UnknownWrite(f"segment {state.id}: what held position {position} went away")
@@ -250,6 +249,7 @@ class ChunkAppender:
         if head is None:
             if not authority.number:
                 return UnknownWrite(f"segment {state.id}: {position} is inside a larger object")
+            chain.check_whole(state.folder, position, 1)
             extent = chain.overlapping(position, 1)[0]
             head = self._client.head(state.key(extent.name))
         is_stale = epoch_number(head) < authority.number or writer(head) == authority.stamp

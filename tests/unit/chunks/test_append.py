@@ -219,6 +219,32 @@ class TestEpochs:
         winner.tier.run_maintenance()
         assert chunk_name(3) not in store.names()
 
+    @pytest.mark.parametrize("faults", [(LOSE,), (LOSE, FAIL, FAIL, FAIL)])
+    def test_w01_nor_is_one_whose_reply_was_lost(
+        self, store: Store, faults: tuple[ObjectFault, ...]
+    ) -> None:
+        zombie = store.process("zombie", lease_ms=10**9)
+        segment = zombie.append(b"abc")
+        winner = store.process("winner").take_over()
+        winner.append(b"def", b"ghi", b"jkl")
+        winner.tier.run_maintenance()
+        store.clock.advance(GRACE_MS)
+        winner.tier.run_maintenance()
+        zombie.fail_next(*faults)
+        result = segment.write(3, [b"zombie"])
+        assert isinstance(result, (FencedWrite, UnknownWrite))
+        assert winner.content() == b"abcdefghijkl"
+
+    def test_a_look_that_fails_after_a_lost_reply_leaves_the_outcome_unknown(
+        self, store: Store
+    ) -> None:
+        writer = store.process(lease_ms=0).take_over()
+        segment = writer.append(b"abc")
+        writer.fail_next(None, LOSE, *[FAIL] * 20)
+        assert isinstance(segment.write(3, [b"def"]), UnknownWrite)
+        writer.client.plan.clear()
+        assert segment.size() == 6
+
     def test_what_is_written_is_stamped(self, store: Store) -> None:
         writer = store.process("me").take_over()
         segment = writer.append(b"abc")
