@@ -27,6 +27,8 @@ from tieredstore.scan.record_checks import check_run
 BATCH_BYTES = 4 << 20
 """Commit log bytes of one batch, at most (one message at least)."""
 UNITS_PER_READ = 1 << 14
+_FIRST_UNITS = 1 << 11
+"""The first read of a range is short: reading messages begins behind it."""
 _GAP_BYTES = 64 << 10
 """Bytes between two messages that are read along rather than skipped."""
 
@@ -42,7 +44,7 @@ def read_batches(
 
     Damage goes to `report`, which by default raises Corrupt at the first; when it returns, the
     record concerned is left out and reading goes on. Memory: one batch and 16,384 units, on an
-    object store three more batches, which are being read meanwhile. Raises Unavailable.
+    object store four more batches, which are being read meanwhile. Raises Unavailable.
     """
     with QueueReader(provider, scan_range.queue) as reader:
         for run, load in _loaded(provider, reader, scan_range, batch_bytes, report):
@@ -82,8 +84,12 @@ def unit_runs(
     report: Report = raise_on_damage,
 ) -> Iterator[UnitRun]:
     """The usable units of a range, cut into runs of at most `batch_bytes` within one segment."""
-    for first in range(scan_range.from_offset, scan_range.until_offset, UNITS_PER_READ):
-        count = min(UNITS_PER_READ, scan_range.until_offset - first)
+    start = scan_range.from_offset
+    for first in [start, *range(start + _FIRST_UNITS, scan_range.until_offset, UNITS_PER_READ)]:
+        most = _FIRST_UNITS if first == start else UNITS_PER_READ
+        count = min(most, scan_range.until_offset - first)
+        if count <= 0:
+            return
         try:
             units = reader.read_units(first, count)
         except Corrupt as error:

@@ -8,26 +8,33 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from queue import Empty, SimpleQueue
+from threading import Event, Semaphore
+from typing import NamedTuple, TypeAlias
 
 from tieredstore.contracts.segment import SegmentProvider
-from tieredstore.errors import TieredStoreError
 from tieredstore.scan.batch import UnitRun
 from tieredstore.scan.findings import Finding, Report
 
-RUNS_AHEAD = 3
-"""Runs that are read ahead of one: with a run of 4 MiB, 16 readers hold 256 MiB."""
+RUNS_AHEAD = 4
+"""Runs that are read ahead of one: with a run of 4 MiB, 16 readers hold 320 MiB."""
+RUNS_PLANNED = 16
+"""Runs whose units are read before their messages."""
 
-Read = Callable[[UnitRun], Callable[[], memoryview]]
+Read: TypeAlias = Callable[[UnitRun], Callable[[], memoryview]]
 """Prepares the read of a run: what is returned may be called in another thread."""
 
 
 class LoadedRun(NamedTuple):
-    """A run and the read of its bytes; `load` gives them, or raises what the read raised."""
+    """A run and the read of its bytes; `load`, to be called before the next run is asked for, gives
+    them, or raises what the read raised."""
 
     run: UnitRun
     load: Callable[[], memoryview]
+
+
+_Planned: TypeAlias = "Finding | Exception | tuple[UnitRun, Callable[[], memoryview]] | None"
 
 
 def is_worth_it(provider: SegmentProvider) -> bool:
@@ -40,42 +47,63 @@ def load_ahead(
 ) -> Iterator[LoadedRun]:
     """The runs in order, a few of them being read meanwhile.
 
-    runs_of: makes the runs, given whom to tell what is wrong with units. Findings and errors come
-    when the caller gets to their place, as without reading ahead.
+    runs_of: makes the runs, in a thread of its own, given whom to tell what is wrong with units.
+    Findings and errors come when the caller gets to their place, as without reading ahead.
     """
-    ahead: deque[Finding | TieredStoreError | LoadedRun] = deque()
-    runs = runs_of(ahead.append)
-    with ThreadPoolExecutor(RUNS_AHEAD, "tiered-scan") as pool:
+    planned: SimpleQueue[_Planned] = SimpleQueue()
+    room = Semaphore(RUNS_PLANNED)
+    stopping = Event()
+
+    def plan() -> None:
         try:
-            in_flight = 0
-            while True:
-                while in_flight <= RUNS_AHEAD:
-                    found = _next(runs)
-                    if found is None:
-                        break
-                    if isinstance(found, UnitRun):
-                        future: Future[memoryview] = pool.submit(read(found))
-                        ahead.append(LoadedRun(found, future.result))
-                        in_flight += 1
-                        continue
-                    ahead.append(found)
-                    break
-                if not ahead:
+            for run in runs_of(planned.put):
+                planned.put((run, read(run)))
+                room.acquire()
+                if stopping.is_set():
                     return
-                item = ahead.popleft()
-                if isinstance(item, LoadedRun):
-                    in_flight -= 1
-                    yield item
-                elif isinstance(item, Finding):
+            planned.put(None)
+        except Exception as error:
+            planned.put(error)  # raised in the caller's thread
+
+    with ThreadPoolExecutor(RUNS_AHEAD + 2, "tiered-scan") as pool:
+        try:
+            pool.submit(plan)
+            for item in _window(planned, pool):
+                if isinstance(item, Finding):
                     report(item)
+                elif isinstance(item, LoadedRun):
+                    room.release()
+                    yield item
                 else:
                     raise item
         finally:
+            stopping.set()
+            room.release()
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _next(runs: Iterator[UnitRun]) -> UnitRun | TieredStoreError | None:
-    try:
-        return next(runs, None)
-    except TieredStoreError as error:
-        return error
+def _window(
+    planned: SimpleQueue[_Planned], pool: ThreadPoolExecutor
+) -> Iterator[Finding | Exception | LoadedRun]:
+    """What was planned, in order; the next runs of it are being read."""
+    window: deque[Finding | Exception | LoadedRun] = deque()
+    loading, is_end = 0, False
+    while True:
+        while not is_end and loading <= RUNS_AHEAD:
+            try:
+                item = planned.get(block=not window)
+            except Empty:
+                break
+            if item is None:
+                is_end = True
+            elif isinstance(item, tuple):
+                run, load = item
+                window.append(LoadedRun(run, pool.submit(load).result))
+                loading += 1
+            else:
+                window.append(item)
+        if not window:
+            return
+        first = window.popleft()
+        loading -= isinstance(first, LoadedRun)
+        yield first
