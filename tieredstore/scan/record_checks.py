@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from tieredstore.contracts.segment import SegmentId
 from tieredstore.errors import Corrupt
 from tieredstore.message.buffers import unaligned
 from tieredstore.message.columns import (
@@ -49,6 +50,12 @@ def check_run(
     return batch
 
 
+def place_of(queue: QueueFiles, offset: int) -> tuple[SegmentId, int]:
+    """The commit log segment that has a byte of the queue's log, and the byte's position in it."""
+    extent = next(e for e in reversed(queue.commit_log) if e.base_offset <= offset)
+    return extent.id, offset - extent.base_offset
+
+
 class _RunChecks:
     """The checks of one run; findings are gathered and reported in queue offset order."""
 
@@ -67,9 +74,7 @@ class _RunChecks:
         self._run = run
         self._body_crcs = body_crcs
         self._findings: list[Finding] = []
-        extent = next(e for e in reversed(queue.commit_log) if e.base_offset <= start)
-        self._segment = extent.id
-        self._base = start - extent.base_offset
+        self._segment, self._base = place_of(queue, start)
 
     def in_order(self) -> list[Finding]:
         return sorted(self._findings, key=lambda finding: finding.queue_offset or 0)
