@@ -120,21 +120,31 @@ class Lane:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _current: _Current = field(default_factory=_Current)
 
-    def call(self, method: str, what: str, *, key: str, size_bytes: int = 0, **params: Any) -> Any:
+    def call(
+        self,
+        method: str,
+        what: str,
+        *,
+        key: str,
+        size_bytes: int = 0,
+        consume: Callable[[Any], Any] | None = None,
+        **params: Any,
+    ) -> Any:
         """One request of boto3's client, with its retries. Raises S3Failure.
 
         what: operation and object, for messages; key: for the meter; size_bytes: of the body, for
-        the limits. Credentials that have expired are looked up again, once.
+        the limits. consume: reads an answer's body while the request still counts as running; its
+        result is returned. Credentials that have expired are looked up again, once.
         """
         self.request_rate.take(1)
         self.byte_rate.take(size_bytes)
         client = self._opened()
         try:
-            return self._attempt(client, method, what, key, params)
+            return self._attempt(client, method, what, key, consume, params)
         except S3Failure as failure:
             if failure.code not in EXPIRED:
                 raise
-            return self._attempt(self._renewed(client), method, what, key, params)
+            return self._attempt(self._renewed(client), method, what, key, consume, params)
 
     def facts(self) -> ClientFacts:
         """Opens the client; sends nothing."""
@@ -148,7 +158,13 @@ class Lane:
                 self._client = None
 
     def _attempt(
-        self, client: BotoClient, method: str, what: str, key: str, params: dict[str, Any]
+        self,
+        client: BotoClient,
+        method: str,
+        what: str,
+        key: str,
+        consume: Callable[[Any], Any] | None,
+        params: dict[str, Any],
     ) -> Any:
         with self.gate.permit() as wave:
             call = _Call(file_type_of(key), wave)
@@ -165,7 +181,7 @@ class Lane:
             finally:
                 self._current.call = None
             self.gate.succeeded()
-            return answer
+            return answer if consume is None else consume(answer)
 
     def _opened(self) -> BotoClient:
         with self._lock:
@@ -176,9 +192,8 @@ class Lane:
     def _renewed(self, expired: BotoClient) -> BotoClient:
         """A client with credentials that were looked up again, by the first who asks."""
         with self._lock:
-            if self._client is expired:
+            if self._client is expired or self._client is None:
                 self._client = self._made()
-            assert self._client is not None
             return self._client
 
     def _made(self) -> BotoClient:

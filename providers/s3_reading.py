@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from botocore.exceptions import BotoCoreError
@@ -27,11 +29,12 @@ def is_absent(failure: S3Failure) -> bool:
 
 
 class _BodyCut(Exception):
-    """A body that ended early, or came too slowly; `pieces` arrived."""
+    """A body of the object `etag` that ended early, or came too slowly; `pieces` arrived."""
 
-    def __init__(self, pieces: list[bytes], why: str) -> None:
+    def __init__(self, why: str, pieces: list[bytes], etag: str = "") -> None:
         super().__init__(why)
         self.pieces = pieces
+        self.etag = etag
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +56,19 @@ class RangeReader:
         for attempt in range(1, self.max_attempts + 1):
             done = sum(map(len, pieces))
             first, wanted = position + done, length - done
-            params = {"IfMatch": etag} if etag else {}
             try:
-                answer = self.lane.call(
+                pieces += self.lane.call(
                     "get_object",
                     what,
                     key=key,
                     size_bytes=wanted,
+                    consume=partial(self._take, what, first, wanted),
                     Bucket=self.place.bucket,
                     Key=self.place.full(key),
                     Range=f"bytes={first}-{first + wanted - 1}",
-                    **params,
+                    **({"IfMatch": etag} if etag else {}),
                 )
+                return b"".join(pieces) if len(pieces) != 1 else pieces[0]
             except S3Failure as failure:
                 if is_absent(failure):
                     return None
@@ -73,23 +77,27 @@ class RangeReader:
                 if failure.status == 412:
                     raise Unavailable(f"{what}: the object changed while it was read") from None
                 raise failure.error from None
-            etag = answer.get("ETag", "")
-            try:
-                expected = _check_range(answer, what, first, wanted)
-                pieces += self._body(answer["Body"], expected)
-                return b"".join(pieces) if len(pieces) != 1 else pieces[0]
             except _BodyCut as cut:
                 pieces += cut.pieces
+                etag = cut.etag
                 if attempt == self.max_attempts:
-                    raise Unavailable(
-                        f"{what}: bytes {first} to {first + expected}: expected {expected} bytes, "
-                        f"found {sum(map(len, cut.pieces))}: {cut}",
-                        offset=first,
-                        path=key,
-                    ) from None
-            finally:
-                answer["Body"].close()
+                    raise Unavailable(f"{what}: {cut}", offset=first, path=key) from None
         raise AssertionError("unreachable")
+
+    def _take(self, what: str, first: int, wanted: int, answer: Any) -> list[bytes]:
+        """The body, in pieces. Raises _BodyCut, Unavailable."""
+        with closing(answer["Body"]) as body:
+            expected = _check_range(answer, what, first, wanted)
+            try:
+                return self._body(body, expected)
+            except _BodyCut as cut:
+                found = sum(map(len, cut.pieces))
+                raise _BodyCut(
+                    f"bytes {first} to {first + expected}: expected {expected} bytes, found "
+                    f"{found}: {cut}",
+                    cut.pieces,
+                    answer.get("ETag", ""),
+                ) from None
 
     def _body(self, body: Any, expected: int) -> list[bytes]:
         """All `expected` bytes. Raises _BodyCut."""
@@ -100,13 +108,13 @@ class RangeReader:
             while missing:
                 piece = body.read(min(missing, _PIECE_BYTES))
                 if not piece:
-                    raise _BodyCut(pieces, "the body ended early")
+                    raise _BodyCut("the body ended early", pieces)
                 pieces.append(piece)
                 missing -= len(piece)
                 if missing and self.monotonic() > limit:
-                    raise _BodyCut(pieces, "the body came too slowly")
+                    raise _BodyCut("the body came too slowly", pieces)
         except (BotoCoreError, HTTPError, OSError) as error:
-            raise _BodyCut(pieces, type(error).__name__) from None
+            raise _BodyCut(type(error).__name__, pieces) from None
         return pieces
 
     def _deadline(self, expected: int) -> float:

@@ -22,7 +22,12 @@ PLAN_COLUMNS = ("topic", "queue_id", "from_offset", "until_offset", "message_byt
 
 @click.command("offload")
 @click.argument("store", metavar="STORE", type=click.Path(path_type=Path))
-@click.option("--tier", required=True, metavar="URL", help="Where the tier is: file:///dir.")
+@click.option(
+    "--tier",
+    required=True,
+    metavar="URL",
+    help="Where the tier is: file:///dir or s3://bucket/prefix.",
+)
 @click.option(
     "--state",
     required=True,

@@ -30,7 +30,10 @@ def tier_options(command: _Command) -> _Command:
     for option in reversed(
         (
             click.option(
-                "--tier", required=True, metavar="URL", help="Where the tier is: file:///dir."
+                "--tier",
+                required=True,
+                metavar="URL",
+                help="Where the tier is: file:///dir or s3://bucket/prefix.",
             ),
             click.option(
                 "--state",

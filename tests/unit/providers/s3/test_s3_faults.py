@@ -421,3 +421,13 @@ def test_a_body_that_comes_too_slowly_is_given_up(server: ScriptedServer) -> Non
         )
         with pytest.raises(Unavailable, match="too slowly"):
             reader.read("k", 0, len(body))
+
+
+def test_a_request_counts_as_running_until_its_body_is_read(
+    server: ScriptedServer, client: S3Client
+) -> None:
+    gate = client._lane.gate
+    running = client._lane.call(
+        "get_object", "a read", key="k", consume=lambda _: gate._running, Bucket="tier", Key="k"
+    )
+    assert (running, gate._running) == (1, 0)
