@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+from collections.abc import Callable, Mapping, Sequence
+
 import pytest
 
-from tests.unit.tier.hostile import SIZE, Fate, World, body_of
+from tests.unit.tier.hostile import SIZE, Fate, HostileClient, World, body_of
 from tests.unit.tier.kit import KEY, bodies, existing
+from tieredstore.contracts.segment import Buffer
 from tieredstore.errors import Fenced, Unavailable
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
@@ -174,3 +179,64 @@ def test_w03_a_late_write_to_a_deleted_topic_is_not_in_the_new_one_of_its_name(
     assert bodies(existing(world.store)) == wanted
     world.start()
     assert bodies(existing(world.store)) == wanted
+
+
+class SwitchingClient(HostileClient):
+    """Calls `switch` before or after the n-th request that writes data."""
+
+    def arm(self, number: int, switch: Callable[[], None], *, before: bool) -> None:
+        self.number, self.switch, self.before = number, switch, before
+
+    number = 0
+
+    def put_if_absent(
+        self, key: str, buffers: Sequence[Buffer], metadata: Mapping[str, str]
+    ) -> bool:
+        is_data = "/.writer/" not in key
+        self.number -= is_data
+        is_moment = is_data and self.number == 0
+        if is_moment and self.before:
+            self.switch()
+        made = super().put_if_absent(key, buffers, metadata)
+        if is_moment and not self.before:
+            self.switch()
+        return made
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("number", range(1, 13))
+def test_w02_a_writer_that_is_replaced_in_the_middle_of_an_upload_leaves_no_hole_and_no_double(
+    number: int, before: bool
+) -> None:
+    """It was paused in one of its requests, which arrives after the other one did everything; its
+    lease still counts then. Each has the metadata of its own host."""
+    old = World(lease_ms=10_000)
+    client = old.client = SwitchingClient(old.clock)
+    old.put(9)
+    old.start()
+    new = World(lease_ms=10_000)
+    new.client, new.clock, new.source = client, old.clock, old.source
+    new.count = old.count
+
+    def switch() -> None:
+        new.metadata = copy.deepcopy(old.metadata)
+        new.start()
+        new.scan()
+
+    client.arm(number, switch, before=before)
+    is_last_reply = number == 12 and not before
+    with contextlib.nullcontext() if is_last_reply else pytest.raises(Fenced, match="holds pos"):
+        old.scan()
+    old.clock.advance(20_000)
+    assert old.dispatcher is not None
+    with pytest.raises(Fenced):
+        old.dispatcher.scan(force=True)
+    for _ in range(2):
+        new.put(3)
+        old.count = new.count
+        assert [outcome.error for outcome in new.scan() if outcome.error] == []
+    check_all(new)
+    provider = new.provider()
+    findings: list[Finding] = []
+    report = verify(provider, load_catalogue(provider), findings.append)
+    assert (report.messages, report.damage) == (15, 0), findings
