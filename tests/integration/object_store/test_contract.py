@@ -1,0 +1,45 @@
+"""The provider contract on each server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from tests.integration.object_store.conftest import new_bucket
+from tests.integration.object_store.servers import ObjectStore, Servers
+from tests.integration.object_store.tiers import open_tier
+from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.testing.provider_capabilities import ConditionalProviderContract
+
+
+class _OnServer(ConditionalProviderContract):
+    server: str
+    listing_count = 120  # 1,001 keys and more are in the tests of listings
+    state_machine_examples = 5
+
+    @pytest.fixture
+    def provider(self, servers: Servers) -> Iterator[SegmentProvider]:
+        self.store: ObjectStore = new_bucket(servers, self.server)
+        self.opened: list[SegmentProvider] = []
+        with closing(open_tier(self.store, lease_ms="0")) as provider:
+            yield provider
+            for other in self.opened:
+                other.close()
+
+    def reopen(self, provider: SegmentProvider) -> SegmentProvider:
+        self.opened.append(open_tier(self.store, lease_ms="0"))
+        return self.opened[-1]
+
+
+class TestMoto(_OnServer):
+    server = "moto"
+
+
+class TestLocalStack(_OnServer):
+    server = "localstack"
+
+
+class TestVersitygw(_OnServer):
+    server = "versitygw"
