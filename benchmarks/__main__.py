@@ -14,13 +14,20 @@ from typing import Any
 from benchmarks.java_peer import JavaPeer
 from benchmarks.model import FULL, QUICK, Measured, Row, Sizes, Workbench
 from benchmarks.report import as_json, environment, markdown, one_line, outcomes, write_document
-from benchmarks.rows import ROWS
+from benchmarks.rows import ROWS, S3_ROWS
+
+ALL_ROWS = (*ROWS, *S3_ROWS)
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, 2 pairs: a trial")
-    parser.add_argument("--only", default="", metavar="ROW,…", help="rows by name or prefix")
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="ROW,…",
+        help="rows by name or prefix (s3-: those of an object store)",
+    )
     parser.add_argument("--pairs", type=int, default=0, help="alternating pairs (7; quick: 2)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all passes there")
     parser.add_argument(
@@ -34,9 +41,11 @@ def arguments() -> argparse.Namespace:
 
 def chosen(only: str) -> list[Row]:
     wanted = [name for name in only.split(",") if name]
-    rows = [row for row in ROWS if not wanted or any(row.name.startswith(name) for name in wanted)]
+    if not wanted:
+        return list(ROWS)
+    rows = [row for row in ALL_ROWS if any(row.name.startswith(name) for name in wanted)]
     if not rows:
-        sys.exit(f"bench: no row is called {only}; there are {', '.join(r.name for r in ROWS)}")
+        sys.exit(f"bench: no row is called {only}; there are {', '.join(r.name for r in ALL_ROWS)}")
     return rows
 
 
@@ -55,7 +64,10 @@ def measure(row: Row, bench: Workbench, peer: JavaPeer | None, pairs: int) -> Me
             gc.freeze()  # as a server does after its recovery
             for _ in range(pairs):
                 gc.collect()
-                measured.ours.append(run())
+                found = run()
+                if "beside" in found:
+                    measured.java.append(found.pop("beside"))
+                measured.ours.append(found)
                 if request is not None:
                     assert peer is not None
                     measured.java.append(peer.ask(request))
@@ -81,12 +93,14 @@ def greet(
 def main() -> int:
     given = arguments()
     if given.list:
-        print("\n".join(f"{row.name:20} {row.what}" for row in ROWS))
+        print("\n".join(f"{row.name:20} {row.what}" for row in ALL_ROWS))
         return 0
     rows = chosen(given.only)
     sizes: Sizes = QUICK if given.quick else FULL
     pairs = given.pairs or (2 if given.quick else 7)
     missing = "left out by --no-java" if given.no_java else JavaPeer.missing()
+    if all(row.java is None for row in rows):
+        missing = "not asked for"
     measured: list[Measured] = []
     with tempfile.TemporaryDirectory(prefix="tieredstore-bench-", dir=given.folder) as name:
         folder = Path(name)

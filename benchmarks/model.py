@@ -12,6 +12,9 @@ from typing import Any
 Pass = dict[str, Any]
 """One measured pass: `count` things in `seconds`, and further `seconds_…`, `bytes`, `p50_us`."""
 
+AS_IT_IS = frozenset({"s", "ms", "µs", "MiB"})
+"""Units of values that are not rates; the smaller the better."""
+
 BODY_BYTES = 1024
 QUEUES = 4
 
@@ -50,27 +53,31 @@ class Figure:
     """One number of a row.
 
     key: which clock of the pass; unit: what is counted a second, or `s` for the time itself.
-    floor: least rate wanted of ours; ceiling_s: most seconds wanted; ratio: least ours / Java.
+    floor: least rate wanted of ours; ceiling: most seconds wanted; ratio: least ours / Java.
     """
 
     name: str
     unit: str
     key: str = "seconds"
     floor: float | None = None
-    ceiling_s: float | None = None
+    ceiling: float | None = None
     ratio: float | None = None
     per_byte: bool = False
 
     def value(self, measured: Pass) -> float:
         seconds: float = measured[self.key]
-        if self.unit in {"s", "µs"}:
+        if self.unit in AS_IT_IS:
             return seconds
         return float(measured["bytes"] if self.per_byte else measured["count"]) / seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One kind of work: ours, and Java's where it has a peer."""
+    """One kind of work: ours, and the other side's where it has a peer.
+
+    peer: who that is. Java's passes are asked for with `java`; any other peer's are the `beside`
+    of our passes, measured in the same process right behind them.
+    """
 
     name: str
     what: str
@@ -80,6 +87,7 @@ class Row:
     figures: tuple[Figure, ...]
     java: Callable[[Sizes], dict[str, Any]] | None = None
     no_peer: str = ""
+    peer: str = "Java"
     pull: str = "–"
     warm_up: int = 2
     java_warm_up: int = 4
@@ -87,7 +95,7 @@ class Row:
 
 @dataclass(slots=True)
 class Measured:
-    """The passes of one row."""
+    """The passes of one row; `java`: those of its peer, whoever that is."""
 
     row: Row
     ours: list[Pass] = field(default_factory=list)
@@ -114,17 +122,17 @@ def outcome(measured: Measured, figure: Figure) -> Outcome:
     ours = [figure.value(one) for one in measured.ours]
     java = [figure.value(one) for one in measured.java if figure.key in one]
     median = statistics.median(ours)
-    smaller_is_better = figure.unit in {"s", "µs"}
+    smaller_is_better = figure.unit in AS_IT_IS
     pairs = list(zip(ours, java, strict=False))
     ratios = [(j / o if smaller_is_better else o / j) for o, j in pairs]
     verdicts: list[tuple[str, bool]] = []
     if figure.floor is not None:
         verdicts.append((f"≥ {short(figure.floor)} {figure.unit}", median >= figure.floor))
-    if figure.ceiling_s is not None:
-        verdicts.append((f"≤ {figure.ceiling_s:g} s", median <= figure.ceiling_s))
+    if figure.ceiling is not None:
+        verdicts.append((f"≤ {figure.ceiling:g} {figure.unit}", median <= figure.ceiling))
     if figure.ratio is not None and ratios:
         met = statistics.median(ratios) >= figure.ratio
-        verdicts.append((f"≥ {figure.ratio:g}× Java", met))
+        verdicts.append((f"≥ {figure.ratio:g}× {measured.row.peer}", met))
     return Outcome(
         measured.row,
         figure,

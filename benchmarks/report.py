@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.model import Measured, Outcome, outcome, short
+from benchmarks.model import AS_IT_IS, Measured, Outcome, outcome, short
 
-FIGURES = ("row", "figure", "ours", "Java", "ours / Java (spread)", "target")
 ROWS = ("row", "work", "face", "durability", "pull")
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+S3_BEGIN, S3_END = "<!-- s3 results: begin -->", "<!-- s3 results: end -->"
 
 
 def environment(java: dict[str, Any] | None, folder: Path) -> dict[str, Any]:
@@ -49,6 +49,7 @@ def as_json(measured: Sequence[Measured], environment: dict[str, Any]) -> str:
                 "face": one.row.face,
                 "durability": one.row.durability,
                 "pull": one.row.pull,
+                "peer": one.row.peer,
                 "no_peer": one.row.no_peer,
                 "error": one.error,
                 "ours": one.ours,
@@ -78,7 +79,7 @@ def _number(value: float | None, unit: str, no_peer: str) -> str:
         return f"– ({no_peer})" if no_peer else "–"
     if unit == "s":
         return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"
-    return f"{value:.3g} µs" if unit == "µs" else f"{short(value)} {unit}"
+    return f"{value:.3g} {unit}" if unit in AS_IT_IS else f"{short(value)} {unit}"
 
 
 def cells(found: Outcome) -> tuple[str, ...]:
@@ -104,8 +105,12 @@ def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def markdown(measured: Sequence[Measured]) -> str:
     """The figures; then what each row is; then what failed."""
-    parts = [_table(FIGURES, [cells(found) for found in outcomes(measured)])]
     rows = [one.row for one in measured]
+    parts = []
+    for peer in dict.fromkeys(row.peer for row in rows):
+        found = outcomes([one for one in measured if one.row.peer == peer])
+        headers = ("row", "figure", "ours", peer, f"ours / {peer} (spread)", "target")
+        parts.append(_table(headers, [cells(figure) for figure in found]))
     parts.append(
         _table(ROWS, [(row.name, row.what, row.face, row.durability, row.pull) for row in rows])
     )
@@ -120,7 +125,24 @@ def one_line(found: Outcome) -> str:
 def write_document(
     page: Path, measured: Sequence[Measured], environment: dict[str, Any], pairs: int
 ) -> None:
-    """Put the tables between the marks of a page."""
+    """Put the tables between the marks of a page; those of object stores have their own."""
+    for begin, end, rows in (
+        (BEGIN, END, [one for one in measured if not one.row.name.startswith("s3-")]),
+        (S3_BEGIN, S3_END, [one for one in measured if one.row.name.startswith("s3-")]),
+    ):
+        if rows:
+            text = page.read_text()
+            page.write_text(_between(text, begin, end, rows, environment, pairs))
+
+
+def _between(
+    text: str,
+    begin: str,
+    end: str,
+    measured: Sequence[Measured],
+    environment: dict[str, Any],
+    pairs: int,
+) -> str:
     java = environment["java"]
     sides = f"JDK {java['java']}, RocketMQ {java['rocketmq']}" if java else "no Java side"
     machine = (
@@ -128,6 +150,6 @@ def write_document(
         f"{environment['memory_gib']} GiB, {environment['file_system']}; Python "
         f"{environment['python']}, numpy {environment['numpy']}; {sides}; {pairs} pairs."
     )
-    before, rest = page.read_text().split(BEGIN)
-    after = rest.split(END)[1]
-    page.write_text(f"{before}{BEGIN}\n{machine}\n\n{markdown(measured)}\n{END}{after}")
+    before, rest = text.split(begin)
+    after = rest.split(end)[1]
+    return f"{before}{begin}\n{machine}\n\n{markdown(measured)}\n{end}{after}"

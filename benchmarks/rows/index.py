@@ -115,7 +115,7 @@ ROWS = (
         face="IndexStoreService.seal_and_upload (Java: doCompactThenUploadFile)",
         durability="fsync",
         ours=compact,
-        figures=(Figure("compaction and upload", "s", ceiling_s=15.0, ratio=1.0),),
+        figures=(Figure("compaction and upload", "s", ceiling=15.0, ratio=1.0),),
         java=lambda sizes: {
             "row": "index-compact",
             "items": sizes.compaction_items,

@@ -30,14 +30,14 @@ SMALL_FILES = {
 }
 
 
-def make_local(folder: Path, count: int, **changes: object) -> None:
+def make_local(folder: Path, count: int, *, queues: int = QUEUES, **changes: object) -> None:
     """A local store with `count` messages, round robin over the queues."""
     store = DefaultMessageStore(config(folder, **changes))
     store.load()
     store.start()
     data = body(BODY_BYTES)
     for number in range(count):
-        assert store.put_message(message(number % QUEUES, data, number)).ok
+        assert store.put_message(message(number % queues, data, number)).ok
     store.shutdown()
 
 
