@@ -1,8 +1,8 @@
-"""S3Provider: the contract of providers on moto, and what is S3's own."""
+"""S3Provider: what is S3's own. The contract of providers, on real servers too, is tested in
+`tests/integration/object_store`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
@@ -18,7 +18,7 @@ from tests.unit.providers.s3.harness import (
 )
 from tieredstore import registry
 from tieredstore.config import StoreConfig
-from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider, Written
+from tieredstore.contracts.segment import FileSegmentType, SegmentId, Written
 from tieredstore.contracts.usage import MeteredProvider
 from tieredstore.errors import Invalid
 from tieredstore.metrics import Metrics
@@ -26,7 +26,6 @@ from tieredstore.properties import PluginProperties
 from tieredstore.providers import s3_meter
 from tieredstore.providers.s3 import S3Provider
 from tieredstore.providers.s3_client import S3Client
-from tieredstore.testing.provider_capabilities import ConditionalProviderContract
 
 SEGMENT = SegmentId("broker-a/T/0", FileSegmentType.COMMIT_LOG, 0)
 
@@ -40,20 +39,6 @@ def open_tier(endpoint: str, bucket: str, owner: str = "host:1") -> S3Provider:
         tieredStoreChunkGraceTime=0,
     )
     return S3Provider(S3Client(keys), settings=keys.settings(), owner=owner)
-
-
-class TestS3ProviderOnMoto(ConditionalProviderContract):
-    state_machine_examples = 4
-    listing_count = 60  # pages are S3Client's: see there
-
-    @pytest.fixture
-    def provider(self, moto_endpoint: str, bucket: str) -> Iterator[SegmentProvider]:
-        self.place = moto_endpoint, bucket
-        with closing(open_tier(moto_endpoint, bucket)) as provider:
-            yield provider
-
-    def reopen(self, provider: SegmentProvider) -> SegmentProvider:
-        return open_tier(*self.place, owner="host:2")
 
 
 def test_a_segment_goes_to_the_bucket_and_comes_back(moto_endpoint: str, bucket: str) -> None:
