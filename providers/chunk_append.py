@@ -7,7 +7,7 @@ nobody can have merged and deleted since the segment was last seen, and is looke
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tieredstore.contracts.segment import (
@@ -27,7 +27,6 @@ from tieredstore.providers.chunk_settings import ChunkSettings
 from tieredstore.providers.chunk_state import Authority, SegmentState
 from tieredstore.providers.object_client import ObjectClient, ObjectInfo
 
-_COMPARE_BYTES = 4 << 20
 _SEAL = "the seal"
 _MAX_SEAL_TRIES = 64  # each lost one is a write of somebody else
 
@@ -264,11 +263,13 @@ class ChunkAppender:
         length: int,
     ) -> bool:
         """Whether the segment's bytes from `position` on are the first `length` of these."""
-        for piece in _pieces(buffers, length):
-            found = self._reader.read(state.folder, chain, [(position, piece.nbytes)])[0]
-            if found != piece:
+        # A commit is thousands of small buffers: they are compared by the part, not one by one
+        own = memoryview(b"".join(buffers))[:length]
+        for start in range(0, length, self._settings.read_part_bytes):
+            part = own[start : start + self._settings.read_part_bytes]
+            found = self._reader.read(state.folder, chain, [(position + start, part.nbytes)])[0]
+            if found != part:
                 return False
-            position += piece.nbytes
         return True
 
     def _keep(self, key: str, buffers: Sequence[Buffer], length: int) -> None:
@@ -293,11 +294,3 @@ def epoch_number(head: ObjectInfo | None) -> int:
     """The epoch in whose name an object was made; 0 when it does not say."""
     number = writer(head).partition(":")[0]
     return int(number) if number.isdecimal() else 0
-
-
-def _pieces(buffers: Sequence[Buffer], length: int) -> Iterator[memoryview]:
-    for buffer in buffers:
-        view = memoryview(buffer).cast("B")[:length]
-        length -= view.nbytes
-        for start in range(0, view.nbytes, _COMPARE_BYTES):
-            yield view[start : start + _COMPARE_BYTES]

@@ -119,6 +119,7 @@ class Maintenance:
             if isinstance(listing.token, Chain) and self._compactor.needs_work_later(listing.token):
                 state = self._states.of(listing.id)
                 state.adopt(listing.token)
+                state.look_again_for_garbage(listing.token)
                 self._enqueue(state)
         self._reap_uploads(broker_name, epoch, report)
 

@@ -101,6 +101,14 @@ class SegmentState:
             if self.chain is None:
                 self.chain = chain
 
+    def look_again_for_garbage(self, listed: Chain) -> None:
+        """Forget the chain when another listing shows garbage that it does not know: what a late
+        writer left below it. The next use lists."""
+        with self.write_lock:
+            known = {found.name for found in self.chain.garbage} if self.chain else set()
+            if self.chain is not None and any(f.name not in known for f in listed.garbage):
+                self.chain = None
+
     def trusted(self, authority: Authority) -> Chain | None:
         """The chain when it was seen since that right is held without a pause."""
         chain = self.chain

@@ -203,8 +203,8 @@ class TestEpochs:
         """The zombie has no epoch, so that nothing but the listing tells it."""
         zombie = store.process("zombie", lease_ms=10**9)
         segment = zombie.append(b"abc")
-        winner = store.process("winner").take_over()
-        winner.append(b"def", b"ghi", b"jkl")
+        winner = store.process("winner", lease_ms=10**9).take_over()
+        kept = winner.append(b"def", b"ghi", b"jkl")  # and the chain that it knows
         winner.tier.run_maintenance()
         store.clock.advance(GRACE_MS)
         assert winner.tier.run_maintenance().deleted_count == 4
@@ -218,6 +218,7 @@ class TestEpochs:
         store.clock.advance(GRACE_MS)
         winner.tier.run_maintenance()
         assert chunk_name(3) not in store.names()
+        assert bytes(kept.read(0, 12)) == b"abcdefghijkl"
 
     @pytest.mark.parametrize("faults", [(LOSE,), (LOSE, FAIL, FAIL, FAIL)])
     def test_w01_nor_is_one_whose_reply_was_lost(
