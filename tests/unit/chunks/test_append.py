@@ -213,7 +213,7 @@ class TestEpochs:
         assert isinstance(result, FencedWrite)
         assert result.size_bytes == 12
         assert chunk_name(3) in store.names()
-        assert winner.content() == b"abcdefghijkl"
+        assert store.process().content() == b"abcdefghijkl"
         winner.tier.run_maintenance()
         store.clock.advance(GRACE_MS)
         winner.tier.run_maintenance()
