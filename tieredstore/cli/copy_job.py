@@ -28,6 +28,7 @@ from tieredstore.errors import Invalid
 from tieredstore.scan.copying.job import ProgressCallback, copy_tier, plan_copy
 from tieredstore.scan.copying.report import CopyOptions, CopyReport, PathSummary
 from tieredstore.scan.copying.target import CopyTarget
+from tieredstore.tier_url import parse_tier_url
 
 if TYPE_CHECKING:
     from tieredstore.contracts.segment import SegmentProvider
@@ -80,7 +81,7 @@ def run_copy(
         provider = goal.open_provider(create=True)
         assert provider is not None
         stack.callback(provider.close)
-        _refuse_same(source, provider)
+        _refuse_same(request, source, provider)
         metadata = registry.metadata_store(goal.config, clock)
         stack.callback(metadata.close)
         back = provider
@@ -112,7 +113,7 @@ def plan_run(request: CopyRequest, *, clock: Clock = SYSTEM_CLOCK) -> list[PathS
         if provider is None:
             provider = registry.provider_class("memory").from_config(goal.config)  # nothing yet
         stack.callback(provider.close)
-        _refuse_same(source, provider)
+        _refuse_same(request, source, provider)
         metadata = registry.metadata_store(goal.config, clock, read_only=True)
         stack.callback(metadata.close)
         target = CopyTarget(provider, metadata, broker, clock)
@@ -162,8 +163,11 @@ def _target(request: CopyRequest, source: OpenTier, broker: str) -> OffloadTarge
     return OffloadTarget(config, request.to_url, location, loaded.warnings)
 
 
-def _refuse_same(source: OpenTier, target: SegmentProvider) -> None:
-    if source.provider.url == target.url:
+def _refuse_same(request: CopyRequest, source: OpenTier, target: SegmentProvider) -> None:
+    """A bucket may have the same name on another endpoint, which is in the query or the file."""
+    endpoints = [parse_tier_url(url).query for url in (request.from_url, request.to_url)]
+    same_place = endpoints[0] == endpoints[1] and request.from_config == request.to_config
+    if source.provider.url == target.url and same_place:
         raise Invalid(f"copy: --from and --to are the same tier, {target.url}")
 
 

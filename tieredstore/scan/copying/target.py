@@ -11,12 +11,7 @@ from tieredstore.contracts.metadata_store import (
     MetadataStore,
     TopicMetadata,
 )
-from tieredstore.contracts.segment import (
-    FileSegmentType,
-    SegmentId,
-    SegmentListing,
-    SegmentProvider,
-)
+from tieredstore.contracts.segment import SegmentId, SegmentListing, SegmentProvider
 from tieredstore.errors import Invalid
 from tieredstore.scan.copying.plan import SegmentCopy, TargetSegment
 from tieredstore.scan.copying.times import NO_TIMES, Times
@@ -141,7 +136,7 @@ class CopyTarget:
     def _put(self, id: SegmentId, size_bytes: int, times: Times) -> None:
         begin_ms, end_ms = times
         now_ms = self._clock.now_ms()
-        if begin_ms == NEVER_WRITTEN_MS and id.type is not FileSegmentType.INDEX:
+        if begin_ms == NEVER_WRITTEN_MS:
             end_ms = now_ms  # Java's expiry deletes what has no end time
         self.metadata.put_segment(
             FileSegmentMetadata(
