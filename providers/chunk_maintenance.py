@@ -214,9 +214,8 @@ class Maintenance:
         try:
             epoch.check()
             if broker_name not in self._reaped:
-                self._reaped.add(
-                    broker_name
-                )  # a process that lives for less than a sweep reaps too
+                # At once: a process that lives for less than a sweep reaps, too.
+                self._reaped.add(broker_name)
                 self._reap_uploads(broker_name, epoch, MaintenanceReport())
             now_ms = self._settings.monotonic_ms()
             if now_ms >= self._next_sweep_ms.get(broker_name, now_ms):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
 from tieredstore.contracts.segment import SegmentId
@@ -145,7 +145,3 @@ class SegmentStates:
                 state = SegmentState(id, folder, self._client, self._monotonic_ms)
                 self._states[id] = state
             return state
-
-    def __iter__(self) -> Iterator[SegmentState]:
-        with self._lock:
-            return iter(list(self._states.values()))

@@ -120,3 +120,35 @@ def test_nothing_is_done_for_a_broker_whose_epoch_another_process_took(store: St
         loser.tier._maintenance.drain()
         assert store.names() == names
         assert loser.tier.open(LOG).size() == 12
+
+
+def test_all_segments_are_looked_at_from_time_to_time(store: Store) -> None:
+    store.process().append(b"abc", b"def", b"ghi", b"jkl")
+    writer = store.process(maintenance_threads=1, sweep_interval_ms=50_000)
+    with closing(writer.tier):
+        epoch = writer.tier.acquire_writer("broker-a")
+        store.clock.advance(50_000)
+        writer.tier._maintenance._keep_epoch("broker-a", epoch)
+        writer.tier._maintenance.drain()
+        assert merged_name(0, 12) in store.names()
+
+
+def test_a_bug_ends_no_worker(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    writer = store.process(maintenance_threads=1)
+    with closing(writer.tier):
+        writer.tier.acquire_writer("broker-a")
+        request = writer.client.request
+
+        def fail_once(operation: str, key: str) -> None:
+            if "/m." in key:
+                writer.client.request = request  # type: ignore[method-assign]
+                raise ZeroDivisionError
+            request(operation, key)
+
+        writer.client.request = fail_once  # type: ignore[method-assign]
+        segment = writer.append(b"abc", b"def", b"ghi", b"jkl")
+        writer.tier._maintenance.drain()
+        assert "ZeroDivisionError" in caplog.text
+        segment.write(12, [b"m"])
+        writer.tier._maintenance.drain()
+        assert merged_name(0, 13) in store.names()

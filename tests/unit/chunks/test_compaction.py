@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.unit.chunks.kit import GRACE_MS, LEASE_MS, LOG, UNITS, Store
+from tieredstore.contracts.segment import Written
 from tieredstore.errors import Fenced, Invalid, Unavailable
 from tieredstore.providers.chunk_chain import Chain, chunk_name, merged_name
 from tieredstore.testing.faults import SimulatedCrash
@@ -235,6 +236,15 @@ class TestSealing:
         writer.fail_next(fault)
         segment.seal()
         assert store.names() == [chunk_name(0), chunk_name(3)]
+
+    def test_a_marker_that_cannot_be_put_is_said(self, store: Store) -> None:
+        writer = store.process().take_over()
+        segment = writer.append(b"abc")
+        writer.fail_all(FAIL, ["PUT"])
+        with pytest.raises(Unavailable, match="not sealed at 3"):
+            segment.seal()
+        writer.client.fault_of = None
+        assert segment.write(3, [b"def"]) == Written(6)
 
     def test_a_segment_that_another_writer_extends_is_sealed_behind_that(
         self, store: Store
