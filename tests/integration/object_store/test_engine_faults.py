@@ -17,12 +17,14 @@ from tests.integration.object_store.servers import CREDENTIALS, ObjectStore
 from tests.integration.object_store.tiers import BROKER, CLUSTER
 from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK
-from tieredstore.config import config_from_properties
+from tieredstore.config import config_from_properties, load_broker_conf
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import GetMessageStatus
+from tieredstore.errors import Invalid
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
 from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metrics import Metrics
 from tieredstore.testing.fault_proxy import FaultProxy
 from tieredstore.testing.fault_proxy_faults import (
     answer,
@@ -262,9 +264,24 @@ def test_s01_secrets_are_in_no_output_log_error_or_metric(
             assert ran.code != 0, verb
             said += [ran.out, ran.err]
         proxy.heal()
+    said += [str(row) for row in metrics_of_failures(versitygw, conf)]
     in_url = tieredstore("ls", "--tier", f"{url}&secret_key={SECRET}", *NAMES)
     assert in_url.code != 0
     text = "\n".join([*said, in_url.out, in_url.err, caplog.text])
+    assert "the secret key does not belong to the access key" in text
     assert SECRET not in text
     assert "Traceback" not in text
     assert f"secret_key={key}" not in text
+
+
+def metrics_of_failures(store: ObjectStore, conf: Path) -> list[object]:
+    """What the metrics know after requests with the wrong keys of `conf`."""
+    config = registry.tier_at(load_broker_conf(conf).config, store.url(**IMPATIENT))
+    metrics = Metrics()
+    with closing(registry.segment_provider(config)) as provider:
+        provider.bind_metrics(metrics)
+        with pytest.raises(Invalid) as caught:
+            list(provider.list())
+    rows: list[object] = [*metrics.snapshot()]
+    assert rows
+    return [*rows, repr(caught.value), repr(provider), repr(config)]
