@@ -154,6 +154,19 @@ class PlainTemplate(NamedTuple):
     store_host: bytes
 
 
+def topic_field(topic: str, *, auto_version: bool = True) -> tuple[int, bytes]:
+    """The magic of a topic's records and its field in them, length included. Raises Invalid for
+    more than 127 bytes (32,767 with `auto_version`)."""
+    encoded = topic.encode("utf-8", "replace")
+    length = len(encoded)
+    if length <= 127:
+        return MAGIC_V1, length.to_bytes(1, "big") + encoded
+    if auto_version and length <= 32_767:
+        return MAGIC_V2, length.to_bytes(2, "big") + encoded
+    most = 32_767 if auto_version else 127
+    raise Invalid(f"topic: expected at most {most} bytes, found {length}", topic=topic)
+
+
 class RecordEncoder:
     """Makes the records of one store.
 
@@ -273,15 +286,7 @@ class RecordEncoder:
         return size
 
     def _add_topic(self, topic: str) -> tuple[int, bytes]:
-        encoded = topic.encode("utf-8", "replace")
-        length = len(encoded)
-        if length <= 127:
-            entry = (MAGIC_V1, length.to_bytes(1, "big") + encoded)
-        elif self._auto_version and length <= 32_767:
-            entry = (MAGIC_V2, length.to_bytes(2, "big") + encoded)
-        else:
-            most = 32_767 if self._auto_version else 127
-            raise Invalid(f"topic: expected at most {most} bytes, found {length}", topic=topic)
+        entry = topic_field(topic, auto_version=self._auto_version)
         if len(self._topics) >= _TOPICS_KEPT:
             self._topics.clear()
         self._topics[topic] = entry

@@ -74,6 +74,12 @@ class UnitRun:
     sizes: Int64s
     tags_codes: Int64s
 
+    def take(self, rows: Bools | slice) -> UnitRun:
+        """The units of a mask or a slice."""
+        return UnitRun(
+            self.queue_offsets[rows], self.offsets[rows], self.sizes[rows], self.tags_codes[rows]
+        )
+
     @property
     def start(self) -> int:
         return int(self.offsets[0])

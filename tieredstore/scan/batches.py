@@ -1,8 +1,8 @@
 """Reads a planned range in batches of bounded size, checks every record, and gives columns.
 
 What is checked: the unit (size, place), the record behind it (size, magic, queue offset, queue id,
-topic, physical offset, inner lengths) and its body CRC. A record that fails is reported and left
-out: it is never served.
+topic, physical offset, inner lengths) and, unless the caller does without, its body CRC. A record
+that fails is reported and left out: it is never served.
 """
 
 from __future__ import annotations
@@ -39,16 +39,27 @@ def read_batches(
     *,
     batch_bytes: int = BATCH_BYTES,
     report: Report = raise_on_damage,
+    body_crcs: bool = True,
+    tags_codes: frozenset[int] | None = None,
 ) -> Iterator[MessageBatch]:
     """Batches of one range, time bounds applied.
 
-    Damage goes to `report`, which by default raises Corrupt at the first; when it returns, the
-    record concerned is left out and reading goes on. Memory: one batch and 16,384 units, on an
-    object store four more batches, which are being read meanwhile. Raises Unavailable.
+    tags_codes: leave out messages whose unit says that they have no tag with one of these hashes;
+    those that are left may have other tags. Damage goes to `report`, which by default raises
+    Corrupt at the first; when it returns, the record concerned is left out and reading goes on.
+    Memory: one batch and 16,384 units, on an object store four more batches, which are being read
+    meanwhile. Raises Unavailable.
     """
     with QueueReader(provider, scan_range.queue) as reader:
-        for run, load in _loaded(provider, reader, scan_range, batch_bytes, report):
-            batch = _checked(reader, run, load, report)
+
+        def runs_of(tell: Report) -> Iterator[UnitRun]:
+            for units in unit_blocks(reader, scan_range, report=tell):
+                wanted = _with_tags(units, tags_codes)
+                if wanted is not None:
+                    yield from _runs_of(reader.queue, wanted, batch_bytes)
+
+        for run, load in _loaded(provider, reader, runs_of, report):
+            batch = _checked(reader, run, load, report, body_crcs=body_crcs)
             if batch is None:
                 continue
             times = batch.columns.store_timestamps
@@ -64,13 +75,9 @@ def read_batches(
 def _loaded(
     provider: SegmentProvider,
     reader: QueueReader,
-    scan_range: ScanRange,
-    batch_bytes: int,
+    runs_of: Callable[[Report], Iterator[UnitRun]],
     report: Report,
 ) -> Iterator[LoadedRun]:
-    def runs_of(tell: Report) -> Iterator[UnitRun]:
-        return unit_runs(reader, scan_range, batch_bytes=batch_bytes, report=tell)
-
     if is_worth_it(provider):
         return load_ahead(runs_of, lambda run: _prepared(reader, run), report)
     return (LoadedRun(run, _prepared(reader, run)) for run in runs_of(report))
@@ -84,9 +91,22 @@ def unit_runs(
     report: Report = raise_on_damage,
 ) -> Iterator[UnitRun]:
     """The usable units of a range, cut into runs of at most `batch_bytes` within one segment."""
+    for units in unit_blocks(reader, scan_range, report=report):
+        yield from _runs_of(reader.queue, units, batch_bytes)
+
+
+def unit_blocks(
+    reader: QueueReader,
+    scan_range: ScanRange,
+    *,
+    report: Report = raise_on_damage,
+    units_per_read: int = UNITS_PER_READ,
+) -> Iterator[UnitRun]:
+    """The usable units of a range as they are read: those that name bytes which one commit log
+    segment has. They are not fit to be read in one piece."""
     start = scan_range.from_offset
-    for first in [start, *range(start + _FIRST_UNITS, scan_range.until_offset, UNITS_PER_READ)]:
-        most = _FIRST_UNITS if first == start else UNITS_PER_READ
+    for first in [start, *range(start + _FIRST_UNITS, scan_range.until_offset, units_per_read)]:
+        most = _FIRST_UNITS if first == start else units_per_read
         count = min(most, scan_range.until_offset - first)
         if count <= 0:
             return
@@ -104,12 +124,12 @@ def unit_runs(
                 )
             )
             continue
-        yield from _runs_of(reader, units, first, batch_bytes, report)
+        usable = _usable(reader, units, first, report)
+        if usable is not None:
+            yield usable
 
 
-def _runs_of(
-    reader: QueueReader, units: Units, first: int, batch_bytes: int, report: Report
-) -> Iterator[UnitRun]:
+def _usable(reader: QueueReader, units: Units, first: int, report: Report) -> UnitRun | None:
     offsets = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
     bases, ends = _borders(reader.queue)
@@ -124,12 +144,24 @@ def _runs_of(
         report(finding)
     keep = np.flatnonzero(usable)
     if not len(keep):
-        return
-    offsets, sizes = offsets[keep], sizes[keep]
+        return None
     tags = units["tags_code"].astype(np.int64)[keep]
-    queue_offsets = keep + first
-    for part in cut_runs(reader.queue, offsets, sizes, batch_bytes):
-        yield UnitRun(queue_offsets[part], offsets[part], sizes[part], tags[part])
+    return UnitRun(keep + first, offsets[keep], sizes[keep], tags)
+
+
+def _with_tags(units: UnitRun, tags_codes: frozenset[int] | None) -> UnitRun | None:
+    """The units that may be of messages with those tags; None when there is none."""
+    if tags_codes is None:
+        return units
+    codes = units.tags_codes
+    # What is no i32 is no hash: the time of a delayed message, or a place in an extension.
+    mask = np.isin(codes, list(tags_codes)) | (codes != codes.astype(np.int32))
+    return units.take(mask) if mask.any() else None
+
+
+def _runs_of(queue: QueueFiles, units: UnitRun, batch_bytes: int) -> Iterator[UnitRun]:
+    for part in cut_runs(queue, units.offsets, units.sizes, batch_bytes):
+        yield units.take(part)
 
 
 def _borders(queue: QueueFiles) -> tuple[Int64s, Int64s]:
@@ -225,7 +257,12 @@ def _prepared(reader: QueueReader, run: UnitRun) -> Callable[[], memoryview]:
 
 
 def _checked(
-    reader: QueueReader, run: UnitRun, load: Callable[[], memoryview], report: Report
+    reader: QueueReader,
+    run: UnitRun,
+    load: Callable[[], memoryview],
+    report: Report,
+    *,
+    body_crcs: bool = True,
 ) -> MessageBatch | None:
     try:
         buffer = load()
@@ -238,4 +275,4 @@ def _checked(
             )
         )
         return None
-    return check_run(reader.queue, buffer, run.start, run, report)
+    return check_run(reader.queue, buffer, run.start, run, report, body_crcs=body_crcs)

@@ -1,0 +1,106 @@
+"""Arrow arrays out of bytes that lie somewhere in a buffer, without a loop over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tieredstore.message.buffers import Buffer
+
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+_FILTER_BYTES = 512
+"""Mean length from which a filter copies faster than a take (measured)."""
+
+
+def gathered(
+    buffer: Buffer, starts: Int64s, lengths: Int64s, there: Bools | None = None
+) -> pa.Array:
+    """binary[n]: buffer[start : start + length] of each, starts ascending. With `there`, starts
+    and lengths are those of the rows where it is true, and the other rows are null.
+
+    One array over the whole buffer has the wanted pieces as its even items and what is between
+    them as its odd ones; Arrow then copies the even ones.
+    """
+    count = len(starts)
+    ends = starts + lengths
+    if count and (ends[:-1] > starts[1:]).any():  # pieces that overlap: damaged lengths
+        view = memoryview(buffer)
+        pieces = pa.array(
+            [bytes(view[a:b]) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)],
+            type=pa.binary(),
+        )
+        return pieces if there is None else pieces.take(_places(there, 1))
+    offsets = np.empty(2 * count + 1, dtype=np.int32)
+    offsets[0:-1:2] = starts
+    offsets[1::2] = ends
+    offsets[-1] = ends[-1] if count else 0
+    alternating = pa.Array.from_buffers(
+        pa.binary(), 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(buffer)]
+    )
+    if there is not None:
+        return alternating.take(_places(there, 2))
+    if count and int(lengths.sum()) >= count * _FILTER_BYTES:
+        wanted = np.zeros(2 * count, dtype=np.bool_)
+        wanted[::2] = True
+        return alternating.filter(pa.array(wanted))
+    return alternating.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
+
+
+def _places(there: Bools, step: int) -> pa.Array:
+    """The place of each present row among the present ones times `step`, null for the others."""
+    places = (np.cumsum(there) - 1) * step
+    return pa.array(places, mask=~there)
+
+
+def content(pieces: pa.Array) -> tuple[Int64s, npt.NDArray[np.uint8]]:
+    """Offsets int64[n + 1] of a binary or string array without nulls, and its bytes."""
+    _, offsets, data = pieces.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(pieces) + 1, pieces.offset * 4).astype(np.int64)
+    if data is None:
+        return ends, np.empty(0, np.uint8)
+    return ends, np.frombuffer(data, np.uint8)
+
+
+def text(pieces: pa.Array, *, is_ascii: bool = False) -> pa.Array:
+    """string[n] of binary[n]; bytes that are no UTF-8 become U+FFFD."""
+    if is_ascii:
+        return pieces.view(pa.string())
+    try:
+        return pieces.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array(
+            [None if v is None else v.decode("utf-8", "replace") for v in pieces.to_pylist()],
+            type=pa.string(),
+        )
+
+
+def fixed_text(letters: npt.NDArray[np.uint8]) -> pa.Array:
+    """string[n] of uint8[n, width], ASCII."""
+    count, width = letters.shape
+    offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
+    data = np.ascontiguousarray(letters)
+    return pa.Array.from_buffers(
+        pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+
+
+def constant_text(value: str, count: int) -> pa.Array:
+    """string[n] of one text; a file name that is no Unicode has U+FFFD for its bytes."""
+    shown = value.encode(errors="surrogateescape").decode("utf-8", "replace")
+    return pa.repeat(pa.scalar(shown, pa.string()), count)
+
+
+def interleaved(parts: Sequence[tuple[Bools, pa.Array]]) -> pa.Array:
+    """The rows of several arrays in one: each comes with the mask of the rows that it fills."""
+    parts = [part for part in parts if len(part[1])]
+    if len(parts) == 1:
+        return parts[0][1]
+    order = np.concatenate([np.flatnonzero(mask) for mask, _ in parts])
+    places = np.empty(len(order), dtype=np.int64)
+    places[order] = np.arange(len(order))
+    return pa.concat_arrays([array for _, array in parts]).take(pa.array(places))
