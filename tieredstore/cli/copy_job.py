@@ -131,14 +131,10 @@ def _source(request: CopyRequest) -> Iterator[OpenTier]:
 
 def _broker_of(source: OpenTier) -> str:
     """The broker to copy: a state directory is that of one."""
-    found = sorted({item.id.path.split("/", 1)[0] for item in source.provider.list()})
-    if source.broker is not None and (source.broker in found or not found):
-        return source.broker
-    known = ", ".join(found) or "none"
     if source.broker is not None:
-        raise Invalid(
-            f"{source.provider.url}: no broker {source.broker!r} in the tier; there are: {known}"
-        )
+        return source.broker
+    found = sorted({item.id.path.split("/", 1)[0] for item in source.provider.list()})
+    known = ", ".join(found) or "none"
     if len(found) != 1:
         raise Invalid(
             f"{source.provider.url}: brokers in the tier: {known}; choose one with --broker (each "

@@ -67,7 +67,7 @@ class World:
             case _:
                 self.provider = ChunkProvider(MemoryObjectClient())
 
-    def run(self, source: BuiltTier, faults: Faults) -> None:
+    def run(self, source: BuiltTier, faults: Faults, *, replace: bool = False) -> None:
         """One process with one worker, so that its effects come in one order."""
         provider = FaultyProvider(self.provider, faults)
         metadata = FaultyMetadataStore(state(self.root), faults)
@@ -78,7 +78,7 @@ class World:
             known,
             target,
             BROKER,
-            CopyOptions(workers=1),
+            CopyOptions(workers=1, replace=replace),
             piece_bytes=PIECE_BYTES,
         )
         for _, error in report.failed:
@@ -163,10 +163,40 @@ def test_ended_at_any_effect_of_a_later_run_a_copy_goes_on(
         assert ended.tier() == whole, str(point)
 
 
-def growing(root: Path, count: int) -> BuiltTier:
-    """The first `count` messages of one and the same queue."""
+@pytest.mark.parametrize("every", EVERY)
+@pytest.mark.parametrize("kind", KINDS)
+def test_h02_ended_at_any_effect_of_a_replacement_it_goes_on(
+    kind: str, every: int, tmp_path: Path
+) -> None:
+    """The target has other messages of the queue, which are deleted first."""
+    other, right = growing(tmp_path / "other", 7, first=100), growing(tmp_path / "right", 9)
+
+    def world(name: str) -> World:
+        made = World(tmp_path / name, kind)
+        made.run(other, Faults())
+        return made
+
+    plain = world("plain")
+    plain.run(right, Faults(), replace=True)
+    whole = plain.tier()
+    assert whole[3] == []
+    assert whole[0] == contents(right.provider)
+    points = crash_points(lambda faults: world("points").run(right, faults, replace=True))
+    assert any(point.call.startswith("delete ") for point in points)
+    for number, point in enumerate(points[::every]):
+        ended = world(str(number))
+        run_until_crash(
+            lambda faults, ended=ended: ended.run(right, faults, replace=True),  # type: ignore[misc]
+            point,
+        )
+        ended.run(right, Faults(), replace=True)
+        assert ended.tier() == whole, str(point)
+
+
+def growing(root: Path, count: int, first: int = 0) -> BuiltTier:
+    """The first `count` messages of one and the same queue; `first` makes it another one."""
     builder = TierBuilder(root)
-    builder.queue("orders", 0, [message("orders", 0, n) for n in range(count)])
+    builder.queue("orders", 0, [message("orders", 0, first + n) for n in range(count)])
     builder.built.metadata.flush()
     return builder.built
 

@@ -189,3 +189,15 @@ def test_several_brokers_are_copied_one_at_a_time(built: BuiltTier, tmp_path: Pa
     assert "broker-a, broker-b" in one_line(ran)
     ran = tieredstore("copy", *ends(built, tmp_path / "target"), "--broker", "broker-a")
     assert ran.code == 0, ran.err
+
+
+def test_h01_a_broker_that_is_not_there_is_refused_before_anything_is_made(
+    built: BuiltTier, tmp_path: Path
+) -> None:
+    ran = tieredstore(
+        "copy", "--from", built.url, "--broker", "broker-x",
+        "--to", f"file://{tmp_path}/target/tier", "--to-state", tmp_path / "target/state",
+    )  # fmt: skip
+    assert ran.code == 2
+    assert "no broker 'broker-x' in the tier; there are: broker-a" in one_line(ran)
+    assert segments_of(tmp_path / "target") == {}

@@ -38,8 +38,9 @@ def plan_copy(
     options: CopyOptions,
 ) -> list[PathSummary]:
     """What a run would copy and delete, by path. Writes nothing and takes no writer epoch."""
-    target.load()
     tier = load_source(source, source_metadata, broker)
+    target.load()
+    _refuse_other_ids(target, tier)
     plans = CopyPlanner(source, target, tier, options)
     summaries = [plan.summary() for plan in (*plans.queues(), plans.index())]
     for path, conflict in plans.foreign().items():
@@ -66,10 +67,11 @@ def copy_tier(
     when another writer has it, Corrupt, Unavailable. What fails for one queue is in the report.
     """
     start = time.monotonic()
+    tier = load_source(source, source_metadata, broker)
     epoch = target.provider.acquire_writer(broker, take_over=options.take_over)
     try:
         target.load()
-        tier = load_source(source, source_metadata, broker)
+        _refuse_other_ids(target, tier)
         job = _Job(
             source, target, tier, options, epoch.check, stop or threading.Event(), progress, start
         )
@@ -79,6 +81,11 @@ def copy_tier(
         epoch.release()
     report.seconds = time.monotonic() - start
     return report
+
+
+def _refuse_other_ids(target: CopyTarget, tier: SourceTier) -> None:
+    if (conflict := target.topic_conflict(tier.topics)) is not None:
+        raise Invalid(f"{target.provider.url}: {conflict}; copy to an empty place")
 
 
 class _Job:
@@ -153,8 +160,6 @@ class _Job:
 
     def _refuse_or_replace(self, plans: list[PathPlan], index: PathPlan) -> None:
         """Nothing is written when the target holds something else."""
-        if (conflict := self._target.topic_conflict(self._tier.topics)) is not None:
-            raise Invalid(f"{self._target.provider.url}: {conflict}; copy to an empty place")
         foreign = self._planner.foreign()
         wrong = [p.conflict for p in (*plans, index) if p.conflict is not None and not p.is_gap]
         wrong += foreign.values()

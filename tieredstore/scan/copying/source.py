@@ -18,7 +18,7 @@ from tieredstore.contracts.metadata_store import (
     TopicMetadata,
 )
 from tieredstore.contracts.segment import SegmentId, SegmentProvider
-from tieredstore.errors import Corrupt
+from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.layout import MAGIC_V1, MAGIC_V2
 from tieredstore.message.tiered_index import HEADER_SIZE
@@ -61,7 +61,7 @@ class SourceTier:
 def load_source(
     provider: SegmentProvider, metadata: MetadataStore | None, broker: str
 ) -> SourceTier:
-    """List the broker's part of a tier. Raises Unavailable, Corrupt."""
+    """List the broker's part of a tier. Raises Invalid when there is none, Unavailable, Corrupt."""
     index_path = f"{broker}/{INDEX_TOPIC}/0"
     listed = {listing.id: listing for listing in provider.list(index_path)}
     catalogue = load_catalogue(provider, metadata, broker=broker)
@@ -86,6 +86,12 @@ def load_source(
     else:
         ids = find_topic_ids(provider, queues, index)
         topics = tuple(TopicMetadata(number, name) for name, number in ids.items())
+    if not queues and not index and not topics:
+        found = sorted({item.id.path.split("/", 1)[0] for item in provider.list()})
+        known_brokers = ", ".join(found) or "none"
+        raise Invalid(
+            f"{provider.url}: no broker {broker!r} in the tier; there are: {known_brokers}"
+        )
     damage = tuple(
         str(finding) for finding in catalogue.findings if finding.severity is Severity.DAMAGE
     )
