@@ -21,11 +21,9 @@ from benchmarks.rows.s3 import (
     MIB,
     opened_at,
     provider_at,
-    tier_config,
     timed,
 )
 from benchmarks.rows.tier import check, make_local
-from tieredstore import registry
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import GetMessageStatus
 from tieredstore.contracts.segment import SegmentProvider
@@ -205,7 +203,7 @@ def read_in_threads(endpoint: str, name: str) -> None:
     import resource
 
     at = Bucket(endpoint, name, None)  # type: ignore[arg-type]
-    provider = registry.segment_provider(tier_config(at, Path("unused"), PREFIX))
+    provider = provider_at(at, PREFIX)
     catalogue = load_catalogue(provider, None)
     counts = in_parallel(lambda _: read_all(provider, catalogue), range(READERS), READERS)
     provider.close()

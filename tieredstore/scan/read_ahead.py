@@ -11,14 +11,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from threading import Event, Semaphore
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.scan.batch import UnitRun
 from tieredstore.scan.findings import Finding, Report
 
 RUNS_AHEAD = 4
-"""Runs that are read ahead of one: with a run of 4 MiB, 16 readers hold 320 MiB."""
+"""Runs that one reader reads ahead, at most."""
+RUNS_AHEAD_IN_ALL = 16
+"""Runs that all readers of the process read ahead, beside the one that each reads anyway: with a
+run of 4 MiB they hold 64 MiB."""
 RUNS_PLANNED = 16
 """Runs whose units are read before their messages."""
 
@@ -88,22 +91,54 @@ def _window(
     """What was planned, in order; the next runs of it are being read."""
     window: deque[Finding | Exception | LoadedRun] = deque()
     loading, is_end = 0, False
-    while True:
-        while not is_end and loading <= RUNS_AHEAD:
-            try:
-                item = planned.get(block=not window)
-            except Empty:
-                break
-            if item is None:
-                is_end = True
-            elif isinstance(item, tuple):
-                run, load = item
-                window.append(LoadedRun(run, pool.submit(load).result))
-                loading += 1
-            else:
-                window.append(item)
-        if not window:
-            return
-        first = window.popleft()
-        loading -= isinstance(first, LoadedRun)
-        yield first
+    with _Share() as share:
+        while True:
+            while not is_end and share.covers(loading):
+                try:
+                    item = planned.get(block=not window)
+                except Empty:
+                    break
+                if item is None:
+                    is_end = True
+                elif isinstance(item, tuple):
+                    run, load = item
+                    window.append(LoadedRun(run, pool.submit(load).result))
+                    loading += 1
+                else:
+                    window.append(item)
+            if not window:
+                return
+            first = window.popleft()
+            loading -= isinstance(first, LoadedRun)
+            share.reduce(loading)
+            yield first
+
+
+_IN_ALL = Semaphore(RUNS_AHEAD_IN_ALL)
+
+
+class _Share:
+    """What one reader has of the runs that all may read ahead."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.reduce(0)
+
+    def covers(self, loading: int) -> bool:
+        """Whether one more run may be read beside `loading`; the only one always may."""
+        if loading > RUNS_AHEAD:
+            return False
+        if loading > self._count and _IN_ALL.acquire(blocking=False):
+            self._count += 1
+        return loading <= self._count
+
+    def reduce(self, loading: int) -> None:
+        """Give back what `loading` runs do not need."""
+        while self._count > loading:
+            self._count -= 1
+            _IN_ALL.release()

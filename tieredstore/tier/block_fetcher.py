@@ -114,6 +114,7 @@ class BlockFetcher:
         self._metrics = metrics
         self._executor = executor
         self._flights = SingleFlight()
+        self._ahead: set[tuple[QueueKey, int]] = set()
         # Bounds what waits in the executor's queue.
         self._pending = threading.BoundedSemaphore(config.max_pending_limit)
 
@@ -131,6 +132,25 @@ class BlockFetcher:
                 return None
             if landed is not None and _serves(landed, fetch):
                 return landed
+
+    def fetch_ahead(self, fetch: Fetch) -> None:
+        """Fetch into the cache in the background what a reader will want next, once. Nothing is
+        done without an executor."""
+        place = (fetch.key, fetch.start)
+        if self._executor is None or not fetch.keep or place in self._ahead:
+            return
+        self._ahead.add(place)
+
+        def fetched() -> None:
+            try:
+                self.fetch(fetch)
+            finally:
+                self._ahead.discard(place)
+
+        try:
+            self._executor.submit(fetched)
+        except RuntimeError:  # shut down meanwhile
+            self._ahead.discard(place)
 
     async def fetch_async(self, fetch: Fetch) -> Block | None:
         """A block that holds `fetch.start`, without blocking the event loop."""

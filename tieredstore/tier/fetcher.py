@@ -79,6 +79,9 @@ class MessageStoreFetcher:
         )
         self.cache = ReadAheadCache(limit_bytes, config.read_ahead_cache_expire_duration_ms, clock)
         self._blocks = BlockFetcher(config, self.cache, metrics, executor)
+        # Bytes of an object store are never rewritten; each read of it waits for a network.
+        is_remote = not flat_files.provider.capabilities.rewritable
+        self._reads_wait = is_remote and config.read_ahead_cache_enable
 
     # Messages
 
@@ -170,7 +173,26 @@ class MessageStoreFetcher:
                 return GetMessageResult(
                     GetMessageStatus.OFFSET_FOUND_NULL, offset, minimum, maximum
                 )
-        return self._collect(block, offset, minimum, maximum, max_count, message_filter)
+        result = self._collect(block, offset, minimum, maximum, max_count, message_filter)
+        if self._reads_wait and max_count > 1:
+            self._read_ahead(file, key, block, result.next_begin_offset, maximum)
+        return result
+
+    def _read_ahead(
+        self, file: FlatMessageFile, key: QueueKey, block: Block, following: int, maximum: int
+    ) -> None:
+        """Begin to fetch what a reader will want next: one block when it is in the second half of
+        its first one, two as soon as it goes on from one block to the next."""
+        count = self._config.read_ahead_message_count_threshold
+        if self.cache.holds(key, block.start - 1, file):
+            starts = [block.end, block.end + count]
+        elif following >= (block.start + block.end) // 2:
+            starts = [block.end]
+        else:
+            return
+        for start in starts:
+            if start < maximum and self.cache.next_start(key, start - 1) != start:
+                self._blocks.fetch_ahead(self._plan(file, key, start, maximum, count))
 
     def _cached(self, file: FlatMessageFile, key: QueueKey, offset: int) -> Block | None:
         if not self._config.read_ahead_cache_enable:

@@ -218,6 +218,11 @@ class ReadAheadCache:
             self._hits += block is not None
             return block
 
+    def holds(self, key: QueueKey, offset: int, owner: object) -> bool:
+        """Whether a block of that owner has `offset`; not counted as an access."""
+        with self._lock:
+            return self._find(key, offset, owner) is not None
+
     def following(self, block: Block) -> Block | None:
         """The block that begins where this one ends; not counted as an access."""
         with self._lock:

@@ -10,9 +10,16 @@ import pytest
 
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.providers.memory import MemoryProvider
+from tieredstore.scan import read_ahead
 from tieredstore.scan.batch import UnitRun
 from tieredstore.scan.findings import Report, damage
-from tieredstore.scan.read_ahead import RUNS_AHEAD, RUNS_PLANNED, is_worth_it, load_ahead
+from tieredstore.scan.read_ahead import (
+    RUNS_AHEAD,
+    RUNS_AHEAD_IN_ALL,
+    RUNS_PLANNED,
+    is_worth_it,
+    load_ahead,
+)
 from tieredstore.testing.chunks import chunk_provider
 
 
@@ -110,3 +117,23 @@ def test_only_a_few_runs_are_held() -> None:
 def test_only_object_stores_are_read_ahead() -> None:
     assert is_worth_it(chunk_provider())
     assert not is_worth_it(MemoryProvider())
+
+
+def test_many_readers_share_what_is_read_ahead() -> None:
+    loaded: list[int] = []
+
+    def noted(found: UnitRun) -> Callable[[], memoryview]:
+        def load() -> memoryview:
+            loaded.append(found.start)
+            return memoryview(b"x")
+
+        return load
+
+    readers = [load_ahead(lambda _: map(run, range(50)), noted, print) for _ in range(16)]
+    for _ in range(5):
+        for reader in readers:
+            next(reader).load()
+    assert len(loaded) <= 16 * 5 + RUNS_AHEAD_IN_ALL + 16
+    for reader in readers:
+        assert [item.run.start for item in reader] == list(range(5, 50))
+    assert read_ahead._IN_ALL._value == RUNS_AHEAD_IN_ALL
