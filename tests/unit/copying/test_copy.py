@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 
@@ -226,3 +227,22 @@ def test_other_topic_ids_in_the_target_are_refused(built: BuiltTier, tmp_path: P
     metadata.close()
     with pytest.raises(Invalid, match=r"topic 'orders' has id 0 in the source, .* has another"):
         copy_to(built, tmp_path / "target")
+
+
+def test_a_topic_that_is_made_later_in_the_target_gets_an_id_of_its_own(
+    built: BuiltTier, tmp_path: Path
+) -> None:
+    """The source has ids with gaps, of topics that were deleted there."""
+    topic = built.metadata.topic("orders")
+    assert topic is not None
+    topic.topic_id = 7
+    built.metadata.update_topic(topic)
+    built.metadata.flush()
+    target, metadata = posix(tmp_path / "target"), state(tmp_path / "target")
+
+    copy(built.provider, state(built.root, read_only=True), target, metadata)
+
+    stored = json.loads(metadata.path.read_bytes())
+    assert stored["topicSerialNumber"] == 7, "a Java broker gives the next one"
+    assert metadata.add_topic("later").topic_id == 8
+    metadata.close()
