@@ -1,4 +1,4 @@
-"""The provider contract on each server."""
+"""The provider contract on servers that check what they get; on moto: `tests/unit/providers/s3`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tieredstore.testing.provider_capabilities import ConditionalProviderContrac
 class _OnServer(ConditionalProviderContract):
     server: str
     listing_count = 120  # 1,001 keys and more are in the tests of listings
-    state_machine_examples = 5
+    state_machine_examples = 3
 
     @pytest.fixture
     def provider(self, servers: Servers) -> Iterator[SegmentProvider]:
@@ -31,10 +31,6 @@ class _OnServer(ConditionalProviderContract):
     def reopen(self, provider: SegmentProvider) -> SegmentProvider:
         self.opened.append(open_tier(self.store, lease_ms="0"))
         return self.opened[-1]
-
-
-class TestMoto(_OnServer):
-    server = "moto"
 
 
 class TestLocalStack(_OnServer):
