@@ -130,4 +130,5 @@ def test_replies_are_lost_cut_and_changed(
     with pytest.raises(HTTPClientError):
         body.read()
     proxy.inject(drop_from_list(), "ListObjectsV2")
-    assert set(proxied.keys()) == {"other"}
+    page = client.list_objects_v2(Bucket=bucket)
+    assert [found["Key"] for found in page["Contents"]] == ["other"]
