@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import enum
 import struct
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -40,9 +41,16 @@ HEADER_DTYPE: Final = np.dtype(
         ("physical_offset", ">i8"),
         ("sys_flag", ">i4"),
         ("born_timestamp", ">i8"),
+        ("born_host", "V8"),
+        ("store_timestamp", ">i8"),
+        ("store_host", "V8"),
+        ("reconsume_times", ">i4"),
+        ("prepared_transaction_offset", ">i8"),
+        ("body_length", ">i4"),
     ]
 )
-"""The 48 bytes in front of the born host."""
+"""The 88 bytes in front of the body. With an IPv6 host, what is behind the born timestamp is
+elsewhere."""
 
 _HEADER_BYTES: Final = np.dtype(f"V{HEADER_DTYPE.itemsize}")
 
@@ -165,35 +173,104 @@ def _checked_positions(buffer: Buffer, positions: Positions) -> Positions:
     return positions
 
 
-@dataclass(frozen=True, slots=True)
-class RecordColumns:
-    """Fields of n records; all lengths were checked to lie in their records. Times are epoch ms."""
+class _Fields(NamedTuple):
+    """What headers do not have where a host is an IPv6 one."""
 
-    positions: Positions
-    sizes: npt.NDArray[np.int64]
-    body_crcs: npt.NDArray[np.int32]
-    queue_ids: npt.NDArray[np.int32]
-    flags: npt.NDArray[np.int32]
-    queue_offsets: npt.NDArray[np.int64]
-    physical_offsets: npt.NDArray[np.int64]
-    sys_flags: npt.NDArray[np.int32]
-    born_timestamps: npt.NDArray[np.int64]
     store_timestamps: npt.NDArray[np.int64]
     reconsume_times: npt.NDArray[np.int32]
     prepared_transaction_offsets: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RecordColumns:
+    """Fields of n records; all lengths were checked to lie in their records. Times are epoch ms.
+
+    headers: HEADER_DTYPE[n], copied out of the buffer. is_v4: whether all hosts are IPv4 ones.
+    """
+
+    headers: npt.NDArray[np.void]
+    positions: Positions
+    sizes: npt.NDArray[np.int64]
+    sys_flags: npt.NDArray[np.int32]
     body_offsets: npt.NDArray[np.int64]
     body_lengths: npt.NDArray[np.int64]
     topic_offsets: npt.NDArray[np.int64]
     topic_lengths: npt.NDArray[np.int64]
     properties_offsets: npt.NDArray[np.int64]
     properties_lengths: npt.NDArray[np.int64]
+    _moved: _Fields | None = None
 
     def __len__(self) -> int:
         return len(self.positions)
 
     def take(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.intp] | slice) -> RecordColumns:
         """The columns of those rows, given as a mask, as indices or as a slice."""
-        return RecordColumns(*(getattr(self, field.name)[rows] for field in fields(self)))
+        moved = self._moved
+        if moved is not None:
+            moved = _Fields(
+                moved.store_timestamps[rows],
+                moved.reconsume_times[rows],
+                moved.prepared_transaction_offsets[rows],
+            )
+        return RecordColumns(
+            self.headers[rows],
+            self.positions[rows],
+            self.sizes[rows],
+            self.sys_flags[rows],
+            self.body_offsets[rows],
+            self.body_lengths[rows],
+            self.topic_offsets[rows],
+            self.topic_lengths[rows],
+            self.properties_offsets[rows],
+            self.properties_lengths[rows],
+            moved,
+        )
+
+    @property
+    def is_v4(self) -> bool:
+        return self._moved is None
+
+    @cached_property
+    def body_crcs(self) -> npt.NDArray[np.int32]:
+        return self.headers["body_crc"].astype(np.int32)
+
+    @cached_property
+    def queue_ids(self) -> npt.NDArray[np.int32]:
+        return self.headers["queue_id"].astype(np.int32)
+
+    @cached_property
+    def flags(self) -> npt.NDArray[np.int32]:
+        return self.headers["flag"].astype(np.int32)
+
+    @cached_property
+    def queue_offsets(self) -> npt.NDArray[np.int64]:
+        return self.headers["queue_offset"].astype(np.int64)
+
+    @cached_property
+    def physical_offsets(self) -> npt.NDArray[np.int64]:
+        return self.headers["physical_offset"].astype(np.int64)
+
+    @cached_property
+    def born_timestamps(self) -> npt.NDArray[np.int64]:
+        return self.headers["born_timestamp"].astype(np.int64)
+
+    @cached_property
+    def store_timestamps(self) -> npt.NDArray[np.int64]:
+        if self._moved is not None:
+            return self._moved.store_timestamps
+        return self.headers["store_timestamp"].astype(np.int64)
+
+    @cached_property
+    def reconsume_times(self) -> npt.NDArray[np.int32]:
+        if self._moved is not None:
+            return self._moved.reconsume_times
+        return self.headers["reconsume_times"].astype(np.int32)
+
+    @cached_property
+    def prepared_transaction_offsets(self) -> npt.NDArray[np.int64]:
+        if self._moved is not None:
+            return self._moved.prepared_transaction_offsets
+        return self.headers["prepared_transaction_offset"].astype(np.int64)
 
 
 def record_columns(
@@ -208,53 +285,56 @@ def record_columns(
     ends = positions + sizes
     magics = headers["magic"]
     sys_flags = headers["sys_flag"].astype(np.int32)
-    born_extra = np.where(sys_flags & sysflag.BORN_HOST_V6, layout.V6_EXTRA, 0)
-    store_extra = np.where(sys_flags & sysflag.STORE_HOST_V6, layout.V6_EXTRA, 0)
-    body_offsets = positions + FIXED_SIZE + born_extra + store_extra
-    is_v2 = magics == MAGIC_V2
+    is_v2: npt.NDArray[np.bool_] = magics == MAGIC_V2
+    body_offsets = positions + FIXED_SIZE
+    has_v6 = bool((sys_flags & (sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6)).any())
+    if has_v6:
+        born_extra = np.where(sys_flags & sysflag.BORN_HOST_V6, layout.V6_EXTRA, 0)
+        body_offsets += born_extra
+        body_offsets += np.where(sys_flags & sysflag.STORE_HOST_V6, layout.V6_EXTRA, 0)
+    topic_head = is_v2 + 1  # bytes of the topic's length
     _require(
         buffer,
         positions,
         (is_v2 | (magics == MAGIC_V1))
         & (sizes >= MIN_RECORD_SIZE)
         & (ends <= len(buffer))
-        & (body_offsets + 3 + is_v2 <= ends),
+        & (body_offsets + topic_head + 2 <= ends),
     )
-    ints = unaligned(buffer, ">i4")
-    shorts = unaligned(buffer, ">i2")
-    longs = unaligned(buffer, ">i8")
-    body_lengths = ints[body_offsets - 4].astype(np.int64)
+    if has_v6:
+        body_lengths = unaligned(buffer, ">i4")[body_offsets - 4].astype(np.int64)
+    else:
+        body_lengths = headers["body_length"].astype(np.int64)
     topic_fields = body_offsets + body_lengths
-    _require(buffer, positions, (body_lengths >= 0) & (topic_fields + 3 + is_v2 <= ends))
-    topic_lengths = np.where(
-        is_v2,
-        shorts[topic_fields].astype(np.int64),
-        unaligned(buffer, "i1")[topic_fields].astype(np.int64),
-    )
-    topic_offsets = topic_fields + 1 + is_v2
+    topic_offsets = topic_fields + topic_head
+    _require(buffer, positions, (body_lengths >= 0) & (topic_offsets + 2 <= ends))
+    topic_lengths = unaligned(buffer, "i1")[topic_fields].astype(np.int64)
+    if is_v2.any():
+        topic_lengths[is_v2] = unaligned(buffer, ">i2")[topic_fields[is_v2]]
     properties_offsets = topic_offsets + topic_lengths + 2
     _require(buffer, positions, (topic_lengths >= 0) & (properties_offsets <= ends))
-    properties_lengths = shorts[properties_offsets - 2].astype(np.int64)
+    properties_lengths = unaligned(buffer, ">i2")[properties_offsets - 2].astype(np.int64)
     _require(buffer, positions, properties_offsets + properties_lengths == ends)
+    moved = None
+    if has_v6:
+        longs = unaligned(buffer, ">i8")
+        moved = _Fields(
+            longs[positions + 56 + born_extra].astype(np.int64),
+            unaligned(buffer, ">i4")[body_offsets - 16].astype(np.int32),
+            longs[body_offsets - 12].astype(np.int64),
+        )
     return RecordColumns(
-        positions=positions,
-        sizes=sizes,
-        body_crcs=headers["body_crc"].astype(np.int32),
-        queue_ids=headers["queue_id"].astype(np.int32),
-        flags=headers["flag"].astype(np.int32),
-        queue_offsets=headers["queue_offset"].astype(np.int64),
-        physical_offsets=headers["physical_offset"].astype(np.int64),
-        sys_flags=sys_flags,
-        born_timestamps=headers["born_timestamp"].astype(np.int64),
-        store_timestamps=longs[positions + 56 + born_extra].astype(np.int64),
-        reconsume_times=ints[body_offsets - 16].astype(np.int32),
-        prepared_transaction_offsets=longs[body_offsets - 12].astype(np.int64),
-        body_offsets=body_offsets,
-        body_lengths=body_lengths,
-        topic_offsets=topic_offsets,
-        topic_lengths=topic_lengths,
-        properties_offsets=properties_offsets,
-        properties_lengths=properties_lengths,
+        headers,
+        positions,
+        sizes,
+        sys_flags,
+        body_offsets,
+        body_lengths,
+        topic_offsets,
+        topic_lengths,
+        properties_offsets,
+        properties_lengths,
+        moved,
     )
 
 

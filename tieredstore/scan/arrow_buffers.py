@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -92,15 +93,20 @@ def fixed_text(letters: npt.NDArray[np.uint8]) -> pa.Array:
 def constant_text(value: str, count: int) -> pa.Array:
     """string[n] of one text; a file name that is no Unicode has U+FFFD for its bytes."""
     shown = value.encode(errors="surrogateescape").decode("utf-8", "replace")
-    return pa.repeat(pa.scalar(shown, pa.string()), count)
+    return _repeated(shown, 1 << max(count - 1, 0).bit_length()).slice(0, count)
 
 
-def interleaved(parts: Sequence[tuple[Bools, pa.Array]]) -> pa.Array:
-    """The rows of several arrays in one: each comes with the mask of the rows that it fills."""
-    parts = [part for part in parts if len(part[1])]
+@functools.lru_cache(maxsize=64)
+def _repeated(text: str, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(text, pa.string()), count)
+
+
+def interleaved(parts: Sequence[tuple[Bools | None, pa.Array]]) -> pa.Array:
+    """The rows of several arrays in one: each comes with the mask of the rows that it fills, None
+    for all of them."""
     if len(parts) == 1:
         return parts[0][1]
-    order = np.concatenate([np.flatnonzero(mask) for mask, _ in parts])
+    order = np.concatenate([np.flatnonzero(mask) for mask, _ in parts if mask is not None])
     places = np.empty(len(order), dtype=np.int64)
     places[order] = np.arange(len(order))
     return pa.concat_arrays([array for _, array in parts]).take(pa.array(places))

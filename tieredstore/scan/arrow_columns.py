@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from tieredstore.scan.arrow_buffers import (
     interleaved,
 )
 from tieredstore.scan.arrow_properties import PropertyColumns
-from tieredstore.scan.arrow_schema import TYPES
+from tieredstore.scan.arrow_schema import TYPES, schema_of
 from tieredstore.scan.batch import MessageBatch
 
 _HEX = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), dtype=np.uint16)
@@ -47,10 +47,10 @@ class ArrowColumns:
             self._properties = PropertyColumns(self._batch.buffer, self._columns)
         return self._properties
 
-    def record_batch(self, names: Sequence[str]) -> pa.RecordBatch:
+    def record_batch(self, names: tuple[str, ...]) -> pa.RecordBatch:
+        """Columns that `arrow_schema.chosen` gave."""
         return pa.RecordBatch.from_arrays(
-            [self.column(name) for name in names],
-            schema=pa.schema([(name, TYPES[name]) for name in names]),
+            [self.column(name) for name in names], schema=schema_of(names)
         )
 
     def column(self, name: str) -> pa.Array:
@@ -80,48 +80,40 @@ class ArrowColumns:
         return pa.array(self._columns.body_lengths.astype(np.int32))
 
     def born_host(self) -> pa.Array:
-        start = self._columns.positions + layout.BORN_HOST_POSITION
-        is_v6 = self._has(sysflag.BORN_HOST_V6)
-        return self._by_version(is_v6, start, _host_text)
+        return self._hosts("born_host")
 
     def store_host(self) -> pa.Array:
-        is_v6 = self._has(sysflag.STORE_HOST_V6)
-        return self._by_version(is_v6, self._store_hosts(is_v6), _host_text)
+        return self._hosts("store_host")
 
     def offset_msg_id(self) -> pa.Array:
         if self._ids is None:
-            is_v6 = self._has(sysflag.STORE_HOST_V6)
-            longs = unaligned(self._batch.buffer, "V8")
-            places = longs[self._columns.positions + layout.PHYSICAL_OFFSET_POSITION]
-
-            def ids(rows: Bools, hosts: npt.NDArray[np.uint8]) -> pa.Array:
-                offsets = places[rows].view(np.uint8).reshape(len(hosts), 8)
-                return fixed_text(_HEX[np.concatenate((hosts, offsets), axis=1)].view(np.uint8))
-
-            self._ids = self._by_version(is_v6, self._store_hosts(is_v6), ids)
+            headers = self._columns.headers
+            offsets = _bytes(headers["physical_offset"])
+            parts = [
+                (rows, _message_ids(_bytes(hosts), offsets if rows is None else offsets[rows]))
+                for rows, hosts in self._addresses("store_host")
+            ]
+            self._ids = interleaved(parts)
         return self._ids
 
-    def _store_hosts(self, is_v6: Bools) -> Int64s:
-        """Where the store hosts begin: 16 bytes before the body is what follows them."""
-        return self._columns.body_offsets - 16 - np.where(is_v6, V6_SIZE, V4_SIZE)
+    def _hosts(self, which: str) -> pa.Array:
+        return interleaved([(rows, _host_text(raw)) for rows, raw in self._addresses(which)])
 
-    def _has(self, flag: int) -> Bools:
-        has: Bools = (self._columns.sys_flags & flag) != 0
-        return has
-
-    def _by_version(
-        self,
-        is_v6: Bools,
-        starts: Int64s,
-        make: Callable[[Bools, npt.NDArray[np.uint8]], pa.Array],
-    ) -> pa.Array:
-        """Addresses of 8 and of 20 bytes, each kind made at once from uint8[m, 8 or 20]."""
-        parts: list[tuple[Bools, pa.Array]] = []
+    def _addresses(self, which: str) -> Iterator[tuple[Bools | None, npt.NDArray[np.void]]]:
+        """The 8 or 20 bytes of each address, those of a kind together with the mask of their rows
+        (None when all are of 8)."""
+        columns, buffer = self._columns, self._batch.buffer
+        if columns.is_v4:
+            yield None, columns.headers[which]
+            return
+        flag = sysflag.BORN_HOST_V6 if which == "born_host" else sysflag.STORE_HOST_V6
+        is_v6: Bools = (columns.sys_flags & flag) != 0
         for rows, size in ((~is_v6, V4_SIZE), (is_v6, V6_SIZE)):
-            if rows.any():
-                raw = unaligned(self._batch.buffer, f"V{size}")[starts[rows]]
-                parts.append((rows, make(rows, raw.view(np.uint8).reshape(len(raw), size))))
-        return interleaved(parts)
+            if which == "born_host":
+                starts = columns.positions[rows] + layout.BORN_HOST_POSITION
+            else:  # 16 bytes in front of the body is what follows it
+                starts = columns.body_offsets[rows] - 16 - size
+            yield rows, unaligned(buffer, f"V{size}")[starts]
 
     # The body
 
@@ -178,14 +170,34 @@ def _time(times_ms: Int64s) -> pa.Array:
     )
 
 
-def _host_text(rows: Bools, hosts: npt.NDArray[np.uint8]) -> pa.Array:
+def _bytes(raw: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:
+    """uint8[n, size of an element]."""
+    return np.ascontiguousarray(raw).view(np.uint8).reshape(len(raw), raw.itemsize)
+
+
+def _host_text(raw: npt.NDArray[np.void]) -> pa.Array:
     """Each distinct address is written once."""
-    del rows
-    count, size = hosts.shape
-    raw = pa.Array.from_buffers(pa.binary(size), count, [None, pa.py_buffer(hosts)])
-    encoded = raw.dictionary_encode()
+    data = np.ascontiguousarray(raw)
+    if len(data) and data.tobytes() == data[:1].tobytes() * len(data):
+        return constant_text(format_host(data[:1].tobytes()), len(data))
+    fixed = pa.Array.from_buffers(
+        pa.binary(data.itemsize), len(data), [None, pa.py_buffer(data.view(np.uint8))]
+    )
+    encoded = fixed.dictionary_encode()
     texts = [format_host(host) for host in encoded.dictionary.to_pylist()]
     return pa.array(texts, type=pa.string()).take(encoded.indices)
+
+
+def _message_ids(hosts: npt.NDArray[np.uint8], offsets: npt.NDArray[np.uint8]) -> pa.Array:
+    """Host and physical offset of each row in upper-case hex."""
+    size = hosts.shape[1]
+    letters = np.empty((len(hosts), size + 8), np.uint16)
+    if len(hosts) and hosts.tobytes() == hosts[:1].tobytes() * len(hosts):
+        letters[:, :size] = _HEX[hosts[0]]
+    else:
+        letters[:, :size] = _HEX[hosts]
+    letters[:, size:] = _HEX[offsets]
+    return fixed_text(letters.view(np.uint8))
 
 
 _MAKERS: dict[str, Callable[[ArrowColumns], pa.Array]] = {

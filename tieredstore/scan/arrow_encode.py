@@ -36,9 +36,7 @@ _NO_HOST = format_host(LOCALHOST)
 _MAX_BATCH_BYTES = 1 << 30
 _V6_FLAGS = sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6
 _PACKED_FLAGS = sysflag.COMPRESSED | sysflag.COMPRESSION_TYPE_MASK
-_TAIL_DTYPE = np.dtype(
-    [("reconsume_times", ">i4"), ("prepared_offset", ">i8"), ("body_length", ">i4")]
-)
+_BORN_HOST, _STORE_TIME, _STORE_HOST, _TAIL = 48, 56, 64, 72
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +102,12 @@ def encode_batch(
     flags |= np.where(store.is_v6, sysflag.STORE_HOST_V6, 0)
     head["sys_flag"] = flags
     head["born_timestamp"] = _times(batch, "born_timestamp")
-    times = _times(batch, "store_timestamp").astype(">i8")
-    tail = np.zeros(count, _TAIL_DTYPE)
-    tail["reconsume_times"] = _numbers(batch, "reconsume_times")
-    tail["body_length"] = body_lengths
-    parts = [_fixed(head), born.raw, _fixed(times), store.raw, _fixed(tail)]
+    head["store_timestamp"] = _times(batch, "store_timestamp")
+    head["reconsume_times"] = _numbers(batch, "reconsume_times")
+    head["body_length"] = body_lengths
     lengths = property_lengths.astype(">i2")
     joined = pc.binary_join_element_wise(
-        *parts,
+        *_heads(head, born, store),
         bodies,
         pa.scalar(name, pa.binary()),
         _fixed(lengths),
@@ -124,6 +120,22 @@ def encode_batch(
         make_units(offsets, sizes, tags_codes),
         int(ends[-1]) if count else physical_offset,
     )
+
+
+def _heads(head: npt.NDArray[np.void], born: _Hosts, store: _Hosts) -> list[pa.Array]:
+    """What is in front of the bodies, in pieces where an address is an IPv6 one."""
+    if not born.is_v6.any() and not store.is_v6.any():
+        head["born_host"] = np.frombuffer(content(born.raw)[1], "V8", len(head))
+        head["store_host"] = np.frombuffer(content(store.raw)[1], "V8", len(head))
+        return [_fixed(head)]
+    letters = head.view(np.uint8).reshape(len(head), FIXED_SIZE)
+    return [
+        _fixed(letters[:, :_BORN_HOST]),
+        born.raw,
+        _fixed(letters[:, _STORE_TIME:_STORE_HOST]),
+        store.raw,
+        _fixed(letters[:, _TAIL:]),
+    ]
 
 
 def _check_sizes(

@@ -20,7 +20,7 @@ from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES, decompress
 from tieredstore.message.hashes import tags_code
 from tieredstore.scan.arrow_buffers import Bools, constant_text
 from tieredstore.scan.arrow_columns import ArrowColumns, compressed_rows
-from tieredstore.scan.arrow_schema import TYPES, UNIT_COLUMNS, chosen
+from tieredstore.scan.arrow_schema import UNIT_COLUMNS, chosen, schema_of
 from tieredstore.scan.batch import MessageBatch, UnitRun
 from tieredstore.scan.batches import BATCH_BYTES, read_batches, unit_blocks
 from tieredstore.scan.findings import Finding, Report, damage, raise_on_damage
@@ -185,7 +185,7 @@ def _from_units(
         for block in blocks:
             yield pa.RecordBatch.from_arrays(
                 [_unit_column(name, scan_range, block) for name in names],
-                schema=pa.schema([(name, TYPES[name]) for name in names]),
+                schema=schema_of(names),
             )
 
 

@@ -6,6 +6,7 @@ UTC, nothing declared as never null.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 import pyarrow as pa
@@ -65,4 +66,10 @@ def chosen(columns: Iterable[str] | None) -> tuple[str, ...]:
 
 def schema(columns: Iterable[str] | None = None) -> pa.Schema:
     """The schema of batches with those columns. Raises Invalid."""
-    return pa.schema([(name, TYPES[name]) for name in chosen(columns)])
+    return schema_of(chosen(columns))
+
+
+@functools.lru_cache(maxsize=64)
+def schema_of(names: tuple[str, ...]) -> pa.Schema:
+    """`schema` of names that were checked."""
+    return pa.schema([(name, TYPES[name]) for name in names])

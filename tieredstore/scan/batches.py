@@ -62,14 +62,18 @@ def read_batches(
             batch = _checked(reader, run, load, report, body_crcs=body_crcs)
             if batch is None:
                 continue
-            times = batch.columns.store_timestamps
-            mask = np.ones(len(batch), dtype=np.bool_)
-            if scan_range.since_ms is not None:
-                mask &= times >= scan_range.since_ms
-            if scan_range.until_ms is not None:
-                mask &= times < scan_range.until_ms
-            if mask.any():
-                yield batch.select(mask)
+            batch = _in_time(batch, scan_range)
+            if len(batch):
+                yield batch
+
+
+def _in_time(batch: MessageBatch, scan_range: ScanRange) -> MessageBatch:
+    """The messages within the time bounds of the range."""
+    if scan_range.since_ms is not None:
+        batch = batch.select(batch.columns.store_timestamps >= scan_range.since_ms)
+    if scan_range.until_ms is not None:
+        batch = batch.select(batch.columns.store_timestamps < scan_range.until_ms)
+    return batch
 
 
 def _loaded(
@@ -133,7 +137,7 @@ def _usable(reader: QueueReader, units: Units, first: int, report: Report) -> Un
     offsets = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
     bases, ends = _borders(reader.queue)
-    owner = np.maximum(np.searchsorted(bases, offsets, side="right") - 1, 0)
+    owner = _owners(bases, offsets)
     # A unit may name the coda at the end of an old segment: its message begins the next one.
     offsets += np.where(offsets == ends[owner] - CODA_SIZE, CODA_SIZE, 0)
     usable = whole_records(reader.queue, offsets, sizes)
@@ -171,10 +175,22 @@ def _borders(queue: QueueFiles) -> tuple[Int64s, Int64s]:
     return np.array(bases, dtype=np.int64), np.array(ends, dtype=np.int64)
 
 
+def _owners(bases: Int64s, offsets: Int64s) -> Int64s | np.int64:
+    """The segment of each offset by its number; one number when it is the same for all. Those in
+    front of the first segment are given to it."""
+    if len(offsets):
+        ends = np.array([offsets.min(), offsets.max()])
+        first, last = np.maximum(np.searchsorted(bases, ends, side="right") - 1, 0)
+        if first == last:
+            return np.int64(first)
+    owners: Int64s = np.maximum(np.searchsorted(bases, offsets, side="right") - 1, 0)
+    return owners
+
+
 def whole_records(queue: QueueFiles, offsets: Int64s, sizes: Int64s) -> Bools:
     """bool[n]: whether one commit log segment has all bytes [offset, offset + size)."""
     bases, ends = _borders(queue)
-    owner = np.maximum(np.searchsorted(bases, offsets, side="right") - 1, 0)
+    owner = _owners(bases, offsets)
     whole: Bools = (sizes >= MIN_RECORD_SIZE) & (offsets >= bases[owner])
     whole &= offsets <= ends[owner] - sizes  # a sum could pass 2^63
     return whole
@@ -186,10 +202,12 @@ def cut_runs(
     """Cut whole records into runs to be read in one piece: within one segment, rising, without
     large gaps, at most `batch_bytes` (one record at least)."""
     bases, _ = _borders(queue)
-    owner = np.searchsorted(bases, offsets, side="right")
+    owner = _owners(bases, offsets)
     ends = offsets + sizes
     gap = offsets[1:] - ends[:-1]
-    cut = (gap < 0) | (gap > _GAP_BYTES) | (owner[1:] != owner[:-1])
+    cut = (gap < 0) | (gap > _GAP_BYTES)
+    if isinstance(owner, np.ndarray):
+        cut |= owner[1:] != owner[:-1]
     for low, high in pairwise([0, *(np.flatnonzero(cut) + 1).tolist(), len(offsets)]):
         start = low
         while start < high:

@@ -229,11 +229,12 @@ def has_topic(buffer: memoryview, columns: RecordColumns, topic: str) -> Bools:
     """Whether each record carries that topic."""
     name = topic.encode(errors="surrogateescape")
     same: Bools = columns.topic_lengths == len(name)
-    rows = np.flatnonzero(same)
-    if len(rows) and name:
-        found = unaligned(buffer, f"V{len(name)}")[columns.topic_offsets[rows]].tobytes()
-        if found != name * len(rows):
+    rows = slice(None) if same.all() else np.flatnonzero(same)
+    places = columns.topic_offsets[rows]
+    if len(places) and name:
+        found = unaligned(buffer, f"V{len(name)}")[places].tobytes()
+        if found != name * len(places):
             expected = np.frombuffer(name, dtype=np.uint8)
-            letters = np.frombuffer(found, dtype=np.uint8).reshape(len(rows), len(name))
+            letters = np.frombuffer(found, dtype=np.uint8).reshape(len(places), len(name))
             same[rows] = (letters == expected).all(axis=1)
     return same

@@ -129,11 +129,11 @@ def test_the_first_bad_row_is_named() -> None:
             record_columns(broken, np.array(positions))
 
 
-def test_headers_are_the_first_48_bytes() -> None:
+def test_headers_are_the_first_88_bytes() -> None:
     data, positions = log([5] * 3)
     headers = gather_headers(data, np.array(positions))
     assert headers.dtype == columns.HEADER_DTYPE
-    assert headers.tobytes() == b"".join(data[at : at + 48] for at in positions)
+    assert headers.tobytes() == b"".join(data[at : at + 88] for at in positions)
 
 
 @pytest.mark.parametrize("count", [1, columns.SCALAR_LIMIT - 1, columns.SCALAR_LIMIT, 100])
