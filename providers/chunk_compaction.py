@@ -110,13 +110,13 @@ class Compactor:
             for _ in range(self._settings.max_tries):
                 data = [info for info in found if info.size_bytes]
                 if not data:
-                    self._delete(authority, [info.key for info in found])
+                    self._delete_these(authority, found)
                     state.forget()
                     return
                 for info in data:
                     if info.key not in known:
                         self._check_late(info, authority)
-                self._delete(authority, [info.key for info in sorted(data, key=_deletion_order)])
+                self._delete_these(authority, sorted(data, key=_deletion_order))
                 found = self._found(state)
             raise Unavailable(
                 f"segment {state.id}: {len(found)} objects are still there", path=state.folder
@@ -132,6 +132,13 @@ class Compactor:
                 f"{info.key}: made by the later writer {writer(head)} while it was deleted",
                 path=info.key,
             )
+
+    def _delete_these(self, authority: Authority, found: Sequence[ObjectInfo]) -> None:
+        """These very objects: a request that is late meets those of a segment made again."""
+        for first in range(0, len(found), MAX_DELETED_KEYS):
+            authority.check()
+            batch = found[first : first + MAX_DELETED_KEYS]
+            self._client.delete([info.key for info in batch], [info.etag for info in batch])
 
     def _delete(self, authority: Authority, keys: Sequence[str]) -> None:
         for first in range(0, len(keys), MAX_DELETED_KEYS):

@@ -98,8 +98,9 @@ class ObjectClient(Protocol):
         page. A page that fails raises Unavailable; it never looks like the end."""
         ...
 
-    def delete(self, keys: Sequence[str]) -> None:
-        """Idempotent. Raises Unavailable when one of them may still be there."""
+    def delete(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
+        """Idempotent. With `etags`, one for each key, only objects that still have theirs, where
+        the store knows such a condition. Raises Unavailable when one may still be there."""
         ...
 
     def abort_uploads(self, prefix: str, older_than_ms: int) -> int:

@@ -82,6 +82,7 @@ class S3Client:
         self._lane = own
         self._bulk_lane = bulk
         self._limits = ClientLimits(conditional=True)
+        self._deletes_conditionally = True  # until the endpoint says that it cannot
         self._reader = RangeReader(
             own,
             place,
@@ -188,7 +189,11 @@ class S3Client:
         """What is between the tier's prefix and the next slash. Raises Unavailable, Invalid."""
         return list_folders(self._lane, self._place)
 
-    def delete(self, keys: Sequence[str]) -> None:
+    def delete(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
+        if etags and self._deletes_conditionally:
+            for key, etag in zip(keys, etags, strict=True):
+                self._delete_one(key, etag)
+            return
         if self._keys.checksums == "off":
             # a request for many keys must carry a checksum
             for key in keys:
@@ -239,11 +244,17 @@ class S3Client:
             params["StorageClass"] = keys.storage_class
         return params
 
-    def _delete_one(self, key: str) -> None:
+    def _delete_one(self, key: str, etag: str = "") -> None:
+        condition: dict[str, Any] = (
+            {"IfMatch": f'"{etag}"'} if etag and self._deletes_conditionally else {}
+        )
         try:
-            self._call("delete_object", "DeleteObject", key, lane=self._bulk_lane)
+            self._call("delete_object", "DeleteObject", key, lane=self._bulk_lane, **condition)
         except S3Failure as failure:
-            if not is_absent(failure):
+            if condition and failure.status == 501:
+                self._deletes_conditionally = False  # the look at the epoch has to do there
+                self._delete_one(key)
+            elif not (is_absent(failure) or (condition and failure.status == 412)):
                 raise failure.error from None
 
     def _delete_some(self, keys: Sequence[str]) -> None:

@@ -309,3 +309,19 @@ def outcomes(*calls: Callable[[], object]) -> None:
             call()
         except TieredStoreError:
             continue
+
+
+def test_w03_a_deletion_names_the_very_objects_that_it_is_for(object_store: ObjectStore) -> None:
+    """Where the endpoint knows the condition; LocalStack refuses it, and the deletion is plain."""
+    with closing(open_tier(object_store.url(**OPTIONS))) as provider:
+        client = provider.client
+        client.put_if_absent("topic/c.0", [b"old"], {})
+        [old] = client.list("topic/")
+        client.delete(["topic/c.0"])
+        client.put_if_absent("topic/c.0", [b"new incarnation"], {})
+        client.delete([old.key], [old.etag])
+        left = [found.size_bytes for found in client.list("topic/")]
+        assert left == ([] if object_store.server == "localstack" else [15])
+        client.delete([found.key for found in client.list("topic/")])
+        client.delete([old.key], [old.etag])
+        assert not list(client.list("topic/"))

@@ -296,9 +296,9 @@ class TestDeleting:
         deleted: list[list[str]] = []
         delete = writer.client.delete
 
-        def record(keys: Sequence[str]) -> None:
+        def record(keys: Sequence[str], etags: Sequence[str]) -> None:
             deleted.append([key.rpartition("/")[2] for key in keys])
-            delete(keys)
+            delete(keys, etags)
 
         monkeypatch.setattr(writer.client, "delete", record)
         segment.delete()
@@ -339,6 +339,26 @@ class TestDeleting:
         with pytest.raises(Fenced, match="winner"):
             segment.delete()
         assert store.process().content() == b"abcdefnew incarnation"
+
+    def test_w03_a_deletion_on_its_way_meets_only_what_it_was_for(self, store: Store) -> None:
+        zombie = store.process("zombie").take_over()
+        segment = zombie.append(b"abc", b"def")
+        winner = store.process("winner")
+        request = zombie.client.request
+
+        def take_over(operation: str, key: str) -> None:
+            request(operation, key)
+            if operation == "DELETE":
+                zombie.client.request = request  # type: ignore[method-assign]
+                store.clock.advance(10 * LEASE_MS)
+                winner.take_over()
+                winner.open().delete()
+                winner.append(b"abc", b"new incarnation")
+
+        zombie.client.request = take_over  # type: ignore[method-assign]
+        with pytest.raises(Fenced, match="winner"):
+            segment.delete()
+        assert store.process().content() == b"abcnew incarnation"
 
     def test_a_segment_with_a_hole_can_be_deleted(self, store: Store) -> None:
         writer = store.process().take_over()

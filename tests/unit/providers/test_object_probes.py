@@ -189,7 +189,7 @@ def test_a_missing_permission_is_named_and_ends_the_probes() -> None:
 
 def test_objects_that_cannot_be_deleted_are_unsafe() -> None:
     class KeepsAll(Client):
-        def delete(self, keys: Sequence[str]) -> None:
+        def delete(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
             if keys and keys[0].count("/") == 2:
                 raise Invalid("DeleteObjects s3://bucket: permission denied (AccessDenied)")
 

@@ -123,6 +123,7 @@ def test_no_bucket_is_ever_made_or_located(moto_endpoint: str, bucket: str) -> N
         "AbortMultipartUpload",
         "CompleteMultipartUpload",
         "CreateMultipartUpload",
+        "DeleteObject",
         "DeleteObjects",
         "GetObject",
         "HeadObject",
