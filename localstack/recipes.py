@@ -26,6 +26,8 @@ LOCALSTACK_PYTHONS = ("python3.11", "python3.12", "python3")
 """The newest localstack-core that Python 3.11 can load; its pins are constraints.txt."""
 VERSITYGW_VERSION = "1.8.0"
 VERSITYGW_MODULE = "github.com/versity/versitygw/cmd/versitygw"
+BUCKET = "tier"
+"""The empty bucket that each server has from its start."""
 
 
 class NotHere(Exception):
@@ -43,11 +45,13 @@ class Launch:
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """prepare: what `launch` needs, installed into the cache if need and leave be; launch: the
-    command for a port and a data folder; healthy: whether an endpoint answers as this server."""
+    command for a port and a data folder; healthy: whether an endpoint answers as this server;
+    fill: what a healthy server still lacks, its bucket."""
 
     prepare: Callable[[bool], Path]
     launch: Callable[[Path, int, Path], Launch]
     healthy: Callable[[str], bool]
+    fill: Callable[[str], None]
 
 
 def cache_directory() -> Path:
@@ -69,17 +73,28 @@ def run(command: Sequence[str | Path], **environment: str) -> None:
         raise NotHere(f"{command[0]} {command[1]} failed: {done.stdout.strip()[-600:]}")
 
 
-def answers(url: str) -> tuple[int, bytes] | None:
-    """Status and body of a GET; None when nobody answers."""
+def answers(url: str, method: str = "GET") -> tuple[int, bytes] | None:
+    """Status and body of a request; None when nobody answers."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=5) as reply:
+        with opener.open(urllib.request.Request(url, method=method), timeout=5) as reply:
             return reply.status, reply.read()
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read()
     except OSError:
         return None
+
+
+def make_bucket(endpoint: str) -> None:
+    """For servers that check no signatures. Raises NotHere."""
+    found = answers(f"{endpoint}/{BUCKET}", "PUT")
+    if found is None or found[0] != 200:
+        raise NotHere(f"{endpoint} makes no bucket {BUCKET!r}: {found}")
+
+
+def _has_bucket(_endpoint: str) -> None:
+    """A folder that was there before the start is a bucket."""
 
 
 # moto: the interpreter of this clone has it
@@ -195,7 +210,7 @@ def _launch_versitygw(binary: Path, port: int, folder: Path) -> Launch:
     data, versions = folder / "data", folder / "versions"
     command = [str(binary), "--port", f"127.0.0.1:{port}", "--keep-alive", "--quiet"]
     command += ["posix", "--versioning-dir", str(versions)]
-    for path in (data, versions):
+    for path in (data / BUCKET, versions):
         path.mkdir(parents=True, exist_ok=True)
     if not _has_extended_attributes(data):
         (folder / "sidecar").mkdir(exist_ok=True)
@@ -218,7 +233,9 @@ def _versitygw_is_healthy(endpoint: str) -> bool:
 
 
 RECIPES = {
-    "moto": Recipe(_find_moto, _launch_moto, _moto_is_healthy),
-    "localstack": Recipe(_install_localstack, _launch_localstack, _localstack_is_healthy),
-    "versitygw": Recipe(_install_versitygw, _launch_versitygw, _versitygw_is_healthy),
+    "moto": Recipe(_find_moto, _launch_moto, _moto_is_healthy, make_bucket),
+    "localstack": Recipe(
+        _install_localstack, _launch_localstack, _localstack_is_healthy, make_bucket
+    ),
+    "versitygw": Recipe(_install_versitygw, _launch_versitygw, _versitygw_is_healthy, _has_bucket),
 }

@@ -107,6 +107,11 @@ class Servers:
         deadline = time.monotonic() + START_TIMEOUT_S
         while process.poll() is None and time.monotonic() < deadline:
             if RECIPES[name].healthy(server.endpoint):
+                try:
+                    RECIPES[name].fill(server.endpoint)
+                except NotHere:
+                    self.down(name)
+                    raise
                 return server
             time.sleep(0.05)
         reason = "is not healthy" if process.poll() is None else f"ended with {process.returncode}"
