@@ -9,18 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
-from tieredstore import registry
 from tieredstore.cli.options import TierOptions
-from tieredstore.config import (
-    LoadedConfig,
-    StoreConfig,
-    config_from_properties,
-    load_broker_conf,
-)
+from tieredstore.config import LoadedConfig, StoreConfig
 from tieredstore.errors import Invalid
-from tieredstore.tier_url import shown_url
+from tieredstore.scan import source
+from tieredstore.scan.source import METADATA_FILE, require_state
 
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
@@ -28,7 +22,17 @@ if TYPE_CHECKING:
     from tieredstore.scan.catalogue import TierCatalogue
     from tieredstore.scan.keys import UnsealedFiles
 
-METADATA_FILE = "config/tieredStoreMetadata.json"
+__all__ = [
+    "INDEX_DIRECTORY",
+    "METADATA_FILE",
+    "OpenTier",
+    "load_config",
+    "log_to_stderr",
+    "open_tier",
+    "placed",
+    "require_state",
+]
+
 INDEX_DIRECTORY = "tiered_index_file"
 
 
@@ -86,21 +90,18 @@ def open_tier(options: TierOptions) -> Iterator[OpenTier]:
     Raises Invalid, Corrupt or Unavailable with a line that says what to do.
     """
     log_to_stderr()
-    loaded = load_config(options)
-    config = placed(loaded.config, options.tier, state=options.state)
-    if "brokerClusterName" in loaded.explicit_keys:
-        _require_cluster(config, options.tier)
-    else:
-        cluster = _only_cluster(config, options.tier)
-        config = msgspec.structs.replace(config, broker_cluster_name=cluster)
-    broker = config.broker_name if "brokerName" in loaded.explicit_keys else None
-    metadata = None
-    if options.state is not None:
-        require_state(options.state)
-        metadata = registry.metadata_store(config, read_only=True)
-    provider = registry.segment_provider(config)
+    _refuse_memory(options.tier)
+    found = source.locate(
+        options.tier,
+        cluster=options.cluster,
+        broker=options.broker,
+        state=options.state,
+        config=options.config,
+    )
+    metadata = found.metadata()
+    provider = found.connect()
     try:
-        yield OpenTier(provider, metadata, broker, config, options.state)
+        yield OpenTier(provider, metadata, found.broker, found.config, options.state)
     finally:
         provider.close()
         if metadata is not None:
@@ -109,63 +110,18 @@ def open_tier(options: TierOptions) -> Iterator[OpenTier]:
 
 def load_config(options: TierOptions) -> LoadedConfig:
     """The configuration file, beaten by the command line. Raises Invalid."""
-    overrides = {
-        key: value
-        for key, value in (
-            ("brokerName", options.broker),
-            ("brokerClusterName", options.cluster),
-        )
-        if value is not None
-    }
-    if options.config is None:
-        return config_from_properties(overrides, source="command line")
-    return load_broker_conf(options.config, overrides)
+    return source.load_config(options.config, cluster=options.cluster, broker=options.broker)
 
 
 def placed(config: StoreConfig, url: str, *, state: Path | None) -> StoreConfig:
     """The configuration with tier and state in the places that the command line gives. Raises
     Invalid."""
+    _refuse_memory(url)
+    return source.placed(config, url, state=state)
+
+
+def _refuse_memory(url: str) -> None:
     if url.startswith("memory:"):
         raise Invalid(
             f"tier {url!r}: a tier in memory is gone when the command ends; use file:///dir"
         )
-    config = registry.tier_at(config, url)
-    if state is None:
-        return config
-    return msgspec.structs.replace(config, store_path_root_dir=str(state))
-
-
-def require_state(state: Path) -> None:
-    """Raise Invalid unless a directory looks like a state directory."""
-    if not state.is_dir():
-        raise Invalid(f"state {state}: no such directory", path=str(state))
-    main = state / METADATA_FILE
-    if not main.exists() and not main.with_name(main.name + ".bak").exists():
-        raise Invalid(
-            f"state {state}: no {METADATA_FILE} in it; give the directory that `offload --state` "
-            "wrote or a broker's storePathRootDir, or leave --state out",
-            path=str(state),
-        )
-
-
-def _only_cluster(config: StoreConfig, url: str) -> str:
-    clusters = registry.clusters(config)
-    if len(clusters) == 1:
-        return clusters[0]
-    if clusters:
-        raise Invalid(
-            f"tier {shown_url(url)}: several clusters ({', '.join(clusters)}); choose one with "
-            "--cluster"
-        )
-    raise Invalid(
-        f"tier {shown_url(url)}: no tier here: expected a folder such as 212d6b50_DefaultCluster "
-        "in it"
-    )
-
-
-def _require_cluster(config: StoreConfig, url: str) -> None:
-    clusters = registry.clusters(config)
-    cluster = config.broker_cluster_name
-    if cluster not in clusters:
-        known = ", ".join(clusters) or "none"
-        raise Invalid(f"tier {shown_url(url)}: no cluster {cluster!r} in it; there are: {known}")

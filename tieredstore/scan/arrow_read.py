@@ -8,7 +8,6 @@ then nothing says whether the messages behind the units are whole, only that a s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -16,15 +15,15 @@ import pyarrow.compute as pc
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt
-from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES, decompress
-from tieredstore.message.hashes import tags_code
+from tieredstore.message.compression import decompress
 from tieredstore.scan.arrow_buffers import Bools, constant_text
 from tieredstore.scan.arrow_columns import ArrowColumns, compressed_rows
 from tieredstore.scan.arrow_schema import UNIT_COLUMNS, chosen, schema_of
 from tieredstore.scan.batch import MessageBatch, UnitRun
-from tieredstore.scan.batches import BATCH_BYTES, read_batches, unit_blocks
+from tieredstore.scan.batches import read_batches, unit_blocks
 from tieredstore.scan.findings import Finding, Report, damage, raise_on_damage
 from tieredstore.scan.plan import ScanRange
+from tieredstore.scan.read_options import DEFAULT_OPTIONS, ReadOptions
 from tieredstore.scan.reading import QueueReader
 from tieredstore.scan.record_checks import place_of
 
@@ -33,31 +32,11 @@ _INFLATED_BYTES = 64 << 20
 _BODY_COLUMNS = frozenset({"body", "body_length"})
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """How a range is read. Picklable.
-
-    batch_bytes: commit log bytes of a batch, at most. body_crcs: compare bodies with their CRCs.
-    body_limit_bytes: most that one compressed body may inflate to. tags: only messages whose TAGS
-    value is one of these; keys: only messages that have one of these as UNIQ_KEY or in KEYS.
-    """
-
-    batch_bytes: int = BATCH_BYTES
-    body_crcs: bool = True
-    body_limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES
-    tags: tuple[str, ...] | None = None
-    keys: tuple[str, ...] | None = None
-
-    @property
-    def tags_codes(self) -> frozenset[int] | None:
-        return None if self.tags is None else frozenset(map(tags_code, self.tags))
-
-
 def arrow_batches(
     provider: SegmentProvider,
     scan_range: ScanRange,
     columns: Iterable[str] | None = None,
-    options: ReadOptions = ReadOptions(),
+    options: ReadOptions = DEFAULT_OPTIONS,
     *,
     report: Report = raise_on_damage,
 ) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,137 @@
+"""Where a tier is, without a connection to it: what a process needs to read it, or to send to
+another one that shall."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from tieredstore import registry
+from tieredstore.config import LoadedConfig, StoreConfig, config_from_properties, load_broker_conf
+from tieredstore.errors import Invalid
+from tieredstore.tier_url import shown_url
+
+if TYPE_CHECKING:
+    from tieredstore.contracts.metadata_store import MetadataStore
+    from tieredstore.contracts.segment import SegmentProvider
+
+METADATA_FILE = "config/tieredStoreMetadata.json"
+
+
+@dataclass(frozen=True, slots=True)
+class TierSource:
+    """A tier to read. Picklable, keys of the configuration included.
+
+    broker: the only one that is wanted, None for all. state: the state directory, if known.
+    """
+
+    url: str
+    config: StoreConfig
+    broker: str | None = None
+    state: Path | None = None
+
+    def connect(self) -> SegmentProvider:
+        """A new provider, for the caller to close. Raises Invalid, Unavailable."""
+        return cast("SegmentProvider", registry.segment_provider(self.config))
+
+    def metadata(self) -> MetadataStore | None:
+        """What the state directory knows, opened read-only; None without one. Raises Invalid."""
+        if self.state is None:
+            return None
+        return cast("MetadataStore", registry.metadata_store(self.config, read_only=True))
+
+    def __repr__(self) -> str:
+        return f"TierSource({shown_url(self.url)!r}, {self.config.broker_cluster_name!r})"
+
+
+def locate(
+    url: str,
+    *,
+    cluster: str | None = None,
+    broker: str | None = None,
+    state: Path | None = None,
+    config: Path | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> TierSource:
+    """The tier at a URL. Cluster and broker may be left out where the tier has one cluster.
+
+    config: a broker.conf; properties: keys of one that beat it. Raises Invalid or Unavailable with
+    a line that says what to do.
+    """
+    loaded = load_config(config, cluster=cluster, broker=broker, properties=properties)
+    placed_config = placed(loaded.config, url, state=state)
+    if "brokerClusterName" in loaded.explicit_keys:
+        _require_cluster(placed_config, url)
+    else:
+        name = _only_cluster(placed_config, url)
+        placed_config = msgspec.structs.replace(placed_config, broker_cluster_name=name)
+    if state is not None:
+        require_state(state)
+    wanted = placed_config.broker_name if "brokerName" in loaded.explicit_keys else None
+    return TierSource(url, placed_config, wanted, state)
+
+
+def load_config(
+    path: Path | None,
+    *,
+    cluster: str | None = None,
+    broker: str | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> LoadedConfig:
+    """A configuration file, beaten by what is given here. Raises Invalid."""
+    overrides = dict(properties or {})
+    if broker is not None:
+        overrides["brokerName"] = broker
+    if cluster is not None:
+        overrides["brokerClusterName"] = cluster
+    if path is None:
+        return config_from_properties(overrides, source="command line")
+    return load_broker_conf(path, overrides)
+
+
+def placed(config: StoreConfig, url: str, *, state: Path | None) -> StoreConfig:
+    """The configuration with tier and state in those places. Raises Invalid."""
+    config = registry.tier_at(config, url)
+    if state is None:
+        return config
+    return msgspec.structs.replace(config, store_path_root_dir=str(state))
+
+
+def require_state(state: Path) -> None:
+    """Raise Invalid unless a directory looks like a state directory."""
+    if not state.is_dir():
+        raise Invalid(f"state {state}: no such directory", path=str(state))
+    main = state / METADATA_FILE
+    if not main.exists() and not main.with_name(main.name + ".bak").exists():
+        raise Invalid(
+            f"state {state}: no {METADATA_FILE} in it; give the directory that `offload --state` "
+            "wrote or a broker's storePathRootDir, or leave --state out",
+            path=str(state),
+        )
+
+
+def _only_cluster(config: StoreConfig, url: str) -> str:
+    clusters = registry.clusters(config)
+    if len(clusters) == 1:
+        return clusters[0]
+    if clusters:
+        raise Invalid(
+            f"tier {shown_url(url)}: several clusters ({', '.join(clusters)}); choose one with "
+            "--cluster"
+        )
+    raise Invalid(
+        f"tier {shown_url(url)}: no tier here: expected a folder such as 212d6b50_DefaultCluster "
+        "in it"
+    )
+
+
+def _require_cluster(config: StoreConfig, url: str) -> None:
+    clusters = registry.clusters(config)
+    cluster = config.broker_cluster_name
+    if cluster not in clusters:
+        known = ", ".join(clusters) or "none"
+        raise Invalid(f"tier {shown_url(url)}: no cluster {cluster!r} in it; there are: {known}")

@@ -1,0 +1,42 @@
+"""Times as people give them: epoch milliseconds, ISO 8601, or relative to now."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+from tieredstore.errors import Invalid
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_RELATIVE = re.compile(r"([+-])(\d{1,15})(ms|s|m|h|d|w)", re.ASCII)
+_EPOCH_MS = re.compile(r"\d{1,18}", re.ASCII)
+
+
+def parse_time(text: str, now_ms: int) -> int:
+    """Epoch ms of `1795266316182`, `2026-11-21T13:05:16Z` (UTC unless it says otherwise, a date
+    alone is its first moment), `-2h` (units ms, s, m, h, d, w) or `now`. Raises Invalid."""
+    value = text.strip()
+    if value == "now":
+        return now_ms
+    relative = _RELATIVE.fullmatch(value)
+    if relative:
+        distance = int(relative[2]) * _UNITS_MS[relative[3]]
+        return now_ms + distance if relative[1] == "+" else now_ms - distance
+    if _EPOCH_MS.fullmatch(value) and not _is_compact_date(value):
+        return int(value)
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise Invalid(
+            f"time {text!r}: expected epoch milliseconds, ISO 8601 such as 2026-11-21T13:05:16Z, "
+            "or relative such as -2h"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    seconds = int((moment.replace(microsecond=0)).timestamp())
+    return seconds * 1000 + moment.microsecond // 1000
+
+
+def _is_compact_date(value: str) -> bool:
+    """`20261121` is read as a date: as epoch ms it would be six hours into 1970."""
+    return len(value) == 8 and value[:2] in {"19", "20"}

@@ -1,0 +1,266 @@
+"""A tier as a table: `tieredstore.open(url).scan(topic=…)`, for pyarrow, pandas, DuckDB and Polars.
+
+Each library is imported when its method is called; `docs/scan.md` has examples.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tieredstore.clock import SYSTEM_CLOCK
+from tieredstore.errors import Invalid
+from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES
+from tieredstore.scan.batches import BATCH_BYTES
+from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
+from tieredstore.scan.findings import Report, raise_on_damage
+from tieredstore.scan.plan import RANGE_BYTES
+from tieredstore.scan.read_options import ReadOptions
+from tieredstore.scan.source import TierSource, locate
+from tieredstore.scan.tasks import ScanTask, Selection, plan_ranges
+from tieredstore.scan.times import parse_time
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+Time = int | str | datetime
+"""Epoch ms, a text as `--since` takes it (`2026-11-21T13:05:16Z`, `-2h`), or a datetime (without
+a zone: UTC)."""
+
+
+def open_tier(
+    url: str,
+    *,
+    cluster: str | None = None,
+    broker: str | None = None,
+    state: str | Path | None = None,
+    config: str | Path | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Tier:
+    """The tier at a URL (`file:///dir`, `s3://bucket/prefix`, …), for reading.
+
+    cluster: needed where the tier has several. state: a broker's storePathRootDir, whose metadata
+    then say which segments count. config: a broker.conf; properties: keys of one that beat it.
+    Raises Invalid, Unavailable.
+    """
+    return Tier(
+        locate(
+            url,
+            cluster=cluster,
+            broker=broker,
+            state=None if state is None else Path(state),
+            config=None if config is None else Path(config),
+            properties=properties,
+        )
+    )
+
+
+class Tier:
+    """A tier that is read; what it lists is taken anew for each plan."""
+
+    def __init__(self, source: TierSource) -> None:
+        self.source = source
+
+    def __repr__(self) -> str:
+        return f"Tier({self.source!r})"
+
+    def catalogue(self) -> TierCatalogue:
+        """What the tier holds now. Raises Unavailable, Corrupt."""
+        provider, metadata = self.source.connect(), self.source.metadata()
+        try:
+            return load_catalogue(provider, metadata, broker=self.source.broker)
+        finally:
+            provider.close()
+            if metadata is not None:
+                metadata.close()
+
+    def topics(self) -> list[str]:
+        """Names of the topics that it has messages of."""
+        return self.catalogue().topic_names()
+
+    def scan(
+        self,
+        topic: str | Sequence[str] | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        topic_pattern: str | None = None,
+        brokers: Sequence[str] | None = None,
+        queue_ids: Sequence[int] | None = None,
+        from_offset: int | None = None,
+        until_offset: int | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+        tags: str | Sequence[str] | None = None,
+        keys: str | Sequence[str] | None = None,
+        check_bodies: bool = True,
+        body_limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES,
+        batch_bytes: int = BATCH_BYTES,
+        use_index: bool = True,
+        report: Report = raise_on_damage,
+    ) -> Scan:
+        """Messages as rows, in no particular order but within a queue. Nothing is read yet.
+
+        columns: None for all but `properties`. topic_pattern: a regular expression for whole names.
+        Offsets [from, until), store times [since, until). tags, keys: messages with one of them.
+        check_bodies: compare bodies with their CRCs. use_index: look for keys in the index files.
+        report: gets damage; the default raises Corrupt, one that returns leaves the message out.
+        Raises Invalid.
+        """
+        from tieredstore.scan.arrow_schema import chosen
+
+        now_ms = SYSTEM_CLOCK.now_ms()
+        selection = Selection(
+            topics=_texts(topic),
+            topic_pattern=topic_pattern,
+            brokers=_texts(brokers),
+            queue_ids=None if queue_ids is None else tuple(queue_ids),
+            from_offset=from_offset,
+            until_offset=until_offset,
+            since_ms=None if since is None else _epoch_ms(since, now_ms),
+            until_ms=None if until is None else _epoch_ms(until, now_ms),
+            tags=_texts(tags),
+            keys=_texts(keys),
+        )
+        options = ReadOptions(
+            batch_bytes, check_bodies, body_limit_bytes, selection.tags, selection.keys
+        )
+        return Scan(self, selection, chosen(columns), options, report, use_index=use_index)
+
+
+class Scan:
+    """Messages that were chosen. Each call that gives data reads them anew."""
+
+    def __init__(
+        self,
+        tier: Tier,
+        selection: Selection,
+        columns: tuple[str, ...],
+        options: ReadOptions,
+        report: Report,
+        *,
+        use_index: bool,
+    ) -> None:
+        self._tier = tier
+        self._selection = selection
+        self._columns = columns
+        self._options = options
+        self._report = report
+        self._use_index = use_index
+
+    @property
+    def schema(self) -> pa.Schema:
+        from tieredstore.scan.arrow_schema import schema_of
+
+        return schema_of(self._columns)
+
+    def plan(self, *, target_bytes: int = RANGE_BYTES) -> list[ScanTask]:
+        """The scan in tasks of about `target_bytes` of commit log, to be pickled and read anywhere
+        by `task.read()`. Raises Invalid, Corrupt, Unavailable."""
+        if target_bytes <= 0:
+            raise Invalid(f"target_bytes: expected more than 0, found {target_bytes}")
+        catalogue = self._tier.catalogue()
+        source = self._tier.source
+        provider = source.connect()
+        try:
+            return [
+                ScanTask(source, scan_range, self._columns, self._options)
+                for scan_range in plan_ranges(
+                    provider,
+                    catalogue,
+                    self._selection,
+                    range_bytes=target_bytes,
+                    use_index=self._use_index,
+                )
+            ]
+        finally:
+            provider.close()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Record batches of 2 to 4 MiB, one connection for all. Raises as `plan` does."""
+        tasks = self.plan()
+        provider = self._tier.source.connect()
+        try:
+            for task in tasks:
+                yield from task.read_through(provider, report=self._report)
+        finally:
+            provider.close()
+
+    def to_arrow(self) -> pa.Table:
+        """All of it in memory."""
+        import pyarrow as pa
+
+        return pa.Table.from_batches(self.batches(), self.schema)
+
+    def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
+        """A stream with bounded memory. It can be read once."""
+        import pyarrow as pa
+
+        return pa.RecordBatchReader.from_batches(self.schema, self.batches())
+
+    def to_pandas(self) -> pd.DataFrame:
+        """All of it in memory, as pyarrow converts it."""
+        _require("pandas", "pandas")
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> pl.DataFrame:
+        """All of it in memory."""
+        polars = _require("polars", "polars")
+        frame: pl.DataFrame = polars.from_arrow(self.to_arrow())
+        return frame
+
+    def to_duckdb(
+        self, connection: duckdb.DuckDBPyConnection | None = None
+    ) -> duckdb.DuckDBPyRelation:
+        """A relation that answers one query, with bounded memory, while it reads the tier; a second
+        query is an error that says so. `.create("name")` makes a table of it, for several."""
+        engine = connection if connection is not None else _require("duckdb", "duckdb")
+        relation: duckdb.DuckDBPyRelation = engine.from_arrow(OneShot(self))
+        return relation
+
+
+class OneShot:
+    """A scan as an Arrow stream (the PyCapsule protocol) that is read once."""
+
+    def __init__(self, scan: Scan) -> None:
+        self._scan = scan
+        self._is_read = False
+
+    def __arrow_c_schema__(self) -> object:
+        return self._scan.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        if self._is_read:
+            raise Invalid(
+                "this scan was read already: a relation over it answers one query; for several, "
+                "make a table of it first (relation.create('name'), or scan.to_arrow())"
+            )
+        self._is_read = True
+        return self._scan.to_arrow_batch_reader().__arrow_c_stream__(requested_schema)
+
+
+def _require(module: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise Invalid(f"{module} is not installed: pip install 'tieredstore[{extra}]'") from error
+
+
+def _texts(values: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    if values is None:
+        return None
+    return (values,) if isinstance(values, str) else tuple(values)
+
+
+def _epoch_ms(time: Time, now_ms: int) -> int:
+    if isinstance(time, str):
+        return parse_time(time, now_ms)
+    if isinstance(time, datetime):
+        moment = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+        return int(moment.replace(microsecond=0).timestamp()) * 1000 + moment.microsecond // 1000
+    return time
