@@ -41,8 +41,9 @@ class PropertyColumns:
         fields = unaligned(self._blob.data, f"S{width}")
         found = found[fields[begins] == name + b"\x01"]
         rows = self._rows[found]
-        # Of equal names the last wins.
-        found = found[np.append(rows[1:] != rows[:-1], [True] * bool(len(rows)))]
+        is_last = np.ones(len(rows), np.bool_)  # of equal names the last wins
+        is_last[:-1] = rows[1:] != rows[:-1]
+        found = found[is_last]
         there = np.zeros(self._count, np.bool_)
         there[self._rows[found]] = True
         begins = self._begins[found] + width
