@@ -106,7 +106,7 @@ class Compactor:
             if found and not chain.is_closed and not chain.holes:
                 self._appender.seal(state, authority)
                 found = self._found(state)
-            known: set[str] = {info.key for info in found}
+            known = {(info.key, info.etag) for info in found}
             for _ in range(self._settings.max_tries):
                 data = [info for info in found if info.size_bytes]
                 if not data:
@@ -114,7 +114,7 @@ class Compactor:
                     state.forget()
                     return
                 for info in data:
-                    if info.key not in known:
+                    if (info.key, info.etag) not in known:
                         self._check_late(info, authority)
                 self._delete_these(authority, sorted(data, key=_deletion_order))
                 found = self._found(state)
@@ -138,7 +138,9 @@ class Compactor:
         for first in range(0, len(found), MAX_DELETED_KEYS):
             authority.check()
             batch = found[first : first + MAX_DELETED_KEYS]
-            self._client.delete([info.key for info in batch], [info.etag for info in batch])
+            keys = [info.key for info in batch]
+            self._client.delete(keys, [info.etag for info in batch])
+            self._written.drop(keys)  # a segment made again has these keys with other bytes
 
     def _delete(self, authority: Authority, keys: Sequence[str]) -> None:
         for first in range(0, len(keys), MAX_DELETED_KEYS):
@@ -276,8 +278,9 @@ def _is_copied(part: PlannedPart) -> bool:
     return isinstance(part, Copied)
 
 
-def _deletion_order(info: ObjectInfo) -> tuple[bool, str]:
-    """Sorts the whole content last, the rest by descending start."""
+def _deletion_order(info: ObjectInfo) -> tuple[bool, int]:
+    """Sorts the whole content last, the rest by descending start; what is not a chunk log's
+    goes first."""
     name = info.key.rpartition("/")[2]
-    digits = name.partition(".")[2]
-    return name == WHOLE_NAME, "".join(chr(ord("9") - ord(digit)) for digit in digits[:20])
+    start = name.partition(".")[2][:20]
+    return name == WHOLE_NAME, -int(start) if start.isdecimal() else -(10**20)

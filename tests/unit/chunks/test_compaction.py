@@ -360,6 +360,44 @@ class TestDeleting:
             segment.delete()
         assert store.process().content() == b"abcnew incarnation"
 
+    def test_w03_within_a_lease_neither_do_the_deletions_after_it(self, store: Store) -> None:
+        zombie = store.process("zombie").take_over()
+        segment = zombie.append(b"abc", b"def")
+        winner = store.process("winner")
+        request = zombie.client.request
+
+        def take_over(operation: str, key: str) -> None:
+            request(operation, key)
+            if operation == "DELETE":
+                zombie.client.request = request  # type: ignore[method-assign]
+                winner.take_over()
+                winner.open().delete()
+                winner.append(b"abc", b"new incarnation")
+
+        zombie.client.request = take_over  # type: ignore[method-assign]
+        with pytest.raises(Fenced, match="winner"):
+            segment.delete()
+        assert store.process().content() == b"abcnew incarnation"
+
+    def test_a_segment_that_was_made_again_is_not_read_from_memory_of_the_former_one(
+        self, store: Store
+    ) -> None:
+        writer = store.process().take_over()
+        writer.append(b"former").delete()
+        large = content(100)  # too large to be kept for a merge
+        writer.append(large)
+        assert writer.content() == large
+        assert bytes(writer.open().read(0, 3)) == large[:3]
+
+    def test_what_is_not_ours_does_not_stop_a_deletion(self, store: Store) -> None:
+        writer = store.process().take_over()
+        segment = writer.append(b"abc", b"def")
+        folder = next(i.key.rpartition("/")[0] for i in store.first.list("") if "COMMIT" in i.key)
+        for name in (".hidden", "x.~tmp", "c.12"):
+            store.first.put_if_absent(f"{folder}/{name}", [b"x"], {})
+        segment.delete()
+        assert store.names() == []
+
     def test_a_segment_with_a_hole_can_be_deleted(self, store: Store) -> None:
         writer = store.process().take_over()
         writer.append(b"abc", b"def", b"ghi")
