@@ -263,7 +263,12 @@ class QueueUpload:
                 count = min(available.max_offset - current, self._config.group_commit_count)
                 if count <= 0:
                     break
-                units, records = self._read_batch(key, current, count)
+                try:
+                    units, records = self._read_batch(key, current, count)
+                except TieredStoreError:
+                    if not batches:
+                        raise
+                    break  # what was gathered goes first; the next batch begins with the bad one
                 batches.append(file.append_batch(units, records))
                 size += len(batches[-1].buffer)
                 if size >= self._gather_bytes:

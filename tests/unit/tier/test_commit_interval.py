@@ -18,6 +18,7 @@ from tieredstore.contracts.segment import (
     SegmentListing,
     WriteResult,
 )
+from tieredstore.errors import Corrupt
 from tieredstore.providers.memory import MemoryFileSegment, MemoryProvider
 from tieredstore.tier.commit_interval import CommitInterval
 from tieredstore.tier.dispatcher import FINISH_MS, MessageStoreDispatcher
@@ -119,6 +120,19 @@ def test_a_full_write_or_a_long_backlog_goes_at_once() -> None:
     assert rig.scan(2) == 10
     rig.put(10, 21, at_s=2, body_size=20)
     assert rig.scan(3) == 21
+
+
+@pytest.mark.parametrize("bad", [12, 13])
+def test_a_bad_local_record_holds_back_nothing_that_was_gathered_before_it(bad: int) -> None:
+    rig = Rig(group_commit_count=4)
+    rig.put(0, 20)
+    rig.source.bad.add((KEY, bad))
+    for _ in range(2):
+        [outcome] = rig.dispatcher.scan(force=True)
+        assert isinstance(outcome.error, Corrupt)
+    file = rig.store.get(*KEY)
+    assert file is not None
+    assert file.consume_queue_commit_offset == bad
 
 
 def test_the_interval_falls_when_the_rate_rises_and_rises_when_it_falls() -> None:
