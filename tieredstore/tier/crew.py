@@ -19,21 +19,31 @@ def run_crew(step: Callable[[], bool], threads: int, name: str) -> None:
 
     One thread goes on alone as long as it is busy: threads that do not wait for a backend are in
     each other's way (measured: uploads to the page cache by one thread are half again as fast as
-    by eight). Raises what a step raises.
+    by eight). Raises what a step raises, or what interrupts the caller (Ctrl-C), after the steps
+    in hand; no other is begun then.
     """
     worker: list[int] = []
+    ending = threading.Event()
 
     def work() -> None:
         worker.append(threading.get_ident())
-        while step():
-            pass
+        try:
+            while not ending.is_set() and step():
+                pass
+        except BaseException:
+            ending.set()
+            raise
 
     with ThreadPoolExecutor(max(threads, 1), name) as pool:
-        crew = [pool.submit(work)]
-        if threads > 1 and not _ends_busy(crew[0], worker):
-            crew += [pool.submit(work) for _ in range(threads - 1)]
-        for done in crew:
-            done.result()
+        try:
+            crew = [pool.submit(work)]
+            if threads > 1 and not _ends_busy(crew[0], worker):
+                crew += [pool.submit(work) for _ in range(threads - 1)]
+            for done in crew:
+                done.result()
+        except BaseException:
+            ending.set()  # leaving the pool waits for its threads
+            raise
 
 
 def _ends_busy(first: Future[None], worker: list[int]) -> bool:

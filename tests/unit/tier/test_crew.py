@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import pytest
 
+from tieredstore.tier import crew
 from tieredstore.tier.crew import run_crew
 
 
@@ -58,3 +60,40 @@ def test_what_a_step_raises_is_raised(threads: int) -> None:
 
     with pytest.raises(ValueError, match="item 3"):
         run_crew(taking(8, fail), threads, "crew")
+
+
+def test_after_an_error_no_thread_begins_another_step() -> None:
+    begun: list[int] = []
+
+    def fail(item: int) -> None:
+        begun.append(item)
+        threading.Event().wait(0.01)
+        if item == 3:
+            raise ValueError("item 3")
+
+    with pytest.raises(ValueError, match="item 3"):
+        run_crew(taking(1_000, fail), 4, "crew")
+    assert len(begun) < 100
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_an_interrupt_of_the_caller_ends_the_work(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+    ended: list[int] = []
+
+    def interrupted(*_: object) -> bool:
+        begun.wait(10)
+        raise KeyboardInterrupt
+
+    def work(item: int) -> None:
+        begun.set()
+        threading.Event().wait(0.01)
+        ended.append(item)
+
+    monkeypatch.setattr(crew, "_ends_busy", interrupted)
+    monkeypatch.setattr(Future, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_crew(taking(1_000, work), threads, "crew")
+    assert len(ended) <= 10
