@@ -143,7 +143,11 @@ class BlockFetcher:
 
         def fetched() -> None:
             try:
-                self.fetch(fetch)
+                flight, leads = self._join(fetch)
+                # Who is under way already is not waited for: it may be a coroutine, whose reads
+                # wait in the executor behind this.
+                if leads:
+                    self._lead(fetch, flight)
             finally:
                 self._ahead.discard(place)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +105,21 @@ def test_a_failed_fetch_in_advance_is_nobodys_error(tier: Tier) -> None:
     tier.provider.is_down = False
     assert reads(tier, 8, 2) == 1
     assert reads(tier, 10, 2) > 0
+
+
+def test_a_coroutine_that_fetches_a_block_already_is_not_waited_for_in_the_executor(
+    tier: Tier,
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        tier.fetcher = fetcher(tier, pool)
+        may_go_on = threading.Event()
+        pool.submit(may_go_on.wait)
+
+        async def read_on() -> int:
+            reads(tier, 0, 9)  # 10 to 19 are to be fetched, behind what holds up the pool
+            task = asyncio.ensure_future(tier.fetcher.get_message_async("G", TOPIC, 0, 10, 5))
+            await asyncio.sleep(0)  # it leads, and its first read is behind that too
+            may_go_on.set()
+            return len((await asyncio.wait_for(task, 10)).messages)
+
+        assert asyncio.run(read_on()) == 5
