@@ -11,6 +11,8 @@ from tieredstore.providers.chunk_policy import MergePolicy
 from tieredstore.providers.chunk_settings import ChunkSettings
 
 _DAYS_MS = 366 * 86_400_000
+_LEAST_GRACE_MS = 10_000
+"""Longer than a listing's page takes: one during which an object is deleted looks like a hole."""
 _PLAIN = ChunkSettings()
 
 
@@ -36,7 +38,9 @@ class ChunkKeys(msgspec.Struct, frozen=True, kw_only=True):
     ] = field(name="tieredStoreChunkLease", default=_PLAIN.lease_ms)
     grace_ms: Annotated[
         int,
-        _number("How long an object stays after a merged one covers it, ms.", 0, _DAYS_MS),
+        _number(
+            "How long an object stays after a merged one covers it, ms.", _LEAST_GRACE_MS, _DAYS_MS
+        ),
     ] = field(name="tieredStoreChunkGraceTime", default=_PLAIN.grace_ms)
     upload_age_ms: Annotated[
         int, _number("Age at which an open multipart upload is nobody's, ms.", 0, _DAYS_MS)

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 BROKER = "broker-a"
 CLUSTER = "cluster-a"
-EAGER = {"grace_ms": "0", "merge_count": "4"}
-"""Merges early and deletes at once what a merged object covers: more happens in a short test."""
 IMPATIENT = {"max_attempts": "2", "read_timeout_ms": "2000"}
 
 

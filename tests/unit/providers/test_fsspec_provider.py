@@ -48,11 +48,11 @@ def test_s3_and_file_are_other_providers() -> None:
 def test_parameters_are_keys_and_options_of_the_filesystem() -> None:
     known = '{"endpoint_url": "http://old", "secret": "hunter-2-secret"}'
     keys = keys_at(
-        "fsspec+s3://b/p?fencing=none&atomic_writes=true&grace_ms=5"
+        "fsspec+s3://b/p?fencing=none&atomic_writes=true&grace_ms=50000"
         "&option.endpoint_url=http://127.0.0.1:9000&option.anon=true&option.max_concurrency=4",
         tieredStoreFsspecOptions=known,
     )
-    assert (keys.fencing, keys.atomic_writes, keys.grace_ms) == ("none", True, 5)
+    assert (keys.fencing, keys.atomic_writes, keys.grace_ms) == ("none", True, 50_000)
     assert keys.storage_options() == {
         "endpoint_url": "http://127.0.0.1:9000",
         "secret": SECRET,

@@ -399,7 +399,7 @@ CHECKS: dict[str, Callable[[Setting], None]] = {
 CHUNKS: dict[str, tuple[str, Callable[[ChunkSettings], object], object]] = {
     "tieredStoreChunkFencing": ("none", lambda found: found.fencing, False),
     "tieredStoreChunkLease": ("77", lambda found: found.lease_ms, 77),
-    "tieredStoreChunkGraceTime": ("77", lambda found: found.grace_ms, 77),
+    "tieredStoreChunkGraceTime": ("10000", lambda found: found.grace_ms, 10_000),
     "tieredStoreChunkUploadAge": ("77", lambda found: found.upload_age_ms, 77),
     "tieredStoreChunkBatchSize": ("77", lambda found: found.preferred_batch_bytes, 77),
     "tieredStoreChunkMergeCount": ("77", lambda found: found.policy.fan_in, 77),
@@ -439,6 +439,11 @@ def test_the_key_reaches_the_chunk_log(key: str, server: ScriptedServer) -> None
     with closing(S3Provider.from_config(config)) as provider:
         assert found(provider._settings) == expected
         assert found(ChunkSettings()) != expected
+
+
+def test_a_grace_time_shorter_than_a_listing_takes_is_refused() -> None:
+    with pytest.raises(Invalid, match="tieredStoreChunkGraceTime"):
+        s3_keys("http://x", tieredStoreChunkGraceTime=9_999)
 
 
 def test_the_secret_of_these_tests_is_not_in_their_repr() -> None:

@@ -36,7 +36,6 @@ def open_tier(endpoint: str, bucket: str, owner: str = "host:1") -> S3Provider:
         objectStoreBucket=bucket,
         tieredStoreS3Prefix="p",
         tieredStoreChunkLease=0,
-        tieredStoreChunkGraceTime=0,
     )
     return S3Provider(S3Client(keys), settings=keys.settings(), owner=owner)
 
