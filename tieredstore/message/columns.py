@@ -286,13 +286,15 @@ def record_columns(
     magics = headers["magic"]
     sys_flags = headers["sys_flag"].astype(np.int32)
     is_v2: npt.NDArray[np.bool_] = magics == MAGIC_V2
+    has_v2 = bool(is_v2.any())
     body_offsets = positions + FIXED_SIZE
     has_v6 = bool((sys_flags & (sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6)).any())
     if has_v6:
         born_extra = np.where(sys_flags & sysflag.BORN_HOST_V6, layout.V6_EXTRA, 0)
         body_offsets += born_extra
         body_offsets += np.where(sys_flags & sysflag.STORE_HOST_V6, layout.V6_EXTRA, 0)
-    topic_head = is_v2 + 1  # bytes of the topic's length
+    # Bytes of the topic's length.
+    topic_head: npt.NDArray[np.int64] | int = is_v2 + 1 if has_v2 else 1
     _require(
         buffer,
         positions,
@@ -309,7 +311,7 @@ def record_columns(
     topic_offsets = topic_fields + topic_head
     _require(buffer, positions, (body_lengths >= 0) & (topic_offsets + 2 <= ends))
     topic_lengths = unaligned(buffer, "i1")[topic_fields].astype(np.int64)
-    if is_v2.any():
+    if has_v2:
         topic_lengths[is_v2] = unaligned(buffer, ">i2")[topic_fields[is_v2]]
     properties_offsets = topic_offsets + topic_lengths + 2
     _require(buffer, positions, (topic_lengths >= 0) & (properties_offsets <= ends))

@@ -82,13 +82,14 @@ def _from_records(
         tags_codes=options.tags_codes,
     ):
         batch = _matching(found, options)
-        if not len(batch):
-            continue
-        if not inflate or not compressed_rows(batch).any():
-            yield ArrowColumns(batch).record_batch(names)
-            continue
-        for part, bodies in _inflated(batch, options.body_limit_bytes, report):
-            yield ArrowColumns(part, bodies).record_batch(names)
+        del found
+        if len(batch):
+            if not inflate or not compressed_rows(batch).any():
+                yield ArrowColumns(batch).record_batch(names)
+            else:
+                for part, bodies in _inflated(batch, options.body_limit_bytes, report):
+                    yield ArrowColumns(part, bodies).record_batch(names)
+        del batch  # the next read may then have its memory
 
 
 def _matching(batch: MessageBatch, options: ReadOptions) -> MessageBatch:

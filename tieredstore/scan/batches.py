@@ -65,6 +65,7 @@ def read_batches(
             batch = _in_time(batch, scan_range)
             if len(batch):
                 yield batch
+            del batch  # the next read may then have its memory
 
 
 def _in_time(batch: MessageBatch, scan_range: ScanRange) -> MessageBatch:
