@@ -174,6 +174,12 @@ class S3Client:
             if is_absent(failure):
                 return None
             raise failure.error from None
+        if "LastModified" not in answer or "ContentLength" not in answer:
+            raise Unavailable(
+                f"{self._place.what('HeadObject', key)}: no Last-Modified or Content-Length in the "
+                "answer",
+                path=key,
+            )
         return ObjectInfo(
             key,
             answer["ContentLength"],

@@ -144,9 +144,12 @@ def _is_untrusted(error: BaseException | None) -> bool:
     return isinstance(error, botocore_errors.SSLError) and _UNTRUSTED in str(error)
 
 
-def error_of_library(error: Exception, what: str) -> TieredStoreError:
-    """For errors without an answer. Their texts may hold a proxy's password: they are not used."""
+def error_of_library(error: Exception, what: str, *, sent: bool = False) -> TieredStoreError:
+    """For errors without an answer that could be read. Their texts may hold a proxy's password:
+    they are not used. sent: whether an attempt left, which may have been applied."""
     name = type(error).__name__
+    if sent and isinstance(error, ValueError):
+        return Unavailable(f"{what}: the answer cannot be read ({name})")
     if isinstance(error, botocore_errors.SSLError):
         if _is_untrusted(error):
             return Invalid(

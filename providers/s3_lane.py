@@ -142,9 +142,14 @@ class Lane:
         try:
             return self._attempt(client, method, what, key, consume, params)
         except S3Failure as failure:
-            if failure.code not in EXPIRED:
+            if not _may_have_expired(failure, method):
                 raise
+            first = failure
+        try:
             return self._attempt(self._renewed(client), method, what, key, consume, params)
+        except S3Failure as failure:
+            failure.uncertain = failure.uncertain or first.uncertain
+            raise
 
     def facts(self) -> ClientFacts:
         """Opens the client; sends nothing."""
@@ -176,7 +181,7 @@ class Lane:
                 failed = error_of_answer(refusal, what)
                 raise S3Failure(failed, refusal, uncertain=call.uncertain) from None
             except Exception as error:
-                failed = error_of_library(error, what)
+                failed = error_of_library(error, what, sent=call.began > 0)
                 raise S3Failure(failed, None, uncertain=call.uncertain) from None
             finally:
                 self._current.call = None
@@ -242,6 +247,11 @@ class Lane:
             received_bytes=received,
             elapsed_ms=(time.monotonic() - call.began) * 1000,
         )
+
+
+def _may_have_expired(failure: S3Failure, method: str) -> bool:
+    """The answer to a HEAD has no body that could say so: it is 400 alone."""
+    return failure.code in EXPIRED or (method == "head_object" and failure.status == 400)
 
 
 def _may_have_arrived(status: str, exception: Exception | None) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.providers.s3.harness import (
+    DATE,
     DATE_MS,
     Reply,
     Request,
@@ -312,6 +313,44 @@ def test_o10_expired_credentials_are_looked_up_again_once(
     with pytest.raises(Unavailable, match="credentials have expired"):
         put(client)
     assert len(server.requests) == 4
+
+
+def test_o10_expired_credentials_are_looked_up_again_when_a_head_cannot_say_so(
+    server: ScriptedServer, client: S3Client
+) -> None:
+    expired = [Reply(400)] * 2  # boto3 asks for the bucket's region, too
+    server.script = [*expired, Reply(headers={"Last-Modified": DATE})]
+    assert client.head("k") is not None
+    server.script = [*expired, *expired]
+    with pytest.raises(TieredStoreError, match="HeadObject"):
+        client.head("k")
+    assert len(server.requests) == 7
+
+
+def test_an_object_without_a_date_is_no_answer(server: ScriptedServer, client: S3Client) -> None:
+    server.script = [Reply()]
+    with pytest.raises(Unavailable, match="no Last-Modified"):
+        client.head("k")
+
+
+def test_o03_a_lost_reply_counts_after_credentials_were_looked_up_again(
+    server: ScriptedServer, client: S3Client
+) -> None:
+    server.script = [
+        Reply(drop=True),
+        refusal(400, "ExpiredToken"),
+        refusal(409, "ConditionalRequestConflict"),
+    ]
+    with pytest.raises(Unavailable, match="may have been applied"):
+        put(client)
+
+
+def test_o03_an_answer_that_cannot_be_read_does_not_say_that_nothing_was_done(
+    server: ScriptedServer, client: S3Client
+) -> None:
+    server.script = [Reply(headers={"x-amz-object-size": "many"})]
+    with pytest.raises(Unavailable, match="cannot be read"):
+        put(client)
 
 
 @pytest.mark.parametrize(
