@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
-from tieredstore.errors import Corrupt, Unavailable
+from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.providers.chunk_cache import WriteCache
 from tieredstore.providers.chunk_chain import Chain
 from tieredstore.providers.chunk_hedging import Hedge
@@ -36,6 +36,7 @@ class ChunkReader:
         self._settings = settings
         self._written = written
         self._pool = ThreadPoolExecutor(settings.read_threads, "tiered-read")
+        self._is_closed = False
         self.hedge: Hedge | None = None
         if settings.hedge:
             self.hedge = Hedge(
@@ -47,7 +48,7 @@ class ChunkReader:
 
     def read(self, folder: str, chain: Chain, wanted: Sequence[tuple[int, int]]) -> list[bytes]:
         """The content of each (position, length), which the chain must hold. Raises ObjectGone,
-        Unavailable, Corrupt."""
+        Unavailable, Corrupt, Invalid when closed."""
         ranges: list[Range] = []
         counts = []
         for position, length in wanted:
@@ -77,6 +78,7 @@ class ChunkReader:
         return _join(pieces)
 
     def close(self) -> None:
+        self._is_closed = True
         self._pool.shutdown(wait=True, cancel_futures=True)
         if self.hedge is not None:
             self.hedge.close()
@@ -94,15 +96,27 @@ class ChunkReader:
         """One of them in the calling thread, which would only wait."""
         if not ranges:
             return []
-        others = [self._pool.submit(self._get, part) for part in ranges[:-1]]
+        others: list[Future[bytes]] = []
         try:
+            others += (self._pool.submit(self._get, part) for part in ranges[:-1])
             last = self._get(ranges[-1])
             return [*(other.result() for other in others), last]
+        except (RuntimeError, CancelledError):
+            if not self._is_closed:
+                raise
+            raise self._closed(ranges[-1]) from None
         finally:
             for other in others:
                 other.cancel()
 
+    def _closed(self, part: Range) -> Invalid:
+        return Invalid(
+            f"{part.key}: not read: the provider is closed", path=part.key, offset=part.position
+        )
+
     def _get(self, part: Range) -> bytes:
+        if self._is_closed:
+            raise self._closed(part)
         content = self._written.get(part.key)
         if content is not None:
             return content[part.position : part.position + part.length]

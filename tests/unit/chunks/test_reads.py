@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.chunks.kit import GRACE_MS, LOG, UNITS, Process, Store
-from tieredstore.errors import Corrupt, Unavailable
+from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.providers.chunk_blocks import BlockReader, Wanted
 from tieredstore.providers.chunk_cache import ByteCache
 from tieredstore.providers.chunk_chain import chunk_name
@@ -266,6 +266,45 @@ class TestMemory:
             cache.put(number, bytes(number))
             assert cache.size_bytes <= 100
         assert cache.get(150) is None
+
+
+class TestClosing:
+    @pytest.mark.parametrize("hedge", [False, True])
+    @pytest.mark.parametrize("part_bytes", [100, 1_000])
+    def test_a_read_of_a_closed_provider_is_refused(
+        self, store: Store, hedge: bool, part_bytes: int
+    ) -> None:
+        store.process().append(content(1_000))
+        reader = reader_of(store, hedge=hedge, read_part_bytes=part_bytes)
+        segment = reader.open()
+        segment.read(0, 1)
+        reader.tier.close()
+        with pytest.raises(Invalid, match="the provider is closed"):
+            segment.read(0, 1_000)
+
+    def test_a_read_under_way_is_refused_what_it_did_not_begin(self, store: Store) -> None:
+        store.process().append(content(1_000))
+        reader = reader_of(store, read_threads=1, read_part_bytes=100)
+        segment = reader.open()
+        segment.size()
+        request = reader.client.request
+        closer = threading.Thread(target=reader.tier.close)
+        own, is_closing = threading.current_thread(), threading.Event()
+
+        def close(operation: str, key: str) -> None:
+            request(operation, key)
+            if threading.current_thread() is own:
+                closer.start()
+                while not reader.tier._reader._is_closed:
+                    closer.join(0.001)
+                is_closing.set()
+            else:
+                is_closing.wait(10)
+
+        reader.client.request = close  # type: ignore[method-assign]
+        with pytest.raises(Invalid, match="the provider is closed"):
+            segment.read(0, 1_000)
+        closer.join()
 
 
 class TestHedging:
