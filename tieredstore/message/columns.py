@@ -60,6 +60,7 @@ SCALAR_LIMIT: Final = 16
 _SIZE_AND_MAGIC: Final = struct.Struct(">iI")
 _OFFSET: Final = struct.Struct(">q")
 _RUN_LIMIT: Final = 4096
+_COPY_BYTES: Final = 1024
 _MAX_GATHERS: Final = 16
 """Kinds of lengths up to which a gather for each is faster than a slice for each row."""
 
@@ -377,14 +378,13 @@ def rewrite_physical_offsets(
 
 def check_bodies(buffer: Buffer, columns: RecordColumns) -> npt.NDArray[np.bool_]:
     """bool[n]: whether each stored body has its CRC."""
-    view = memoryview(buffer)
-    crcs = [
-        raw_crc32(view[start : start + length]) & CRC_MASK
-        for start, length in zip(
-            columns.body_offsets.tolist(), columns.body_lengths.tolist(), strict=True
-        )
-    ]
-    good: npt.NDArray[np.bool_] = np.array(crcs, dtype=np.int64) == columns.body_crcs
+    starts, ends = columns.body_offsets, columns.body_offsets + columns.body_lengths
+    data: Buffer = memoryview(buffer)
+    mean = int(columns.body_lengths.sum()) // max(len(columns), 1)
+    if mean < _COPY_BYTES and isinstance(data.obj, bytes) and len(data.obj) == len(data):
+        data = data.obj  # a copy of few bytes costs less than a view of them
+    crcs = [raw_crc32(data[a:b]) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+    good: npt.NDArray[np.bool_] = (np.array(crcs, np.int64) & CRC_MASK) == columns.body_crcs
     return good
 
 
