@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -30,22 +31,42 @@ if TYPE_CHECKING:
     from tieredstore.providers.s3_place import S3Place
 
 _HOST_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]", re.ASCII)
+_KEPT_S = 300
 _log = logging.getLogger(__name__)
 
 
 class FreshCredentials:
-    """Looked up again whenever they are asked for, except those that renew themselves."""
+    """Looked up again after some minutes and after a failure, except those that renew themselves:
+    a look-up takes longer than many reads."""
 
-    def __init__(self, look_up: Callable[[], Credentials | None]) -> None:
+    def __init__(
+        self,
+        look_up: Callable[[], Credentials | None],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._look_up = look_up
+        self._monotonic = monotonic
         self._found: Credentials | None = None
+        self._found_at = 0.0
+        self._lock = threading.Lock()
 
     def get_frozen_credentials(self) -> Any:
-        if not isinstance(self._found, RefreshableCredentials):
-            self._found = self._look_up()
-        if self._found is None:
+        with self._lock:
+            found = self._found
+            is_old = self._monotonic() - self._found_at > _KEPT_S
+            if found is None or (is_old and not isinstance(found, RefreshableCredentials)):
+                found = self._found = self._look_up()
+                self._found_at = self._monotonic()
+        if found is None:
             raise Invalid("there are no credentials to sign requests with")
-        return self._found.get_frozen_credentials()
+        return found.get_frozen_credentials()
+
+    def doubt(self) -> None:
+        """A request failed, perhaps for them: those that do not renew themselves are looked up
+        when they are asked for next."""
+        with self._lock:
+            if not isinstance(self._found, RefreshableCredentials):
+                self._found = None
 
 
 class FastPath:
@@ -84,12 +105,13 @@ class FastPath:
         if path_style is None or not facts.region:
             return None
         keys = self._keys
+        credentials = FreshCredentials(lambda: open_session(keys).get_credentials())
         settings = ReaderSettings(
             keys.bucket,
             facts.region,
             facts.endpoint,
             path_style,
-            FreshCredentials(lambda: open_session(keys).get_credentials()),
+            credentials,
             connect_timeout_ms=keys.connect_timeout_ms,
             read_timeout_ms=keys.read_timeout_ms,
             verify_tls=keys.verify_tls,
@@ -97,7 +119,7 @@ class FastPath:
             proxy=keys.proxy,
         )
         try:
-            return ObstoreReader.make(settings, self._count)
+            return ObstoreReader.make(settings, self._count, credentials.doubt)
         except Exception as error:
             _log.warning("obstore is not used: %s", type(error).__name__)
             return None

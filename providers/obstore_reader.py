@@ -68,19 +68,25 @@ class ReaderSettings:
 
 
 class ObstoreReader:
-    """Thread-safe; one connection pool. `count` is told each request."""
+    """Thread-safe; one connection pool. `count` is told each request; `failed` is called after
+    one that the server refused, or that it did not answer."""
 
-    def __init__(self, store: S3Store, count: Count) -> None:
+    def __init__(
+        self, store: S3Store, count: Count, failed: Callable[[], None] = lambda: None
+    ) -> None:
         import obstore
 
         self._store = store
         self._count = count
+        self._tell_failed = failed
         self._get: Callable[..., Any] = obstore.get
         self._failures = 0  # not exact among threads, and need not be
         self._calls_to_leave_out = 0
 
     @classmethod
-    def make(cls, settings: ReaderSettings, count: Count) -> ObstoreReader | None:
+    def make(
+        cls, settings: ReaderSettings, count: Count, failed: Callable[[], None] = lambda: None
+    ) -> ObstoreReader | None:
         """None where obstore is not installed or cannot do what the settings ask for."""
         if settings.ca_bundle or settings.proxy:
             return None
@@ -109,6 +115,7 @@ class ObstoreReader:
                 retry_config={"max_retries": 0},
             ),
             count,
+            failed,
         )
 
     def get_range(self, key: str, position: int, length: int) -> bytes | NoAnswer | None:
@@ -144,6 +151,7 @@ class ObstoreReader:
         return answer
 
     def _failed(self) -> None:
+        self._tell_failed()
         self._failures += 1
         if self._failures >= _FAILURES_IN_A_ROW:
             self._failures = 0

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
 from botocore.credentials import Credentials, RefreshableCredentials
 
 from tests.unit.providers.s3.harness import (
+    Reply,
+    Request,
     ScriptedServer,
     ranged,
     refusal,
     s3_client,
     s3_keys,
 )
-from tieredstore.errors import Unavailable
+from tieredstore.errors import Invalid, Unavailable
 from tieredstore.providers.obstore_fast_path import FreshCredentials, _path_style
 from tieredstore.providers.obstore_reader import MAX_FAST_BYTES, NO_ANSWER
 from tieredstore.providers.s3_client import S3Client
@@ -97,11 +100,43 @@ def test_an_endpoint_that_is_away_is_unavailable(server: ScriptedServer) -> None
 
 
 class TestCredentials:
-    def test_those_that_do_not_renew_themselves_are_looked_up_each_time(self) -> None:
+    def test_those_that_do_not_renew_themselves_are_kept_for_some_minutes(self) -> None:
         found = [Credentials("a", "1"), Credentials("b", "2")]
+        now = [1000.0]
+        fresh = FreshCredentials(lambda: found.pop(0), lambda: now[0])
+        for later, key in ((0, "a"), (299, "a"), (2, "b"), (299, "b")):
+            now[0] += later
+            assert fresh.get_frozen_credentials().access_key == key
+
+    def test_those_with_which_a_request_failed_are_looked_up_again(self) -> None:
+        found = [Credentials("a", "1"), None, Credentials("b", "2")]
         fresh = FreshCredentials(lambda: found.pop(0))
         assert fresh.get_frozen_credentials().access_key == "a"
+        fresh.doubt()
+        with pytest.raises(Invalid, match="no credentials"):
+            fresh.get_frozen_credentials()
         assert fresh.get_frozen_credentials().access_key == "b"
+
+    @pytest.mark.parametrize("status", [400, 403])
+    def test_new_ones_of_the_environment_are_found_after_a_refusal(
+        self, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, status: int
+    ) -> None:
+        def answer(request: Request) -> Reply:
+            is_new = "Credential=new/" in request.headers["authorization"]
+            return ranged(b"0123456789", 0, 10) if is_new else refusal(status, "ExpiredToken")
+
+        server.otherwise = answer
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "old")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+        none = {"objectStoreAccessKey": "", "objectStoreSecretKey": ""}
+        with s3_client(server.url, tieredStoreS3FastReads=True, **none) as client:
+            with pytest.raises(Unavailable):
+                client.get_range("x", 0, 10)
+            monkeypatch.setenv("AWS_ACCESS_KEY_ID", "new")
+            for _ in range(3):  # obstore asks for them again after a tenth of a second
+                threading.Event().wait(0.05)
+            assert client._fast is not None
+            assert client._fast.get_range("x", 0, 10) == b"0123456789"
 
     def test_those_of_a_role_are_kept_and_renew_themselves(self) -> None:
         renewed = []
