@@ -6,7 +6,6 @@ are dropped before each function returns, so that a mapped file can be closed af
 
 from __future__ import annotations
 
-import enum
 import struct
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,14 +20,40 @@ from tieredstore.message.buffers import Buffer, unaligned
 from tieredstore.message.crc import CRC_MASK, raw_crc32
 from tieredstore.message.layout import (
     FIXED_SIZE,
-    MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
-    MAGICS,
     MIN_RECORD_SIZE,
     corrupt,
 )
 from tieredstore.message.properties import find_text, is_blank, split_keys
+from tieredstore.message.walk import (
+    SCALAR_LIMIT,
+    Positions,
+    Stop,
+    Walk,
+    record_positions,
+    walk_records,
+)
+
+__all__ = [
+    "HEADER_DTYPE",
+    "SCALAR_LIMIT",
+    "Positions",
+    "RecordColumns",
+    "Stop",
+    "Walk",
+    "check_bodies",
+    "gather_headers",
+    "index_keys",
+    "keys_to_index",
+    "properties_of",
+    "record_columns",
+    "record_positions",
+    "rewrite_physical_offsets",
+    "store_timestamps",
+    "topics",
+    "walk_records",
+]
 
 HEADER_DTYPE: Final = np.dtype(
     [
@@ -54,105 +79,10 @@ elsewhere."""
 
 _HEADER_BYTES: Final = np.dtype(f"V{HEADER_DTYPE.itemsize}")
 
-SCALAR_LIMIT: Final = 16
-"""Below this number of records the loop is faster than the columns."""
-
-_SIZE_AND_MAGIC: Final = struct.Struct(">iI")
 _OFFSET: Final = struct.Struct(">q")
-_RUN_LIMIT: Final = 4096
 _COPY_BYTES: Final = 1024
 _MAX_GATHERS: Final = 16
 """Kinds of lengths up to which a gather for each is faster than a slice for each row."""
-
-Positions = npt.NDArray[np.int64]
-
-
-class Stop(enum.Enum):
-    """Why a walk over records ended."""
-
-    END = "end"  # exactly behind the last record
-    BLANK = "blank"  # a blank record: the file ends
-    EMPTY = "empty"  # zeros where a record would begin: nothing was written there
-    CUT = "cut"  # a record that goes on behind the end
-    BAD = "bad"  # no record
-
-
-class Walk(NamedTuple):
-    """positions of the records; `next_position` is the byte behind the last of them."""
-
-    positions: Positions
-    next_position: int
-    stop: Stop
-
-
-def walk_records(buffer: Buffer, start: int = 0, end: int | None = None) -> Walk:
-    """Follow the chain of sizes from `start` while records end within [0, end).
-
-    Only sizes and magics are looked at. Runs of equal sizes are guessed and then verified as
-    columns: a record counts only when every size before it is the guessed one.
-    """
-    limit = _limit(buffer, start, end)
-    found: list[Positions] = []
-    single: list[int] = []
-    position, last_size, run = start, -1, SCALAR_LIMIT
-    stop = Stop.END
-    while position < limit:
-        if position + 8 > limit:
-            stop = Stop.CUT
-            break
-        size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, position)
-        if magic not in MAGICS or size < MIN_RECORD_SIZE:
-            stop = _why(size, magic)
-            break
-        if position + size > limit:
-            stop = Stop.CUT
-            break
-        if size != last_size:
-            single.append(position)
-            position += size
-            last_size, run = size, SCALAR_LIMIT
-            continue
-        count = _run_length(buffer, position, size, magic, min(run, (limit - position) // size))
-        if single:
-            found.append(np.array(single, dtype=np.int64))
-            single = []
-        found.append(np.arange(position, position + count * size, size, dtype=np.int64))
-        position += count * size
-        # A full run invites a longer guess, a broken one a cheaper way.
-        last_size, run = (size, min(run * 4, _RUN_LIMIT)) if count >= run else (-1, SCALAR_LIMIT)
-    if single or not found:
-        found.append(np.array(single, dtype=np.int64))
-    return Walk(found[0] if len(found) == 1 else np.concatenate(found), position, stop)
-
-
-def _why(size: int, magic: int) -> Stop:
-    if magic == MAGIC_BLANK:
-        return Stop.BLANK
-    return Stop.EMPTY if size == 0 and magic == 0 else Stop.BAD
-
-
-def _run_length(buffer: Buffer, position: int, size: int, magic: int, count: int) -> int:
-    heads = np.ndarray((count,), ">u8", buffer=buffer, offset=position, strides=(size,))
-    equal = heads == (size << 32 | magic)
-    return count if equal.all() else int(equal.argmin())
-
-
-def _limit(buffer: Buffer, start: int, end: int | None) -> int:
-    limit = len(buffer) if end is None else end
-    if not 0 <= start <= limit <= len(buffer):
-        raise Invalid(f"records from {start} to {limit}: expected a range of {len(buffer)} bytes")
-    return limit
-
-
-def record_positions(buffer: Buffer, start: int = 0, end: int | None = None) -> Positions:
-    """Positions of the records from `start` on, up to `end`, a blank record or unwritten zeros.
-
-    Raises Corrupt for anything else, a record that is cut by the end included.
-    """
-    walk = walk_records(buffer, start, end)
-    if walk.stop in (Stop.BAD, Stop.CUT):
-        layout.checked_size(buffer, walk.next_position, len(buffer) if end is None else end)
-    return walk.positions
 
 
 def gather_headers(buffer: Buffer, positions: Positions) -> npt.NDArray[np.void]:
@@ -379,10 +309,11 @@ def rewrite_physical_offsets(
 def check_bodies(buffer: Buffer, columns: RecordColumns) -> npt.NDArray[np.bool_]:
     """bool[n]: whether each stored body has its CRC."""
     starts, ends = columns.body_offsets, columns.body_offsets + columns.body_lengths
-    data: Buffer = memoryview(buffer)
+    view = memoryview(buffer)
+    data: Buffer = view
     mean = int(columns.body_lengths.sum()) // max(len(columns), 1)
-    if mean < _COPY_BYTES and isinstance(data.obj, bytes) and len(data.obj) == len(data):
-        data = data.obj  # a copy of few bytes costs less than a view of them
+    if mean < _COPY_BYTES and isinstance(view.obj, bytes) and len(view.obj) == len(view):
+        data = view.obj  # a copy of few bytes costs less than a view of them
     crcs = [raw_crc32(data[a:b]) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
     good: npt.NDArray[np.bool_] = (np.array(crcs, np.int64) & CRC_MASK) == columns.body_crcs
     return good
