@@ -35,6 +35,33 @@ def test_the_python_example_runs(tmp_path: Path) -> None:
     assert done.stdout == "0 b'one coffee' ['order-7']\n"
 
 
+def test_the_object_store_example_runs(tmp_path: Path, public_a: Path) -> None:
+    [_, example, *_] = re.split(
+        r"^```\n", README.partition("### On an object store")[2], flags=re.MULTILINE
+    )
+    (tmp_path / "demo/java-broker").mkdir(parents=True)
+    (tmp_path / "demo/java-broker/public-a").symlink_to(public_a)
+    example = example.replace("scripts/tieredstore", f"'{sys.executable}' -m tieredstore.cli.main")
+    example = re.sub(r"localstack/(up|down)", rf"'{ROOT}'/localstack/\1 --run-dir run", example)
+    done = subprocess.run(
+        [
+            "bash",
+            "-euo",
+            "pipefail",
+            "-c",
+            f"trap \"'{ROOT}'/localstack/down --run-dir run\" EXIT\n{example}",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "s3://tier/history: it is safe to write there" in done.stdout
+    assert "FD0000000000000000000000000000025C8A5FFD2B2769CE1F520000" in done.stdout  # of pubn-K0
+    assert list((tmp_path / "demo/copy").glob("*_LabCluster/labBroker/pub_normal/0"))
+
+
 def test_every_page_that_the_readme_links_is_there() -> None:
     links = re.findall(r"\]\(([^)#]+)\)", README)
     assert links
