@@ -100,16 +100,26 @@ def _has_bucket(_endpoint: str) -> None:
 # moto: the interpreter of this clone has it
 
 
-def _find_moto(_install: bool) -> Path:
+def _find_moto(install: bool) -> Path:
     own = HERE.parent / ".venv" / "bin" / "python"
     for python in (own, Path(sys.executable)):
-        if python.exists():
-            code = "import moto.server, werkzeug"
-            if not subprocess.run(
-                [python, "-c", code], capture_output=True, check=False
-            ).returncode:
-                return python
-    raise NotHere("moto is not installed: run scripts/test once, or pip install 'moto[server,s3]'")
+        if _has_moto(python):
+            return python
+    if not install:
+        raise NotHere("moto is not installed: localstack/install moto does it, once")
+    print("moto: setting up the environment of this clone (once)", file=sys.stderr)
+    run(["bash", "-c", '. "$0" dev', HERE.parent / "scripts" / "python.sh"])
+    if not _has_moto(own):
+        raise NotHere(f"moto is not in {own.parent.parent}: pip install 'moto[server,s3]'")
+    return own
+
+
+def _has_moto(python: Path) -> bool:
+    code = "import moto.server, werkzeug"
+    if not python.exists():
+        return False
+    done = subprocess.run([python, "-c", code], capture_output=True, check=False)
+    return done.returncode == 0
 
 
 def _launch_moto(python: Path, port: int, _folder: Path) -> Launch:
