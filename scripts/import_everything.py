@@ -21,7 +21,7 @@ from tieredstore.config import StoreConfig
 from tieredstore.errors import Invalid
 from tieredstore.properties import PluginProperties
 
-OPTIONAL = {"boto3", "botocore", "fsspec", "obstore", "urllib3"}
+OPTIONAL = {"boto3", "botocore", "fsspec", "obstore", "pyarrow", "urllib3"}
 PLACES = {"objectStoreBucket": "tier", "tieredStoreFsspecUrl": "memory://tier"}
 
 
