@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.layout import MIN_RECORD_SIZE
 from tieredstore.message.record import StoredMessage
-from tieredstore.scan.catalogue import QueueFiles
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 from tieredstore.scan.findings import damage
 from tieredstore.scan.reading import QueueReader
 
 RANGE_BYTES = 128 << 20
 """Commit log bytes of one range, about."""
+_WITNESSES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +49,11 @@ def plan(
     since_ms: int | None = None,
     until_ms: int | None = None,
     range_bytes: int = RANGE_BYTES,
+    narrow: bool = False,
 ) -> Iterator[ScanRange]:
     """Ranges over the messages of `queues` within queue offsets [from, until) and store times
-    [since, until), in the order of the queues and of their offsets.
+    [since, until), in the order of the queues and of their offsets. With `narrow`, a range knows
+    only the segments that it needs, so that it is small to send.
 
     Time bounds are found by binary search, as brokers do: the store times of a queue are taken to
     rise. Costs O(log n) small reads a queue. Raises Corrupt, Unavailable.
@@ -65,7 +71,8 @@ def plan(
             for first, last in queue.unit_spans():
                 start, end = max(first, low), min(last, high)
                 if start < end:
-                    yield from _cut(reader, start, end, range_bytes, since_ms, until_ms)
+                    for piece in _cut(reader, start, end, range_bytes, since_ms, until_ms):
+                        yield replace(piece, queue=_narrowed(reader, piece)) if narrow else piece
 
 
 def _cut(
@@ -83,6 +90,28 @@ def _cut(
         last = min(first + step, end)
         size = total if pieces == 1 else _log_bytes(reader, first, last)
         yield ScanRange(reader.queue, first, last, size, since_ms, until_ms)
+
+
+def _narrowed(reader: QueueReader, piece: ScanRange) -> QueueFiles:
+    """The queue with the segments of a range alone. Several units speak for each end: one may be
+    damaged, and messages beside it are not lost for that."""
+    count = min(_WITNESSES, piece.count)
+    heads = reader.read_units(piece.from_offset, count)
+    tails = reader.read_units(piece.until_offset - count, count)
+    low = int(heads["physical_offset"].min())
+    high = int((tails["physical_offset"].astype(np.int64) + tails["size"]).max())
+    low_unit, high_unit = piece.from_offset * UNIT_SIZE, piece.until_offset * UNIT_SIZE
+    return replace(
+        reader.queue,
+        commit_log=_within(reader.queue.commit_log, low, high),
+        consume_queue=_within(reader.queue.consume_queue, low_unit, high_unit),
+    )
+
+
+def _within(extents: tuple[SegmentExtent, ...], low: int, high: int) -> tuple[SegmentExtent, ...]:
+    """Those that have bytes of [low, high), or all if the bounds make no sense."""
+    found = tuple(e for e in extents if e.base_offset < high and e.end_offset > low)
+    return found or extents
 
 
 def _log_bytes(reader: QueueReader, start: int, end: int) -> int:

@@ -137,6 +137,7 @@ def _ranges(
         since_ms=selection.since_ms,
         until_ms=selection.until_ms,
         range_bytes=range_bytes,
+        narrow=True,
     )
 
 

@@ -90,6 +90,36 @@ def test_tasks_are_read_in_another_process(tier: Tier, tmp_path: Path) -> None:
     assert found.stdout.strip() == str([b.to_pylist() for task in planned for b in task.read()])
 
 
+def test_a_task_knows_only_the_segments_that_it_needs(tier: Tier) -> None:
+    planned = tier.scan("orders", queue_ids=[0]).plan(target_bytes=1)
+    assert len(planned) == 12
+    assert {
+        (len(task.range.queue.commit_log), len(task.range.queue.consume_queue)) for task in planned
+    } == {(1, 1)}
+    rows = [row for task in planned for batch in task.read() for row in batch.to_pylist()]
+    assert [row["queue_offset"] for row in rows] == list(range(100, 112))
+
+
+@pytest.mark.parametrize("position", [0, 1, 11])
+@pytest.mark.parametrize("offset", [0, 1 << 40, -1])
+def test_a_damaged_unit_costs_its_own_message_alone(
+    tmp_path: Path, position: int, offset: int
+) -> None:
+    built = small_tier(tmp_path)
+    path = sorted((tmp_path / "tier").rglob("orders/0/CONSUME_QUEUE/*"), key=lambda p: p.name[8:])[
+        position // 5
+    ]
+    data = bytearray(path.read_bytes())
+    at = position % 5 * 20
+    data[at : at + 8] = offset.to_bytes(8, "big", signed=True)
+    path.write_bytes(data)
+    findings: list[Finding] = []
+    scan = tieredstore.open(built.url).scan("orders", queue_ids=[0], report=findings.append)
+    found = scan.to_arrow()["queue_offset"].to_pylist()
+    whole = list(range(100, 112))
+    assert found == [n for n in whole if n != 100 + position or (position, offset) == (0, 0)]
+
+
 def test_offsets_times_tags_queues_and_patterns_choose(tier: Tier, built: BuiltTier) -> None:
     def offsets(**chosen: object) -> list[int]:
         scan = tier.scan(columns=["queue_offset"], **chosen)  # type: ignore[arg-type]
