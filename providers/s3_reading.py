@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from tieredstore.providers.s3_place import S3Place
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)", re.ASCII)
 _PIECE_BYTES = 8 << 20
 """Read at once: joining smaller pieces takes more processor time than all of the request."""
+_TOO_SLOW = "the body came too slowly"
 _NO_OBJECT = frozenset({"NoSuchKey", "NotFound", "404", ""})
 
 
@@ -35,6 +36,31 @@ class _BodyCut(Exception):
         super().__init__(why)
         self.pieces = pieces
         self.etag = etag
+
+
+class _TimedSocket:
+    """A socket below a body's buffers whose stream ends when time is over: what arrived until then
+    is kept, and no more pieces need be joined than without a look at the clock."""
+
+    def __init__(self, socket: Any, is_late: Callable[[], bool]) -> None:
+        self._socket = socket
+        self._is_late = is_late
+
+    def recv_into(self, buffer: Any) -> int:
+        """Never more than one wait, which the socket's own time-out bounds."""
+        received: int = 0 if self._is_late() else self._socket.recv_into(buffer)
+        return received
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+
+def _limit_time(body: Any, is_late: Callable[[], bool]) -> None:
+    """boto3 has time-outs for silence alone, and no way to read what is there. This is the way
+    that its `set_socket_timeout` takes to the socket; without it, time is limited by the piece."""
+    with suppress(AttributeError):
+        stream = body._raw_stream._fp.fp.raw  # noqa: SLF001
+        stream._sock = _TimedSocket(stream._sock, is_late)  # noqa: SLF001
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +130,11 @@ class RangeReader:
         pieces: list[bytes] = []
         missing = expected
         limit = self._deadline(expected)
+
+        def is_late() -> bool:
+            return self.monotonic() > limit
+
+        _limit_time(body, is_late)
         try:
             while missing:
                 piece = body.read(min(missing, _PIECE_BYTES))
@@ -111,10 +142,11 @@ class RangeReader:
                     raise _BodyCut("the body ended early", pieces)
                 pieces.append(piece)
                 missing -= len(piece)
-                if missing and self.monotonic() > limit:
-                    raise _BodyCut("the body came too slowly", pieces)
+                if missing and is_late():
+                    raise _BodyCut(_TOO_SLOW, pieces)
         except (BotoCoreError, HTTPError, OSError) as error:
-            raise _BodyCut(type(error).__name__, pieces) from None
+            why = _TOO_SLOW if is_late() else type(error).__name__
+            raise _BodyCut(why, pieces) from None
         return pieces
 
     def _deadline(self, expected: int) -> float:

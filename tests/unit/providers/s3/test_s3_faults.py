@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -22,6 +21,7 @@ from tests.unit.providers.s3.harness import (
 from tieredstore.errors import Busy, Corrupt, Invalid, TieredStoreError, Unavailable
 from tieredstore.providers.object_client import CopiedPart
 from tieredstore.providers.s3_client import S3Client
+from tieredstore.providers.s3_reading import RangeReader
 
 UPLOAD = Reply(
     body=b"<InitiateMultipartUploadResult><UploadId>u1</UploadId></InitiateMultipartUploadResult>"
@@ -435,8 +435,10 @@ def test_the_servers_clock_is_that_of_its_answers(server: ScriptedServer, client
 
 def test_an_endpoint_that_cannot_be_reached_is_one_clear_line(server: ScriptedServer) -> None:
     closed = f"http://127.0.0.1:{free_port()}"
-    with s3_client(closed) as client, pytest.raises(Unavailable, match="cannot connect"):
+    with s3_client(closed) as client, pytest.raises(Unavailable) as caught:
         put(client)
+    # what to look at when it is mistyped
+    assert f": cannot connect to {closed} (" in str(caught.value)
 
 
 def free_port() -> int:
@@ -448,18 +450,36 @@ def free_port() -> int:
         return number
 
 
-def test_a_body_that_comes_too_slowly_is_given_up(server: ScriptedServer) -> None:
-    from tieredstore.providers.s3_reading import RangeReader
-
-    body = b"x" * (17 << 20)
+@pytest.mark.parametrize("size_bytes", [20_000, 64 << 10, 17 << 20])
+def test_a_body_that_comes_too_slowly_is_given_up(server: ScriptedServer, size_bytes: int) -> None:
+    body = b"x" * size_bytes
     server.otherwise = lambda _: ranged(body, 0, len(body))
-    ticks: Iterator[Any] = iter(range(0, 10_000, 100))
+    ticks = iter(range(0, 10_000, 100))
     with s3_client(server.url) as client:
         reader = RangeReader(
             client._lane, client._place, 1, 10_000, 5_000_000, monotonic=lambda: next(ticks)
         )
         with pytest.raises(Unavailable, match="too slowly"):
             reader.read("k", 0, len(body))
+
+
+def test_what_came_of_a_slow_body_is_not_asked_for_again(server: ScriptedServer) -> None:
+    body = bytes(range(256)) * (9 << 12)  # more than one look at a socket can find
+
+    def answer(request: Request) -> Reply:
+        first = int(request.headers["range"].removeprefix("bytes=").partition("-")[0])
+        return ranged(body[first:], first, len(body))
+
+    server.otherwise = answer
+    ticks = iter([0, 0])
+    with s3_client(server.url) as client:
+        reader = RangeReader(
+            client._lane, client._place, 2, 10_000, 5_000_000, monotonic=lambda: next(ticks, 100)
+        )
+        assert reader.read("k", 0, len(body)) == body
+    asked = [request.headers["range"] for request in server.requests]
+    assert len(asked) == 2
+    assert asked[1] != asked[0]
 
 
 def test_a_request_counts_as_running_until_its_body_is_read(
