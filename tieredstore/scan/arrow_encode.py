@@ -70,6 +70,8 @@ def encode_batch(
     count = batch.num_rows
     if "body" not in batch.schema.names:
         raise Invalid(f"messages to encode: expected a column body, found {batch.schema.names}")
+    if not count:
+        return EncodedBatch(memoryview(b""), make_units([], [], []), physical_offset)
     bodies = pc.fill_null(batch.column("body").cast(pa.binary()), b"")
     properties, tags_codes = encoded_properties(batch)
     magic, name = topic_field(topic)
@@ -118,7 +120,7 @@ def encode_batch(
     return EncodedBatch(
         data.data[int(record_ends[0]) : int(record_ends[-1])],
         make_units(offsets, sizes, tags_codes),
-        int(ends[-1]) if count else physical_offset,
+        int(ends[-1]),
     )
 
 
