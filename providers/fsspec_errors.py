@@ -22,6 +22,9 @@ ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 _USELESS_TO_RETRY = (
     PermissionError,
+    FileExistsError,
+    IsADirectoryError,
+    NotADirectoryError,
     NotImplementedError,
     ImportError,
     ValueError,
@@ -77,12 +80,16 @@ class ErrorMapper:
         return kind(f"{self._url}/{key}: {operation}: {name}: {text}", path=key)
 
     @contextmanager
-    def mapped(self, operation: str, key: str) -> Iterator[None]:
-        """ABSENT and FileExistsError are answers, not failures: they pass."""
+    def mapped(
+        self, operation: str, key: str, answers: tuple[type[Exception], ...] = ()
+    ) -> Iterator[None]:
+        """answers: what is an answer there, such as ABSENT of a read, and no failure: it passes."""
         try:
             yield
-        except (TieredStoreError, FileExistsError, *ABSENT):
+        except TieredStoreError:
             raise
         except Exception as error:
+            if isinstance(error, answers):
+                raise
             # no `from`: the original's text and arguments may hold what was hidden here
             raise self.translate(error, operation, key) from None

@@ -40,7 +40,7 @@ def files_below(filesystem: AbstractFileSystem, folder: str) -> Iterator[Mapping
     except FileNotFoundError:
         found = {}
     if not found:
-        _require_bucket(filesystem, folder)
+        require_bucket(filesystem, folder)
         return
     if not isinstance(found, Mapping):
         raise Invalid(f"{folder}: expected a folder, found a file")
@@ -68,8 +68,8 @@ def _walk(
             yield details
 
 
-def _require_bucket(filesystem: AbstractFileSystem, folder: str) -> None:
-    """An empty answer may mean that the bucket is not there."""
+def require_bucket(filesystem: AbstractFileSystem, folder: str) -> None:
+    """Raise Invalid where it is the bucket that is not there: an empty answer may mean that."""
     bucket = folder.strip("/").split("/", 1)[0]
     if isinstance(filesystem, AsyncFileSystem) and bucket and not filesystem.exists(bucket):
         raise Invalid(f"{bucket}: no such bucket, or no permission to see it")

@@ -7,7 +7,7 @@ writes must be alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import fsspec.core
@@ -18,7 +18,7 @@ from tieredstore.contracts.segment import Buffer
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.providers.checks import total_bytes
 from tieredstore.providers.fsspec_errors import ABSENT, ErrorMapper, secrets_of
-from tieredstore.providers.fsspec_listing import files_below, modified_ms
+from tieredstore.providers.fsspec_listing import files_below, modified_ms, require_bucket
 from tieredstore.providers.fsspec_writes import MAX_PUT_BYTES, is_unfinished, writes_for
 from tieredstore.providers.object_client import ClientLimits, CopiedPart, ObjectInfo, Part
 
@@ -72,16 +72,25 @@ class FsspecClient:
     ) -> bool:
         """Not atomic: of two writers at once both may be told True, and the later one's bytes
         stay."""
-        with self._errors.mapped("write", key):
-            return self._writes.put(self._path(key), buffers, total_bytes(buffers), metadata)
+        return self._put(key, buffers, total_bytes(buffers), metadata)
 
     def compose(self, key: str, parts: Sequence[Part], metadata: Mapping[str, str]) -> bool:
         """The bytes of copied parts travel through this process, a piece at a time."""
         size = sum(
             part.length if isinstance(part, CopiedPart) else total_bytes(part) for part in parts
         )
+        return self._put(key, self._pieces(parts), size, metadata)
+
+    def _put(
+        self, key: str, pieces: Iterable[Buffer], size_bytes: int, metadata: Mapping[str, str]
+    ) -> bool:
+        path = self._path(key)
         with self._errors.mapped("write", key):
-            return self._writes.put(self._path(key), self._pieces(parts), size, metadata)
+            try:
+                return self._writes.put(path, pieces, size_bytes, metadata)
+            except FileNotFoundError:
+                require_bucket(self._filesystem, path)
+                raise
 
     def _pieces(self, parts: Sequence[Part]) -> Iterator[Buffer]:
         for part in parts:
@@ -106,7 +115,7 @@ class FsspecClient:
         path = self._path(key)
         if length > 0:
             try:
-                with self._errors.mapped("read", key):
+                with self._errors.mapped("read", key, ABSENT):
                     data = bytes(
                         self._filesystem.cat_file(path, start=position, end=position + length)
                     )
@@ -138,7 +147,7 @@ class FsspecClient:
     def head(self, key: str) -> ObjectInfo | None:
         path = self._path(key)
         try:
-            with self._errors.mapped("look up", key):
+            with self._errors.mapped("look up", key, ABSENT):
                 details = self._filesystem.info(path)
                 if details["type"] != "file":
                     return None
@@ -167,7 +176,7 @@ class FsspecClient:
     def folders(self) -> Sequence[str]:
         """Names of the folders at the tier's root. Raises Invalid when there is no such root."""
         try:
-            with self._errors.mapped("list", ""):
+            with self._errors.mapped("list", "", ABSENT):
                 entries = self._filesystem.ls(self._path(""), detail=True)
         except ABSENT:
             raise Invalid(f"{self._url}: there is no such folder") from None
@@ -179,14 +188,14 @@ class FsspecClient:
         del etags  # no file system has such a condition
         for key in keys:
             try:
-                with self._errors.mapped("delete", key):
+                with self._errors.mapped("delete", key, ABSENT):
                     self._filesystem.rm_file(self._path(key))
             except ABSENT:
                 continue
 
     def abort_uploads(self, prefix: str, older_than_ms: int) -> int:
         folder = prefix.rpartition("/")[0]
-        with self._errors.mapped("abort uploads", prefix):
+        with self._errors.mapped("abort uploads", prefix, ABSENT):
             try:
                 return self._writes.abort(
                     self._path(folder), f"{self._root}/{prefix}", older_than_ms

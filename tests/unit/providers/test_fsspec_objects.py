@@ -252,6 +252,17 @@ class TestLocalFiles:
         assert client.get_range("t/c.0", 0, 10) == b"abc"
         assert [info.key for info in client.list("")] == ["t/c.0"]
 
+    def test_a_file_where_a_folder_should_be_is_one_of_our_errors(self, tmp_path: Path) -> None:
+        (tmp_path / "tier").write_bytes(b"x")
+        client = FsspecClient("file", str(tmp_path / "tier"))
+        for key in ("c.0", "t/c.0"):
+            with pytest.raises(Invalid, match=f"{key}: write"):
+                client.put_if_absent(key, [b"x"], STAMP)
+            with pytest.raises(Invalid, match=f"{key}: write"):
+                client.compose(key, [[b"x"]], STAMP)
+        with pytest.raises(Invalid):
+            list(client.list("t/"))
+
     def test_o09_a_folder_that_cannot_be_listed_is_no_empty_folder(
         self, client: FsspecClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -297,6 +308,11 @@ class TestS3:
         client = FsspecClient("s3", "no-such-bucket/prefix", s3_options(s3_endpoint))
         with pytest.raises(Invalid, match="no-such-bucket"):
             list(client.list(""))
+
+    def test_o09_nothing_is_written_to_a_bucket_that_is_not_there(self, s3_endpoint: str) -> None:
+        client = FsspecClient("s3", "no-such-bucket/prefix", s3_options(s3_endpoint))
+        with pytest.raises(Invalid, match="no-such-bucket"):
+            client.put_if_absent("t/c.0", [b"x"], STAMP)
 
     def test_a_server_that_is_away_is_unavailable(
         self, s3_bucket: str, monkeypatch: pytest.MonkeyPatch
