@@ -9,18 +9,20 @@ everything that was seen before is looked at again.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
 import threading
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 
-from tieredstore.errors import Busy, Fenced, Invalid, Unavailable
+from tieredstore.errors import Busy, Fenced, Invalid, TieredStoreError, Unavailable
 from tieredstore.providers.chunk_settings import ChunkSettings
 from tieredstore.providers.object_client import ObjectClient
 
@@ -29,6 +31,7 @@ FORMAT_VERSION = 1
 _KEPT_EPOCHS = 16
 _MAX_OWNER_BYTES = 4_096
 _SLOW_LOOK_MS = 10_000
+_log = logging.getLogger(__name__)
 _NAME = re.compile(r"([0-9]{20})(\.released)?", re.ASCII)
 
 
@@ -104,7 +107,7 @@ class ChunkWriterEpoch:
                     )
             begin_ms = settings.monotonic_ms()
             key = f"{folder}/{number + 1:020d}"
-            if _claim(client, key, owner, settings) and _latest(client, folder)[0] == number + 1:
+            if _claim(client, key, owner, settings) and _is_latest(client, folder, number + 1):
                 epoch = cls(client, folder, number + 1, owner, settings, before_release)
                 epoch.confirmed_ms = epoch.trusted_from_ms = begin_ms
                 epoch._forget_old()
@@ -175,13 +178,16 @@ class ChunkWriterEpoch:
             )
 
     def _forget_old(self) -> None:
-        """Epochs long past only make the listing longer."""
+        """Epochs long past only make the listing longer: it can wait for the next one."""
         old = []
-        for found in self._client.list(f"{self._folder}/"):
-            match = _NAME.fullmatch(found.key.rpartition("/")[2])
-            if match is not None and int(match[1]) + _KEPT_EPOCHS < self.number:
-                old.append(found.key)
-        self._client.delete(old)
+        try:
+            for found in self._client.list(f"{self._folder}/"):
+                match = _NAME.fullmatch(found.key.rpartition("/")[2])
+                if match is not None and int(match[1]) + _KEPT_EPOCHS < self.number:
+                    old.append(found.key)
+            self._client.delete(old)
+        except TieredStoreError as error:
+            _log.warning("%s: old writer epochs stay for now: %s", self._folder, error)
 
 
 def _claim(client: ObjectClient, key: str, owner: str, settings: ChunkSettings) -> bool:
@@ -207,6 +213,17 @@ def _claim(client: ObjectClient, key: str, owner: str, settings: ChunkSettings) 
             problem = error
             settings.pause()
     raise Unavailable(f"{key}: the writer epoch cannot be taken: {problem}", path=key)
+
+
+def _is_latest(client: ObjectClient, folder: str, number: int) -> bool:
+    """Of an epoch just claimed. When that cannot be told, it is let go: whoever tries again would
+    meet a live owner, itself."""
+    try:
+        return _latest(client, folder)[0] == number
+    except TieredStoreError:
+        with suppress(TieredStoreError):
+            client.put_if_absent(f"{folder}/{number:020d}.released", [], {})
+        raise
 
 
 def _latest(client: ObjectClient, folder: str, at_least: int = 0) -> tuple[int, bool]:

@@ -124,6 +124,32 @@ def test_o03_a_lost_reply_is_no_lost_epoch(store: Store, fault: ObjectFault) -> 
     assert epochs(store) == ["1", "1.released"]
 
 
+@pytest.mark.parametrize("operation", ["LIST", "DELETE"])
+def test_old_epochs_that_cannot_be_deleted_do_not_cost_the_new_one(
+    store: Store, operation: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(1, 21):
+        put_epoch(store, number, owner="dead")
+    writer = store.process(fencing=False)
+    first = writer.client.count("LIST")
+    writer.client.fault_of = lambda asked, _: (  # the third LIST looks for old ones
+        ObjectFault.FAIL
+        if asked == operation and (asked == "DELETE" or writer.client.count("LIST") == first + 3)
+        else None
+    )
+    writer.tier.acquire_writer("broker-a", take_over=True).check()
+    assert "old writer epochs stay for now" in caplog.text
+
+
+def test_a_claim_that_cannot_be_looked_at_is_let_go(store: Store) -> None:
+    writer = store.process(fencing=False)
+    writer.fail_next(None, None, ObjectFault.FAIL)  # LIST, PUT, LIST
+    with pytest.raises(Unavailable):
+        writer.tier.acquire_writer("broker-a")
+    assert epochs(store) == ["1", "1.released"]
+    writer.tier.acquire_writer("broker-a").check()
+
+
 def test_many_epochs_do_not_make_the_listing_longer(store: Store) -> None:
     for number in range(1, 60):
         epoch = store.process().tier.acquire_writer("broker-a")
