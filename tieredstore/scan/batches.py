@@ -26,6 +26,8 @@ from tieredstore.scan.record_checks import check_run
 
 BATCH_BYTES = 4 << 20
 """Commit log bytes of one batch, at most (one message at least)."""
+BATCH_ROWS = 1 << 13
+"""Messages of one batch, at most: the fields of so many stay in a processor's cache."""
 UNITS_PER_READ = 1 << 14
 _FIRST_UNITS = 1 << 11
 """The first read of a range is short: reading messages begins behind it."""
@@ -214,7 +216,7 @@ def cut_runs(
         while start < high:
             limit = offsets[start] + batch_bytes
             stop = start + int(np.searchsorted(ends[start:high], limit, side="right"))
-            stop = max(stop, start + 1)
+            stop = min(max(stop, start + 1), start + BATCH_ROWS)
             yield slice(start, stop)
             start = stop
 
