@@ -112,6 +112,7 @@ class Tier:
         report: gets damage; the default raises Corrupt, one that returns leaves the message out.
         Raises Invalid.
         """
+        _require("pyarrow", "arrow")
         from tieredstore.scan.arrow_schema import chosen
 
         now_ms = SYSTEM_CLOCK.now_ms()

@@ -231,9 +231,18 @@ def test_the_package_is_imported_without_pyarrow() -> None:
 def test_a_missing_library_is_named_with_its_extra(
     tier: Tier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "polars", None)
-    with pytest.raises(Invalid, match=r"tieredstore\[polars\]"):
-        tier.scan("orders").to_polars()
+    scan = tier.scan("orders")
+    for library, convert in (
+        ("polars", scan.to_polars),
+        ("pandas", scan.to_pandas),
+        ("duckdb", scan.to_duckdb),
+        ("pyarrow", lambda: tier.scan("orders")),
+    ):
+        monkeypatch.setitem(sys.modules, library, None)
+        extra = library.replace("pyarrow", "arrow")
+        with pytest.raises(Invalid, match=rf"{library} is not installed.*tieredstore\[{extra}\]"):
+            convert()
+        monkeypatch.undo()
 
 
 def test_there_is_nothing_else_in_the_package() -> None:
