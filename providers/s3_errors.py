@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from botocore import exceptions as botocore_errors
 
@@ -144,6 +145,19 @@ def _is_untrusted(error: BaseException | None) -> bool:
     return isinstance(error, botocore_errors.SSLError) and _UNTRUSTED in str(error)
 
 
+def _endpoint(error: botocore_errors.BotoCoreError | botocore_errors.HTTPClientError) -> str:
+    """Scheme, host and port alone: the rest of a request's URL may be signed."""
+    try:
+        url = urlsplit(str(error.kwargs.get("endpoint_url", "")))
+        host, port = url.hostname, url.port
+    except ValueError:
+        return "the endpoint"
+    if not host:
+        return "the endpoint"
+    host = f"[{host}]" if ":" in host else host
+    return f"{url.scheme}://{host}" if port is None else f"{url.scheme}://{host}:{port}"
+
+
 def error_of_library(error: Exception, what: str, *, sent: bool = False) -> TieredStoreError:
     """For errors without an answer that could be read. Their texts may hold a proxy's password:
     they are not used. sent: whether an attempt left, which may have been applied."""
@@ -157,11 +171,11 @@ def error_of_library(error: Exception, what: str, *, sent: bool = False) -> Tier
             )
         return Unavailable(f"{what}: the TLS connection failed ({name})")
     if isinstance(error, botocore_errors.EndpointConnectionError):
-        return Unavailable(f"{what}: cannot connect to the endpoint ({name})")
+        return Unavailable(f"{what}: cannot connect to {_endpoint(error)} ({name})")
     if isinstance(error, botocore_errors.ConnectTimeoutError):
-        return Unavailable(f"{what}: connecting took too long ({name})")
+        return Unavailable(f"{what}: connecting to {_endpoint(error)} took too long ({name})")
     if isinstance(error, botocore_errors.ReadTimeoutError):
-        return Unavailable(f"{what}: no answer in time ({name})")
+        return Unavailable(f"{what}: no answer of {_endpoint(error)} in time ({name})")
     if isinstance(error, botocore_errors.ProxyConnectionError):
         return Unavailable(f"{what}: cannot connect to the proxy ({name})")
     if isinstance(error, botocore_errors.HTTPClientError):
