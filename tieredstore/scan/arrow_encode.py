@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from tieredstore.errors import Invalid
 from tieredstore.message import sysflag
+from tieredstore.message.buffers import Buffer
 from tieredstore.message.columns import HEADER_DTYPE
 from tieredstore.message.consume_queue import make_units
 from tieredstore.message.crc import CRC_MASK, raw_crc32
@@ -34,6 +35,7 @@ from tieredstore.scan.arrow_encode_properties import encoded_properties
 
 _NO_HOST = format_host(LOCALHOST)
 _MAX_BATCH_BYTES = 1 << 30
+_COPY_BYTES = 1024
 _V6_FLAGS = sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6
 _PACKED_FLAGS = sysflag.COMPRESSED | sysflag.COMPRESSION_TYPE_MASK
 _BORN_HOST, _STORE_TIME, _STORE_HOST, _TAIL = 48, 56, 64, 72
@@ -164,9 +166,13 @@ def _check_sizes(
         )
 
 
-def _crcs(ends: Int64s, data: npt.NDArray[np.uint8]) -> list[int]:
-    view, places = data.data, ends.tolist()
-    return [raw_crc32(view[a:b]) & CRC_MASK for a, b in pairwise(places)]
+def _crcs(ends: Int64s, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    first, last = int(ends[0]), int(ends[-1])
+    bodies: Buffer = data.data[first:last]
+    if last - first < len(ends) * _COPY_BYTES:
+        bodies = bytes(bodies)  # slices of which cost less than views
+    crcs = [raw_crc32(bodies[a:b]) for a, b in pairwise((ends - first).tolist())]
+    return np.array(crcs, np.int64) & CRC_MASK
 
 
 def _fixed(values: npt.NDArray[np.generic]) -> pa.Array:

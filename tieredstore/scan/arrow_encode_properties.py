@@ -12,6 +12,7 @@ from tieredstore.errors import Invalid
 from tieredstore.message.hashes import tags_code
 from tieredstore.scan.arrow_buffers import Int64s, content
 
+_PAIR_END_BYTE = 2
 _NAME_END, _PAIR_END = pa.scalar(b"\x01", pa.binary()), pa.scalar(b"\x02", pa.binary())
 _NOTHING = pa.scalar(b"", pa.binary())
 _SINGLE = (("KEYS", "keys"), ("UNIQ_KEY", "msg_id"), ("TAGS", "tags"))
@@ -62,19 +63,19 @@ def _of_maps(maps: pa.Array) -> EncodedProperties:
     if maps.null_count:  # what is behind a null map does not count
         there = maps.is_valid().to_numpy(zero_copy_only=False)[rows]
         names, values, rows = names.filter(there), values.filter(there), rows[there]
-    if (
-        pc.any(pc.match_substring_regex(names, r"[\x01\x02]")).as_py()
-        or pc.any(pc.equal(names, "")).as_py()
-    ):
-        raise Invalid(r"property name: expected text without \x01 and \x02")
+    named = names.dictionary_encode()
+    kinds = named.dictionary.to_pylist()
+    for name in kinds:
+        if not name or "\x01" in name or "\x02" in name:
+            raise Invalid(rf"property name {name!r}: expected text without \x01 and \x02")
     _check_values("a property", values)
-    kept = pc.not_equal(values, "")
-    if not pc.all(kept).as_py():
-        names, values = names.filter(kept), values.filter(kept)
-        rows = rows[kept.to_numpy(zero_copy_only=False)]
-    is_tags = pc.equal(names, "TAGS")
+    is_tags = named.indices.to_numpy() == (kinds.index("TAGS") if "TAGS" in kinds else -1)
+    kept = np.diff(content(values)[0]) > 0
+    if not kept.all():
+        names, values = names.filter(pa.array(kept)), values.filter(pa.array(kept))
+        rows, is_tags = rows[kept], is_tags[kept]
     codes = np.zeros(len(maps), np.int64)
-    codes[rows[is_tags.to_numpy(zero_copy_only=False)]] = _codes(values.filter(is_tags))
+    codes[rows[is_tags]] = _codes(values.filter(pa.array(is_tags)))
     joined = pc.binary_join_element_wise(
         names.cast(pa.binary()), _NAME_END, values.cast(pa.binary()), _PAIR_END, _NOTHING
     )
@@ -90,7 +91,8 @@ def _of_maps(maps: pa.Array) -> EncodedProperties:
 
 
 def _check_values(name: str, values: pa.Array) -> None:
-    if pc.any(pc.match_substring(values, "\x02")).as_py():
+    ends, data = content(values)
+    if (data[ends[0] : ends[-1]] == _PAIR_END_BYTE).any():
         raise Invalid(rf"value of {name}: expected text without \x02")
 
 
