@@ -50,7 +50,8 @@ class FsspecKeys(ChunkKeys, frozen=True, kw_only=True):
     ] = field(name="tieredStoreFsspecAtomicWrites", default=False)
 
     def __repr__(self) -> str:
-        return f"FsspecKeys(place={self.place!r})"
+        protocol, separator, rest = self.place.partition("://")
+        return f"FsspecKeys(place={protocol + separator + rest.rpartition('@')[2]!r})"
 
     def storage_options(self) -> dict[str, Any]:
         """Raises Invalid for what is no JSON object, without showing it."""

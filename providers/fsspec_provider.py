@@ -67,4 +67,8 @@ def _client(keys: FsspecKeys) -> FsspecClient:
     protocol, separator, root = keys.place.partition("://")
     if not separator:
         raise Invalid("tieredStoreFsspecUrl: not set: expected a URL such as gs://bucket/prefix")
+    if ":" in root.partition("/")[0].rpartition("@")[0]:  # abfs://container@account has none
+        raise Invalid(
+            "tieredStoreFsspecUrl: a password in it is refused: give tieredStoreFsspecOptions"
+        )
     return FsspecClient(protocol, root, keys.storage_options(), atomic_writes=keys.atomic_writes)

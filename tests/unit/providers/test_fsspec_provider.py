@@ -112,3 +112,12 @@ def test_a_tier_is_written_with_fencing_none_and_found_again(tmp_path: Path) -> 
         assert bytes(provider.open(segment_id()).read(0, 3)) == b"abc"
         with pytest.raises(Invalid, match="fencing=none"):
             provider.acquire_writer("broker-a")
+
+
+def test_s01_a_password_in_the_configured_url_is_refused_and_not_shown() -> None:
+    url = f"sftp://user:{SECRET}@host/tier"
+    properties = PluginProperties({"tieredStoreFsspecUrl": url})
+    assert SECRET not in repr(plugin_keys(FsspecKeys, properties))
+    with pytest.raises(Invalid, match="password") as caught:
+        FsspecProvider.from_config(StoreConfig(plugin_properties=properties))
+    assert SECRET not in str(caught.value)
