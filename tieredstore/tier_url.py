@@ -33,7 +33,9 @@ def parse_tier_url(text: str) -> TierUrl:
     """Raises Invalid for what is no URL, has a user or password, or a parameter twice."""
     scheme, separator, rest = text.partition("://")
     if not separator or not _SCHEME.fullmatch(scheme):
-        raise Invalid(f"tier {shown_url(text)!r}: expected a URL such as file:///path/to/tier")
+        raise Invalid(
+            f"tier {shown_url(text)!r}: expected a URL such as file:///dir or s3://bucket/prefix"
+        )
     if scheme == "file":
         # a folder may have any name: `?` and `#` are characters of it
         return TierUrl("file", "", unquote(rest), {})

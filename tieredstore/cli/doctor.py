@@ -28,8 +28,22 @@ COLUMNS = ("probe", "verdict", "found")
     type=click.Path(path_type=Path),
     help="A broker.conf: credentials and settings of the backend.",
 )
-@click.option("--racers", metavar="N", type=click.IntRange(2, 64), default=16, show_default=True)
-@click.option("--rounds", metavar="N", type=click.IntRange(1, 100), default=5, show_default=True)
+@click.option(
+    "--racers",
+    metavar="N",
+    type=click.IntRange(2, 64),
+    default=16,
+    show_default=True,
+    help="Writers that race to make one object.",
+)
+@click.option(
+    "--rounds",
+    metavar="N",
+    type=click.IntRange(1, 100),
+    default=5,
+    show_default=True,
+    help="Races.",
+)
 @click.option("--no-throughput", is_flag=True, help="Leave the requests of 8 MiB out.")
 @output_option
 def command(

@@ -56,8 +56,9 @@ class LazyGroup(click.Group):
 def cli() -> None:
     """RocketMQ messages whose history lives in a tier: copy, list, read, search, verify.
 
-    TIER is a URL such as file:///path/to/tier. Times are epoch milliseconds, ISO 8601 (UTC unless
-    it says otherwise) or relative (-2h). Fields and exit codes: docs/cli.md.
+    A tier is a URL: file:///dir, s3://bucket/prefix (docs/s3.md) or another one (docs/fsspec.md).
+    Times are epoch milliseconds, ISO 8601 (UTC unless it says otherwise) or relative (-2h). Fields
+    and exit codes: docs/cli.md.
     """
 
 
@@ -77,9 +78,8 @@ def run(arguments: list[str]) -> int:
         # Usage errors: click's own text has the usage line and the nearest option.
         hint = getattr(error, "ctx", None)
         where = "" if hint is None else f"; see `{hint.command_path} --help`"
-        click.echo(
-            f"tieredstore: error: {' '.join(error.format_message().split())}{where}", err=True
-        )
+        text = " ".join(error.format_message().split()).rstrip(".")
+        click.echo(f"tieredstore: error: {text}{where}", err=True)
         return int(ExitCode.INVALID)
     except (BrokenPipeError, OutputClosed):
         close_stdout_quietly()

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from tieredstore.cli.exits import ExitCode, exit_code_of, line_of
-from tieredstore.cli.main import VERBS, cli
+from tieredstore.cli.main import VERBS, cli, run
 from tieredstore.errors import Busy, Corrupt, Fenced, Invalid, TieredStoreError, Unavailable
 from tieredstore.scan.rows import COLUMNS
 
@@ -90,3 +90,11 @@ def test_every_kind_of_finding_is_documented() -> None:
     assert len(kinds) > 20
     for kind in kinds:
         assert re.search(rf"^\| `{kind}` \|", PAGE, re.MULTILINE), kind
+
+
+def test_a_usage_error_is_one_sentence_with_where_to_look(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["copy", "--from", "file:///a", "--to", "file:///b"]) == 2
+    expected = "tieredstore: error: Missing option '--to-state'; see `tieredstore copy --help`\n"
+    assert capsys.readouterr().err == expected
