@@ -74,8 +74,8 @@ class UnitRun:
     sizes: Int64s
     tags_codes: Int64s
 
-    def take(self, rows: Bools | slice) -> UnitRun:
-        """The units of a mask or a slice."""
+    def take(self, rows: Bools | npt.NDArray[np.intp] | slice) -> UnitRun:
+        """The units of a mask, of indices or of a slice."""
         return UnitRun(
             self.queue_offsets[rows], self.offsets[rows], self.sizes[rows], self.tags_codes[rows]
         )

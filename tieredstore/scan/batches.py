@@ -142,18 +142,17 @@ def _usable(reader: QueueReader, units: Units, first: int, report: Report) -> Un
     bases, ends = _borders(reader.queue)
     owner = _owners(bases, offsets)
     # A unit may name the coda at the end of an old segment: its message begins the next one.
-    offsets += np.where(offsets == ends[owner] - CODA_SIZE, CODA_SIZE, 0)
+    offsets[offsets == ends[owner] - CODA_SIZE] += CODA_SIZE
     usable = whole_records(reader.queue, offsets, sizes)
     if not usable.all() and reader.see_growth():
         usable = whole_records(reader.queue, offsets, sizes)
-    bad = np.flatnonzero(~usable)
-    for finding in _unusable(reader, offsets, sizes, first, bad):
+    numbers = np.arange(first, first + len(units), dtype=np.int64)
+    found = UnitRun(numbers, offsets, sizes, units["tags_code"].astype(np.int64))
+    if usable.all():
+        return found
+    for finding in _unusable(reader, offsets, sizes, first, np.flatnonzero(~usable)):
         report(finding)
-    keep = np.flatnonzero(usable)
-    if not len(keep):
-        return None
-    tags = units["tags_code"].astype(np.int64)[keep]
-    return UnitRun(keep + first, offsets[keep], sizes[keep], tags)
+    return found.take(usable) if usable.any() else None
 
 
 def _with_tags(units: UnitRun, tags_codes: frozenset[int] | None) -> UnitRun | None:

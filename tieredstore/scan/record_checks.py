@@ -115,13 +115,10 @@ class _RunChecks:
         index, columns = self._check_topics_and_bodies(columns, index)
         if not len(index):
             return None
+        if len(index) < len(run.offsets):
+            run = run.take(index)
         return MessageBatch(
-            self._queue,
-            self._buffer,
-            self._start,
-            run.queue_offsets[index],
-            run.tags_codes[index],
-            columns,
+            self._queue, self._buffer, self._start, run.queue_offsets, run.tags_codes, columns
         )
 
     def _check_heads(self, headers: npt.NDArray[np.void], positions: Int64s, codas: Bools) -> Bools:
@@ -141,20 +138,25 @@ class _RunChecks:
                 self._add(
                     "record-size", "message size", i, at, f"{int(run.sizes[i])} of its unit", size
                 )
-        expected_offsets = np.where(codas, positions + self._start, run.offsets)
+        offsets = run.offsets
+        if codas.any():
+            offsets = np.where(codas, positions + self._start, offsets)
         for field, byte, expected in (
             ("queue_offset", QUEUE_OFFSET_POSITION, run.queue_offsets),
-            ("queue_id", QUEUE_ID_POSITION, np.full_like(positions, self._queue.queue_id)),
-            ("physical_offset", PHYSICAL_OFFSET_POSITION, expected_offsets),
+            ("queue_id", QUEUE_ID_POSITION, np.int64(self._queue.queue_id)),
+            ("physical_offset", PHYSICAL_OFFSET_POSITION, offsets),
         ):
             wrong = good & (headers[field] != expected)
-            if field == "physical_offset":
+            if field == "physical_offset" and codas.any():
                 wrong &= headers[field] != run.offsets
+            if not wrong.any():
+                continue
             what = field.replace("_", " ")
             kind = "record-" + field.replace("_", "-")
+            wanted = np.broadcast_to(expected, len(wrong))
             for i in np.flatnonzero(wrong).tolist():
                 at, value = int(positions[i]) + byte, int(headers[field][i])
-                self._add(kind, what, i, at, int(expected[i]), value)
+                self._add(kind, what, i, at, int(wanted[i]), value)
             good &= ~wrong
         return good
 
