@@ -17,6 +17,7 @@ from tieredstore.providers.chunk_chain import WHOLE_NAME
 from tieredstore.providers.object_client import ClientLimits, ObjectInfo, Part
 from tieredstore.providers.obstore_fast_path import FastPath
 from tieredstore.providers.obstore_reader import NO_ANSWER
+from tieredstore.providers.s3_errors import whole_answers
 from tieredstore.providers.s3_lane import Lane, S3Failure, ServerClock
 from tieredstore.providers.s3_limits import Gate, TokenBucket
 from tieredstore.providers.s3_listing import epoch_ms, list_folders, list_objects, list_uploads
@@ -174,19 +175,14 @@ class S3Client:
             if is_absent(failure):
                 return None
             raise failure.error from None
-        if "LastModified" not in answer or "ContentLength" not in answer:
-            raise Unavailable(
-                f"{self._place.what('HeadObject', key)}: no Last-Modified or Content-Length in the "
-                "answer",
-                path=key,
+        with whole_answers(self._place.what("HeadObject", key)):
+            return ObjectInfo(
+                key,
+                answer["ContentLength"],
+                epoch_ms(answer["LastModified"]),
+                answer.get("Metadata", {}),
+                answer.get("ETag", "").strip('"'),
             )
-        return ObjectInfo(
-            key,
-            answer["ContentLength"],
-            epoch_ms(answer["LastModified"]),
-            answer.get("Metadata", {}),
-            answer.get("ETag", "").strip('"'),
-        )
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
         return list_objects(self._lane, self._place, prefix, start_after)

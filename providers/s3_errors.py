@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -61,6 +62,7 @@ _BY_CODE: Mapping[str, tuple[type[TieredStoreError], str]] = {
     "InvalidDigest": (Unavailable, "the body was damaged on its way"),
     "XAmzContentSHA256Mismatch": (Unavailable, "the body was damaged on its way"),
     "XAmzContentChecksumMismatch": (Unavailable, "the body was damaged on its way"),
+    "IncompleteBody": (Unavailable, "the endpoint did not get the whole request"),
     "RequestTimeout": (Unavailable, "the endpoint did not get the whole request in time"),
     "NoSuchUpload": (Unavailable, "the multipart upload is gone"),
 }
@@ -121,11 +123,22 @@ def error_of_answer(answer: Answer, what: str) -> TieredStoreError:
         return Invalid(f"{what}: the bucket {where}: set tieredStoreS3Region ({code})")
     if code in THROTTLES or status in {429, 503}:
         return Unavailable(f"{what}: the endpoint asks for fewer requests ({code or status})")
+    if code in CONFLICTS:
+        return Unavailable(f"{what}: another request on the key is under way ({code})")
     if _KMS.match(code):
         return Invalid(f"{what}: the KMS key cannot be used ({code}): {answer.message}")
     if status >= 500 or code == "InternalError":
         return Unavailable(f"{what}: the endpoint failed ({code or status})")
     return Invalid(f"{what}: refused ({code or status}): {answer.message or 'no reason given'}")
+
+
+@contextmanager
+def whole_answers(what: str) -> Iterator[None]:
+    """A field that an answer has not got makes it no answer: Unavailable."""
+    try:
+        yield
+    except KeyError as error:
+        raise Unavailable(f"{what}: the answer has no {error.args[0]}") from None
 
 
 _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"

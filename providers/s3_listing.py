@@ -9,6 +9,7 @@ from typing import Any
 
 from tieredstore.errors import Unavailable
 from tieredstore.providers.object_client import ObjectInfo
+from tieredstore.providers.s3_errors import whole_answers
 from tieredstore.providers.s3_lane import Lane, S3Failure
 from tieredstore.providers.s3_place import S3Place
 
@@ -30,24 +31,27 @@ def list_objects(
     lane: Lane, place: S3Place, prefix: str, start_after: str = ""
 ) -> Iterator[ObjectInfo]:
     """In order of their UTF-8 bytes, which is checked. Raises Unavailable, Invalid."""
+    what = place.what("ListObjectsV2", prefix)
     params: dict[str, Any] = {}
     if start_after:
         params["StartAfter"] = place.full(start_after)
     last = place.full(start_after).encode() if start_after else b""
     for page in _pages(lane, place, prefix, params):
         for found in page.get("Contents", ()):
-            full = found["Key"]
+            full = found.get("Key", "")
             if not full.startswith(_full_prefix(place, prefix)):
                 raise _wrong(place, prefix, f"an object outside of it, {full!r}")
             if full.encode() <= last:
                 raise _wrong(place, prefix, f"{full!r} after {last.decode(errors='replace')!r}")
             last = full.encode()
-            yield ObjectInfo(
-                place.relative(full),
-                found["Size"],
-                epoch_ms(found["LastModified"]),
-                etag=found.get("ETag", "").strip('"'),
-            )
+            with whole_answers(what):
+                info = ObjectInfo(
+                    place.relative(full),
+                    found["Size"],
+                    epoch_ms(found["LastModified"]),
+                    etag=found.get("ETag", "").strip('"'),
+                )
+            yield info
 
 
 def list_folders(lane: Lane, place: S3Place) -> list[str]:
@@ -74,9 +78,11 @@ def list_uploads(lane: Lane, place: S3Place, prefix: str) -> Iterator[OpenUpload
             **params,
         )
         for found in page.get("Uploads", ()):
-            yield OpenUpload(
-                place.relative(found["Key"]), found["UploadId"], epoch_ms(found["Initiated"])
-            )
+            with whole_answers(what):
+                upload = OpenUpload(
+                    place.relative(found["Key"]), found["UploadId"], epoch_ms(found["Initiated"])
+                )
+            yield upload
         if not page.get("IsTruncated"):
             return
         markers = page.get("NextKeyMarker"), page.get("NextUploadIdMarker")

@@ -12,6 +12,7 @@ from typing import Any
 
 from tieredstore.errors import Invalid, TieredStoreError, Unavailable
 from tieredstore.providers.object_client import ClientLimits, CopiedPart, Part
+from tieredstore.providers.s3_errors import whole_answers
 from tieredstore.providers.s3_lane import Lane, S3Failure
 from tieredstore.providers.s3_place import S3Place
 from tieredstore.providers.s3_reading import is_absent
@@ -73,8 +74,9 @@ class Multipart:
             answer = self._call("create_multipart_upload", "CreateMultipartUpload", key, **params)
         except S3Failure as failure:
             raise failure.error from None
-        upload_id: str = answer["UploadId"]
-        return upload_id
+        with whole_answers(self.place.what("CreateMultipartUpload", key)):
+            upload_id: str = answer["UploadId"]
+            return upload_id
 
     def _part(self, key: str, upload_id: str, number: int, part: Part) -> dict[str, Any]:
         params: dict[str, Any] = {"UploadId": upload_id, "PartNumber": number}
@@ -87,7 +89,7 @@ class Multipart:
                     CopySource={"Bucket": self.place.bucket, "Key": self.place.full(part.key)},
                     CopySourceRange=f"bytes={part.position}-{part.position + part.length - 1}",
                     **params,
-                )["CopyPartResult"]
+                ).get("CopyPartResult", {})
             else:
                 body = b"".join(part)
                 if self.checksums:
@@ -108,7 +110,8 @@ class Multipart:
                     path=part.key,
                 ) from None
             raise failure.error from None
-        return {"PartNumber": number, "ETag": answer["ETag"]}
+        with whole_answers(self.place.what(f"part {number} of", key)):
+            return {"PartNumber": number, "ETag": answer["ETag"]}
 
     def _complete(self, key: str, upload_id: str, uploaded: list[dict[str, Any]]) -> bool:
         try:

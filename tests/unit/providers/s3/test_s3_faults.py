@@ -29,6 +29,7 @@ UPLOAD = Reply(
 PART = Reply(headers={"ETag": '"p"'})
 COMPLETED = Reply(body=b"<CompleteMultipartUploadResult/>")
 GONE = Reply(204)
+TIME = "2026-11-21T12:00:00.000Z"
 
 
 @pytest.fixture
@@ -327,10 +328,35 @@ def test_o10_expired_credentials_are_looked_up_again_when_a_head_cannot_say_so(
     assert len(server.requests) == 7
 
 
-def test_an_object_without_a_date_is_no_answer(server: ScriptedServer, client: S3Client) -> None:
-    server.script = [Reply()]
-    with pytest.raises(Unavailable, match="no Last-Modified"):
-        client.head("k")
+def without(field: str, *elements: str) -> Reply:
+    """A listing with a size, a date and so on, without `field`."""
+    fields = {"Key": "p/k", "Size": "1", "LastModified": TIME, "UploadId": "u", "Initiated": TIME}
+    texts = [f"<{name}>{text}</{name}>" for name, text in fields.items() if name != field]
+    body = "".join(f"<{e}>{''.join(texts)}</{e}>" for e in elements)
+    return Reply(body=f"<R><IsTruncated>false</IsTruncated>{body}</R>".encode())
+
+
+@pytest.mark.parametrize(
+    ("call", "replies", "missing"),
+    [
+        ("head", [Reply()], "LastModified"),
+        ("list", [without("Key", "Contents")], "outside"),
+        ("list", [without("Size", "Contents")], "Size"),
+        ("list", [without("LastModified", "Contents")], "LastModified"),
+        ("abort", [without("UploadId", "Upload")], "UploadId"),
+        ("abort", [without("Initiated", "Upload")], "Initiated"),
+        ("compose", [Reply(body=b"<InitiateMultipartUploadResult/>")], "UploadId"),
+        ("compose", [UPLOAD, Reply(), GONE], "ETag"),
+        ("copy", [UPLOAD, Reply(body=b"<CopyPartResult/>"), GONE], "ETag"),
+    ],
+)
+def test_an_answer_without_a_field_is_unavailable(
+    server: ScriptedServer, client: S3Client, call: str, replies: list[Reply], missing: str
+) -> None:
+    copy = {"copy": lambda client: client.compose("k", [CopiedPart("source", 0, 4)], {})}
+    server.script = replies
+    with pytest.raises(Unavailable, match=missing):
+        (CALLS | copy)[call](client)
 
 
 def test_o03_a_lost_reply_counts_after_credentials_were_looked_up_again(
@@ -369,6 +395,8 @@ def test_o03_an_answer_that_cannot_be_read_does_not_say_that_nothing_was_done(
         ),
         (refusal(400, "KMS.DisabledException"), Invalid, "KMS key cannot be used"),
         (refusal(400, "BadDigest"), Unavailable, "damaged"),
+        (refusal(400, "IncompleteBody"), Unavailable, "did not get the whole"),
+        (refusal(409, "OperationAborted"), Unavailable, "another request"),
         (refusal(501, "NotImplemented"), Invalid, "does not implement"),
     ],
 )
