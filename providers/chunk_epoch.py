@@ -78,6 +78,8 @@ class ChunkWriterEpoch:
         self._before_release = before_release
         self._lock = threading.Lock()
         self._lost: str | None = None
+        self._failed_looks = 0
+        self._problem = ""
         self.number = number
         self.stamp = f"{number}:{owner}"
         self.confirmed_ms = self.trusted_from_ms = settings.monotonic_ms()
@@ -121,12 +123,21 @@ class ChunkWriterEpoch:
     def check(self) -> None:
         """Raise Fenced when the right was lost, Unavailable when nobody can tell. At most one
         request a lease."""
+        failed_looks = self._failed_looks
         with self._lock:
             for _ in range(self._settings.max_tries):
                 self._raise_if_lost()
                 if self._age_ms() < self._settings.lease_ms:
                     return
-                self._look()
+                if self._failed_looks != failed_looks:
+                    # Many wait here for one look. Each one's own would take its time, too.
+                    raise Unavailable(self._problem, path=self._folder)
+                try:
+                    self._look()
+                except Unavailable as error:
+                    self._failed_looks += 1
+                    self._problem = str(error)
+                    raise
                 if self._age_ms() <= max(self._settings.lease_ms, _SLOW_LOOK_MS):
                     return
                 # The process stood still over that very look: it is out of date again.

@@ -6,6 +6,8 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import orjson
 import pytest
@@ -122,6 +124,51 @@ def test_o03_a_lost_reply_is_no_lost_epoch(store: Store, fault: ObjectFault) -> 
     puts[:] = [fault, None]
     epoch.release()
     assert epochs(store) == ["1", "1.released"]
+
+
+class NotingLock:
+    """Tells when somebody waits for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.is_waited_for = threading.Event()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.is_waited_for.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_who_waits_for_a_look_that_fails_does_not_look_in_turn(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = store.process()
+    epoch = writer.tier.acquire_writer("broker-a")
+    lock = NotingLock()
+    monkeypatch.setattr(epoch, "_lock", lock)
+    store.clock.advance(LEASE_MS)
+    before = writer.client.count("LIST")
+    with ThreadPoolExecutor(1) as pool:
+        others: list[Future[None]] = []
+
+        def fail(operation: str, _: str) -> ObjectFault | None:
+            if operation != "LIST":
+                return None
+            others.append(pool.submit(epoch.check))
+            assert lock.is_waited_for.wait(10)
+            return ObjectFault.FAIL
+
+        writer.client.fault_of = fail
+        with pytest.raises(Unavailable):
+            epoch.check()
+        with pytest.raises(Unavailable, match="injected"):
+            others[0].result()
+    assert writer.client.count("LIST") == before + 1
+    writer.client.fault_of = None
+    epoch.check()
 
 
 @pytest.mark.parametrize("operation", ["LIST", "DELETE"])
