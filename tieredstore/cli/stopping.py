@@ -1,4 +1,5 @@
-"""Ends a run in good order: SIGINT and SIGTERM set a signal, a second one ends it at once."""
+"""Ends a run in good order: SIGINT and SIGTERM ask it to stop; a second one interrupts it, and
+waits only for what is under way; a third one ends the process."""
 
 from __future__ import annotations
 
@@ -21,13 +22,17 @@ class Stoppable(Protocol):
 
 @contextmanager
 def stop_on_signals(stop: Stoppable) -> Iterator[None]:
-    """SIGINT and SIGTERM end the run after what is in hand; a second one at once."""
+    """SIGINT and SIGTERM set `stop`. A second one raises KeyboardInterrupt, after which a run still
+    closes what it opened: a backend that does not answer makes that long, so a third one is the
+    system's own, which a run survives like any other crash."""
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         del frame
+        del number
         if stop.is_set():
+            for each in before:
+                signal.signal(each, signal.SIG_DFL)
             raise KeyboardInterrupt
-        signal.signal(number, signal.default_int_handler)
         stop.set()
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
