@@ -4,7 +4,7 @@ Usage: python3 scripts/setup_env.py core|dev
 
 `core` is what the package needs, also for a tier in S3; `dev` adds the tools of the tests. A stamp
 is written last: while it matches pyproject.toml, the constraints and the Python version, nothing is
-done and no network is needed. Only the standard library is used, so that any Python 3.11 can run it.
+done and no network is needed. Only the standard library is used: any Python 3.11 can run it.
 """
 
 from __future__ import annotations
