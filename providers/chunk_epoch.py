@@ -171,11 +171,14 @@ class ChunkWriterEpoch:
         self._lost = self._lost or "was released"
         key = f"{self._folder}/{self.number:020d}.released"
         problem: Exception | None = None
+        begin_ms = self._settings.monotonic_ms()
         for attempt in range(self._settings.max_tries):
             try:
                 self._client.put_if_absent(key, [], {})
             except (Busy, Unavailable) as error:
                 problem = error
+                if self._settings.monotonic_ms() - begin_ms >= self._settings.close_timeout_ms:
+                    break  # nobody answers
                 self._settings.pause(attempt)
             else:
                 return

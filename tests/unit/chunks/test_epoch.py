@@ -126,6 +126,21 @@ def test_o03_a_lost_reply_is_no_lost_epoch(store: Store, fault: ObjectFault) -> 
     assert epochs(store) == ["1", "1.released"]
 
 
+def test_a_release_that_nobody_answers_is_not_tried_for_ever(store: Store) -> None:
+    writer = store.process()
+    epoch = writer.tier.acquire_writer("broker-a")
+
+    def silence(operation: str, _: str) -> ObjectFault | None:
+        store.clock.advance(LEASE_MS)
+        return ObjectFault.FAIL if operation == "PUT" else None
+
+    before = writer.client.count("PUT")
+    writer.client.fault_of = silence
+    with pytest.raises(Unavailable, match="is not released"):
+        epoch.release()
+    assert writer.client.count("PUT") == before + 1
+
+
 class NotingLock:
     """Tells when somebody waits for it."""
 
