@@ -170,6 +170,25 @@ def test_a_corrupt_field_names_segment_and_byte_or_is_counted(
     assert all(start <= (f.position or 0) < start + len(item.record) for f in findings)
 
 
+def test_no_byte_of_a_record_breaks_more_than_its_message(tmp_path: Path) -> None:
+    """Each byte in turn: columns stay valid, and a message is there or reported."""
+    tier = small_tier(tmp_path)
+    item = tier.stored["over6", 0][1]
+    path = tier.path(SegmentId(f"{BROKER}/over6/0", FileSegmentType.COMMIT_LOG, 0))
+    data = path.read_bytes()
+    [scan_range] = plan(tier.provider, tier.catalogue().select("over6"))
+    for position in range(item.offset, item.offset + len(item.record)):
+        flip(path, position)
+        findings: list[Finding] = []
+        offsets: list[int] = []
+        for batch in arrow_batches(tier.provider, scan_range, TYPES, report=findings.append):
+            batch.validate(full=True)
+            offsets += batch["queue_offset"].to_pylist()
+        path.write_bytes(data)
+        assert offsets in ([0, 1, 2, 3, 4, 5], [0, 2, 3, 4, 5])
+        assert {f.queue_offset for f in findings} == ({1} if len(offsets) == 5 else set())
+
+
 def test_body_crcs_are_left_unchecked_when_told_so(tmp_path: Path) -> None:
     tier = small_tier(tmp_path)
     item = tier.stored["orders", 0][0]

@@ -42,7 +42,7 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> BuiltTier:
     return small_tier(tmp_path_factory.mktemp("scan"))
 
 
-def ranges(tier: BuiltTier, **bounds: int) -> list[ScanRange]:
+def ranges(tier: BuiltTier, **bounds: Any) -> list[ScanRange]:
     return list(plan(tier.provider, tier.catalogue().queues, **bounds))
 
 
