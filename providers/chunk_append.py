@@ -17,7 +17,7 @@ from tieredstore.contracts.segment import (
     WriteResult,
     Written,
 )
-from tieredstore.errors import Busy, TieredStoreError, Unavailable
+from tieredstore.errors import Busy, Fenced, TieredStoreError, Unavailable
 from tieredstore.message.crc import CRC_MASK, raw_crc32
 from tieredstore.providers import checks
 from tieredstore.providers.chunk_cache import WriteCache
@@ -131,7 +131,7 @@ class ChunkAppender:
         seen_ms = max(chain.seen_ms, authority.confirmed_ms)
         problem: TieredStoreError | None = None
         is_unsure = False
-        for attempt in range(self._settings.max_tries):
+        for attempt in self._settings.attempts():
             try:
                 if attempt:
                     self._settings.pause(attempt - 1)
@@ -156,7 +156,10 @@ class ChunkAppender:
         # After attempts without an answer, a last look. What is not there may still come.
         state.chain = None
         try:
+            authority.check()
             head = self._client.head(key)
+        except Fenced:
+            raise
         except TieredStoreError:
             head = None
         if head is not None and _is_same(head, metadata, length) and self.is_recent(seen_ms):

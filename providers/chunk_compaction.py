@@ -245,7 +245,7 @@ class Compactor:
     def _insist(self, key: str, authority: Authority, make: Callable[[], bool]) -> bool:
         """Whether it was made now; False when it was there already."""
         problem: TieredStoreError | None = None
-        for attempt in range(self._settings.max_tries):
+        for attempt in self._settings.attempts():
             authority.check()
             try:
                 return make()

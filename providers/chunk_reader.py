@@ -122,12 +122,12 @@ class ChunkReader:
             return content[part.position : part.position + part.length]
         pieces: list[bytes] = []
         done = 0
-        for attempt in range(self._settings.max_tries):
+        problem: Unavailable | None = None
+        for attempt in self._settings.attempts():
             try:
                 piece = self._request(part, done)
-            except Unavailable:
-                if attempt + 1 == self._settings.max_tries:
-                    raise
+            except Unavailable as error:
+                problem = error
                 self._settings.pause(attempt)
                 continue
             if not piece:
@@ -147,7 +147,7 @@ class ChunkReader:
                 )
             if done == part.length:
                 return _join(pieces)
-        raise Unavailable(
+        raise problem or Unavailable(
             f"{part.key}: {done} of {part.length} bytes at {part.position} after "
             f"{self._settings.max_tries} requests",
             path=part.key,

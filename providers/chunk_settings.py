@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
@@ -37,6 +37,7 @@ class ChunkSettings:
     sweep_interval_ms: int = 24 * 3_600_000
     close_timeout_ms: int = 10_000
     max_tries: int = 4
+    tries_within_ms: int = 20_000
     pause_ms: int = 50
     preferred_batch_bytes: int = 8 << 20
     write_cache_bytes: int = 64 << 20
@@ -53,6 +54,15 @@ class ChunkSettings:
     policy: MergePolicy = field(default_factory=MergePolicy)
     clock: Clock = SYSTEM_CLOCK
     monotonic_ms: Callable[[], int] = boot_ms
+
+    def attempts(self) -> Iterator[int]:
+        """0, 1, … below max_tries; none that would begin later than `tries_within_ms` after the
+        first. The client makes attempts of its own, each of which may have waited for an answer."""
+        begin_ms = self.monotonic_ms()
+        for attempt in range(self.max_tries):
+            if attempt and self.monotonic_ms() - begin_ms > self.tries_within_ms:
+                return
+            yield attempt
 
     def pause(self, attempt: int = 0) -> None:
         """Wait before the next attempt, with jitter: twice as long each time."""

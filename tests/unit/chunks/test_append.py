@@ -51,6 +51,23 @@ class TestCost:
         assert result.stale
         assert segment.write(3, [b"def"]) == Written(6)
 
+    def test_o01_an_endpoint_that_is_silent_is_not_asked_four_times(self, store: Store) -> None:
+        """The client's own attempts took their time-outs already."""
+        writer = store.process(lease_ms=10**9).take_over()
+        segment = writer.append(b"abc")
+        writer.operations()
+        reply = writer.client.reply
+
+        def be_silent(operation: str, key: str) -> None:
+            store.clock.advance(40_000)
+            raise Unavailable(f"injected: no answer to {operation} {key} in time")
+
+        writer.client.reply = be_silent  # type: ignore[method-assign]
+        assert isinstance(segment.write(3, [b"def"]), UnknownWrite)
+        assert writer.operations() == ["PUT", "HEAD"]
+        writer.client.reply = reply  # type: ignore[method-assign]
+        assert segment.write(3, [b"def"]) == Written(6)
+
     def test_the_epoch_is_looked_at_once_a_lease(self, store: Store) -> None:
         writer = store.process().take_over()
         segment = writer.append(b"abc")
