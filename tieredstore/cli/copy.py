@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tieredstore.contracts.usage import Usage
-    from tieredstore.scan.copying.report import CopyReport, PathSummary
+    from tieredstore.scan.copying.report import CopyProgress, CopyReport, PathSummary
 
 PLAN_COLUMNS = ("path", "copy_bytes", "there_bytes", "segments", "deletes_bytes", "conflict")
 _PATH = click.Path(path_type=Path)
@@ -93,7 +93,7 @@ def command(
     and reads back what it wrote. Interrupted anywhere, it can be run again.
     """
     from tieredstore.cli.copy_job import CopyRequest, plan_run, run_copy
-    from tieredstore.cli.copy_progress import CopyDisplay
+    from tieredstore.cli.progress import Display, rate_text
     from tieredstore.cli.stopping import stop_on_signals
 
     request = CopyRequest(
@@ -117,8 +117,18 @@ def command(
             click.echo("tieredstore: nothing was changed; add --yes to do this", err=True)
         return int(ExitCode.OK)
     stop = threading.Event()
-    with stop_on_signals(stop), CopyDisplay(sys.stderr, quiet=quiet) as display:
-        report = run_copy(request, display.on_progress, stop=stop)
+    with stop_on_signals(stop), Display("copy", sys.stderr, quiet=quiet) as display:
+
+        def on_progress(progress: CopyProgress) -> None:
+            display.show(
+                progress.segments,
+                progress.segments_total,
+                f"{progress.segments:,} of {progress.segments_total:,} segments, "
+                f"{progress.done_bytes / 1e6:,.1f} of {progress.total_bytes / 1e6:,.1f} MB, "
+                f"{rate_text(progress.done_bytes, progress.seconds)}",
+            )
+
+        report = run_copy(request, on_progress, stop=stop)
     for line in (*report.damage, *report.notes):
         click.echo(f"tieredstore: warning: {line}", err=True)
     out.record(report_record(report))

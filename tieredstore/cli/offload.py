@@ -15,7 +15,7 @@ from tieredstore.cli.usage import USAGE_TABLE, usage_fields
 
 if TYPE_CHECKING:
     from tieredstore.cli.offload_plan import DryRun
-    from tieredstore.cli.offload_report import OffloadReport
+    from tieredstore.cli.offload_report import OffloadProgress, OffloadReport
 
 PLAN_COLUMNS = ("topic", "queue_id", "from_offset", "until_offset", "message_bytes", "segments")
 
@@ -89,7 +89,7 @@ def command(
         plan_offload,
         run_offload,
     )
-    from tieredstore.cli.progress import OffloadDisplay
+    from tieredstore.cli.progress import Display, rate_text
     from tieredstore.cli.stopping import stop_on_signals
 
     log_to_stderr()
@@ -102,11 +102,26 @@ def command(
         out.record(_plan_record(plan_offload(options)), {"plan": PLAN_COLUMNS})
         return int(ExitCode.OK)
     stop = StopSignal()
-    with stop_on_signals(stop), OffloadDisplay(sys.stderr, quiet=quiet) as display:
+    with stop_on_signals(stop), Display("offload", sys.stderr, quiet=quiet) as display:
+
+        def on_progress(progress: OffloadProgress) -> None:
+            display.show(
+                progress.messages,
+                progress.messages_total,
+                f"{progress.messages:,} of {progress.messages_total:,} messages in "
+                f"{progress.queues_total:,} queues, {progress.message_bytes / 1e6:,.1f} MB, "
+                f"{rate_text(progress.message_bytes, progress.seconds)}",
+            )
+
+        def on_round(report: OffloadReport) -> None:
+            display.line(
+                f"{report.messages:,} messages, {report.message_bytes / 1e6:,.1f} MB copied so far"
+            )
+
         if follow:
-            report = follow_offload(options, display.on_round, stop=stop)
+            report = follow_offload(options, on_round, stop=stop)
         else:
-            report = run_offload(options, display.on_progress, stop=stop)
+            report = run_offload(options, on_progress, stop=stop)
     out.record(report_record(report), USAGE_TABLE)
     if report.stopped and not follow:
         click.echo("tieredstore: stopped; run it again to go on", err=True)

@@ -1,24 +1,28 @@
-"""Progress of an offload: a live bar on a terminal, plain lines elsewhere."""
+"""Progress of a verb that takes long: a live bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, Final, Self, TextIO
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from tieredstore.cli.offload_report import OffloadProgress, OffloadReport
-
-_LINE_SECONDS = 2.0
-_BAR_SECONDS = 0.1
+LINE_SECONDS: Final = 2.0
+BAR_SECONDS: Final = 0.1
 
 
-class OffloadDisplay:
-    """Shows progress on `stream`. A context manager; its callbacks come one at a time."""
+def rate_text(size_bytes: int, seconds: float) -> str:
+    """Megabytes a second."""
+    return f"{size_bytes / seconds / 1e6 if seconds else 0.0:,.1f} MB/s"
 
-    def __init__(self, stream: TextIO, *, quiet: bool = False) -> None:
+
+class Display:
+    """Shows the progress of `verb` on `stream`. A context manager; its calls come one at a time."""
+
+    def __init__(self, verb: str, stream: TextIO, *, quiet: bool = False) -> None:
+        self._verb = verb
         self._stream = stream
         self._quiet = quiet
         self._is_live = not quiet and stream.isatty()
@@ -39,55 +43,39 @@ class OffloadDisplay:
         if self._bar is not None:
             self._bar.stop()
 
-    def on_progress(self, progress: OffloadProgress) -> None:
-        """One pass: messages of a known total."""
-        is_last = progress.messages >= progress.messages_total
+    def show(self, done: int, total: int, text: str) -> None:
+        """`done` of `total`, and how to say it; not more often than somebody can read."""
+        is_last = done >= total
         now = time.monotonic()
-        wait = _BAR_SECONDS if self._is_live else _LINE_SECONDS
+        wait = BAR_SECONDS if self._is_live else LINE_SECONDS
         if self._quiet or self._is_done or (now - self._shown < wait and not is_last):
             return
         self._shown = now
         self._is_done = is_last
         if self._is_live:
-            self._update_bar(progress)
+            self._update_bar(done, total, text)
         else:
-            rate = progress.message_bytes / progress.seconds / 1e6 if progress.seconds else 0.0
-            self._line(
-                f"offload: {progress.messages:,} of {progress.messages_total:,} messages in "
-                f"{progress.queues_total:,} queues, {progress.message_bytes / 1e6:,.1f} MB, "
-                f"{rate:,.1f} MB/s"
-            )
+            self.line(text)
 
-    def on_round(self, report: OffloadReport) -> None:
-        """A round of `--follow`: running totals."""
+    def line(self, text: str) -> None:
+        """A plain line."""
         if not self._quiet:
-            self._line(
-                f"offload: {report.messages:,} messages, {report.message_bytes / 1e6:,.1f} MB "
-                "copied so far"
-            )
+            self._stream.write(f"{self._verb}: {text}\n")
+            self._stream.flush()
 
-    def _line(self, text: str) -> None:
-        self._stream.write(text + "\n")
-        self._stream.flush()
-
-    def _update_bar(self, progress: OffloadProgress) -> None:
+    def _update_bar(self, done: int, total: int, text: str) -> None:
         if self._bar is None:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
             self._bar = Progress(
-                TextColumn("offload"),
+                TextColumn(self._verb),
                 BarColumn(),
-                TextColumn("{task.completed:,.0f} of {task.total:,.0f} messages"),
-                TextColumn("{task.fields[megabytes]:,.1f} MB"),
+                TextColumn("{task.description}"),
                 TimeRemainingColumn(),
                 console=Console(file=self._stream),
             )
             self._bar.start()
-            self._task = self._bar.add_task("offload", total=progress.messages_total, megabytes=0.0)
+            self._task = self._bar.add_task(text, total=total)
         assert self._task is not None
-        self._bar.update(
-            self._task,
-            completed=progress.messages,
-            megabytes=progress.message_bytes / 1e6,
-        )
+        self._bar.update(self._task, completed=done, description=text)
