@@ -114,7 +114,9 @@ def markdown(measured: Sequence[Measured]) -> str:
     parts.append(
         _table(ROWS, [(row.name, row.what, row.face, row.durability, row.pull) for row in rows])
     )
-    parts += [f"{one.row.name} failed: {one.error}" for one in measured if one.error]
+    for one in measured:
+        if one.error:
+            parts.append(f"{one.row.name} failed: {one.error.splitlines()[0]}")
     return "\n\n".join(parts)
 
 
