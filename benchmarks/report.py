@@ -114,9 +114,8 @@ def markdown(measured: Sequence[Measured]) -> str:
     parts.append(
         _table(ROWS, [(row.name, row.what, row.face, row.durability, row.pull) for row in rows])
     )
-    for one in measured:
-        if one.error:
-            parts.append(f"{one.row.name} failed: {one.error.splitlines()[0]}")
+    failed = [one for one in measured if one.error]
+    parts += [f"{one.row.name} failed: {one.error.splitlines()[0]}" for one in failed]
     return "\n\n".join(parts)
 
 
