@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from tieredstore.cli.exits import ExitCode, line_of
-from tieredstore.cli.options import output_option
+from tieredstore.cli.options import (
+    dry_run_option,
+    output_option,
+    quiet_option,
+    take_over_option,
+    topics_option,
+)
 from tieredstore.cli.output import Output, OutputFormat
 
 if TYPE_CHECKING:
@@ -43,12 +49,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--to-config", metavar="FILE", type=_PATH, help="A broker.conf for the target.")
 @click.option("--cluster", metavar="NAME", help="Cluster name; the same in both.")
 @click.option("--broker", metavar="NAME", help="Broker name; the same in both.")
-@click.option(
-    "--topics",
-    metavar="T,…",
-    multiple=True,
-    help="Only these topics; shell patterns, comma-separated or repeated.",
-)
+@topics_option
 @click.option(
     "--workers",
     metavar="N",
@@ -57,17 +58,15 @@ _PATH = click.Path(path_type=Path)
     show_default=True,
     help="Queues copied at a time.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be copied.")
+@dry_run_option
 @click.option(
     "--force",
     is_flag=True,
     help="Replace what the target holds and the source does not; a dry run without --yes.",
 )
 @click.option("--yes", is_flag=True, help="Let --force delete.")
-@click.option(
-    "--take-over", is_flag=True, help="End another writer's right, where the backend can do that."
-)
-@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@take_over_option
+@quiet_option
 @output_option
 def command(
     from_url: str,
@@ -78,7 +77,7 @@ def command(
     to_config: Path | None,
     cluster: str | None,
     broker: str | None,
-    topics: tuple[str, ...],
+    topics: list[str],
     workers: int,
     dry_run: bool,
     force: bool,
@@ -105,7 +104,7 @@ def command(
         to_config,
         cluster,
         broker,
-        [name for given in topics for name in given.split(",") if name],
+        topics,
         workers,
         force,
         take_over,

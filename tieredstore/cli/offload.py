@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from tieredstore.cli.exits import ExitCode, line_of
-from tieredstore.cli.options import output_option
+from tieredstore.cli.options import (
+    dry_run_option,
+    output_option,
+    quiet_option,
+    take_over_option,
+    topics_option,
+)
 from tieredstore.cli.output import Output, OutputFormat
 from tieredstore.cli.usage import USAGE_TABLE, usage_fields
 
@@ -43,21 +49,14 @@ PLAN_COLUMNS = ("topic", "queue_id", "from_offset", "until_offset", "message_byt
 )
 @click.option("--cluster", metavar="NAME", help="Cluster name (brokerClusterName).")
 @click.option("--broker", metavar="NAME", help="Broker name (brokerName).")
-@click.option(
-    "--topics",
-    metavar="T,…",
-    multiple=True,
-    help="Only these topics; shell patterns, comma-separated or repeated.",
-)
+@topics_option
 @click.option(
     "--workers", metavar="N", type=click.IntRange(1, 256), help="Threads that upload.", default=None
 )
 @click.option("--follow", is_flag=True, help="Go on as the store grows, until SIGINT or SIGTERM.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be copied.")
-@click.option(
-    "--take-over", is_flag=True, help="End another writer's right, where the backend can do that."
-)
-@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@dry_run_option
+@take_over_option
+@quiet_option
 @output_option
 def command(
     store: Path,
@@ -66,7 +65,7 @@ def command(
     config: Path | None,
     cluster: str | None,
     broker: str | None,
-    topics: tuple[str, ...],
+    topics: list[str],
     workers: int | None,
     follow: bool,
     dry_run: bool,
@@ -93,9 +92,8 @@ def command(
     from tieredstore.cli.stopping import stop_on_signals
 
     log_to_stderr()
-    chosen = [name for given in topics for name in given.split(",") if name]
     options = OffloadOptions(
-        store, tier, state, config, broker, cluster, chosen, workers, take_over
+        store, tier, state, config, broker, cluster, topics, workers, take_over
     )
     out = Output(OutputFormat(output))
     if dry_run:

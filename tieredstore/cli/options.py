@@ -88,3 +88,25 @@ def body_option(command: _Command) -> _Command:
         show_default=True,
         help="How to show the body (after decompression).",
     )(command)
+
+
+def topics_option(command: _Command) -> _Command:
+    """Adds --topics: a list of shell patterns, empty for all."""
+    return click.option(
+        "--topics",
+        metavar="T,…",
+        multiple=True,
+        callback=_split,
+        help="Only these topics; shell patterns, comma-separated or repeated.",
+    )(command)
+
+
+def _split(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> list[str]:
+    return [name for text in given for name in text.split(",") if name]
+
+
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only say what would be copied.")
+take_over_option = click.option(
+    "--take-over", is_flag=True, help="End another writer's right, where the backend can do that."
+)
+quiet_option = click.option("--quiet", is_flag=True, help="No progress on stderr.")
