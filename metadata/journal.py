@@ -73,6 +73,10 @@ class Journal:
         self._file: AppendFile | None = None
         self.size_bytes = 0
 
+    @property
+    def path(self) -> Path:
+        return self._path
+
     def replay(self, tables: Tables, digest: str, limit_bytes: int, *, read_only: bool) -> bool:
         """Apply what extends the snapshot `digest`; whether the file can be appended to.
 

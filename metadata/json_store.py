@@ -60,10 +60,8 @@ class JsonMetadataStore:
         self._limits = limits or Limits()
         operations = operations or FileOperations()
         self._files = SnapshotFiles(self._path, operations, self._limits, clock)
-        journal_path = self._path.with_name(f"{self._path.name}.journal")
-        self._journal = Journal(journal_path, operations)
+        self._journal = Journal(self._path.with_name(f"{self._path.name}.journal"), operations)
         self._operations = operations
-        self._paths = (self._path, self._path.with_name(f"{self._path.name}.bak"), journal_path)
         self._tables = Tables()
         self._lock = threading.RLock()  # tables, versions, journal
         self._file_lock = threading.Lock()  # one snapshot at a time; taken before _lock
@@ -113,7 +111,8 @@ class JsonMetadataStore:
 
     def _stamps(self) -> list[tuple[int, int, int] | None]:
         try:
-            return [self._operations.stamp(path) for path in self._paths]
+            paths = (*self._files.paths, self._journal.path)
+            return [self._operations.stamp(path) for path in paths]
         except OSError as error:
             raise Unavailable(
                 f"cannot stat {self._path}: {error.strerror or error}", path=str(self._path)

@@ -39,6 +39,11 @@ class SnapshotFiles:
         self._clock = clock
         self._main_is_good = False
 
+    @property
+    def paths(self) -> tuple[Path, Path]:
+        """The main file and its backup."""
+        return self._main, self._backup
+
     def load(self, *, read_only: bool = False) -> Snapshot:
         """The main file; `.bak` when it is missing, empty or bad; empty tables when neither is
         there. A bad main file is renamed to `.corrupt-<ms>` once `.bak` proved good.
