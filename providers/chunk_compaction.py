@@ -110,13 +110,13 @@ class Compactor:
             for _ in range(self._settings.max_tries):
                 data = [info for info in found if info.size_bytes]
                 if not data:
-                    self._delete_these(authority, found)
+                    self._delete(authority, *_exactly(found))
                     state.forget()
                     return
                 for info in data:
                     if (info.key, info.etag) not in known:
                         self._check_late(info, authority)
-                self._delete_these(authority, sorted(data, key=_deletion_order))
+                self._delete(authority, *_exactly(sorted(data, key=_deletion_order)))
                 found = self._found(state)
             raise Unavailable(
                 f"segment {state.id}: {len(found)} objects are still there", path=state.folder
@@ -133,21 +133,12 @@ class Compactor:
                 path=info.key,
             )
 
-    def _delete_these(self, authority: Authority, found: Sequence[ObjectInfo]) -> None:
-        """These very objects: a request that is late meets those of a segment made again."""
-        for first in range(0, len(found), MAX_DELETED_KEYS):
-            authority.check()
-            batch = found[first : first + MAX_DELETED_KEYS]
-            keys = [info.key for info in batch]
-            self._client.delete(keys, [info.etag for info in batch])
-            self._written.drop(keys)  # a segment made again has these keys with other bytes
-
-    def _delete(self, authority: Authority, keys: Sequence[str]) -> None:
+    def _delete(self, authority: Authority, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
         for first in range(0, len(keys), MAX_DELETED_KEYS):
             authority.check()
-            batch = keys[first : first + MAX_DELETED_KEYS]
-            self._client.delete(batch)
-            self._written.drop(batch)
+            batch = slice(first, first + MAX_DELETED_KEYS)
+            self._client.delete(keys[batch], etags[batch])
+            self._written.drop(keys[batch])  # a segment made again has them with other bytes
 
     def _is_short(self, chain: Chain) -> bool:
         """Whether the whole content fits into one put, so that merging is no help."""
@@ -272,6 +263,11 @@ class Compactor:
                     state.chain = state.chain.without(frozenset(due))
         left = [found.covered_ms for found in chain.garbage if found.name not in set(due)]
         return len(due), min(left) + self._settings.grace_ms if left else None
+
+
+def _exactly(found: Sequence[ObjectInfo]) -> tuple[list[str], list[str]]:
+    """Keys and etags: a request that is late meets the objects of a segment made again."""
+    return [info.key for info in found], [info.etag for info in found]
 
 
 def _is_copied(part: PlannedPart) -> bool:

@@ -22,7 +22,7 @@ import enum
 import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -70,12 +70,6 @@ class PluginProperties(Mapping[str, str]):
     def with_values(self, values: Mapping[str, str], source: str) -> PluginProperties:
         """A copy in which `values` win."""
         return PluginProperties({**self._values, **values}, source)
-
-
-class DeclaredKeys(Protocol):
-    """What a plugin's struct of keys has beside its fields."""
-
-    PREFIXES: ClassVar[tuple[str, ...]]
 
 
 _Keys = TypeVar("_Keys", bound=msgspec.Struct)
