@@ -2,7 +2,7 @@
 
     python scripts/cost_report.py [--days 30]
 
-Takes some minutes for a month. Needs the extra `docs` (matplotlib).
+Takes some minutes for a month. Needs the extra `jobs` (matplotlib).
 """
 
 from __future__ import annotations

@@ -21,7 +21,20 @@ from tieredstore.config import StoreConfig
 from tieredstore.errors import Invalid
 from tieredstore.properties import PluginProperties
 
-OPTIONAL = {"boto3", "botocore", "fsspec", "obstore", "pyarrow", "urllib3"}
+OPTIONAL = {
+    "boto3",
+    "botocore",
+    "deltalake",
+    "fsspec",
+    "jinja2",
+    "matplotlib",
+    "obstore",
+    "pandas",
+    "pyarrow",
+    "pyiceberg",
+    "pyspark",
+    "urllib3",
+}
 PLACES = {"objectStoreBucket": "tier", "tieredStoreFsspecUrl": "memory://tier"}
 
 

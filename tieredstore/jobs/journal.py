@@ -1,0 +1,137 @@
+"""What a job has done, kept on disk so that a run after a kill does not do it again.
+
+One file of JSON lines: first what the job is, then a line for each step that ended. A line is
+synced before the step counts as done; a torn last line was never counted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+import orjson
+
+from tieredstore.errors import Busy, Invalid
+
+
+class Journal:
+    """Steps by name, each with its outcome as JSON. A context manager.
+
+    Another process that has the same journal open is an error (Busy). Without a path, nothing is
+    kept.
+    """
+
+    def __init__(self, path: Path | None, identity: dict[str, object]) -> None:
+        """path: a file, made with its folder where it is missing. identity: the job and its
+        arguments; a journal of another job is an error (Invalid)."""
+        self._steps: dict[str, Any] = {}
+        self._file: int | None = None
+        self.path = path
+        if path is None:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._lock()
+            self._load(orjson.loads(orjson.dumps(identity)))
+        except BaseException:
+            os.close(self._file)
+            self._file = None
+            raise
+
+    @property
+    def steps(self) -> int:
+        """How many steps are done."""
+        return len(self._steps)
+
+    def __contains__(self, step: str) -> bool:
+        return step in self._steps
+
+    def outcome(self, step: str, kind: type[Any]) -> Any:
+        """What a step came to, as `kind`. Raises Invalid where the journal has something else."""
+        try:
+            return msgspec.convert(self._steps[step], kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise Invalid(
+                f"journal {self.path}: step {step!r}: {error}; another version of this program "
+                "wrote it: remove it to begin anew",
+                path=str(self.path),
+            ) from error
+
+    def record(self, step: str, outcome: object) -> None:
+        """A step is done. Durable when this returns."""
+        encoded = msgspec.json.encode([step, outcome])
+        self._steps[step] = orjson.loads(encoded)[1]
+        self._append(encoded)
+
+    def finish(self) -> None:
+        """The job is done: the next one with the same arguments begins anew."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+        self._steps.clear()
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _lock(self) -> None:
+        assert self._file is not None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Busy(
+                f"journal {self.path}: the same job is running in another process",
+                path=str(self.path),
+            ) from None
+
+    def _load(self, identity: dict[str, Any]) -> None:
+        assert self._file is not None
+        data = os.pread(self._file, os.fstat(self._file).st_size, 0)
+        end = data.rfind(b"\n") + 1
+        os.ftruncate(self._file, end)
+        os.lseek(self._file, end, os.SEEK_SET)
+        if end == 0:
+            self._append(orjson.dumps(identity))
+            return
+        try:
+            first, *lines = data[:end].splitlines()
+            found = orjson.loads(first)
+            self._steps = dict(map(orjson.loads, lines))
+        except ValueError as error:
+            raise Invalid(
+                f"journal {self.path}: not a journal of a job ({error}); remove it to begin anew",
+                path=str(self.path),
+            ) from error
+        if found != identity:
+            raise Invalid(
+                f"journal {self.path}: belongs to another job: expected {identity}, found {found}",
+                path=str(self.path),
+            )
+
+    def _append(self, line: bytes) -> None:
+        if self._file is not None:
+            os.write(self._file, line + b"\n")
+            os.fdatasync(self._file)
+
+
+def journal_path(folder: Path, identity: dict[str, object]) -> Path:
+    """The journal of a job in `folder`: the same job with the same arguments finds it again."""
+    digest = hashlib.sha256(orjson.dumps(identity, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    return folder / f"{identity['job']}-{digest[:16]}.jsonl"

@@ -1,0 +1,88 @@
+"""Where the tasks of a job run: in this process, in several of this machine, or on a cluster."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from typing import Any, Protocol, TypeVar
+
+from tieredstore.errors import Invalid
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+_AHEAD = 2
+
+
+class Runner(Protocol):
+    """Runs tasks, each at least once; what several attempts at one task do must be the same as what
+    one does."""
+
+    @property
+    def description(self) -> str:
+        """Where the tasks run, for reports."""
+
+    def run(
+        self,
+        work: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        on_done: Callable[[int, Result], None],
+    ) -> None:
+        """Call `work` for each of `tasks`, and `on_done`, in the caller's process, with the index
+        and the result of each, once, in the order in which they end; the calls of `on_done` do not
+        overlap. `work`, tasks and results are pickled. The first error ends the run and is raised;
+        so does an error of `on_done`."""
+
+
+class LocalRunner:
+    """Tasks in `workers` processes of this machine; with one, in this process."""
+
+    def __init__(self, workers: int = 1) -> None:
+        if workers < 1:
+            raise Invalid(f"workers: expected at least 1, found {workers}")
+        self._workers = workers
+
+    @property
+    def description(self) -> str:
+        return f"local[{self._workers}]"
+
+    def run(
+        self,
+        work: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        on_done: Callable[[int, Result], None],
+    ) -> None:
+        workers = min(self._workers, len(tasks))
+        if workers <= 1:
+            for index, task in enumerate(tasks):
+                on_done(index, work(task))
+            return
+        # Fork would copy the locks that other threads hold.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(workers, mp_context=context) as pool:
+            try:
+                _feed(pool, work, tasks, on_done, workers * _AHEAD)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+
+def _feed(
+    pool: ProcessPoolExecutor,
+    work: Callable[[Task], Result],
+    tasks: Sequence[Task],
+    on_done: Callable[[int, Result], None],
+    most: int,
+) -> None:
+    """Hands tasks over as others end, so that only a few are pickled at a time."""
+    waiting: dict[Any, int] = {}
+    following = iter(enumerate(tasks))
+    while True:
+        for index, task in following:
+            waiting[pool.submit(work, task)] = index
+            if len(waiting) >= most:
+                break
+        if not waiting:
+            return
+        for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+            on_done(waiting.pop(future), future.result())

@@ -1,0 +1,137 @@
+"""Tasks of a job on a Spark cluster: one task, one partition."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pyspark.accumulators import AccumulatorParam
+from pyspark.errors import PySparkException
+
+from tieredstore.errors import Corrupt, Fenced, Invalid, TieredStoreError, Unavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+_POLL_SECONDS = 0.2
+_FINAL = (Corrupt, Fenced, Invalid)
+"""Errors that another attempt would meet again: they end the job at the first, without retries."""
+
+
+class SparkRunner:
+    """Runs tasks through a session's own scheduler, with its retries and speculation.
+
+    The executors need this package and its dependencies: installed, or sent (`tieredstore.spark.
+    ship`).
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._context = spark.sparkContext
+
+    @property
+    def description(self) -> str:
+        return f"spark {self._context.version} on {self._context.master}"
+
+    def run(
+        self,
+        work: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        on_done: Callable[[int, Result], None],
+    ) -> None:
+        """As `Runner.run`. An error that retries do not end becomes Unavailable, with Spark's last
+        line."""
+        context = self._context
+        # Outcomes arrive with each task that ends, one attempt of each: Spark counts no other.
+        arrived = context.accumulator({}, _Merged())
+        group = f"tieredstore-{uuid.uuid4()}"
+        numbered = context.parallelize(list(enumerate(tasks)), len(tasks))
+        action = numbered.foreachPartition
+        failure: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                context.setJobGroup(group, f"tieredstore: {len(tasks)} tasks", True)
+                action(_Worker(work, arrived))
+            except BaseException as error:
+                failure.append(error)
+
+        thread = threading.Thread(target=call, name="tieredstore-spark-job", daemon=True)
+        thread.start()
+        seen: set[int] = set()
+        try:
+            while thread.is_alive():
+                thread.join(_POLL_SECONDS)
+                _deliver(arrived.value, seen, on_done)
+            if failure:
+                raise _error_of(failure[0]) from failure[0]
+            _deliver(arrived.value, seen, on_done)
+        except BaseException:
+            context.cancelJobGroup(group)
+            thread.join(10)
+            raise
+        if len(seen) != len(tasks):
+            raise Unavailable(f"Spark ended the job with {len(seen)} of {len(tasks)} tasks done")
+
+
+_Arrived = dict[int, tuple[bool, Any]]
+"""By index of the task: whether it worked, and its result or its error."""
+
+
+class _Merged(AccumulatorParam[_Arrived]):
+    def zero(self, value: _Arrived) -> _Arrived:  # noqa: ARG002
+        return {}
+
+    def addInPlace(self, value1: _Arrived, value2: _Arrived) -> _Arrived:  # noqa: N802
+        value1.update(value2)
+        return value1
+
+
+class _Worker(Generic[Task, Result]):
+    """What an executor does with its partition."""
+
+    def __init__(self, work: Callable[[Task], Result], arrived: Any) -> None:
+        self._work = work
+        self._arrived = arrived
+
+    def __call__(self, partition: Iterable[tuple[int, Task]]) -> None:
+        for index, task in partition:
+            try:
+                self._arrived.add({index: (True, self._work(task))})
+            except _FINAL as error:
+                self._arrived.add({index: (False, error)})
+
+
+def _deliver(arrived: _Arrived, seen: set[int], on_done: Callable[[int, Any], None]) -> None:
+    for index, (worked, outcome) in arrived.copy().items():
+        if index in seen:
+            continue
+        seen.add(index)
+        if not worked:
+            raise outcome
+        on_done(index, outcome)
+
+
+def _error_of(error: BaseException) -> BaseException:
+    """Spark's error as ours: its last line says what happened, the lines above it where."""
+    if isinstance(error, TieredStoreError | KeyboardInterrupt):
+        return error
+    text = str(error)
+    if isinstance(error, PySparkException) or "Py4J" in type(error).__name__:
+        return Unavailable(f"a task failed in all its attempts: {_said(text)}")
+    return error
+
+
+def _said(text: str) -> str:
+    """The error that a worker raised, out of the traceback that Spark made of it."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in reversed(lines):
+        name, colon, _ = line.partition(": ")
+        if colon and name.replace(".", "").replace("_", "").isalnum() and "Error" in name:
+            return line
+        if line.startswith("tieredstore.errors."):
+            return line
+    return lines[-1] if lines else "no reason given"
