@@ -48,7 +48,7 @@ class Display:
         is_last = done >= total
         now = time.monotonic()
         wait = BAR_SECONDS if self._is_live else LINE_SECONDS
-        if self._quiet or self._is_done or (now - self._shown < wait and not is_last):
+        if self._quiet or (self._is_done and is_last) or (now - self._shown < wait and not is_last):
             return
         self._shown = now
         self._is_done = is_last
