@@ -78,4 +78,4 @@ class Display:
             self._bar.start()
             self._task = self._bar.add_task(text, total=total)
         assert self._task is not None
-        self._bar.update(self._task, completed=done, description=text)
+        self._bar.update(self._task, completed=done, total=total, description=text)
