@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
 from typing import NoReturn
 
 import click
@@ -17,6 +16,7 @@ from tieredstore.cli.exits import (
     exit_code_of,
     line_of,
 )
+from tieredstore.cli.lazy import LazyGroup
 
 VERBS = {
     "cat": "Print messages of a topic.",
@@ -25,31 +25,17 @@ VERBS = {
     "ls": "List the queues of a tier.",
     "offload": "Copy a broker's store into a tier.",
     "query": "Find messages by key or message id.",
+    "rebuild": "Make anew what a tier or its state has lost.",
     "stat": "Summarise a tier.",
     "verify": "Check every byte of a tier and report all damage.",
 }
 """Verb -> its line in `--help`; the module of the same name holds the command `command`."""
 
 
-class LazyGroup(click.Group):
-    """Knows its verbs by name and imports one when it is called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in VERBS:
-            return None
-        command: click.Command = import_module(f"tieredstore.cli.{cmd_name}").command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
-
-
 @click.group(
     cls=LazyGroup,
+    lines=VERBS,
+    modules="tieredstore.cli.{}",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="tieredstore")

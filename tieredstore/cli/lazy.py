@@ -1,0 +1,32 @@
+"""Groups of commands of which only the one that is called is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+
+import click
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name. The module of each holds the command `command`."""
+
+    def __init__(self, *, lines: Mapping[str, str], modules: str, **settings: object) -> None:
+        """lines: command -> its line in `--help`. modules: a format such as
+        `tieredstore.cli.{}`."""
+        super().__init__(**settings)  # type: ignore[arg-type]
+        self._lines = lines
+        self._modules = modules
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(self._lines)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in self._lines:
+            return None
+        command: click.Command = import_module(self._modules.format(cmd_name)).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self._lines.items()))
