@@ -1,11 +1,79 @@
-"""Sends this package to executors that do not have it installed."""
+"""This package as one zip, for executors that do not have it installed."""
 
 from __future__ import annotations
 
-from pyspark.sql import SparkSession
+import atexit
+import functools
+import hashlib
+import shutil
+import tempfile
+import zipfile
+import zipimport
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tieredstore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_DATA_SOURCE = "pyspark_rocketmq_tiered.py"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_FILE_MODE = 0o100644 << 16
 
 
 def ship(spark: SparkSession) -> None:
-    """Make this package importable where tasks of the session run."""
-    if spark.sparkContext.master.startswith("local["):
+    """Make this package importable where tasks of the session run.
+
+    Its dependencies (numpy, pyarrow, msgspec, …) have to be installed there. In local mode the
+    tasks run in the environment of the driver: nothing is sent.
+    """
+    context = spark.sparkContext
+    if context.master == "local" or context.master.startswith("local["):
         return
+    path = _own_zip()
+    if path.name not in {str(sent).rpartition("/")[2] for sent in context.listFiles}:
+        context.addPyFile(str(path))
+
+
+def build_zip(path: Path) -> None:
+    """Write the installed package to `path`, for `spark-submit --py-files` or `addPyFile`.
+
+    The same package makes the same bytes.
+    """
+    loader = getattr(tieredstore, "__loader__", None)
+    if isinstance(loader, zipimport.zipimporter):
+        shutil.copyfile(loader.archive, path)
+        return
+    root = Path(tieredstore.__file__).parent
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, file in sorted(_files(root)):
+            info = zipfile.ZipInfo(name, _EPOCH)
+            info.external_attr = _FILE_MODE
+            info.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(info, file.read_bytes())
+
+
+def _files(root: Path) -> Iterator[tuple[str, Path]]:
+    """Names in the zip, and the files; in a clone, providers and metadata are links to folders."""
+    yield _DATA_SOURCE, root.parent / _DATA_SOURCE
+    folders = [root]
+    while folders:
+        for path in folders.pop().iterdir():
+            if path.is_dir() and path.name != "__pycache__":
+                folders.append(path)
+            elif path.suffix == ".py" or path.name == "py.typed":
+                yield f"{root.name}/{path.relative_to(root).as_posix()}", path
+
+
+@functools.cache
+def _own_zip() -> Path:
+    """Spark serves the file for as long as the session lasts, and refuses other bytes under a name
+    that it knows: the name has their digest."""
+    folder = Path(tempfile.mkdtemp(prefix="tieredstore-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    built = folder / "built.zip"
+    build_zip(built)
+    digest = hashlib.sha256(built.read_bytes()).hexdigest()[:12]
+    return built.rename(folder / f"tieredstore-{tieredstore.__version__}-{digest}.zip")

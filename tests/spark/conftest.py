@@ -1,0 +1,42 @@
+"""One session and one cluster for all tests of Spark: they take long to start."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark.cluster import TEST_CONF, Cluster, cluster_of_two, end
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def java() -> None:
+    if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
+        pytest.skip("no Java: Spark needs a JDK 17 or newer")
+
+
+@pytest.fixture(scope="session")
+def spark(java: None) -> Iterator[SparkSession]:
+    """A session of this process: local[2]."""
+    from tieredstore.spark import session
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        session_ = session(app_name="tests", conf={"spark.master": "local[2]", **TEST_CONF})
+        try:
+            yield session_
+        finally:
+            end(session_)
+
+
+@pytest.fixture(scope="session")
+def cluster(java: None) -> Iterator[Cluster]:
+    """A session with two executors, in a process of its own: `cluster.call(function, …)`."""
+    with cluster_of_two() as cluster:
+        yield cluster
