@@ -186,4 +186,4 @@ def _folder(info: ObjectInfo) -> str:
 
 
 def _listing(id: SegmentId, chain: Chain) -> SegmentListing:
-    return SegmentListing(id, chain.size_bytes, chain.is_closed, chain)
+    return SegmentListing(id, chain.size_bytes, chain.is_closed, chain, len(chain.extents))

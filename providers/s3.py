@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tieredstore.contracts.usage import Usage
+from tieredstore.contracts.usage import Prices, Usage
 from tieredstore.errors import Invalid
 from tieredstore.metrics import Metrics
 from tieredstore.properties import plugin_keys, query_properties
@@ -73,6 +73,11 @@ class S3Provider(ChunkProvider):
         finally:
             client.close()
         return [found for name in names if (found := naming.parse_cluster_directory_name(name))]
+
+    @property
+    def prices(self) -> Prices:
+        """Those of the `tieredStoreS3…Price` keys."""
+        return self._s3.meter.prices
 
     def usage(self) -> Usage:
         """All requests since the provider was made, retries too, and what they cost."""

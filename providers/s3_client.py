@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.probing import ProbeResult
 from tieredstore.contracts.segment import Buffer
+from tieredstore.contracts.usage import Prices
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.message.crc import raw_crc32
 from tieredstore.providers.chunk_chain import WHOLE_NAME
@@ -21,7 +22,7 @@ from tieredstore.providers.s3_errors import whole_answers
 from tieredstore.providers.s3_lane import Lane, S3Failure, ServerClock
 from tieredstore.providers.s3_limits import Gate, TokenBucket
 from tieredstore.providers.s3_listing import epoch_ms, list_folders, list_objects, list_uploads
-from tieredstore.providers.s3_meter import Meter, Prices
+from tieredstore.providers.s3_meter import Meter
 from tieredstore.providers.s3_multipart import Multipart
 from tieredstore.providers.s3_place import S3Place
 from tieredstore.providers.s3_probes import probe_s3

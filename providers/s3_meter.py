@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from tieredstore.contracts.usage import RequestUsage, Usage
+from tieredstore.contracts.usage import Prices, RequestUsage, Usage
 from tieredstore.metrics import Metrics
 from tieredstore.providers import naming
 
@@ -14,36 +14,6 @@ REQUESTS = "rocketmq_tiered_store_x_object_requests_total"
 BYTES = "rocketmq_tiered_store_x_object_bytes_total"
 COST = "rocketmq_tiered_store_x_object_cost_usd_total"
 LATENCY = "rocketmq_tiered_store_x_object_request_latency"
-
-_MILLION = 1_000_000
-_GIB = 1 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """US dollars a million requests of a class, and a GiB read."""
-
-    write: float = 5.0
-    list: float = 5.0
-    read: float = 0.4
-    delete: float = 0.0
-    transfer: float = 0.0
-
-    def of_request(self, operation: str) -> float:
-        """US dollars."""
-        if operation.startswith(("Delete", "Abort")):
-            price = self.delete
-        elif operation.startswith("List"):
-            price = self.list
-        elif operation.startswith(("Get", "Head")):
-            price = self.read
-        else:
-            price = self.write
-        return price / _MILLION
-
-    def of_bytes(self, received_bytes: int) -> float:
-        """US dollars."""
-        return received_bytes * self.transfer / _GIB
 
 
 @dataclass(slots=True)

@@ -40,12 +40,14 @@ class SegmentId:
 
 @dataclass(frozen=True, slots=True)
 class SegmentListing:
-    """One segment as a listing saw it. `token` is the provider's own (chunk extents, say)."""
+    """One segment as a listing saw it. `token` is the provider's own (chunk extents, say); objects:
+    of how many files or objects its content is made."""
 
     id: SegmentId
     size_bytes: int
     sealed: bool = False
     token: object = None
+    objects: int = 1
 
 
 @dataclass(frozen=True, slots=True)

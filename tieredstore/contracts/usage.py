@@ -7,6 +7,41 @@ from typing import Protocol, runtime_checkable
 
 from tieredstore.metrics import Metrics
 
+_MILLION = 1_000_000
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """US dollars a million requests of a class, a GiB read, and a GiB kept for a month."""
+
+    write: float = 5.0
+    list: float = 5.0
+    read: float = 0.4
+    delete: float = 0.0
+    transfer: float = 0.0
+    storage: float = 0.023
+
+    def of_request(self, operation: str) -> float:
+        """US dollars. operation: as S3 calls it."""
+        if operation.startswith(("Delete", "Abort")):
+            price = self.delete
+        elif operation.startswith("List"):
+            price = self.list
+        elif operation.startswith(("Get", "Head")):
+            price = self.read
+        else:
+            price = self.write
+        return price / _MILLION
+
+    def of_bytes(self, received_bytes: int) -> float:
+        """US dollars."""
+        return received_bytes * self.transfer / _GIB
+
+    def of_storage(self, size_bytes: float) -> float:
+        """US dollars a month."""
+        return size_bytes * self.storage / _GIB
+
 
 @dataclass(frozen=True, slots=True)
 class RequestUsage:
@@ -60,6 +95,11 @@ class Usage:
 @runtime_checkable
 class MeteredProvider(Protocol):
     """A provider that counts its requests."""
+
+    @property
+    def prices(self) -> Prices:
+        """As configured."""
+        ...
 
     def usage(self) -> Usage: ...
 

@@ -7,8 +7,9 @@ import threading
 import pytest
 
 from tieredstore.clock import ManualClock
+from tieredstore.contracts.usage import Prices
 from tieredstore.providers.s3_limits import Gate, TokenBucket
-from tieredstore.providers.s3_meter import Meter, Prices, file_type_of
+from tieredstore.providers.s3_meter import Meter, file_type_of
 
 
 def bucket(rate: int) -> tuple[TokenBucket, ManualClock]:
