@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from tieredstore.clock import Clock
 from tieredstore.contracts.metadata_store import (
@@ -19,6 +20,7 @@ from tieredstore.contracts.metadata_store import (
     MetadataStore,
 )
 from tieredstore.contracts.segment import (
+    Buffer,
     FencedWrite,
     FileSegment,
     FileSegmentType,
@@ -39,19 +41,55 @@ WRITE_ATTEMPTS = 3
 _log = logging.getLogger(__name__)
 
 
+class IndexSource(Protocol):
+    """A compacted file to upload, equal to itself alone: its size in bytes, begin and end."""
+
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def begin_ms(self) -> int: ...
+    @property
+    def end_ms(self) -> int: ...
+
+    def pieces(self, start: int, length: int) -> Iterator[tuple[int, Buffer]]:
+        """(position, bytes) from `start` to the end, `length` bytes each but the last. Raises
+        Corrupt when the file is shorter, Unavailable."""
+
+
 @dataclass(frozen=True, slots=True)
 class CompactedIndex:
-    """A compacted file ready for upload: its path, size in bytes, begin and end timestamp."""
+    """A compacted file on the local disk: its path, size in bytes, begin and end timestamp."""
 
     path: Path
     size_bytes: int
     begin_ms: int
     end_ms: int
 
+    def pieces(self, start: int, length: int) -> Iterator[tuple[int, Buffer]]:
+        """As `IndexSource.pieces`."""
+        position = start
+        try:
+            with self.path.open("rb") as file:
+                file.seek(start)
+                while position < self.size_bytes:
+                    piece = file.read(min(length, self.size_bytes - position))
+                    if not piece:
+                        raise Corrupt(
+                            f"{self.path}: expected {self.size_bytes} bytes, found {position}",
+                            path=str(self.path),
+                            offset=position,
+                        )
+                    yield position, piece
+                    position += len(piece)
+        except OSError as error:
+            raise Unavailable(
+                f"{self.path}: cannot be read: {error.strerror}", path=str(self.path)
+            ) from error
+
 
 @dataclass(slots=True)
 class _Progress:
-    source: CompactedIndex
+    source: IndexSource
     base_offset: int
     position: int
 
@@ -83,7 +121,7 @@ class IndexSegments:
                 files.append(UploadedIndexFile(segment, adopted))
         return files
 
-    def upload(self, source: CompactedIndex) -> UploadedIndexFile:
+    def upload(self, source: IndexSource) -> UploadedIndexFile:
         """Write a compacted file as the next segment, in pieces, and record it durably.
 
         After a failure the next call goes on where this process stopped. Raises Unavailable to
@@ -185,13 +223,13 @@ class IndexSegments:
         self._metadata.put_segment(entry)
         return entry
 
-    def _write(self, segment: FileSegment, source: CompactedIndex, base_offset: int) -> None:
+    def _write(self, segment: FileSegment, source: IndexSource, base_offset: int) -> None:
         progress = self._progress
         if progress is None or progress.source != source or progress.base_offset != base_offset:
             start = 0 if self._provider.capabilities.rewritable else _common(segment, source)
             progress = self._progress = _Progress(source, base_offset, start)
         size = progress.position
-        for position, piece in _pieces(source, progress.position, self._piece_bytes()):
+        for position, piece in source.pieces(progress.position, self._piece_bytes()):
             try:
                 size = self._write_piece(segment, position, piece)
             except TieredStoreError:
@@ -211,7 +249,7 @@ class IndexSegments:
         preferred = self._provider.capabilities.preferred_batch_bytes
         return min(max(preferred, PIECE_BYTES), MAX_PIECE_BYTES)
 
-    def _write_piece(self, segment: FileSegment, position: int, piece: bytes) -> int:
+    def _write_piece(self, segment: FileSegment, position: int, piece: Buffer) -> int:
         """Returns the size of the segment afterwards, bytes."""
         reason = ""
         for _ in range(WRITE_ATTEMPTS):
@@ -238,7 +276,7 @@ class IndexSegments:
         )
 
     def _after_stale(
-        self, segment: FileSegment, position: int, piece: bytes, result: FencedWrite
+        self, segment: FileSegment, position: int, piece: Buffer, result: FencedWrite
     ) -> int:
         """A writer that lost the right was here: its bytes are ours, or the segment goes."""
         if _holds(segment, position, piece):
@@ -268,41 +306,19 @@ def _seal(segment: FileSegment) -> None:
         _log.warning("%s: not sealed: %s", segment.id, error)
 
 
-def _holds(segment: FileSegment, position: int, piece: bytes) -> bool:
+def _holds(segment: FileSegment, position: int, piece: Buffer) -> bool:
     end = position + len(piece)
     return segment.size() >= end and segment.read(position, len(piece)) == piece
 
 
-def _pieces(source: CompactedIndex, start: int, length: int) -> Iterator[tuple[int, bytes]]:
-    """(position, bytes) of the compacted file from `start` on."""
-    position = start
-    try:
-        with source.path.open("rb") as file:
-            file.seek(start)
-            while position < source.size_bytes:
-                piece = file.read(min(length, source.size_bytes - position))
-                if not piece:
-                    raise Corrupt(
-                        f"{source.path}: expected {source.size_bytes} bytes, found {position}",
-                        path=str(source.path),
-                        offset=position,
-                    )
-                yield position, piece
-                position += len(piece)
-    except OSError as error:
-        raise Unavailable(
-            f"{source.path}: cannot be read: {error.strerror}", path=str(source.path)
-        ) from error
-
-
-def _common(segment: FileSegment, source: CompactedIndex) -> int:
+def _common(segment: FileSegment, source: IndexSource) -> int:
     """Bytes from which an upload may go on where bytes cannot be written again.
 
     What is there is compared; when it is not the start of this file, it is removed.
     """
     size = segment.size()
     if size <= source.size_bytes:
-        for position, piece in _pieces(source, 0, PIECE_BYTES):
+        for position, piece in source.pieces(0, PIECE_BYTES):
             length = min(len(piece), size - position)
             if length <= 0:
                 return size
