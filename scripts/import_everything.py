@@ -53,6 +53,7 @@ def main() -> None:
                 raise
     folders = {name.split(".")[1] for name in names}
     missing = {"providers", "metadata", "tier", "local", "scan", "cli", "message"} - folders
+    missing |= {"pyspark_rocketmq_tiered"} - {module.name for module in pkgutil.iter_modules()}
     if missing:
         raise SystemExit(f"the wheel lacks {sorted(missing)}")
     with tempfile.TemporaryDirectory() as folder:

@@ -73,7 +73,8 @@ class Cluster:
         """`function(spark, *args, **kwargs)` in the driver's process. The function is one of a
         module `tests.…`, and it is pickled, as its arguments and its result are. An error that
         cannot be pickled arrives as a RuntimeError with its name and text."""
-        return self._pool.submit(_call, function, args, kwargs).result()
+        result: Result = self._pool.submit(_call, function, args, kwargs).result()
+        return result
 
     def end(self) -> None:
         self._pool.submit(_end).result()

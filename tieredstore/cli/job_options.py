@@ -133,9 +133,10 @@ def _runner(options: JobOptions) -> Iterator[Runner]:
             raise Invalid(f"--spark-conf {setting!r}: expected KEY=VALUE")
         conf[key] = value
     from tieredstore.spark import session, ship
-    from tieredstore.spark.runner import SparkRunner
 
     spark = session(conf=conf)
+    from tieredstore.spark.runner import SparkRunner  # PySpark is there: the session says so
+
     ship(spark)
     try:
         yield SparkRunner(spark)

@@ -30,7 +30,8 @@ def ship(spark: SparkSession) -> None:
     tasks run in the environment of the driver: nothing is sent.
     """
     context = spark.sparkContext
-    if context.master == "local" or context.master.startswith("local["):
+    master = str(context.master)
+    if master == "local" or master.startswith("local["):
         return
     path = _own_zip()
     if path.name not in {str(sent).rpartition("/")[2] for sent in context.listFiles}:
