@@ -31,6 +31,7 @@ __all__ = [
     "open_tier",
     "placed",
     "require_state",
+    "tier_source",
 ]
 
 INDEX_DIRECTORY = "tiered_index_file"
@@ -89,15 +90,7 @@ def open_tier(options: TierOptions) -> Iterator[OpenTier]:
 
     Raises Invalid, Corrupt or Unavailable with a line that says what to do.
     """
-    log_to_stderr()
-    _refuse_memory(options.tier)
-    found = source.locate(
-        options.tier,
-        cluster=options.cluster,
-        broker=options.broker,
-        state=options.state,
-        config=options.config,
-    )
+    found = tier_source(options)
     metadata = found.metadata()
     provider = found.connect()
     try:
@@ -106,6 +99,19 @@ def open_tier(options: TierOptions) -> Iterator[OpenTier]:
         provider.close()
         if metadata is not None:
             metadata.close()
+
+
+def tier_source(options: TierOptions) -> source.TierSource:
+    """The tier to read, without a connection: for jobs. Raises Invalid, Unavailable."""
+    log_to_stderr()
+    _refuse_memory(options.tier)
+    return source.locate(
+        options.tier,
+        cluster=options.cluster,
+        broker=options.broker,
+        state=options.state,
+        config=options.config,
+    )
 
 
 def load_config(options: TierOptions) -> LoadedConfig:

@@ -26,6 +26,7 @@ VERBS = {
     "offload": "Copy a broker's store into a tier.",
     "query": "Find messages by key or message id.",
     "rebuild": "Make anew what a tier or its state has lost.",
+    "report": "Say what a tier holds and costs, as a page and tables.",
     "stat": "Summarise a tier.",
     "verify": "Check every byte of a tier and report all damage.",
 }

@@ -1,0 +1,109 @@
+"""What queues cost on an object store: the arithmetic of `docs/cost.md`, for a queue at a time.
+
+The tier may lie elsewhere: then the figures say what it would cost there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.usage import Prices
+from tieredstore.message.consume_queue import UNIT_SIZE
+from tieredstore.scan.batches import BATCH_BYTES, UNITS_PER_READ
+from tieredstore.scan.catalogue import QueueFiles
+
+MONTH_S = 30 * 24 * 3600
+LIST_KEYS = 1000
+"""Objects of one page of a listing."""
+_WRITE_BYTES = 8 << 20
+"""What an upload is gathered to on an object store."""
+_SCAN_S = 20
+"""The dispatcher looks so often what there is to upload."""
+_EPOCH_S = 10
+"""A broker looks so often whether it may still write."""
+_MERGED = 16
+"""Writes that become one object."""
+
+
+@dataclass(slots=True)
+class Cost:
+    """US dollars: of keeping (a month), of reading everything once, and of going on to write at the
+    rate of the past (a month); with the requests of the latter two."""
+
+    storage_usd_month: float = 0.0
+    read_requests: int = 0
+    read_usd: float = 0.0
+    write_requests_month: float = 0.0
+    write_usd_month: float = 0.0
+
+    def add(self, other: Cost) -> None:
+        self.storage_usd_month += other.storage_usd_month
+        self.read_requests += other.read_requests
+        self.read_usd += other.read_usd
+        self.write_requests_month += other.write_requests_month
+        self.write_usd_month += other.write_usd_month
+
+
+def queue_cost(
+    queue: QueueFiles,
+    messages: int,
+    log_bytes: int,
+    past_ms: int,
+    config: StoreConfig,
+    prices: Prices,
+) -> Cost:
+    """messages of log_bytes in all arrived within the last past_ms."""
+    requests = read_requests(queue)
+    cost = Cost(
+        storage_usd_month=prices.of_storage(queue.size_bytes),
+        read_requests=requests,
+        read_usd=requests * prices.of_request("GetObject") + prices.of_bytes(queue.size_bytes),
+    )
+    if messages:
+        past_s = max(past_ms / 1000, _SCAN_S)
+        # Each upload is a PUT of the commit log and one of the consume queue. Merging reads each of
+        # them once, makes one object of 16, and deletes these in one request.
+        puts = 2 * uploads_month(messages / past_s, log_bytes / past_s, config)
+        cost.write_requests_month = puts * (2 + 2 / _MERGED)
+        cost.write_usd_month = puts * (
+            prices.of_request("PutObject") * (1 + 1 / _MERGED)
+            + prices.of_request("GetObject")
+            + prices.of_request("DeleteObjects") / _MERGED
+        )
+    return cost
+
+
+def read_requests(queue: QueueFiles) -> int:
+    """Ranged reads of a scan of the whole queue; each object is read by itself."""
+    found = 0
+    for extents, size in (
+        (queue.commit_log, BATCH_BYTES),
+        (queue.consume_queue, UNITS_PER_READ * UNIT_SIZE),
+    ):
+        for extent in extents:
+            objects = 1 if extent.listing is None else extent.listing.objects
+            found += max(-(-extent.size_bytes // size), objects if extent.size_bytes else 0)
+    return found
+
+
+def uploads_month(messages_s: float, bytes_s: float, config: StoreConfig) -> float:
+    """Uploads a month of a queue that grows steadily. It is uploaded at the first look at which it
+    has enough messages or bytes, or has waited for the longest time."""
+    longest_s = max(config.adaptive_commit_max_interval_ms, config.group_commit_timeout_ms) / 1000
+    enough_s = min(config.group_commit_count / messages_s, _WRITE_BYTES / bytes_s, longest_s)
+    # A queue that is slower than that has a message an upload.
+    wait_s = max(math.ceil(enough_s / _SCAN_S) * _SCAN_S, 1 / messages_s)
+    writes = max(int(wait_s * bytes_s / _WRITE_BYTES), 1)
+    return MONTH_S / wait_s * writes
+
+
+def broker_cost(objects: int, prices: Prices) -> Cost:
+    """What a writing broker costs whatever it has: looks at its epoch, and a sweep a day, which
+    lists everything."""
+    requests = MONTH_S / _EPOCH_S + 30 * max(-(-objects // LIST_KEYS), 1)
+    return Cost(
+        write_requests_month=requests,
+        write_usd_month=requests * prices.of_request("ListObjectsV2"),
+    )

@@ -1,0 +1,175 @@
+"""Bounded summaries of very many values that can be merged: what is frequent, how many are
+distinct, how they are spread. Each says how far off it can be. All of them are JSON-able.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tieredstore.scan.arrow_buffers import content
+
+HEAVY_HITTERS = 256
+DISTINCT_HASHES = 2048
+_HASH_BITS = 63
+_LONGEST = 1 << 15
+_STEPS = 32
+"""Parts of each power of two in which sizes are told apart."""
+
+
+@dataclass(slots=True)
+class HeavyHitters:
+    """Misra-Gries: of `total` values those that are frequent.
+
+    A value that is there c times is counted at least c - error times and at most c times; one that
+    is not there at all was there at most `error` times, and error <= total / (limit + 1). This
+    holds for any order of `add` and `merge` (Agarwal et al., Mergeable Summaries, 2012).
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+    total: int = 0
+    error: int = 0
+    limit: int = HEAVY_HITTERS
+
+    def add(self, values: pa.Array) -> None:
+        """string[n] without nulls."""
+        found = pc.value_counts(values)
+        texts, counts = found.field("values"), found.field("counts").to_numpy()
+        least = 0
+        if len(counts) > self.limit:
+            least = int(np.partition(counts, -self.limit - 1)[-self.limit - 1])
+            texts, counts = texts.filter(pa.array(counts > least)), counts[counts > least] - least
+        pairs = dict(zip(texts.to_pylist(), counts.tolist(), strict=True))
+        self.merge(HeavyHitters(pairs, len(values), least, self.limit))
+
+    def merge(self, other: HeavyHitters) -> None:
+        counts = self.counts
+        for text, count in other.counts.items():
+            counts[text] = counts.get(text, 0) + count
+        self.total += other.total
+        self.error += other.error
+        if len(counts) > self.limit:
+            least = sorted(counts.values())[-self.limit - 1]
+            self.error += least
+            self.counts = {text: n - least for text, n in counts.items() if n > least}
+
+    def top(self, count: int) -> list[tuple[str, int]]:
+        """The most frequent, and how often each is there at least."""
+        return sorted(self.counts.items(), key=lambda pair: (-pair[1], pair[0]))[:count]
+
+
+@dataclass(slots=True)
+class Distinct:
+    """The least `limit` hashes of all values: how many distinct ones there are.
+
+    Exact below `limit`; the standard error is 1 / sqrt(limit - 2) from there on (2.2 %).
+    """
+
+    hashes: list[int] = field(default_factory=list)
+    limit: int = DISTINCT_HASHES
+
+    def add(self, values: pa.Array) -> None:
+        """string[n] without nulls."""
+        self._take(text_hashes(values))
+
+    def merge(self, other: Distinct) -> None:
+        self._take(np.array(other.hashes, np.int64))
+
+    def _take(self, hashes: npt.NDArray[np.int64]) -> None:
+        if len(self.hashes) == self.limit:
+            hashes = hashes[hashes < self.hashes[-1]]
+        if len(hashes):
+            known = np.array(self.hashes, np.int64)
+            self.hashes = np.unique(np.concatenate((known, hashes)))[: self.limit].tolist()
+
+    def estimate(self) -> int:
+        if len(self.hashes) < self.limit:
+            return len(self.hashes)
+        return (self.limit - 1) * (1 << _HASH_BITS) // self.hashes[-1]
+
+
+@dataclass(slots=True)
+class Sizes:
+    """How sizes are spread: count, sum and extremes exactly, quantiles to 1/64 of their value."""
+
+    count: int = 0
+    total: int = 0
+    least: int = 0
+    most: int = 0
+    buckets: dict[int, int] = field(default_factory=dict)
+
+    def add(self, sizes: npt.NDArray[np.int64]) -> None:
+        """Sizes of at least 0."""
+        if len(sizes):
+            places, counts = np.unique(_bucket_of(sizes), return_counts=True)
+            buckets = dict(zip(places.tolist(), counts.tolist(), strict=True))
+            least, most = int(sizes.min()), int(sizes.max())
+            self.merge(Sizes(len(sizes), int(sizes.sum()), least, most, buckets))
+
+    def merge(self, other: Sizes) -> None:
+        if other.count:
+            self.least = min(self.least, other.least) if self.count else other.least
+            self.most = max(self.most, other.most)
+            self.count += other.count
+            self.total += other.total
+            for bucket, count in other.buckets.items():
+                self.buckets[bucket] = self.buckets.get(bucket, 0) + count
+
+    @property
+    def mean(self) -> float | None:
+        return self.total / self.count if self.count else None
+
+    def quantile(self, share: float) -> int | None:
+        """The least size that at least `share` of all do not exceed; None of none."""
+        wanted = max(share * self.count, 1)
+        passed = 0
+        for bucket in sorted(self.buckets):
+            passed += self.buckets[bucket]
+            if passed >= wanted:
+                return min(max(_middle_of(bucket), self.least), self.most)
+        return None
+
+
+def _bucket_of(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Up to 63 the size itself, then 32 buckets for each power of two."""
+    bits = np.frexp(sizes.astype(np.float64))[1].astype(np.int64)
+    shifts = np.maximum(bits - 6, 0)
+    buckets: npt.NDArray[np.int64] = _STEPS * shifts + (sizes >> shifts)
+    return buckets
+
+
+def _middle_of(bucket: int) -> int:
+    shift = max(bucket // _STEPS - 1, 0)
+    return ((bucket - _STEPS * shift) << shift) + ((1 << shift) >> 1)
+
+
+_FACTORS = np.random.default_rng(20_260_101).integers(0, 1 << 64, _LONGEST, np.uint64) | np.uint64(
+    1
+)
+
+
+def text_hashes(texts: pa.Array) -> npt.NDArray[np.int64]:
+    """63-bit hashes of string[n] without nulls, the same in every process.
+
+    Each byte times the factor of its place, added up modulo 2^64 (multilinear hashing), then mixed
+    so that all bits depend on all (the end of SplitMix64).
+    """
+    ends, data = content(texts)
+    lengths = np.diff(ends)
+    sums = np.zeros(int(ends[-1] - ends[0]) + 1, np.uint64)
+    places = np.arange(len(sums) - 1) - np.repeat(ends[:-1] - ends[0], lengths)
+    letters = data[ends[0] : ends[-1]].astype(np.uint64) + np.uint64(1)
+    np.cumsum(letters * _FACTORS[places % _LONGEST], out=sums[1:])
+    borders = sums[ends - ends[0]]
+    mixed = borders[1:] - borders[:-1]
+    mixed ^= mixed >> np.uint64(30)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    hashes: npt.NDArray[np.int64] = (mixed >> np.uint64(1)).astype(np.int64)
+    return hashes
