@@ -1,0 +1,106 @@
+"""Gathers the keys of messages, by the dispatcher's rules: what `rebuild index` maps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.jobs.index.rows import KeyRows, StagedRows, key_rows, stage_rows
+from tieredstore.jobs.index.staging import Staging
+from tieredstore.message.hashes import tiered_key_hashes
+from tieredstore.message.key_columns import keys_of_batch
+from tieredstore.scan.batches import read_batches
+from tieredstore.scan.findings import Finding, Report, Severity
+from tieredstore.scan.plan import ScanRange
+from tieredstore.scan.source import TierSource
+
+MOST_FINDINGS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class CollectTask:
+    """topic_ids: of the topic of each range. most_block_rows: see `stage_rows`."""
+
+    key: str
+    size_bytes: int
+    source: TierSource
+    ranges: tuple[ScanRange, ...]
+    topic_ids: tuple[int, ...]
+    staging: Staging
+    most_block_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a task gathered. left_out: messages or items without a usable message, of which
+    `findings` describes the first few; dangling: items of messages that are gone for good."""
+
+    staged: StagedRows | None
+    messages: int = 0
+    left_out: int = 0
+    dangling: int = 0
+    findings: tuple[str, ...] = ()
+
+
+class Complaints:
+    """Counts damage and keeps the first descriptions."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.texts: list[str] = []
+
+    def __call__(self, finding: Finding) -> None:
+        if finding.severity is Severity.DAMAGE:
+            self.add(str(finding))
+
+    def add(self, text: str, count: int = 1) -> None:
+        self.count += count
+        if len(self.texts) < MOST_FINDINGS:
+            self.texts.append(text)
+
+
+def collect(task: CollectTask) -> Collected:
+    """Stage a row for each key of each message of the ranges. A message that cannot be read is
+    left out. Raises Unavailable."""
+    complaints = Complaints()
+    parts: list[KeyRows] = []
+    messages = 0
+    provider = task.source.connect()
+    try:
+        for scan_range, topic_id in zip(task.ranges, task.topic_ids, strict=True):
+            messages += _collect_range(provider, scan_range, topic_id, parts, complaints)
+    finally:
+        provider.close()
+    provider = task.staging.source.connect()
+    try:
+        staged = stage_rows(task.staging, provider, task.key, parts, task.most_block_rows)
+    finally:
+        provider.close()
+    return Collected(staged, messages, complaints.count, 0, tuple(complaints.texts))
+
+
+def _collect_range(
+    provider: SegmentProvider,
+    scan_range: ScanRange,
+    topic_id: int,
+    parts: list[KeyRows],
+    report: Report,
+) -> int:
+    messages = 0
+    queue = scan_range.queue
+    for batch in read_batches(provider, scan_range, report=report, body_crcs=False):
+        messages += len(batch)
+        columns = batch.columns
+        found, keys = keys_of_batch(batch.buffer, columns)
+        if len(keys):
+            parts.append(
+                key_rows(
+                    tiered_key_hashes(queue.topic, keys),
+                    topic_id,
+                    queue.queue_id,
+                    (batch.base_offset + columns.positions)[found],
+                    columns.sizes[found],
+                    columns.store_timestamps[found],
+                )
+            )
+    return messages

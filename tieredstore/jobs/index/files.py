@@ -1,0 +1,105 @@
+"""From staged rows to index files in the tier: what both jobs end with."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+
+from tieredstore.jobs.index.build import (
+    BuildTask,
+    BuiltIndex,
+    Capacity,
+    begin_times,
+    build,
+    shares,
+)
+from tieredstore.jobs.index.collect import MOST_FINDINGS, Collected
+from tieredstore.jobs.index.rows import StagedRows
+from tieredstore.jobs.index.staging import Staging
+from tieredstore.jobs.index.tier import IndexTier, OldIndex
+from tieredstore.jobs.run import JobRun
+
+
+@dataclass(frozen=True, slots=True)
+class AddedFile:
+    """An index file that a job has put into the tier; times in epoch ms."""
+
+    base_offset: int
+    size_bytes: int
+    items: int
+    begin_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """removed: index files that were in the tier before, and are no more."""
+
+    files: tuple[AddedFile, ...]
+    removed: int
+
+
+def build_files(
+    run: JobRun,
+    staging: Staging,
+    capacity: Capacity,
+    groups: Sequence[Sequence[StagedRows]],
+    taken: Collection[int],
+) -> list[list[BuiltIndex]]:
+    """The index files of each group of staged rows, by time. taken: names that none may have."""
+    dealt = [list(shares(group, capacity)) for group in groups]
+    flat = [share for group in dealt for share in group]
+    begins = begin_times([share.first_ms for share in flat], taken)
+    tasks = [
+        BuildTask(share, begin_ms, capacity.slots, staging)
+        for share, begin_ms in zip(flat, begins, strict=True)
+    ]
+    built = iter(run.map("build", build, tasks, BuiltIndex))
+    return [[next(built) for _ in group] for group in dealt]
+
+
+def commit(
+    run: JobRun,
+    tier: IndexTier,
+    staging: Staging,
+    files: Sequence[BuiltIndex],
+    old: Sequence[OldIndex],
+    *,
+    remove_old: bool,
+) -> Committed:
+    """Put the files behind all that there are, in their order, then remove the old ones. At no
+    moment keys are found that were not, or the other way round.
+
+    Done again after a kill, it goes on where it was. Raises Fenced, Unavailable, Corrupt.
+    """
+
+    def work() -> Committed:
+        staged = staging.source.connect()
+        try:
+            tier.adopt(old if remove_old else ())
+            own = tier.segments.path
+            sources = [(f, tier.provider if f.file.path == own else staged) for f in files]
+            bases = tier.add(sources, max((index.end_offset for index in old), default=0))
+        finally:
+            staged.close()
+        gone = [index for index in old if index.base_offset not in bases] if remove_old else []
+        tier.remove(index.base_offset for index in gone)
+        added = tuple(
+            AddedFile(base, file.file.size_bytes, file.items, file.begin_ms, file.end_ms)
+            for base, file in zip(bases, files, strict=True)
+        )
+        return Committed(added, sum(index.is_there for index in gone))
+
+    return run.once("commit", work, Committed)
+
+
+def summary(collected: Sequence[Collected], committed: Committed) -> dict[str, object]:
+    """The part of the report that both jobs have."""
+    findings = [text for outcome in collected for text in outcome.findings]
+    return {
+        "items": sum(file.items for file in committed.files),
+        "left_out": sum(outcome.left_out for outcome in collected),
+        "findings": findings[:MOST_FINDINGS],
+        "files": [asdict(file) for file in committed.files],
+        "removed_files": committed.removed,
+    }

@@ -1,0 +1,149 @@
+"""`rebuild index`: index files made from the commit logs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tieredstore.errors import Invalid
+from tieredstore.jobs.index.build import Capacity
+from tieredstore.jobs.index.collect import Collected, CollectTask, collect
+from tieredstore.jobs.index.files import build_files, commit, summary
+from tieredstore.jobs.index.staging import Staging, staging_of
+from tieredstore.jobs.index.tier import IndexTier, OldIndex, open_index_tier
+from tieredstore.jobs.run import TASK_BYTES, JobRun, gathered
+from tieredstore.scan.plan import ScanRange, plan
+from tieredstore.scan.source import TierSource
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildOptions:
+    """since_ms, until_ms: index only messages stored within [since, until), epoch ms. replace: in
+    place of the index files that there are. take_over: end the right of another writer. staging: a
+    URL that all workers reach; None for a folder of this machine, beside the journal."""
+
+    since_ms: int | None = None
+    until_ms: int | None = None
+    replace: bool = False
+    take_over: bool = False
+    staging: str | None = None
+
+    @property
+    def is_partial(self) -> bool:
+        return self.since_ms is not None or self.until_ms is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pinned:
+    """What a run that goes on must find as it was. queues: path -> queue offsets [from, until);
+    old: the index files before the first run."""
+
+    topic_ids: dict[str, int]
+    queues: dict[str, tuple[int, int]]
+    old: tuple[OldIndex, ...]
+    local_begins: tuple[int, ...]
+
+
+def rebuild_index(
+    run: JobRun, source: TierSource, options: RebuildOptions | None = None
+) -> dict[str, object]:
+    """Make the index files of a broker's part of a tier from its messages; the JSON report.
+
+    Without `replace` the tier must have no index file, unless the times are bounded: then files
+    for those messages are added. Raises Invalid, Fenced (a broker runs), Corrupt, Unavailable.
+    """
+    options = options or RebuildOptions()
+    if options.replace and options.is_partial:
+        raise Invalid("replacing all index files by those of some messages loses the others' keys")
+    with open_index_tier(source, take_over=options.take_over) as tier:
+        capacity = Capacity.of(tier.config)
+        pinned = run.once("pin", lambda: _pin(tier, options), _Pinned)
+        # Of index files that are gone the metadata may still know.
+        gone = options.replace or not any(old.is_there for old in pinned.old)
+        with staging_of(run, source, options.staging) as staging:
+            tasks = list(_tasks(tier, source, staging, capacity, pinned, options))
+            collected = run.map("collect", collect, tasks, Collected)
+            taken = {old.begin_ms for old in pinned.old} | set(pinned.local_begins)
+            rows = [outcome.staged for outcome in collected if outcome.staged is not None]
+            [built] = build_files(run, staging, capacity, [rows], taken)
+            committed = commit(run, tier, staging, built, pinned.old, remove_old=gone)
+        return run.report(
+            {
+                "tier": tier.provider.url,
+                "broker": tier.broker,
+                "queues": len(pinned.queues),
+                "messages": sum(outcome.messages for outcome in collected),
+                **summary(collected, committed),
+            }
+        )
+
+
+def _pin(tier: IndexTier, options: RebuildOptions) -> _Pinned:
+    old = tuple(tier.old_index())
+    there = sum(index.is_there for index in old)
+    if there and not options.replace:
+        _check_addition(tier, there, options)
+    ids = tier.topic_ids()
+    unknown = sorted({queue.topic for queue in tier.queues()} - set(ids))
+    if unknown:
+        raise Invalid(
+            f"{tier.provider.url}: has messages of {', '.join(unknown)}, of which the metadata "
+            "knows no topic; `rebuild metadata` first"
+        )
+    queues = {
+        queue.path: (queue.consume_queue_min_offset, queue.consume_queue_max_offset)
+        for queue in tier.queues()
+    }
+    return _Pinned(dict(ids), queues, old, tuple(sorted(tier.local_begins())))
+
+
+def _check_addition(tier: IndexTier, there: int, options: RebuildOptions) -> None:
+    """Raise Invalid unless files may be added to those that are there."""
+    if not options.is_partial:
+        raise Invalid(
+            f"{tier.provider.url}: has {there} index files of broker {tier.broker!r}; --force "
+            "replaces them, --since and --until add files for messages that they lack"
+        )
+    if not tier.has_state:
+        raise Invalid(
+            f"{tier.provider.url}: has {there} index files of broker {tier.broker!r}, in which "
+            "topics have ids that only the metadata tells: give its directory with --state"
+        )
+
+
+def _tasks(
+    tier: IndexTier,
+    source: TierSource,
+    staging: Staging,
+    capacity: Capacity,
+    pinned: _Pinned,
+    options: RebuildOptions,
+) -> Iterator[CollectTask]:
+    for ranges in gathered(_ranges(tier, pinned, options), lambda r: r.size_bytes, TASK_BYTES):
+        names = [f"{r.queue.path} {r.from_offset} {r.until_offset}" for r in ranges]
+        yield CollectTask(
+            hashlib.sha256("\n".join(names).encode()).hexdigest()[:16],
+            sum(r.size_bytes for r in ranges),
+            source,
+            ranges,
+            tuple(pinned.topic_ids[r.queue.topic] for r in ranges),
+            staging,
+            capacity.block_rows,
+        )
+
+
+def _ranges(tier: IndexTier, pinned: _Pinned, options: RebuildOptions) -> Iterator[ScanRange]:
+    for queue in tier.queues():
+        if queue.path in pinned.queues:
+            from_offset, until_offset = pinned.queues[queue.path]
+            yield from plan(
+                tier.provider,
+                [queue],
+                from_offset=from_offset,
+                until_offset=until_offset,
+                since_ms=options.since_ms,
+                until_ms=options.until_ms,
+                range_bytes=TASK_BYTES,
+                narrow=True,
+            )

@@ -1,0 +1,97 @@
+"""Rows of an index, one a key of a message, and how they are staged.
+
+A staged file has the store times of all its rows (int64 each), then the rows (24 bytes each, the
+first fields of an item), both by ascending time; so a file of the index is made of ranges of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.jobs.index.staging import StagedFile, Staging, read_staged
+from tieredstore.message.tiered_index import COMPACTED_ITEM_DTYPE
+
+ROW_DTYPE: Final = np.dtype(COMPACTED_ITEM_DTYPE.descr[:-1])
+TIME_DTYPE: Final = np.dtype("<i8")
+BLOCKS: Final = 128
+"""Blocks of one staged file, about; files of the index are made of blocks."""
+
+
+class KeyRows(NamedTuple):
+    """n rows: ROW_DTYPE[n] and their store times, epoch ms: int64[n]."""
+
+    rows: npt.NDArray[np.void]
+    times: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """first_ms: the earliest time of each block of `block_rows` rows (the last may have fewer)."""
+
+    file: StagedFile
+    rows: int
+    block_rows: int
+    first_ms: tuple[int, ...]
+
+
+def key_rows(
+    hashes: npt.NDArray[np.int32],
+    topic_id: int,
+    queue_id: int,
+    offsets: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    times: npt.NDArray[np.int64],
+) -> KeyRows:
+    """Rows of one queue; offsets and sizes: bytes, in its commit log."""
+    rows = np.empty(len(hashes), ROW_DTYPE)
+    rows["hash"] = hashes
+    rows["topic_id"] = topic_id
+    rows["queue_id"] = queue_id
+    rows["offset"] = offsets
+    rows["size"] = sizes
+    return KeyRows(rows, times)
+
+
+def stage_rows(
+    staging: Staging,
+    provider: SegmentProvider,
+    name: str,
+    parts: Sequence[KeyRows],
+    most_block_rows: int,
+) -> StagedRows | None:
+    """Write rows by their times; None when there are none. Raises Unavailable."""
+    count = sum(len(part.times) for part in parts)
+    if not count:
+        return None
+    times = np.concatenate([part.times for part in parts])
+    order = np.argsort(times, kind="stable")
+    times = times[order]
+    rows = np.concatenate([part.rows for part in parts]).view("V24")[order]
+    block_rows = max(1, min(-(-count // BLOCKS), most_block_rows))
+    blocks = (times.astype(TIME_DTYPE).tobytes(), rows.tobytes())
+    file = staging.write(provider, name, blocks)
+    return StagedRows(file, count, block_rows, tuple(times[::block_rows].tolist()))
+
+
+def read_times(
+    provider: SegmentProvider, file: StagedFile, first: int, count: int
+) -> npt.NDArray[np.int64]:
+    """Store times of rows [first, first + count). Raises Invalid, Unavailable."""
+    size = TIME_DTYPE.itemsize
+    data = read_staged(provider, file, first * size, count * size)
+    return np.frombuffer(data, TIME_DTYPE).astype(np.int64)
+
+
+def read_rows(
+    provider: SegmentProvider, file: StagedFile, rows: int, first: int, count: int
+) -> npt.NDArray[np.void]:
+    """ROW_DTYPE[count] from row `first` of a file that has `rows`. Raises Invalid, Unavailable."""
+    size = ROW_DTYPE.itemsize
+    start = rows * TIME_DTYPE.itemsize + first * size
+    return np.frombuffer(read_staged(provider, file, start, count * size), ROW_DTYPE)

@@ -1,0 +1,206 @@
+"""A broker's part of a tier, opened to put index files into it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from tieredstore import registry
+from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.metadata_store import FileSegmentMetadata, MetadataStore
+from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider
+from tieredstore.errors import Fenced, Invalid
+from tieredstore.jobs.index.build import BuiltIndex
+from tieredstore.jobs.index.staging import StagedIndex
+from tieredstore.local.store_lock import is_owned
+from tieredstore.scan.catalogue import QueueFiles, TierCatalogue, load_catalogue
+from tieredstore.scan.source import TierSource
+from tieredstore.tier.index.segments import IndexSegments
+from tieredstore.tier.index.service import DIRECTORY
+
+
+@dataclass(frozen=True, slots=True)
+class OldIndex:
+    """An index segment that is there, or that the metadata knows. size_bytes: the larger of what
+    either says; begin_ms: what the metadata says, -1 for nothing."""
+
+    base_offset: int
+    size_bytes: int
+    is_there: bool
+    begin_ms: int
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTier:
+    """What the driver of an index job works with. The right to write is held meanwhile.
+
+    metadata: that of the state directory, else one that is gone when the job ends. config: with the
+    broker's name.
+    """
+
+    provider: SegmentProvider
+    metadata: MetadataStore
+    config: StoreConfig
+    catalogue: TierCatalogue
+    check_writer: Callable[[], None]
+    segments: IndexSegments
+    has_state: bool
+
+    @property
+    def broker(self) -> str:
+        return self.config.broker_name
+
+    def queues(self) -> list[QueueFiles]:
+        return [queue for queue in self.catalogue.queues if queue.broker == self.broker]
+
+    def topic_ids(self) -> Mapping[str, int]:
+        """Those of the metadata. Without one, the topics by name: whoever makes metadata of the
+        tier learns the ids from the index."""
+        if self.has_state and self.catalogue.topic_ids is not None:
+            return self.catalogue.topic_ids
+        names = sorted({queue.topic for queue in self.queues()})
+        return {name: number for number, name in enumerate(names)}
+
+    def old_index(self) -> list[OldIndex]:
+        """All index segments, by base offset. Raises Unavailable."""
+        path = self.segments.path
+        listed = {item.id: item.size_bytes for item in self.provider.list(path)}
+        known = {entry.id: entry for entry in self.metadata.segments(path, FileSegmentType.INDEX)}
+        found = []
+        for name in sorted({*listed, *known}, key=lambda name: name.base_offset):
+            entry, size = known.get(name), listed.get(name, 0)
+            found.append(
+                OldIndex(
+                    name.base_offset,
+                    max(size, 0 if entry is None else entry.size),
+                    size > 0,
+                    -1 if entry is None else entry.begin_timestamp_ms,
+                )
+            )
+        return found
+
+    def local_begins(self) -> set[int]:
+        """Names of the index files in the state directory, which are not in the tier yet."""
+        if not self.has_state:
+            return set()
+        folder = Path(self.config.store_path_root_dir) / DIRECTORY
+        names = [path.name for path in folder.glob("[0-9]*")]
+        return {int(name) for name in names if name.isascii() and name.isdigit()}
+
+    def add(
+        self, files: Iterable[tuple[BuiltIndex, SegmentProvider]], first_base: int
+    ) -> list[int]:
+        """Put index files behind all that there are, and return their base offsets. One that is
+        there already, at `first_base` or later, is not put again. Each with the provider that it
+        is read through. Raises Fenced, Unavailable, Corrupt."""
+        path = self.segments.path
+        there = {
+            (entry.size, entry.begin_timestamp_ms, entry.end_timestamp_ms): entry.base_offset
+            for entry in self.metadata.segments(path, FileSegmentType.INDEX)
+            if entry.base_offset >= first_base
+        }
+        bases = []
+        for built, source in files:
+            base = there.get((built.file.size_bytes, built.begin_ms, built.end_ms))
+            if base is None:
+                self.check_writer()
+                index = StagedIndex(built.file, built.begin_ms, built.end_ms, source)
+                uploaded = self.segments.upload(index)
+                uploaded.close()
+                base = uploaded.base_offset
+            bases.append(base)
+        return bases
+
+    def adopt(self, old: Iterable[OldIndex]) -> None:
+        """Let the metadata know all old segments, so that what is added goes behind them."""
+        with self.metadata.batch():
+            for index in old:
+                name = self._id(index.base_offset)
+                entry = self.metadata.segment(name)
+                if index.size_bytes and (entry is None or entry.size <= 0):
+                    self.metadata.put_segment(
+                        FileSegmentMetadata(
+                            name.path, name.type, name.base_offset, size=index.size_bytes
+                        )
+                    )
+
+    def remove(self, bases: Iterable[int]) -> None:
+        """Delete index segments, the newest last, and forget them. Raises Fenced, Unavailable."""
+        for base in sorted(bases):
+            self.check_writer()
+            segment = self.provider.open(self._id(base))
+            try:
+                segment.delete()
+            finally:
+                segment.close()
+            self.metadata.delete_segment(self._id(base))
+
+    def _id(self, base_offset: int) -> SegmentId:
+        return SegmentId(self.segments.path, FileSegmentType.INDEX, base_offset)
+
+
+@contextmanager
+def open_index_tier(
+    source: TierSource, *, take_over: bool = False, clock: Clock = SYSTEM_CLOCK
+) -> Iterator[IndexTier]:
+    """Open a broker's part of a tier and hold the right to write there.
+
+    Raises Fenced when a broker runs, Invalid when the state is not that of this tier, Corrupt,
+    Unavailable.
+    """
+    with ExitStack() as stack:
+        provider = source.connect()
+        stack.callback(provider.close)
+        broker = _broker_of(source, provider)
+        if source.state is not None and is_owned(source.state):
+            raise Fenced(f"state {source.state}: a broker runs on it; stop it first")
+        epoch = provider.acquire_writer(broker, take_over=take_over)
+        stack.callback(epoch.release)
+        config = msgspec.structs.replace(source.config, broker_name=broker)
+        if source.state is None:
+            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="tieredstore-state-"))
+            config = msgspec.structs.replace(config, store_path_root_dir=scratch)
+        metadata: MetadataStore = registry.metadata_store(config, clock)
+        stack.callback(metadata.close)
+        if source.state is None:
+            catalogue = load_catalogue(provider, broker=broker)
+            metadata.load()
+        else:
+            catalogue = load_catalogue(provider, metadata, broker=broker)
+        if not any(queue.broker == broker for queue in catalogue.queues):
+            where = provider.url if source.state is None else f"state {source.state}"
+            raise Invalid(
+                f"{where}: has no queue of broker {broker!r} in {provider.url}; a tier whose "
+                "metadata is lost gets it back with `rebuild metadata`"
+            )
+        segments = IndexSegments(provider, metadata, broker, clock)
+        yield IndexTier(
+            provider,
+            metadata,
+            config,
+            catalogue,
+            epoch.check,
+            segments,
+            source.state is not None,
+        )
+        metadata.flush()
+
+
+def _broker_of(source: TierSource, provider: SegmentProvider) -> str:
+    if source.broker is not None:
+        return source.broker
+    brokers = sorted({item.id.path.split("/", 1)[0] for item in provider.list()})
+    if len(brokers) == 1:
+        return brokers[0]
+    known = ", ".join(brokers) or "none"
+    raise Invalid(f"{provider.url}: brokers in the tier: {known}; choose one with --broker")
