@@ -1,0 +1,277 @@
+"""The options of the data source `rocketmq_tiered`: names as Kafka's source has them."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from tieredstore.clock import SYSTEM_CLOCK
+from tieredstore.errors import Invalid
+from tieredstore.jobs.run import TASK_BYTES
+from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES
+from tieredstore.scan.arrow_schema import DEFAULT_COLUMNS, chosen
+from tieredstore.scan.batches import BATCH_BYTES
+from tieredstore.scan.read_options import ReadOptions
+from tieredstore.scan.source import TierSource, locate
+from tieredstore.scan.times import parse_time
+from tieredstore.spark.offsets import (
+    EARLIEST,
+    LATEST,
+    QueueKey,
+    parse_assigned,
+    parse_offsets,
+)
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+NAMES = (
+    "path", "cluster", "broker", "state", "config", "properties",
+    "subscribe", "subscribePattern", "assign",
+    "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "keys", "tags",
+    "columns", "includeProperties",
+    "minPartitions", "maxPartitionBytes", "batchBytes", "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "failOnDataLoss", "corruptRecords", "corruptReportPath", "checkBodies", "bodyLimitBytes",
+)  # fmt: skip
+BATCH_ONLY = ("endingOffsets", "endingTimestamp")
+STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
+_SPARKS_OWN = frozenset({"serialization.format", "provider"})
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
+_NO_PATH = (
+    "no path: expected .load('file:///tier') or .option('path', …), a folder or a URL of a tier; "
+    "CREATE TABLE … OPTIONS hands no options to a Python data source, so use a temporary view: "
+    "CREATE TEMPORARY VIEW v USING rocketmq_tiered OPTIONS (path '…', subscribe '…')"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where to begin or end: `default`, or what `by_queue` has (EARLIEST, LATEST or an offset); or,
+    with `time_ms`, the first message stored at or after it."""
+
+    default: int
+    by_queue: Mapping[QueueKey, int]
+    time_ms: int | None = None
+
+    def of(self, key: QueueKey) -> int:
+        return self.by_queue.get(key, self.default)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Checked options. Picklable. Bounds are None where not given."""
+
+    url: str
+    cluster: str | None
+    broker: str | None
+    state: str | None
+    config: str | None
+    properties: Mapping[str, str]
+    topics: tuple[str, ...] | None
+    topic_pattern: str | None
+    assigned: frozenset[QueueKey] | None
+    starting: Bound | None
+    ending: Bound | None
+    columns: tuple[str, ...] | None
+    read: ReadOptions
+    min_partitions: int
+    max_partition_bytes: int
+    max_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
+    fail_on_data_loss: bool
+    skip_corrupt: bool
+    corrupt_report_path: str | None
+    given: frozenset[str]
+
+    def tier(self) -> TierSource:
+        """Raises Invalid, Unavailable."""
+        return locate(
+            self.url,
+            cluster=self.cluster,
+            broker=self.broker,
+            state=None if self.state is None else Path(self.state),
+            config=None if self.config is None else Path(self.config),
+            properties=self.properties,
+        )
+
+
+def parse_options(options: Mapping[str, str]) -> SourceOptions:
+    """Options by name, of any case. Raises Invalid; what is ignored is a logged warning."""
+    known = {name.lower(): name for name in NAMES}
+    values = {known[key.lower()]: value for key, value in options.items() if key.lower() in known}
+    given = frozenset(values)
+    _refuse_unknown(set(map(str.lower, options)) - set(known))
+    if "path" not in values:
+        raise Invalid(_NO_PATH)
+    chosen_by = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
+    if len(chosen_by) != 1:
+        found = " and ".join(chosen_by) or "none"
+        raise Invalid(
+            f"expected one of subscribe, subscribePattern and assign, found {found}; "
+            "subscribePattern '.*' is all topics"
+        )
+    now_ms = SYSTEM_CLOCK.now_ms()
+    get = _Getter(values)
+    tags, keys = get("tags", _names), get("keys", _names)
+    return SourceOptions(
+        url=tier_url(values["path"]),
+        cluster=values.get("cluster"),
+        broker=values.get("broker"),
+        state=values.get("state"),
+        config=values.get("config"),
+        properties=get("properties", _properties) or {},
+        topics=get("subscribe", _names),
+        topic_pattern=values.get("subscribePattern"),
+        assigned=get("assign", lambda text, _: parse_assigned(text)),
+        starting=_bound(values, "starting", EARLIEST, now_ms),
+        ending=_bound(values, "ending", LATEST, now_ms),
+        columns=_columns(get),
+        read=ReadOptions(
+            batch_bytes=get("batchBytes", _size) or BATCH_BYTES,
+            body_crcs=get("checkBodies", _boolean) is not False,
+            body_limit_bytes=get("bodyLimitBytes", _size) or DEFAULT_BODY_LIMIT_BYTES,
+            tags=tags,
+            keys=keys,
+        ),
+        min_partitions=get("minPartitions", _count) or 1,
+        max_partition_bytes=get("maxPartitionBytes", _size) or TASK_BYTES,
+        max_offsets_per_trigger=get("maxOffsetsPerTrigger", _count),
+        max_bytes_per_trigger=get("maxBytesPerTrigger", _size),
+        fail_on_data_loss=get("failOnDataLoss", _boolean) is not False,
+        skip_corrupt=get("corruptRecords", _corrupt_records) == "skip",
+        corrupt_report_path=values.get("corruptReportPath"),
+        given=given,
+    )
+
+
+def tier_url(path: str) -> str:
+    """A path as Spark's users write it, as the URL of a tier: /dir, file:/dir, s3a://bucket."""
+    scheme, colon, rest = path.partition(":")
+    if not _SCHEME.match(path):
+        return "file://" + str(Path(path).absolute())
+    if scheme.lower() in {"s3a", "s3n"}:
+        return f"s3{colon}{rest}"
+    if scheme.lower() == "file" and not rest.startswith("//"):
+        return f"file://{rest}"
+    return path
+
+
+def warn_of_ignored_hadoop_settings(names: Iterable[str]) -> None:
+    """Names those that look like S3A's: this source has an S3 client of its own."""
+    ignored = sorted(name for name in names if "fs.s3a." in name or "fs.s3." in name)
+    if ignored:
+        _log.warning(
+            "rocketmq_tiered reads S3 with a client of its own and ignores %s; give endpoint and "
+            "region in the path (s3://bucket/prefix?endpoint=…&region=…) and keys by the "
+            "environment of the executors or the option config",
+            ", ".join(ignored),
+        )
+
+
+def refuse(options: SourceOptions, names: Iterable[str], why: str) -> None:
+    """Raise Invalid where one of these was given."""
+    for name in names:
+        if name in options.given:
+            raise Invalid(f"{name}: {why}")
+
+
+def _refuse_unknown(names: set[str]) -> None:
+    warn_of_ignored_hadoop_settings(names)
+    by_lower = {name.lower(): name for name in NAMES}
+    for name in sorted(names - _SPARKS_OWN):
+        if name.startswith(("fs.", "spark.")):
+            continue
+        close = difflib.get_close_matches(name, by_lower, n=2)
+        hint = " or ".join(by_lower[one] for one in close)
+        hint = f"did you mean {hint}?" if hint else f"there are {', '.join(NAMES)}"
+        raise Invalid(f"no option {name!r}; {hint}")
+
+
+class _Getter:
+    """Reads an option with a parser; None where it was not given."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+
+    def __call__(self, name: str, parse: Callable[[str, str], T]) -> T | None:
+        text = self._values.get(name)
+        return None if text is None else parse(text, name)
+
+
+def _columns(get: _Getter) -> tuple[str, ...] | None:
+    """None for the default ones without properties."""
+    names = get("columns", _names)
+    if not get("includeProperties", _boolean):
+        return None if names is None else chosen(names)
+    names = chosen(names or DEFAULT_COLUMNS)
+    return names if "properties" in names else (*names, "properties")
+
+
+def _bound(values: Mapping[str, str], which: str, default: int, now_ms: int) -> Bound | None:
+    """As Kafka's source: a timestamp is taken before offsets."""
+    time, offsets = values.get(f"{which}Timestamp"), values.get(f"{which}Offsets")
+    if time is not None:
+        return Bound(default, {}, parse_time(time, now_ms))
+    if offsets is None:
+        return None
+    match offsets.strip().lower():
+        case "earliest":
+            return Bound(EARLIEST, {})
+        case "latest":
+            return Bound(LATEST, {})
+        case _:
+            return Bound(default, parse_offsets(offsets, f"{which}Offsets"))
+
+
+def _names(text: str, name: str) -> tuple[str, ...]:
+    found = tuple(part for part in (piece.strip() for piece in text.split(",")) if part)
+    if not found:
+        raise Invalid(f"{name}: expected names with commas between them, found {text!r}")
+    return found
+
+
+def _boolean(text: str, name: str) -> bool:
+    if text.strip().lower() not in {"true", "false"}:
+        raise Invalid(f"{name}: expected true or false, found {text!r}")
+    return text.strip().lower() == "true"
+
+
+def _count(text: str, name: str) -> int:
+    if not (text.strip().isascii() and text.strip().isdecimal() and int(text)):
+        raise Invalid(f"{name}: expected a number above 0, found {text!r}")
+    return int(text)
+
+
+def _size(text: str, name: str) -> int:
+    """Bytes, also as Spark's settings have them: 128m, 1g, 64KiB."""
+    found = _SIZE.fullmatch(text.strip())
+    size = 0 if found is None else int(found[1]) << (10 * " kmgt".index(found[2].lower() or " "))
+    if not size:
+        raise Invalid(f"{name}: expected bytes above 0, such as 134217728 or 128m, found {text!r}")
+    return size
+
+
+def _corrupt_records(text: str, name: str) -> str:
+    if text.strip().lower() not in {"fail", "skip"}:
+        raise Invalid(f"{name}: expected fail or skip, found {text!r}")
+    return text.strip().lower()
+
+
+def _properties(text: str, name: str) -> dict[str, str]:
+    """JSON, for option names lose their case on the way and keys of a broker.conf have one."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        # the value may hold a secret
+        raise Invalid(f'{name}: expected JSON such as {{"tieredStorePosixFsyncEnable": "false"}}')
+    return found

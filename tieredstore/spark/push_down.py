@@ -1,0 +1,150 @@
+"""Filters of a query that choose what is read: Spark's own objects, as far as they can be taken."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
+)
+
+from tieredstore.scan.catalogue import QueueFiles
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+_NEVER_NULL = frozenset({"topic", "broker", "queue_id", "queue_offset", "physical_offset"})
+_OF_A_QUEUE: dict[str, Callable[[QueueFiles], Any]] = {
+    "topic": lambda queue: queue.topic,
+    "broker": lambda queue: queue.broker,
+    "queue_id": lambda queue: queue.queue_id,
+}
+_TESTS: dict[type[Filter], Callable[[Any, Any], bool]] = {
+    EqualTo: operator.eq,
+    EqualNullSafe: operator.eq,
+    GreaterThan: operator.gt,
+    GreaterThanOrEqual: operator.ge,
+    LessThan: operator.lt,
+    LessThanOrEqual: operator.le,
+    In: lambda value, wanted: value in wanted,
+    StringStartsWith: str.startswith,
+    StringEndsWith: str.endswith,
+    StringContains: operator.contains,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """What filters leave to read: queues that pass all of `of_queue`; queue offsets [from, until);
+    store times [since, until), found by search; TAGS values. None for no bound."""
+
+    of_queue: tuple[Filter, ...] = ()
+    from_offset: int = 0
+    until_offset: int | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    tags: frozenset[str] | None = None
+
+    def keeps(self, queue: QueueFiles) -> bool:
+        return all(_passes(one, queue) for one in self.of_queue)
+
+
+def narrowed(narrowing: Narrowing, filters: Iterable[Filter]) -> tuple[Narrowing, list[Filter]]:
+    """What the filters leave, and those that Spark has to apply itself: the ones that cannot be
+    taken, and those on times, for a search presumes that store times rise."""
+    rest: list[Filter] = []
+    for one in filters:
+        taken, is_exact = _taken(narrowing, one)
+        narrowing = taken
+        if not is_exact:
+            rest.append(one)
+    return narrowing, rest
+
+
+def _taken(narrowing: Narrowing, one: Filter) -> tuple[Narrowing, bool]:
+    column, value = _column(one), getattr(one, "value", None)
+    if isinstance(one, IsNotNull):
+        return narrowing, column in _NEVER_NULL
+    if value is None:  # a comparison with null is Spark's to judge
+        return narrowing, False
+    if column in _OF_A_QUEUE and type(one) in _TESTS:
+        return replace(narrowing, of_queue=(*narrowing.of_queue, one)), True
+    if column == "queue_offset":
+        return _by_offset(narrowing, one, value)
+    if column == "store_timestamp" and isinstance(value, datetime):
+        return _by_time(narrowing, one, value), False
+    if column == "tags" and isinstance(one, EqualTo | EqualNullSafe | In):
+        wanted = frozenset(value if isinstance(one, In) else [value]) - {None}
+        tags = wanted if narrowing.tags is None else narrowing.tags & wanted
+        return replace(narrowing, tags=tags), True
+    return narrowing, False
+
+
+def _column(one: Filter) -> str | None:
+    attribute: tuple[str, ...] = getattr(one, "attribute", ())  # a Not has none
+    return attribute[0] if len(attribute) == 1 else None
+
+
+def _passes(one: Filter, queue: QueueFiles) -> bool:
+    column = _column(one)
+    assert column is not None
+    return _TESTS[type(one)](_OF_A_QUEUE[column](queue), one.value)  # type: ignore[attr-defined]
+
+
+def _by_offset(narrowing: Narrowing, one: Filter, value: Any) -> tuple[Narrowing, bool]:
+    low, high = narrowing.from_offset, narrowing.until_offset
+    match one:
+        case GreaterThan():
+            low = max(low, value + 1)
+        case GreaterThanOrEqual():
+            low = max(low, value)
+        case LessThan():
+            high = value if high is None else min(high, value)
+        case LessThanOrEqual():
+            high = value + 1 if high is None else min(high, value + 1)
+        case EqualTo() | EqualNullSafe():
+            low, high = max(low, value), value + 1 if high is None else min(high, value + 1)
+        case In():
+            values = [number for number in value if number is not None]
+            low = max([low, min(values, default=0)])
+            most = max(values, default=-1) + 1
+            high = most if high is None else min(high, most)
+        case _:
+            return narrowing, False
+    is_exact = not isinstance(one, In)  # what lies between is Spark's to leave out
+    return replace(narrowing, from_offset=low, until_offset=high), is_exact
+
+
+def _by_time(narrowing: Narrowing, one: Filter, value: datetime) -> Narrowing:
+    """Store times are whole milliseconds."""
+    moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    floor_ms, beyond = divmod(moment - _EPOCH, _MS)
+    ceiling_ms = floor_ms + bool(beyond)
+    since, until = narrowing.since_ms, narrowing.until_ms
+    match one:
+        case GreaterThan():
+            since = max(since or 0, floor_ms + 1)
+        case GreaterThanOrEqual():
+            since = max(since or 0, ceiling_ms)
+        case LessThan():
+            until = ceiling_ms if until is None else min(until, ceiling_ms)
+        case LessThanOrEqual():
+            until = floor_ms + 1 if until is None else min(until, floor_ms + 1)
+        case EqualTo() | EqualNullSafe():
+            since = max(since or 0, ceiling_ms)
+            until = floor_ms + 1 if until is None else min(until, floor_ms + 1)
+    return replace(narrowing, since_ms=since, until_ms=until)

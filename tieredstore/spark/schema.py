@@ -1,0 +1,68 @@
+"""The columns of a message as Spark's types, and batches as Spark wants them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tieredstore.errors import Invalid
+from tieredstore.scan.arrow_schema import chosen, schema
+
+
+def spark_schema(columns: tuple[str, ...] | None) -> StructType:
+    """What `columns` are to Spark; None for all but properties."""
+    return from_arrow_schema(schema(columns))
+
+
+def columns_of(wanted: StructType, named: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The columns that a schema asks for: the user's, or our own given back. Raises Invalid where
+    a name or a type is not one of a message, or the option `columns` says something else."""
+    if not wanted.fields:
+        raise Invalid("schema: expected at least one column, found none")
+    try:
+        names = chosen(wanted.fieldNames())
+    except Invalid as error:
+        raise Invalid(f"schema: {error}") from error
+    for field, ours in zip(wanted.fields, spark_schema(names).fields, strict=True):
+        if field.dataType.simpleString() != ours.dataType.simpleString():
+            raise Invalid(
+                f"schema: column {field.name!r}: expected {ours.dataType.simpleString()}, "
+                f"found {field.dataType.simpleString()}"
+            )
+    if named is not None and set(named) != set(names):
+        raise Invalid(
+            f"schema and the option columns differ: {', '.join(names)} and {', '.join(named)}; "
+            "give one of them"
+        )
+    return names
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a reader gives to Spark: `read` are the columns to read, the wanted ones and
+    queue_offset, by which is known how far a reader has come."""
+
+    columns: tuple[str, ...]
+    arrow: pa.Schema
+
+    @classmethod
+    def of(cls, wanted: StructType, named: tuple[str, ...] | None) -> Shape:
+        """Raises Invalid as `columns_of` does."""
+        names = columns_of(wanted, named)
+        # Spark compares the first batch with this, inner names and nullability included.
+        return cls(names, to_arrow_schema(wanted, timezone="UTC"))
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        return self.columns if "queue_offset" in self.columns else (*self.columns, "queue_offset")
+
+    def batch(self, found: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch with the columns `read`, as Spark wants it."""
+        arrays = [
+            array if array.type == field.type else array.cast(field.type)
+            for array, field in zip(found.columns, self.arrow, strict=False)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow)

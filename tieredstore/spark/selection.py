@@ -1,0 +1,74 @@
+"""Which queues a source reads, and from where to where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.errors import Invalid
+from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
+from tieredstore.scan.plan import offset_by_time
+from tieredstore.scan.reading import QueueReader
+from tieredstore.scan.source import TierSource
+from tieredstore.scan.tasks import Selection
+from tieredstore.spark.offsets import EARLIEST, LATEST, QueueKey, shown
+from tieredstore.spark.options import Bound, SourceOptions
+from tieredstore.table import Tier
+
+
+def key_of(queue: QueueFiles) -> QueueKey:
+    return queue.topic, queue.broker, queue.queue_id
+
+
+def selected(
+    options: SourceOptions, catalogue: TierCatalogue, *, strict: bool = True
+) -> list[QueueFiles]:
+    """Queues that the options choose. With `strict`, a topic or an assigned queue that the tier has
+    not is an error (Invalid), with near names."""
+    if strict:
+        for topic, broker, queue_id in options.assigned or ():
+            catalogue.select(topic, queue_id, broker)
+    topics = options.topics
+    if not strict and topics is not None:
+        topics = tuple(set(topics).intersection(catalogue.topic_names()))
+    found = Selection(topics=topics, topic_pattern=options.topic_pattern).queues(catalogue)
+    if options.assigned is None:
+        return found
+    return [queue for queue in found if key_of(queue) in options.assigned]
+
+
+def check_named(bound: Bound | None, option: str, queues: Sequence[QueueFiles]) -> None:
+    """Raise Invalid where offsets name a queue that is not among those chosen."""
+    known = {key_of(queue) for queue in queues}
+    for key in bound.by_queue if bound is not None else ():
+        if key not in known:
+            raise Invalid(
+                f"{option}: {shown(key)} is not among the queues that are read: "
+                + (", ".join(map(shown, sorted(known)[:10])) or "none")
+            )
+
+
+def resolved(
+    provider: SegmentProvider,
+    queue: QueueFiles,
+    bound: Bound,
+    on_out_of_range: Callable[[int, int, int], int],
+) -> int:
+    """The offset that a bound means in a queue; one that it has not goes with min and max offset to
+    `on_out_of_range`, which gives another."""
+    wanted = bound.of(key_of(queue))
+    with QueueReader(provider, queue) as reader:
+        if bound.time_ms is not None:
+            return offset_by_time(reader, bound.time_ms)
+        if wanted == LATEST:
+            return reader.max_offset()
+        least = reader.min_offset()
+        if wanted == EARLIEST:
+            return least
+        most = reader.max_offset()
+        return wanted if least <= wanted <= most else on_out_of_range(wanted, least, most)
+
+
+def listing_of(source: TierSource) -> TierCatalogue:
+    """What the tier holds now. Raises Corrupt, Unavailable."""
+    return Tier(source).catalogue()

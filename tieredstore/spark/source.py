@@ -1,0 +1,61 @@
+"""The data source `rocketmq_tiered`: a tier as DataFrame, stream and view. See docs/spark.md."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.types import StructType
+
+from tieredstore.spark.options import parse_options
+from tieredstore.spark.schema import Shape, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamReader
+
+_PUSHES_FILTERS = "pyspark.sql.worker.data_source_pushdown_filters"
+"""The worker in which Spark plans a query whose filters it pushes down."""
+
+
+class RocketmqTieredDataSource(DataSource):
+    """Batch and streaming reads of a RocketMQ tier, without a broker.
+
+    Pickled by name: executors import this module, from where it is installed or from what was sent
+    (`tieredstore.spark.ship`).
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        """Raises Invalid for options that are wrong."""
+        super().__init__(options)
+        self._parsed = parse_options(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq_tiered"
+
+    def schema(self) -> StructType:
+        """All columns but properties, or those of the options."""
+        return spark_schema(self._parsed.columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Raises Invalid, Unavailable."""
+        from tieredstore.spark.batch import PushDownReader, TieredBatchReader
+
+        reader = PushDownReader if _filters_are_pushed() else TieredBatchReader
+        return reader(self._parsed, Shape.of(schema, self._parsed.columns))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Raises Invalid, Unavailable."""
+        from tieredstore.spark.streaming import TieredStreamReader
+
+        return TieredStreamReader(self._parsed, Shape.of(schema, self._parsed.columns))
+
+
+def _filters_are_pushed() -> bool:
+    """Whether this process is Spark's for queries with pushed filters. A reader that takes filters
+    is an error in any other: spark.sql.python.filterPushdown.enabled is false by default, and the
+    setting itself is not told to data sources."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _PUSHES_FILTERS in sys.modules or getattr(main, "name", None) == _PUSHES_FILTERS
