@@ -1,0 +1,135 @@
+"""What to export, where to, and in which form."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tieredstore.errors import Invalid
+from tieredstore.scan.arrow_schema import chosen
+from tieredstore.scan.tasks import Selection
+from tieredstore.tier_url import shown_url
+
+PARTITION_COLUMNS = ("topic", "store_timestamp")
+"""Always exported: the target is partitioned by topic and by day (UTC) of the store time."""
+LEAST_FILE_BYTES, MOST_FILE_BYTES = 1 << 20, 4 << 30
+DEFAULT_FILE_BYTES = 128 << 20
+DEFAULT_ZSTD_LEVEL = 3
+_ALL = Selection()
+
+
+class Format(enum.StrEnum):
+    """PARQUET: a folder of files. ICEBERG: a table of a pyiceberg catalog. DELTA: a folder that is
+    a Delta table."""
+
+    PARQUET = "parquet"
+    ICEBERG = "iceberg"
+    DELTA = "delta"
+
+
+class OnCorrupt(enum.StrEnum):
+    """What a damaged message does: FAIL ends the job, SKIP leaves it out and counts it."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+class Accept(enum.StrEnum):
+    """What would end the job, and is gone past when it is named.
+
+    GAP: messages that expired before they were exported. REMADE: a topic that was made again; its
+    new messages are exported from their start. MOVED: a target of a tier at another URL. TOPICS: a
+    target of another choice of topics, brokers or queues.
+    """
+
+    GAP = "gap"
+    REMADE = "remade"
+    MOVED = "moved"
+    TOPICS = "topics"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRequest:
+    """One export. `selection` says which queues, and with offsets and store times where a queue
+    begins that the target does not have yet, and where this run ends; store times become offsets by
+    binary search, as brokers do it. Tags and keys are not for exports.
+
+    to: folder of the target as a URL or a path; for Iceberg, where a new table is put (the catalog
+    decides without it). catalog, table: of pyiceberg, `namespace.name`. columns: None for all but
+    properties. target_file_bytes: size of a data file, about. target_options: for the target's file
+    system, or properties of the catalog (`docs/jobs.md`). Raises Invalid.
+    """
+
+    format: Format
+    to: str | None = None
+    catalog: str | None = None
+    table: str | None = None
+    selection: Selection = _ALL
+    columns: tuple[str, ...] | None = None
+    properties: bool = False
+    target_file_bytes: int = DEFAULT_FILE_BYTES
+    zstd_level: int = DEFAULT_ZSTD_LEVEL
+    on_corrupt: OnCorrupt = OnCorrupt.FAIL
+    accept: frozenset[Accept] = frozenset()
+    target_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if not LEAST_FILE_BYTES <= self.target_file_bytes <= MOST_FILE_BYTES:
+            raise Invalid(
+                f"target_file_bytes: expected {LEAST_FILE_BYTES} to {MOST_FILE_BYTES}, found "
+                f"{self.target_file_bytes}"
+            )
+        if not 1 <= self.zstd_level <= 22:
+            raise Invalid(f"zstd_level: expected 1 to 22, found {self.zstd_level}")
+        if self.selection.tags is not None or self.selection.keys is not None:
+            raise Invalid("an export is of whole queues: it takes no tags and no keys")
+        if self.format is Format.ICEBERG:
+            if self.catalog is None or self.table is None:
+                raise Invalid("iceberg needs a catalog and a table (namespace.name)")
+        elif self.to is None or self.catalog is not None or self.table is not None:
+            raise Invalid(f"{self.format} needs a folder to write to, and no catalog or table")
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Columns of the target. Raises Invalid for unknown ones."""
+        names = list(chosen(self.columns))
+        if self.properties and "properties" not in names:
+            names.append("properties")
+        return (*(name for name in PARTITION_COLUMNS if name not in names), *names)
+
+    @property
+    def target(self) -> str:
+        """The target in messages and reports."""
+        if self.format is Format.ICEBERG:
+            return f"{self.catalog}:{self.table}"
+        return shown_url(self.to or "")
+
+    def identity(self) -> dict[str, object]:
+        """All that tells this export from another one, for a journal; no secrets."""
+        chosen_ = self.selection
+        return {
+            "format": self.format.value,
+            "target": self.target,
+            "to": None if self.to is None else shown_url(self.to),
+            **self.selected(),
+            "from_offset": chosen_.from_offset,
+            "until_offset": chosen_.until_offset,
+            "since_ms": chosen_.since_ms,
+            "until_ms": chosen_.until_ms,
+            "columns": list(self.column_names),
+            "target_file_bytes": self.target_file_bytes,
+            "zstd_level": self.zstd_level,
+            "on_corrupt": self.on_corrupt.value,
+            "accept": sorted(self.accept),
+        }
+
+    def selected(self) -> dict[str, object]:
+        """Which queues, as JSON."""
+        chosen_ = self.selection
+        return {
+            "topics": None if chosen_.topics is None else sorted(chosen_.topics),
+            "topic_pattern": chosen_.topic_pattern,
+            "brokers": None if chosen_.brokers is None else sorted(chosen_.brokers),
+            "queue_ids": None if chosen_.queue_ids is None else sorted(chosen_.queue_ids),
+        }

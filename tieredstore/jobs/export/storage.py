@@ -1,0 +1,282 @@
+"""Files of a target, written by tasks and by the driver: a local folder, S3, or what pyiceberg
+opens."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from pyarrow import fs
+
+from tieredstore.errors import Invalid, Unavailable
+from tieredstore.tier_url import parse_tier_url
+
+OutputStream: TypeAlias = Any
+"""A pyarrow NativeFile that is written."""
+InputFile: TypeAlias = Any
+"""A pyarrow NativeFile that is read at random."""
+
+S3_OPTIONS = {
+    "access_key": "AWS_ACCESS_KEY_ID",
+    "secret_key": "AWS_SECRET_ACCESS_KEY",
+    "session_token": "AWS_SESSION_TOKEN",
+    "region": "AWS_REGION",
+    "endpoint_override": "AWS_ENDPOINT_URL",
+    "scheme": "AWS_ALLOW_HTTP",
+}
+"""Options of `pyarrow.fs.S3FileSystem` that an export takes, and delta-rs' names for them."""
+
+
+class Folder(Protocol):
+    """A folder of a target. Picklable: it holds no connection."""
+
+    def connect(self) -> Files:
+        """Raises Invalid, Unavailable."""
+
+
+class Files(Protocol):
+    """Files of a folder by their names, which may have slashes. Raise Unavailable."""
+
+    def create(self, name: str) -> OutputStream: ...
+
+    def seal(self, name: str) -> None:
+        """Make a file durable that was written and closed."""
+
+    def open(self, name: str) -> InputFile: ...
+
+    def delete(self, name: str) -> None:
+        """No error where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowFolder:
+    """A folder of a pyarrow file system: `file:///dir`, a path, `s3://bucket/prefix`."""
+
+    url: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    below: str = ""
+
+    def connect(self) -> ArrowFiles:
+        system, root = opened(self.url, self.options)
+        return ArrowFiles(system, f"{root}/{self.below}" if self.below else root, self.url)
+
+
+class ArrowFiles:
+    """A folder, connected."""
+
+    def __init__(self, system: fs.FileSystem, root: str, url: str) -> None:
+        self.is_local = isinstance(system, fs.LocalFileSystem)
+        self._system = system
+        self._root = root
+        self._url = url
+
+    def path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    def create(self, name: str) -> OutputStream:
+        with told(self._url):
+            if self.is_local:
+                Path(self.path(name)).parent.mkdir(parents=True, exist_ok=True)
+            return self._system.open_output_stream(self.path(name))
+
+    def seal(self, name: str) -> None:
+        if self.is_local:
+            with told(self._url):
+                _sync(self.path(name))
+
+    def open(self, name: str) -> InputFile:
+        with told(self._url):
+            return self._system.open_input_file(self.path(name))
+
+    def read(self, name: str) -> bytes:
+        with told(self._url), self._system.open_input_stream(self.path(name)) as stream:
+            data: bytes = stream.read()
+            return data
+
+    def exists(self, name: str) -> bool:
+        with told(self._url):
+            info = self._system.get_file_info(self.path(name))
+        return bool(info.type is not fs.FileType.NotFound)
+
+    def names(self, folder: str = "") -> list[str]:
+        """What a folder has, files and folders, sorted; nothing where it is missing."""
+        place = self.path(folder) if folder else self._root
+        with told(self._url):
+            found = self._system.get_file_info(fs.FileSelector(place, allow_not_found=True))
+        return sorted(info.base_name for info in found)
+
+    def move(self, name: str, to: str) -> bool:
+        """False where there is no file of that name (any more)."""
+        with told(self._url):
+            try:
+                if self.is_local:
+                    Path(self.path(to)).parent.mkdir(parents=True, exist_ok=True)
+                    Path(self.path(name)).replace(self.path(to))
+                else:  # the folder that it is in is removed as a whole
+                    self._system.copy_file(self.path(name), self.path(to))
+            except FileNotFoundError:
+                return False
+        return True
+
+    def sync_folder(self, name: str) -> None:
+        if self.is_local:
+            with told(self._url):
+                _sync(self.path(name))
+
+    def delete(self, name: str) -> None:
+        with told(self._url):
+            try:
+                self._system.delete_file(self.path(name))
+            except FileNotFoundError:
+                return
+
+    def delete_folder(self, name: str) -> None:
+        with told(self._url):
+            try:
+                self._system.delete_dir(self.path(name))
+            except FileNotFoundError:
+                return
+
+    def put(self, name: str, data: bytes) -> None:
+        """A small file, whole or not at all."""
+        if not self.is_local:
+            with told(self._url), self._system.open_output_stream(self.path(name)) as stream:
+                stream.write(data)
+            return
+        with told(self._url):
+            temporary = self._temporary(name, data)
+            temporary.replace(self.path(name))
+            _sync(str(temporary.parent))
+
+    def put_new(self, name: str, data: bytes, options: Mapping[str, str]) -> bool:
+        """`put` if no file has the name; else False. Of several at once one has True."""
+        if isinstance(self._system, fs.S3FileSystem):
+            return _put_new_object(self.path(name), data, options, self._url)
+        if not self.is_local:
+            raise Invalid(
+                f"{self._url}: plain Parquet needs a place where a file can be made only if it is "
+                "not there: file or s3"
+            )
+        with told(self._url):
+            temporary = self._temporary(name, data)
+            try:
+                os.link(temporary, self.path(name))
+            except FileExistsError:
+                return False
+            finally:
+                temporary.unlink()
+            _sync(str(temporary.parent))
+        return True
+
+    def _temporary(self, name: str, data: bytes) -> Path:
+        """A synced file beside the one that it shall become, with a name that starts with a dot."""
+        path = Path(self.path(name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        return temporary
+
+
+def opened(url: str, options: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
+    """File system and path of a URL. Raises Invalid, Unavailable."""
+    if "://" not in url:
+        _require_options(url, options, ())
+        return fs.LocalFileSystem(), str(Path(url).absolute())
+    place = parse_tier_url(url)
+    given = {**place.query, **options}
+    if place.scheme == "file":
+        _require_options(url, given, ())
+        return fs.LocalFileSystem(), str(Path(place.path).absolute())
+    if place.scheme in {"s3", "s3a"}:
+        _require_options(url, given, tuple(S3_OPTIONS))
+        with told(url):
+            return fs.S3FileSystem(**given), f"{place.authority}{place.path}".rstrip("/")
+    _require_options(url, given, ())
+    try:
+        system, path = fs.FileSystem.from_uri(str(place))
+    except (OSError, ValueError) as error:
+        raise Invalid(f"{place}: {error}") from error
+    return system, path.rstrip("/")
+
+
+def delta_options(url: str, options: Mapping[str, str]) -> dict[str, str]:
+    """The same options for delta-rs."""
+    given = {**parse_tier_url(url).query, **options} if "://" in url else dict(options)
+    found = {S3_OPTIONS[name]: value for name, value in given.items()}
+    if "AWS_ALLOW_HTTP" in found:
+        found["AWS_ALLOW_HTTP"] = str(found["AWS_ALLOW_HTTP"] == "http").lower()
+    endpoint = found.get("AWS_ENDPOINT_URL")
+    if endpoint is not None and "://" not in endpoint:
+        found["AWS_ENDPOINT_URL"] = f"{given.get('scheme', 'https')}://{endpoint}"
+    return found
+
+
+@contextmanager
+def told(url: str) -> Iterator[None]:
+    """What the file system raises, as Unavailable with the target's name."""
+    try:
+        yield
+    except OSError as error:
+        text = " ".join(str(error).split())
+        raise Unavailable(f"{url.partition('?')[0]}: {text}", path=url) from error
+
+
+def _require_options(url: str, options: Mapping[str, str], known: tuple[str, ...]) -> None:
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        names = ", ".join(known) or "none"
+        raise Invalid(
+            f"{url.partition('?')[0]}: no target option {unknown[0]!r}; there are: {names}"
+        )
+
+
+def _put_new_object(path: str, data: bytes, options: Mapping[str, str], url: str) -> bool:
+    """pyarrow has no conditional PUT: this one request is boto3's."""
+    try:
+        import boto3
+        from botocore.exceptions import BotoCoreError, ClientError
+    except ImportError as error:
+        raise Invalid(
+            f"an export to S3 needs boto3 ({error}): pip install 'tieredstore[s3]'"
+        ) from None
+    given = {**parse_tier_url(url).query, **options}
+    endpoint = given.get("endpoint_override")
+    if endpoint is not None and "://" not in endpoint:
+        endpoint = f"{given.get('scheme', 'https')}://{endpoint}"
+    bucket, _, key = path.partition("/")
+    try:
+        client = boto3.client(
+            "s3",
+            endpoint_url=endpoint,
+            region_name=given.get("region"),
+            aws_access_key_id=given.get("access_key"),
+            aws_secret_access_key=given.get("secret_key"),
+            aws_session_token=given.get("session_token"),
+        )
+        try:
+            client.put_object(Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
+        finally:
+            client.close()
+    except ClientError as error:
+        if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") in {409, 412}:
+            return False
+        raise Unavailable(f"{url.partition('?')[0]}: {error}", path=url) from error
+    except BotoCoreError as error:
+        raise Unavailable(f"{url.partition('?')[0]}: {error}", path=url) from error
+    return True
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
