@@ -19,9 +19,11 @@ from tieredstore.cli.exits import (
 from tieredstore.cli.lazy import LazyGroup
 
 VERBS = {
+    "backfill": "Write the messages of a Parquet table into a tier.",
     "cat": "Print messages of a topic.",
     "copy": "Copy a tier to another place.",
     "doctor": "Try what a place for a tier really does.",
+    "export": "Write messages as Parquet, Iceberg or Delta.",
     "ls": "List the queues of a tier.",
     "offload": "Copy a broker's store into a tier.",
     "query": "Find messages by key or message id.",

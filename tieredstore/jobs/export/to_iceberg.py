@@ -23,6 +23,8 @@ from tieredstore.scan.arrow_schema import TYPES
 
 STATE_PROPERTY = "tieredstore.export"
 _ATTEMPTS = 5
+_NO_METRICS = ("body", "keys.element", "properties.key", "properties.value")
+"""Columns without statistics in the files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,15 @@ class IcebergTarget:
         )
         self._catalog.create_namespace_if_not_exists(namespace)
         with suppress(TableAlreadyExistsError):
-            self._catalog.create_table(self._name, schema, self._location, partition_spec=spec)
+            self._catalog.create_table(
+                self._name,
+                schema,
+                self._location,
+                partition_spec=spec,
+                properties={
+                    f"write.metadata.metrics.column.{name}": "none" for name in _NO_METRICS
+                },
+            )
 
 
 def _ancestors(table: Any) -> list[Any]:
