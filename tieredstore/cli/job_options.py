@@ -115,6 +115,12 @@ def write_report(options: JobOptions, report: dict[str, object]) -> None:
     temporary.replace(options.report)
 
 
+def require_staging(options: JobOptions, staging: str | None) -> None:
+    """Raise Invalid when workers on other machines would have no place to meet."""
+    if options.spark and staging is None:
+        raise Invalid("--spark needs --staging: a place that all its workers reach")
+
+
 @contextmanager
 def _runner(options: JobOptions) -> Iterator[Runner]:
     if not options.spark:

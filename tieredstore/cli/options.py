@@ -109,4 +109,10 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Only say what wou
 take_over_option = click.option(
     "--take-over", is_flag=True, help="End another writer's right, where the backend can do that."
 )
+staging_option = click.option(
+    "--staging",
+    metavar="URL",
+    help="A place for files between the steps, file:///dir or s3://bucket/prefix, that all workers "
+    "reach; by default a folder beside the journal. Needed with --spark.",
+)
 quiet_option = click.option("--quiet", is_flag=True, help="No progress on stderr.")

@@ -7,6 +7,7 @@ import click
 from tieredstore.cli.lazy import LazyGroup
 
 PARTS = {
+    "index": "Index files, from the messages.",
     "metadata": "A state directory, from the tier alone.",
 }
 """Part -> its line in `--help`; the command `command` of tieredstore.cli.rebuild_PART."""

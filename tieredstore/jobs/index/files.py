@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from tieredstore.jobs.index.build import (
     BuildTask,
@@ -100,6 +100,15 @@ def summary(collected: Sequence[Collected], committed: Committed) -> dict[str, o
         "items": sum(file.items for file in committed.files),
         "left_out": sum(outcome.left_out for outcome in collected),
         "findings": findings[:MOST_FINDINGS],
-        "files": [asdict(file) for file in committed.files],
+        "files": [
+            {
+                "base_offset": file.base_offset,
+                "size_bytes": file.size_bytes,
+                "items": file.items,
+                "begin_timestamp": file.begin_ms,
+                "end_timestamp": file.end_ms,
+            }
+            for file in committed.files
+        ],
         "removed_files": committed.removed,
     }

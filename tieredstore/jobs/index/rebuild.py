@@ -39,6 +39,8 @@ class _Pinned:
     """What a run that goes on must find as it was. queues: path -> queue offsets [from, until);
     old: the index files before the first run."""
 
+    since_ms: int | None
+    until_ms: int | None
     topic_ids: dict[str, int]
     queues: dict[str, tuple[int, int]]
     old: tuple[OldIndex, ...]
@@ -62,7 +64,7 @@ def rebuild_index(
         # Of index files that are gone the metadata may still know.
         gone = options.replace or not any(old.is_there for old in pinned.old)
         with staging_of(run, source, options.staging) as staging:
-            tasks = list(_tasks(tier, source, staging, capacity, pinned, options))
+            tasks = list(_tasks(tier, source, staging, capacity, pinned))
             collected = run.map("collect", collect, tasks, Collected)
             taken = {old.begin_ms for old in pinned.old} | set(pinned.local_begins)
             rows = [outcome.staged for outcome in collected if outcome.staged is not None]
@@ -95,7 +97,8 @@ def _pin(tier: IndexTier, options: RebuildOptions) -> _Pinned:
         queue.path: (queue.consume_queue_min_offset, queue.consume_queue_max_offset)
         for queue in tier.queues()
     }
-    return _Pinned(dict(ids), queues, old, tuple(sorted(tier.local_begins())))
+    begins = tuple(sorted(tier.local_begins()))
+    return _Pinned(options.since_ms, options.until_ms, dict(ids), queues, old, begins)
 
 
 def _check_addition(tier: IndexTier, there: int, options: RebuildOptions) -> None:
@@ -118,9 +121,8 @@ def _tasks(
     staging: Staging,
     capacity: Capacity,
     pinned: _Pinned,
-    options: RebuildOptions,
 ) -> Iterator[CollectTask]:
-    for ranges in gathered(_ranges(tier, pinned, options), lambda r: r.size_bytes, TASK_BYTES):
+    for ranges in gathered(_ranges(tier, pinned), lambda r: r.size_bytes, TASK_BYTES):
         names = [f"{r.queue.path} {r.from_offset} {r.until_offset}" for r in ranges]
         yield CollectTask(
             hashlib.sha256("\n".join(names).encode()).hexdigest()[:16],
@@ -133,7 +135,7 @@ def _tasks(
         )
 
 
-def _ranges(tier: IndexTier, pinned: _Pinned, options: RebuildOptions) -> Iterator[ScanRange]:
+def _ranges(tier: IndexTier, pinned: _Pinned) -> Iterator[ScanRange]:
     for queue in tier.queues():
         if queue.path in pinned.queues:
             from_offset, until_offset = pinned.queues[queue.path]
@@ -142,8 +144,8 @@ def _ranges(tier: IndexTier, pinned: _Pinned, options: RebuildOptions) -> Iterat
                 [queue],
                 from_offset=from_offset,
                 until_offset=until_offset,
-                since_ms=options.since_ms,
-                until_ms=options.until_ms,
+                since_ms=pinned.since_ms,
+                until_ms=pinned.until_ms,
                 range_bytes=TASK_BYTES,
                 narrow=True,
             )

@@ -18,6 +18,7 @@ from tieredstore.jobs.index.staging import StagedFile, Staging, read_staged
 from tieredstore.message.tiered_index import COMPACTED_ITEM_DTYPE
 
 ROW_DTYPE: Final = np.dtype(COMPACTED_ITEM_DTYPE.descr[:-1])
+_ROW_BYTES: Final = np.dtype((np.void, ROW_DTYPE.itemsize))
 TIME_DTYPE: Final = np.dtype("<i8")
 BLOCKS: Final = 128
 """Blocks of one staged file, about; files of the index are made of blocks."""
@@ -72,7 +73,8 @@ def stage_rows(
     times = np.concatenate([part.times for part in parts])
     order = np.argsort(times, kind="stable")
     times = times[order]
-    rows = np.concatenate([part.rows for part in parts]).view("V24")[order]
+    # As bytes: with fields, numpy would make the numbers native.
+    rows = np.concatenate([part.rows.view(_ROW_BYTES) for part in parts])[order]
     block_rows = max(1, min(-(-count // BLOCKS), most_block_rows))
     blocks = (times.astype(TIME_DTYPE).tobytes(), rows.tobytes())
     file = staging.write(provider, name, blocks)
