@@ -30,6 +30,7 @@ __all__ = [
     "log_to_stderr",
     "open_tier",
     "placed",
+    "refuse_memory",
     "require_state",
     "tier_source",
 ]
@@ -104,7 +105,7 @@ def open_tier(options: TierOptions) -> Iterator[OpenTier]:
 def tier_source(options: TierOptions) -> source.TierSource:
     """The tier to read, without a connection: for jobs. Raises Invalid, Unavailable."""
     log_to_stderr()
-    _refuse_memory(options.tier)
+    refuse_memory(options.tier)
     return source.locate(
         options.tier,
         cluster=options.cluster,
@@ -122,11 +123,12 @@ def load_config(options: TierOptions) -> LoadedConfig:
 def placed(config: StoreConfig, url: str, *, state: Path | None) -> StoreConfig:
     """The configuration with tier and state in the places that the command line gives. Raises
     Invalid."""
-    _refuse_memory(url)
+    refuse_memory(url)
     return source.placed(config, url, state=state)
 
 
-def _refuse_memory(url: str) -> None:
+def refuse_memory(url: str) -> None:
+    """Raises Invalid for a tier that ends with this process."""
     if url.startswith("memory:"):
         raise Invalid(
             f"tier {url!r}: a tier in memory is gone when the command ends; use file:///dir"

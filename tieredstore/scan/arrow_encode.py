@@ -82,15 +82,9 @@ def encode_batch(
     property_lengths = np.diff(content(properties)[0])
     born = _hosts(batch, "born_host")
     store = _hosts(batch, "store_host")
-    sizes = (
-        FIXED_SIZE
-        + V6_EXTRA * (born.is_v6.astype(np.int64) + store.is_v6)
-        + body_lengths
-        + len(name)
-        + 2
-        + property_lengths
-    )
+    sizes = _sizes(body_lengths, property_lengths, born, store) + len(name)
     _check_sizes(body_lengths, property_lengths, sizes, max_body_bytes)
+    _check_batch(sizes)
     ends = physical_offset + np.cumsum(sizes)
     offsets = ends - sizes
     head = np.zeros(count, HEADER_DTYPE)
@@ -126,6 +120,24 @@ def encode_batch(
     )
 
 
+def record_sizes(
+    batch: pa.RecordBatch, body_lengths: Int64s, topic_lengths: Int64s, max_body_bytes: int
+) -> Int64s:
+    """int64[n]: bytes of the records that `encode_batch` makes of a batch, whose bodies need not be
+    there. topic_lengths: of the topic fields. Raises Invalid where it does."""
+    property_lengths = np.diff(content(encoded_properties(batch).encoded)[0])
+    hosts = _hosts(batch, "born_host"), _hosts(batch, "store_host")
+    sizes = _sizes(body_lengths, property_lengths, *hosts) + topic_lengths
+    _check_sizes(body_lengths, property_lengths, sizes, max_body_bytes)
+    return sizes
+
+
+def _sizes(body_lengths: Int64s, property_lengths: Int64s, born: _Hosts, store: _Hosts) -> Int64s:
+    """Sizes of records without their topic fields."""
+    hosts: Int64s = V6_EXTRA * (born.is_v6.astype(np.int64) + store.is_v6)
+    return FIXED_SIZE + hosts + body_lengths + 2 + property_lengths
+
+
 def _heads(head: npt.NDArray[np.void], born: _Hosts, store: _Hosts) -> list[pa.Array]:
     """What is in front of the bodies, in pieces where an address is an IPv6 one."""
     if not born.is_v6.any() and not store.is_v6.any():
@@ -159,6 +171,9 @@ def _check_sizes(
             f"message of row {row}: expected a body of at most {max_body_bytes} bytes and a record "
             f"of at most {max_record_bytes}, found {int(body_lengths[row])} and {int(sizes[row])}"
         )
+
+
+def _check_batch(sizes: Int64s) -> None:
     if int(sizes.sum()) > _MAX_BATCH_BYTES:
         raise Invalid(
             f"messages to encode: expected records of at most {_MAX_BATCH_BYTES} bytes in a batch, "

@@ -1,0 +1,222 @@
+"""The Parquet files of a table, as they were when the job began."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from tieredstore.errors import Invalid, Unavailable
+from tieredstore.scan.arrow_schema import TYPES
+from tieredstore.tier_url import parse_tier_url, shown_url
+
+BATCH_BYTES = 16 << 20
+"""About what a batch of rows that is read from a file takes in memory."""
+_FOOTER_THREADS = 16
+_MOST_ROWS = 1 << 18
+_PARTITION = re.compile(r"(?:^|/)topic=([^/]+)/")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One file. name: below the table; first_row: its first row's number in the whole table;
+    group_rows and group_bytes: of its row groups, before compression; columns: their names;
+    topic: of the folder `topic=…` that it is in."""
+
+    name: str
+    size_bytes: int
+    changed_ms: int
+    first_row: int
+    group_rows: tuple[int, ...]
+    group_bytes: tuple[int, ...]
+    columns: tuple[str, ...]
+    topic: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a table rows are, for messages to people. row: number in the row group."""
+
+    file: str
+    group: int
+    row: int
+
+    def __str__(self) -> str:
+        return f"{self.file}, row group {self.group}, row {self.row}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of one row group as they are read: the number of the first one in the table, and
+    where it is."""
+
+    first_row: int
+    place: Place
+    topic: str | None
+    batch: pa.RecordBatch
+
+
+def filesystem(url: str) -> tuple[fs.FileSystem, str]:
+    """The file system of a folder or file, and its path there. An s3 URL takes `region`,
+    `endpoint` and `path_style` as tiers do. Raises Invalid."""
+    if "://" not in url:
+        return fs.LocalFileSystem(), str(Path(url).absolute())
+    place = parse_tier_url(url)
+    if place.scheme == "file":
+        return fs.LocalFileSystem(), place.path
+    if place.scheme not in {"s3", "s3a"}:
+        raise Invalid(f"table {place}: expected a path, file:// or s3://")
+    options: dict[str, Any] = {}
+    if "region" in place.query:
+        options["region"] = place.query["region"]
+    if "endpoint" in place.query:
+        scheme, separator, host = place.query["endpoint"].rpartition("://")
+        options["endpoint_override"] = host
+        options["scheme"] = scheme if separator else "https"
+        virtual = place.query.get("path_style", "true") == "false"
+        options["force_virtual_addressing"] = virtual
+    return fs.S3FileSystem(**options), f"{place.authority}{place.path}".rstrip("/")
+
+
+def list_table(url: str) -> list[SourceFile]:
+    """All Parquet files of a table, by name; names that begin with `_` or `.` are none of them.
+    Raises Invalid for a place without any and for a file that is none, Unavailable."""
+    system, root = filesystem(url)
+    try:
+        found = system.get_file_info(root)
+        if found.type == fs.FileType.File:
+            infos = [found]
+        else:
+            everything = system.get_file_info(fs.FileSelector(root, recursive=True))
+            infos = [info for info in everything if _is_data(info, root)]
+    except OSError as error:
+        raise _unreadable(shown_url(url), error) from error
+    if not infos:
+        raise Invalid(f"table {shown_url(url)}: no Parquet file there")
+    infos.sort(key=lambda info: info.path)
+    with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
+        footers = list(pool.map(lambda info: _footer(system, info.path), infos))
+    files = []
+    first_row = 0
+    for info, footer in zip(infos, footers, strict=True):
+        name = info.path.removeprefix(root).lstrip("/")
+        groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
+        partition = _PARTITION.search(name)
+        files.append(
+            SourceFile(
+                name,
+                info.size,
+                (info.mtime_ns or 0) // 1_000_000,
+                first_row,
+                tuple(group.num_rows for group in groups),
+                tuple(group.total_byte_size for group in groups),
+                tuple(footer.schema.to_arrow_schema().names),
+                unquote(partition[1]) if partition is not None else None,
+            )
+        )
+        first_row += footer.num_rows
+    _check_columns(files)
+    return files
+
+
+def _check_columns(files: Sequence[SourceFile]) -> None:
+    first = files[0]
+    for file in files:
+        differing = {*TYPES} & ({*file.columns} ^ {*first.columns})
+        if differing:
+            raise Invalid(
+                f"table: {file.name}: expected the columns of {first.name}, found them to differ "
+                f"in {', '.join(sorted(differing))}",
+                path=file.name,
+            )
+
+
+def _is_data(info: fs.FileInfo, root: str) -> bool:
+    parts = info.path.removeprefix(root).strip("/").split("/")
+    hidden = any(part.startswith(("_", ".")) for part in parts)
+    return info.type == fs.FileType.File and info.path.endswith(".parquet") and not hidden
+
+
+def _footer(system: fs.FileSystem, path: str) -> pq.FileMetaData:
+    try:
+        with system.open_input_file(path) as file:
+            return pq.read_metadata(file)
+    except pa.ArrowInvalid as error:
+        raise Invalid(f"table: {path}: expected a Parquet file: {error}", path=path) from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+class Table:
+    """Reads rows of a table that `list_table` saw."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._system, self._root = filesystem(url)
+
+    def read(
+        self, file: SourceFile, groups: Sequence[int], columns: Sequence[str]
+    ) -> Iterator[Rows]:
+        """Rows of row groups in their order, with some of their columns. Raises
+        Invalid for a file that is not the one that was seen, Unavailable."""
+        path = f"{self._root}/{file.name}" if file.name else self._root
+        try:
+            info = self._system.get_file_info(path)
+            self._check_same(file, info)
+            with self._system.open_input_file(path) as opened:
+                parquet = pq.ParquetFile(opened)
+                for group in groups:
+                    yield from self._read_group(parquet, file, group, columns)
+        except pa.ArrowInvalid as error:
+            raise Invalid(f"table: {path}: {error}", path=path) from error
+        except OSError as error:
+            raise _unreadable(path, error) from error
+
+    def _read_group(
+        self, parquet: pq.ParquetFile, file: SourceFile, group: int, columns: Sequence[str]
+    ) -> Iterator[Rows]:
+        first = file.first_row + sum(file.group_rows[:group])
+        row = 0
+        width = max(file.group_bytes[group] // max(file.group_rows[group], 1), 1)
+        for batch in parquet.iter_batches(
+            min(max(BATCH_BYTES // width, 1), _MOST_ROWS),
+            row_groups=[group],
+            columns=list(columns),
+            use_threads=False,
+        ):
+            yield Rows(first + row, Place(file.name or self._root, group, row), file.topic, batch)
+            row += batch.num_rows
+
+    @staticmethod
+    def _check_same(file: SourceFile, info: fs.FileInfo) -> None:
+        found = info.size, (info.mtime_ns or 0) // 1_000_000
+        if found != (file.size_bytes, file.changed_ms):
+            raise Invalid(
+                f"table: {info.path}: changed while the job ran: expected {file.size_bytes} bytes "
+                f"of {file.changed_ms} ms, found {info.size} of {found[1]}",
+                path=info.path,
+            )
+
+
+def place_of(files: Sequence[SourceFile], row: int) -> Place:
+    """Where a row of the table is."""
+    file = max((file for file in files if file.first_row <= row), key=lambda file: file.first_row)
+    row -= file.first_row
+    for group, count in enumerate(file.group_rows):
+        if row < count:
+            return Place(file.name, group, row)
+        row -= count
+    raise AssertionError(f"row {row} is behind the end of {file.name}")
+
+
+def _unreadable(path: str, error: OSError) -> Unavailable | Invalid:
+    kind = Invalid if isinstance(error, FileNotFoundError) else Unavailable
+    return kind(f"table: cannot read {path}: {error}", path=path)
