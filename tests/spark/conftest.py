@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.spark.cluster import TEST_CONF, Cluster, cluster_of_two, end
+from tests.spark.cluster import ROOT, TEST_CONF, Cluster, cluster_of_two, end
+from tieredstore.errors import Invalid
+from tieredstore.spark.java import java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def java() -> None:
-    if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
-        pytest.skip("no Java: Spark needs a JDK 17 or newer")
+    pytest.importorskip("pyspark", reason="pyspark is not installed")
+    try:
+        java_home()
+    except Invalid as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +32,7 @@ def spark(java: None) -> Iterator[SparkSession]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)  # tasks import from the tests
         session_ = session(app_name="tests", conf={"spark.master": "local[2]", **TEST_CONF})
         try:
             yield session_

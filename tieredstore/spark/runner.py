@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from pyspark import InheritableThread
 from pyspark.accumulators import AccumulatorParam
 from pyspark.errors import PySparkException
 
@@ -42,8 +42,10 @@ class SparkRunner:
         tasks: Sequence[Task],
         on_done: Callable[[int, Result], None],
     ) -> None:
-        """As `Runner.run`. An error that retries do not end becomes Unavailable, with Spark's last
-        line."""
+        """As `Runner.run`. An error that retries do not end becomes Unavailable, with the last line
+        of it. Outcomes that arrived before an error are given to `on_done` first."""
+        if not tasks:
+            return
         context = self._context
         # Outcomes arrive with each task that ends, one attempt of each: Spark counts no other.
         arrived = context.accumulator({}, _Merged())
@@ -59,16 +61,16 @@ class SparkRunner:
             except BaseException as error:
                 failure.append(error)
 
-        thread = threading.Thread(target=call, name="tieredstore-spark-job", daemon=True)
+        thread = InheritableThread(target=call, name="tieredstore-spark-job", daemon=True)
         thread.start()
         seen: set[int] = set()
         try:
             while thread.is_alive():
                 thread.join(_POLL_SECONDS)
                 _deliver(arrived.value, seen, on_done)
+            _deliver(arrived.value, seen, on_done)
             if failure:
                 raise _error_of(failure[0]) from failure[0]
-            _deliver(arrived.value, seen, on_done)
         except BaseException:
             context.cancelJobGroup(group)
             thread.join(10)
