@@ -158,11 +158,21 @@ def consistent_prefix(
     if not queue.consume_queue:
         return replace(queue, commit_log=(), consume_queue=())
     with QueueReader(provider, queue) as reader:
-        found = _last_message(reader)
+        found = last_message(reader)
         queue = reader.queue  # its commit log may have been listed again
     if found is None:
         return replace(queue, commit_log=(), consume_queue=())
-    units, end = found
+    return cut_behind(queue, *found, known)
+
+
+def cut_behind(
+    queue: QueueFiles,
+    units: int,
+    end: int,
+    known: Mapping[SegmentId, FileSegmentMetadata] | None,
+) -> QueueFiles:
+    """The queue below a queue offset and below an offset of its commit log; without empty
+    segments."""
     return replace(
         queue,
         commit_log=_until(queue.commit_log, end, known, 1),
@@ -170,7 +180,7 @@ def consistent_prefix(
     )
 
 
-def _last_message(reader: QueueReader) -> tuple[int, int] | None:
+def last_message(reader: QueueReader) -> tuple[int, int] | None:
     """Queue offset behind the last unit whose message is there (or has expired), and where in the
     commit log that message ends."""
     for start, end in reversed(reader.queue.unit_spans()):

@@ -82,11 +82,12 @@ def _units_in(
     [low, high)."""
     if type is FileSegmentType.CONSUME_QUEUE:
         return max(span[0], low // UNIT_SIZE), min(span[1], high // UNIT_SIZE)
-    return _first_behind(reader, span, low), _first_behind(reader, span, high)
+    return first_unit_behind(reader, span, low), first_unit_behind(reader, span, high)
 
 
-def _first_behind(reader: QueueReader, span: tuple[int, int], offset: int) -> int:
-    """The first unit of a span whose message begins at or behind a commit log offset."""
+def first_unit_behind(reader: QueueReader, span: tuple[int, int], offset: int) -> int:
+    """The first unit of a span whose message begins at or behind a commit log offset, the end of
+    the span if there is none. O(log n) reads."""
     low, high = span
     while low < high:
         middle = (low + high) // 2

@@ -45,7 +45,7 @@ def find_topic_ids(
     ids: dict[str, int] = {}
     tries: dict[int, int] = defaultdict(int)
     highest = -1
-    for items in _items(provider, index):
+    for items in read_items(provider, index):
         topic_ids = items["topic_id"]
         highest = max(highest, int(topic_ids.max()))
         for topic_id in np.unique(topic_ids).tolist():
@@ -66,7 +66,7 @@ def find_topic_ids(
     return ids
 
 
-def _items(
+def read_items(
     provider: SegmentProvider, index: Iterable[SegmentExtent]
 ) -> Iterator[npt.NDArray[np.void]]:
     """Items of whole index segments, in blocks that are not empty."""

@@ -1,0 +1,127 @@
+"""Puts a metadata file in the place of another one, in one step that can be repeated."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from tieredstore import registry
+from tieredstore.clock import Clock
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.metadata_store import MetadataStore
+from tieredstore.errors import Fenced, Invalid, Unavailable
+from tieredstore.local.store_lock import is_owned
+from tieredstore.scan.source import METADATA_FILE
+
+_STAGING = "config/.rebuild-metadata"
+_NAMES = ("", ".bak", ".journal")
+"""What is appended to the name of the metadata file, for each file that belongs to it."""
+
+
+class StateFiles:
+    """The metadata files of a state directory. config: of the tier, with the state's place."""
+
+    def __init__(self, config: StoreConfig, state: Path) -> None:
+        self._config = config
+        self._state = state
+        self.main = state / METADATA_FILE
+
+    def present(self) -> list[Path]:
+        """Those that are there and hold something."""
+        files = (self._named(name) for name in _NAMES)
+        return [file for file in files if file.exists() and file.stat().st_size]
+
+    def check_free(self) -> None:
+        """Raise Fenced when a broker runs on the directory, Invalid when it cannot be one."""
+        if self._state.exists() and not self._state.is_dir():
+            raise Invalid(f"state {self._state}: not a directory", path=str(self._state))
+        if is_owned(self._state):
+            raise Fenced(
+                f"state {self._state}: a broker is running on it; stop it", path=str(self._state)
+            )
+
+    def replace(
+        self, fill: Callable[[MetadataStore], None], clock: Clock, *, force: bool
+    ) -> list[Path]:
+        """Make what `fill` puts into an empty store the metadata. Other metadata is an error
+        (Invalid), or with `force` kept beside, under names with the clock's time, which are
+        returned.
+
+        Nothing has changed until, at once, the new file is in place. A call after one that was
+        killed, with the same time and contents, ends as one call does. Raises Unavailable.
+        """
+        staging = self._state / _STAGING
+        suffix = f".replaced-{clock.now_ms()}"
+        try:
+            staged = self._staged(staging, fill, clock)
+            present = self.present()
+            if self.main not in present or self.main.read_bytes() != staged.read_bytes():
+                if present and not force:
+                    raise self.refusal(present)
+                for file in present:
+                    kept = file.with_name(file.name + suffix)
+                    if not kept.exists():
+                        kept.hardlink_to(file)
+                staged.replace(self.main)
+                _sync(self.main.parent)
+            # An older backup would be taken when the main file breaks.
+            self._back_up()
+            self._named(".journal").unlink(missing_ok=True)
+            shutil.rmtree(staging)
+            _sync(self.main.parent)
+        except OSError as error:
+            raise Unavailable(
+                f"state {self._state}: cannot be written: {error.strerror or error}",
+                path=str(error.filename or self._state),
+            ) from error
+        return sorted(self.main.parent.glob(f"{self.main.name}*{suffix}"))
+
+    def refusal(self, present: Sequence[Path]) -> Invalid:
+        return Invalid(
+            f"state {self._state}: has metadata already ({present[0].name}); give another "
+            "directory, or have it replaced with --force, which keeps it beside",
+            path=str(present[0]),
+        )
+
+    def _staged(self, staging: Path, fill: Callable[[MetadataStore], None], clock: Clock) -> Path:
+        shutil.rmtree(staging, ignore_errors=True)
+        config = msgspec.structs.replace(self._config, store_path_root_dir=str(staging))
+        store = cast("MetadataStore", registry.metadata_store(config, clock))
+        store.load()
+        try:
+            fill(store)
+            store.flush()
+        finally:
+            store.close()
+        staged = staging / METADATA_FILE
+        if not staged.exists():
+            raise Invalid(
+                f"{config.metadata_service_provider}: keeps no {METADATA_FILE}; only that file can "
+                "be made anew"
+            )
+        return staged
+
+    def _back_up(self) -> None:
+        backup = self._named(".bak")
+        temporary = backup.with_name(f"{backup.name}.tmp")
+        with temporary.open("wb") as file:
+            file.write(self.main.read_bytes())
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(backup)
+
+    def _named(self, name: str) -> Path:
+        return self.main.with_name(self.main.name + name)
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
