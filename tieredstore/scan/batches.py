@@ -22,7 +22,7 @@ from tieredstore.scan.findings import Finding, Report, damage, raise_on_damage
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read_ahead import LoadedRun, is_worth_it, load_ahead
 from tieredstore.scan.reading import QueueReader, Units
-from tieredstore.scan.record_checks import check_run
+from tieredstore.scan.record_checks import check_run, place_of
 
 BATCH_BYTES = 4 << 20
 """Commit log bytes of one batch, at most (one message at least)."""
@@ -58,10 +58,10 @@ def read_batches(
             for units in unit_blocks(reader, scan_range, report=tell):
                 wanted = _with_tags(units, tags_codes)
                 if wanted is not None:
-                    yield from _runs_of(reader.queue, wanted, batch_bytes)
+                    yield from runs_of_units(reader.queue, wanted, batch_bytes)
 
-        for run, load in _loaded(provider, reader, runs_of, report):
-            batch = _checked(reader, run, load, report, body_crcs=body_crcs)
+        for run, load in loaded_runs(provider, reader, runs_of, report):
+            batch = checked_run(reader, run, load, report, body_crcs=body_crcs)
             if batch is None:
                 continue
             batch = _in_time(batch, scan_range)
@@ -79,27 +79,17 @@ def _in_time(batch: MessageBatch, scan_range: ScanRange) -> MessageBatch:
     return batch
 
 
-def _loaded(
+def loaded_runs(
     provider: SegmentProvider,
     reader: QueueReader,
     runs_of: Callable[[Report], Iterator[UnitRun]],
     report: Report,
 ) -> Iterator[LoadedRun]:
+    """The runs that `runs_of` makes, each with the read of its bytes; from a network, some runs
+    ahead."""
     if is_worth_it(provider):
         return load_ahead(runs_of, lambda run: _prepared(reader, run), report)
     return (LoadedRun(run, _prepared(reader, run)) for run in runs_of(report))
-
-
-def unit_runs(
-    reader: QueueReader,
-    scan_range: ScanRange,
-    *,
-    batch_bytes: int = BATCH_BYTES,
-    report: Report = raise_on_damage,
-) -> Iterator[UnitRun]:
-    """The usable units of a range, cut into runs of at most `batch_bytes` within one segment."""
-    for units in unit_blocks(reader, scan_range, report=report):
-        yield from _runs_of(reader.queue, units, batch_bytes)
 
 
 def unit_blocks(
@@ -136,7 +126,9 @@ def unit_blocks(
             yield usable
 
 
-def _usable(reader: QueueReader, units: Units, first: int, report: Report) -> UnitRun | None:
+def usable_units(reader: QueueReader, units: Units, first: int) -> tuple[UnitRun, Bools]:
+    """The units from queue offset `first` on, and which of them name bytes that one commit log
+    segment has."""
     offsets = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
     bases, ends = _borders(reader.queue)
@@ -147,11 +139,18 @@ def _usable(reader: QueueReader, units: Units, first: int, report: Report) -> Un
     if not usable.all() and reader.see_growth():
         usable = whole_records(reader.queue, offsets, sizes)
     numbers = np.arange(first, first + len(units), dtype=np.int64)
-    found = UnitRun(numbers, offsets, sizes, units["tags_code"].astype(np.int64))
+    return UnitRun(numbers, offsets, sizes, units["tags_code"].astype(np.int64)), usable
+
+
+def _usable(reader: QueueReader, units: Units, first: int, report: Report) -> UnitRun | None:
+    found, usable = usable_units(reader, units, first)
     if usable.all():
         return found
-    for finding in _unusable(reader, offsets, sizes, first, np.flatnonzero(~usable)):
-        report(finding)
+    for group in runs_of_rows(np.flatnonzero(~usable)):
+        row = int(group[0])
+        last = first + int(group[-1])
+        offset, size = int(found.offsets[row]), int(found.sizes[row])
+        report(unusable_finding(reader, offset, size, first + row, last))
     return found.take(usable) if usable.any() else None
 
 
@@ -165,7 +164,7 @@ def _with_tags(units: UnitRun, tags_codes: frozenset[int] | None) -> UnitRun | N
     return units.take(mask) if mask.any() else None
 
 
-def _runs_of(queue: QueueFiles, units: UnitRun, batch_bytes: int) -> Iterator[UnitRun]:
+def runs_of_units(queue: QueueFiles, units: UnitRun, batch_bytes: int) -> Iterator[UnitRun]:
     for part in cut_runs(queue, units.offsets, units.sizes, batch_bytes):
         yield units.take(part)
 
@@ -220,53 +219,48 @@ def cut_runs(
             start = stop
 
 
-def _unusable(
-    reader: QueueReader, offsets: Int64s, sizes: Int64s, first: int, bad: npt.NDArray[np.intp]
-) -> Iterator[Finding]:
-    """One finding for each run of units that name no whole record."""
-    if not len(bad):
-        return
-    for group in np.split(bad, np.flatnonzero(np.diff(bad) != 1) + 1):
-        index, last = int(group[0]), int(group[-1])
-        segment, position = reader.unit_place(first + index)
-        offset, size = int(offsets[index]), int(sizes[index])
-        end = reader.queue.commit_log_max_offset
-        until = "" if index == last else f" (and all units up to queue offset {first + last})"
-        if size < MIN_RECORD_SIZE:
-            yield damage(
-                "unit-invalid",
-                f"consume queue unit with an impossible message size{until}",
-                segment=segment,
-                position=position,
-                queue_offset=first + index,
-                expected=f"at least {MIN_RECORD_SIZE}",
-                found=str(size),
-            )
-        elif offset < reader.queue.commit_log_min_offset:
-            yield damage(
-                "record-expired",
-                f"consume queue unit of a message before the commit log's start{until}",
-                segment=segment,
-                position=position,
-                queue_offset=first + index,
-                expected=f"at least {reader.queue.commit_log_min_offset}",
-                found=str(offset),
-            )
-        else:
-            yield damage(
-                "record-missing",
-                f"consume queue unit of a message that no commit log segment holds whole{until}",
-                segment=segment,
-                position=position,
-                queue_offset=first + index,
-                expected=f"bytes {offset} to {offset + size}",
-                found=f"a commit log that ends at {end}",
-            )
+def runs_of_rows(rows: npt.NDArray[np.intp]) -> list[npt.NDArray[np.intp]]:
+    """Ascending numbers, parted where one is missing."""
+    if not len(rows):
+        return []
+    return np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
 
 
-def read_run(reader: QueueReader, run: UnitRun, report: Report) -> MessageBatch | None:
-    """Read and check the messages of one run; None when none of them is good."""
-    return _checked(reader, run, _prepared(reader, run), report)
+def unusable_finding(reader: QueueReader, offset: int, size: int, first: int, last: int) -> Finding:
+    """The units of queue offsets `first` to `last` name no whole record; the first of them says
+    `offset` and `size`."""
+    segment, position = reader.unit_place(first)
+    end = reader.queue.commit_log_max_offset
+    until = "" if first == last else f" (and all units up to queue offset {last})"
+    if size < MIN_RECORD_SIZE:
+        return damage(
+            "unit-invalid",
+            f"consume queue unit with an impossible message size{until}",
+            segment=segment,
+            position=position,
+            queue_offset=first,
+            expected=f"at least {MIN_RECORD_SIZE}",
+            found=str(size),
+        )
+    if offset < reader.queue.commit_log_min_offset:
+        return damage(
+            "record-expired",
+            f"consume queue unit of a message before the commit log's start{until}",
+            segment=segment,
+            position=position,
+            queue_offset=first,
+            expected=f"at least {reader.queue.commit_log_min_offset}",
+            found=str(offset),
+        )
+    return damage(
+        "record-missing",
+        f"consume queue unit of a message that no commit log segment holds whole{until}",
+        segment=segment,
+        position=position,
+        queue_offset=first,
+        expected=f"bytes {offset} to {offset + size}",
+        found=f"a commit log that ends at {end}",
+    )
 
 
 def _prepared(reader: QueueReader, run: UnitRun) -> Callable[[], memoryview]:
@@ -276,7 +270,7 @@ def _prepared(reader: QueueReader, run: UnitRun) -> Callable[[], memoryview]:
     return reader.commit_log.prepare(start, end - start)
 
 
-def _checked(
+def checked_run(
     reader: QueueReader,
     run: UnitRun,
     load: Callable[[], memoryview],
@@ -284,6 +278,7 @@ def _checked(
     *,
     body_crcs: bool = True,
 ) -> MessageBatch | None:
+    """Read and check the messages of one run; None when none of them is good."""
     try:
         buffer = load()
     except Corrupt as error:
@@ -291,6 +286,7 @@ def _checked(
             damage(
                 "record-missing",
                 f"messages up to queue offset {int(run.queue_offsets[-1])} cannot be read: {error}",
+                segment=place_of(reader.queue, run.start)[0],
                 queue_offset=int(run.queue_offsets[0]),
             )
         )

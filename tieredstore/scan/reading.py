@@ -133,6 +133,10 @@ class QueueReader:
         self.commit_log = ExtentReader(self._provider, grown)
         return True
 
+    def log_start_now(self) -> int:
+        """Where the queue's commit log begins at this moment: segments may expire meanwhile."""
+        return list_again(self._provider, self.queue).commit_log_min_offset
+
     def unit_place(self, offset: int) -> tuple[SegmentId | None, int | None]:
         """Segment and byte position of a unit, for messages to people."""
         extent = self._consume_queue.extent_at(offset * UNIT_SIZE)

@@ -27,8 +27,9 @@ from tieredstore.message.tiered_index import (
     unpack_header,
 )
 from tieredstore.scan.catalogue import SegmentExtent, TierCatalogue
-from tieredstore.scan.findings import Report, damage, note
+from tieredstore.scan.findings import Finding, Report, damage, note
 from tieredstore.scan.index_items import ItemChecker, ItemVerdicts
+from tieredstore.scan.verify_outcome import FindingsBox, IndexOutcome
 
 ITEMS_PER_PASS = 1 << 22
 """Items sorted at once: about 200 MB."""
@@ -56,8 +57,70 @@ class _File:
     pending: int = 0
 
 
-class IndexVerifier:
-    """Checks the index segments of one broker after another."""
+@dataclass(frozen=True, slots=True)
+class IndexFile:
+    """An index segment to check. Picklable.
+
+    catalogue: of its broker, with what the metadata says of this segment. is_last: whether it is
+    the broker's last one.
+    """
+
+    broker: str
+    extent: SegmentExtent
+    catalogue: TierCatalogue
+    is_last: bool
+
+    @classmethod
+    def of(
+        cls, catalogue: TierCatalogue, broker: str, extent: SegmentExtent, *, is_last: bool
+    ) -> IndexFile:
+        known = catalogue.metadata
+        entry = None if known is None else known.get(extent.id)
+        part = TierCatalogue(
+            catalogue.url,
+            tuple(queue for queue in catalogue.queues if queue.broker == broker),
+            {},
+            catalogue.topics,
+            None if entry is None else {extent.id: entry},
+        )
+        return cls(broker, extent, part, is_last)
+
+
+def index_chain_findings(extents: tuple[SegmentExtent, ...]) -> Iterator[Finding]:
+    """Index segments of one broker follow each other."""
+    for before, after in pairwise(extents):
+        if before.end_offset != after.base_offset:
+            yield damage(
+                "segment-truncated" if before.end_offset < after.base_offset else "segment-overlap",
+                f"index segment does not reach the next one ({after.id}), or one between "
+                "them is missing",
+                segment=before.id,
+                position=before.size_bytes,
+                expected=f"{after.base_offset - before.base_offset} bytes",
+                found=f"{before.size_bytes} bytes",
+            )
+
+
+def check_index_file(
+    provider: SegmentProvider, file: IndexFile, progress: Progress
+) -> IndexOutcome:
+    """Raises Unavailable."""
+    box = FindingsBox()
+
+    def report(finding: Finding) -> None:
+        box.add(0, finding)
+
+    checker = ItemChecker(provider, file.catalogue, file.broker, report)
+    try:
+        verifier = _FileVerifier(provider, file.catalogue, report, progress)
+        items = verifier.check(file.extent, file.is_last, checker)
+    finally:
+        checker.close()
+    return IndexOutcome(items, box.packed())
+
+
+class _FileVerifier:
+    """Checks one index segment."""
 
     def __init__(
         self,
@@ -71,33 +134,8 @@ class IndexVerifier:
         self._report = report
         self._progress = progress
 
-    def run(self, extents: tuple[SegmentExtent, ...]) -> int:
-        """Check the segments of one broker; returns the items that name a good message."""
-        if not extents:
-            return 0
-        for before, after in pairwise(extents):
-            if before.end_offset != after.base_offset:
-                self._report(
-                    damage(
-                        "segment-truncated"
-                        if before.end_offset < after.base_offset
-                        else "segment-overlap",
-                        f"index segment does not reach the next one ({after.id}), or one between "
-                        "them is missing",
-                        segment=before.id,
-                        position=before.size_bytes,
-                        expected=f"{after.base_offset - before.base_offset} bytes",
-                        found=f"{before.size_bytes} bytes",
-                    )
-                )
-        broker = extents[0].id.path.split("/", 1)[0]
-        checker = ItemChecker(self._provider, self._catalogue, broker, self._report)
-        try:
-            return sum(self._check(extent, extent is extents[-1], checker) for extent in extents)
-        finally:
-            checker.close()
-
-    def _check(self, extent: SegmentExtent, is_last: bool, checker: ItemChecker) -> int:
+    def check(self, extent: SegmentExtent, is_last: bool, checker: ItemChecker) -> int:
+        """The items that name a good message."""
         if extent.size_bytes == 0:
             return 0
         segment = self._provider.open(extent.id, extent.listing)

@@ -31,6 +31,12 @@ class SegmentTimes:
             self.java_low = min(self.java_low, int(java_times.min()))
             self.java_high = max(self.java_high, int(java_times.max()))
 
+    def merge(self, other: SegmentTimes) -> None:
+        self.low = min(self.low, other.low)
+        self.high = max(self.high, other.high)
+        self.java_low = min(self.java_low, other.java_low)
+        self.java_high = max(self.java_high, other.java_high)
+
 
 def check_metadata(
     reader: QueueReader,
@@ -38,8 +44,11 @@ def check_metadata(
     times: Mapping[SegmentId, SegmentTimes],
     damaged: set[SegmentId],
     report: Report,
+    *,
+    first_alive: int,
 ) -> None:
-    """`times`: store times seen in each segment; those of `damaged` segments are not complete."""
+    """`times`: store times seen in each segment; those of `damaged` segments are not complete.
+    Units in front of `first_alive` name expired messages, whose times nobody can tell."""
     queue = reader.queue
     for extents in (queue.commit_log, queue.consume_queue):
         for extent in extents:
@@ -53,7 +62,7 @@ def check_metadata(
             elif (
                 extent.id in times
                 and extent.id not in damaged
-                and not _has_expired_units(reader, extent)
+                and not _has_expired_units(extent, first_alive)
             ):
                 _check_times(extent, entry, times[extent.id], report)
 
@@ -111,8 +120,6 @@ def _check_times(
             )
 
 
-def _has_expired_units(reader: QueueReader, extent: SegmentExtent) -> bool:
-    """Whether units of the segment name expired messages, whose times nobody can tell."""
-    if extent.id.type is not FileSegmentType.CONSUME_QUEUE:
-        return False
-    return reader.min_offset() * UNIT_SIZE > extent.base_offset
+def _has_expired_units(extent: SegmentExtent, first_alive: int) -> bool:
+    is_queue = extent.id.type is FileSegmentType.CONSUME_QUEUE
+    return is_queue and first_alive * UNIT_SIZE > extent.base_offset

@@ -1,396 +1,330 @@
-"""Checks one queue: see `verify`."""
+"""Checks one queue: cuts it into ranges, and puts together what they came to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
 
-from tieredstore.contracts.segment import SegmentId, SegmentProvider
+from tieredstore.contracts.metadata_store import FileSegmentMetadata
+from tieredstore.contracts.segment import (
+    FileSegmentType,
+    SegmentId,
+    SegmentListing,
+    SegmentProvider,
+)
 from tieredstore.errors import Corrupt
-from tieredstore.message import sysflag
-from tieredstore.message.columns import properties_of
 from tieredstore.message.consume_queue import UNIT_SIZE
-from tieredstore.message.hashes import tags_code
-from tieredstore.message.properties import find_text
-from tieredstore.scan.batch import MessageBatch, UnitRun
-from tieredstore.scan.batches import UNITS_PER_READ, read_run, unit_runs
-from tieredstore.scan.catalogue import (
-    QueueFiles,
-    SegmentExtent,
-    TierCatalogue,
-    extent_at,
-    list_again,
-)
-from tieredstore.scan.findings import Finding, Report, Severity, damage, note
-from tieredstore.scan.java_times import java_store_times
-from tieredstore.scan.plan import ScanRange
+from tieredstore.scan.batches import UNITS_PER_READ
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, extent_at, list_again
+from tieredstore.scan.findings import Finding, damage, note
 from tieredstore.scan.reading import QueueReader
-from tieredstore.scan.unnamed import look_at_unnamed
 from tieredstore.scan.verify_metadata import SegmentTimes, check_metadata
-
-_KNOWN_SYS_FLAGS = (
-    sysflag.COMPRESSED
-    | sysflag.MULTI_TAGS
-    | sysflag.TRANSACTION_MASK
-    | sysflag.BORN_HOST_V6
-    | sysflag.STORE_HOST_V6
-    | sysflag.NEED_UNWRAP
-    | sysflag.INNER_BATCH
-    | sysflag.COMPRESSION_TYPE_MASK
+from tieredstore.scan.verify_outcome import (
+    Anchored,
+    GapOutcome,
+    Interval,
+    RangeOutcome,
+    is_damage,
+    unpacked,
+    without,
 )
-_MAX_RECORD_BYTES = 256 << 20
-Progress = Callable[[str, int], None]
+from tieredstore.scan.verify_range import VerifyGap, VerifyRange, time_order_finding, touched
+
+MOST_UNITS = 1 << 21
+"""Units of one range, at most: their bytes are 40 MB."""
+_SURE_UNITS = 4 * UNITS_PER_READ
+"""So many more units that can be read than others settle that the expired ones end before."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlan:
+    """How a queue is checked: as it was when that was decided, and from which queue offset on its
+    messages are still there."""
+
+    queue: QueueFiles
+    first_alive: int
+
+    @classmethod
+    def of_sound(cls, queue: QueueFiles) -> QueuePlan:
+        """The plan of a queue of which nothing has expired and which has no hole."""
+        spans = queue.unit_spans()
+        return cls(queue, spans[0][0] if spans else 0)
+
+    def ranges(self, range_bytes: int) -> list[VerifyRange]:
+        """All units, cut into ranges of about `range_bytes` of commit log each. Empty for a queue
+        without units."""
+        spans = self.queue.unit_spans()
+        log_bytes = sum(extent.size_bytes for extent in self.queue.commit_log)
+        units = sum(end - max(start, self.first_alive) for start, end in spans if end > start)
+        pieces = max(-(-log_bytes // range_bytes), -(-units // MOST_UNITS), 1)
+        step = max(-(-units // pieces), 1)
+        mean = log_bytes // max(units, 1)
+        found: list[VerifyRange] = []
+        for span_start, end in spans:
+            start = min(max(span_start, self.first_alive), end)
+            expired_from = span_start if span_start == spans[0][0] else start
+            for low in range(start, end, step) or [start]:
+                high = min(low + step, end)
+                size = (high - low) * mean
+                found.append(
+                    VerifyRange(self.queue, low, high, start, end, min(expired_from, low), size)
+                )
+                expired_from = end
+        return found
 
 
 @dataclass(slots=True)
-class QueueResult:
-    """Messages (and their bytes) that are good."""
+class PlanOutcome:
+    """What planning a queue came to. segments: (type, base offset, size, surplus) of a queue that
+    has other segments by now than in the catalogue."""
 
+    first_alive: int
+    segments: list[tuple[int, int, int, int]] | None = None
+
+    def plan(self, queue: QueueFiles) -> QueuePlan:
+        if self.segments is None:
+            return QueuePlan(queue, self.first_alive)
+        files: dict[int, list[SegmentExtent]] = {}
+        for kind, base, size, surplus in self.segments:
+            segment = SegmentId(queue.path, FileSegmentType(kind), base)
+            extent = SegmentExtent(segment, size, SegmentListing(segment, size), surplus)
+            files.setdefault(kind, []).append(extent)
+        log, units = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
+        queue = replace(
+            queue,
+            commit_log=tuple(files.get(log, ())),
+            consume_queue=tuple(files.get(units, ())),
+        )
+        return QueuePlan(queue, self.first_alive)
+
+
+def plan_queue(provider: SegmentProvider, queue: QueueFiles) -> PlanOutcome:
+    """Raises Unavailable."""
+    outcome = PlanOutcome(0)
+    if not queue.is_contiguous:
+        # Segments of a queue that is written meanwhile may have been listed at two moments.
+        now = list_again(provider, queue)
+        if now.is_contiguous:
+            queue = now
+            outcome.segments = [
+                (int(e.id.type), e.base_offset, e.size_bytes, e.surplus_bytes)
+                for e in (*now.commit_log, *now.consume_queue)
+            ]
+    spans = queue.unit_spans()
+    if spans:
+        with QueueReader(provider, queue) as reader:
+            outcome.first_alive = _first_alive(reader, *spans[0])
+    return outcome
+
+
+def needs_planning(queue: QueueFiles) -> bool:
+    """Whether `plan_queue` asks the backend anything about it."""
+    return not queue.is_contiguous or queue.commit_log_min_offset > 0
+
+
+def _first_alive(reader: QueueReader, start: int, end: int) -> int:
+    """Where expired units end, by the units of a span: the border that the fewest contradict.
+    (A binary search would be led astray by a damaged unit.)"""
+    log_start = reader.queue.commit_log_min_offset
+    if log_start == 0:
+        return start
+    best, lowest, height = start, 0, 0
+    for low in range(start, end, UNITS_PER_READ):
+        try:
+            units = reader.read_units(low, min(UNITS_PER_READ, end - low))
+        except Corrupt:
+            continue  # reported where messages are read
+        alive = units["physical_offset"].astype(np.int64) >= log_start
+        heights = height + np.cumsum(np.where(alive, 1, -1))
+        at = int(heights.argmin())
+        if int(heights[at]) < lowest:
+            best, lowest = low + at + 1, int(heights[at])
+        height = int(heights[-1])
+        if height - lowest > _SURE_UNITS:
+            break
+    return best
+
+
+@dataclass(slots=True)
+class _Hole:
+    """Queue offsets [before, after) that no consume queue segment has."""
+
+    before: int
+    after: int
+
+
+@dataclass(slots=True)
+class Assembly:
+    """The outcomes of one queue's ranges put together, in their order.
+
+    The bytes between ranges that no unit names (`gaps`) are then looked at, and their outcomes
+    added, before `findings` gives all there is.
+    """
+
+    plan: QueuePlan
+    provider: SegmentProvider
     messages: int = 0
     message_bytes: int = 0
+    gaps: list[VerifyGap] = field(default_factory=list)
+    _found: list[Anchored] = field(default_factory=list)
+    _packed: list[bytes] = field(default_factory=list)
+    _times: dict[SegmentId, SegmentTimes] = field(default_factory=dict)
+    _damaged: set[SegmentId] = field(default_factory=set)
 
+    def add_ranges(self, ranges: Sequence[VerifyRange], outcomes: Sequence[RangeOutcome]) -> None:
+        """Called once, with all of them."""
+        queue = self.plan.queue
+        position = queue.commit_log_min_offset
+        loose: list[Interval] = []
+        holes: list[_Hole] = []
+        span_end: int | None = None
+        last_time: int | None = None
+        for part, outcome in zip(ranges, outcomes, strict=True):
+            self.messages += outcome.messages
+            self.message_bytes += outcome.message_bytes
+            self._take(outcome)
+            if span_end is not None and part.span_end != span_end:
+                holes.append(_Hole(span_end, part.span_start))
+            span_end = part.span_end
+            coverage = outcome.coverage
+            loose += coverage.head
+            if coverage.head_start is not None:
+                self._between(position, coverage.head_start, loose, holes, coverage.head_offset)
+                position, loose, holes = coverage.tail_end, list(coverage.tail), []
+            if outcome.first_time is not None:
+                if last_time is not None and outcome.first_time.store_time_ms < last_time:
+                    self._add(time_order_finding(queue, outcome.first_time, last_time))
+                last_time = outcome.last_time
+        end, anchor = queue.commit_log_max_offset, queue.consume_queue_max_offset
+        self._between(position, end, loose, holes, anchor)
 
-class QueueVerifier:
-    """One run over one queue."""
+    def add_gap(self, outcome: GapOutcome) -> None:
+        self._take(outcome)
 
-    def __init__(
-        self,
-        provider: SegmentProvider,
-        catalogue: TierCatalogue,
-        queue: QueueFiles,
-        report: Report,
-        progress: Progress,
+    def _take(self, outcome: RangeOutcome | GapOutcome) -> None:
+        path = self.plan.queue.path
+        self._packed.append(outcome.findings)
+        for one in outcome.times:
+            segment = SegmentId(path, FileSegmentType(one.type), one.base_offset)
+            self._times.setdefault(segment, SegmentTimes()).merge(
+                SegmentTimes(one.low, one.high, one.java_low, one.java_high)
+            )
+        self._damaged.update(
+            SegmentId(path, FileSegmentType(kind), base) for kind, base in outcome.damaged
+        )
+
+    def _add(self, finding: Finding, anchor: int | None = None) -> None:
+        if is_damage(finding):
+            self._damaged.update(touched(self.plan.queue, finding))
+        if anchor is None:
+            anchor = finding.queue_offset or 0
+        self._found.append(Anchored(anchor, finding))
+
+    def _between(
+        self, low: int, high: int, loose: list[Interval], holes: list[_Hole], anchor: int
     ) -> None:
-        self._provider = provider
-        self._catalogue = catalogue
-        self._queue = queue
-        self._report = report
-        self._progress = progress
-        self._damaged: set[SegmentId] = set()
-        self._times: dict[SegmentId, SegmentTimes] = {}
-        self._result = QueueResult()
-        self._last_time: int | None = None
+        """What is between two good messages of which the ranges know no more."""
+        left = without(low, high, loose)
+        self.gaps += (VerifyGap(self.plan.queue, start, end, anchor) for start, end in left)
+        for hole in holes:
+            self._add(self._hole_finding(hole, is_named=not left))
 
-    def run(self) -> QueueResult:
-        """Check everything; findings go to the report."""
-        if not self._queue.is_contiguous:
-            # Segments of a queue that is written meanwhile may have been listed at two moments.
-            now = list_again(self._provider, self._queue)
-            self._queue = now if now.is_contiguous else self._queue
-        self._check_commit_log_chain()
-        self._check_consume_queue_chain()
-        with QueueReader(self._provider, self._queue) as reader:
-            try:
-                self._check_messages(reader)
-            except Corrupt as error:
-                # A segment that became shorter while it was read.
-                self._found(damage("bytes-missing", str(error), queue_offset=error.offset))
-        if self._catalogue.metadata is not None:
-            with QueueReader(self._provider, self._queue) as reader:
-                check_metadata(
-                    reader, self._catalogue.metadata, self._times, self._damaged, self._report
-                )
-        return self._result
-
-    def _found(self, finding: Finding) -> None:
-        if finding.severity is Severity.DAMAGE and finding.segment is not None:
-            self._damaged.add(finding.segment)
-            if finding.queue_offset is not None:
-                # The unit's segment has a message less to take its times from.
-                unit = extent_at(self._queue.consume_queue, finding.queue_offset * UNIT_SIZE)
-                if unit is not None:
-                    self._damaged.add(unit.id)
-        self._report(finding)
-
-    # Segments
-
-    def _check_commit_log_chain(self) -> None:
-        for before, after in pairwise(self._queue.commit_log):
-            if before.end_offset < after.base_offset:
-                self._found(
-                    damage(
-                        "segment-truncated",
-                        f"commit log segment ends before the next one's start ({after.id})",
-                        segment=before.id,
-                        position=before.size_bytes,
-                        expected=f"{after.base_offset - before.base_offset} bytes",
-                        found=f"{before.size_bytes} bytes",
-                    )
-                )
-        self._check_surplus("commit log", self._queue.commit_log)
-
-    def _check_consume_queue_chain(self) -> None:
-        for extent in self._queue.consume_queue:
-            if extent.base_offset % UNIT_SIZE:
-                self._found(
-                    damage(
-                        "segment-base",
-                        "base offset of a consume queue segment",
-                        segment=extent.id,
-                        expected=f"a multiple of {UNIT_SIZE}",
-                        found=str(extent.base_offset),
-                    )
-                )
-            rest = extent.size_bytes % UNIT_SIZE
-            if rest:
-                self._found(
-                    damage(
-                        "unit-torn",
-                        "the last consume queue unit of the segment is cut",
-                        segment=extent.id,
-                        position=extent.size_bytes - rest,
-                        expected=f"{UNIT_SIZE} bytes",
-                        found=f"{rest}",
-                    )
-                )
-        # A hole between segments may be one that the dispatcher left on purpose: see `_check_hole`.
-        self._check_surplus("consume queue", self._queue.consume_queue)
-
-    def _check_surplus(self, what: str, extents: tuple[SegmentExtent, ...]) -> None:
-        """Bytes behind the next segment's start. Where bytes cannot be written again a writer
-        leaves those of another one there, and goes on beside them."""
-        is_expected = not self._provider.capabilities.rewritable
-        for extent in extents:
-            if extent.surplus_bytes:
-                finding = note if is_expected else damage
-                self._found(
-                    finding(
-                        "segment-overlap",
-                        f"{what} segment goes on behind the next one's start",
-                        segment=extent.id,
-                        position=extent.size_bytes,
-                        expected=f"{extent.size_bytes} bytes",
-                        found=f"{extent.size_bytes + extent.surplus_bytes} bytes",
-                    )
-                )
-
-    # Messages
-
-    def _check_messages(self, reader: QueueReader) -> None:
-        spans = self._queue.unit_spans()
-        if not spans:
-            self._check_unnamed(
-                reader, self._queue.commit_log_min_offset, self._queue.commit_log_max_offset
-            )
-            return
-        first = self._first_alive(reader, *spans[0])
-        self._check_expired(reader, spans[0][0], first)
-        position = self._queue.commit_log_min_offset
-        previous_end: int | None = None
-        for span_start, end in spans:
-            start = max(span_start, first)
-            if start >= end:
-                continue
-            span = ScanRange(self._queue, start, end, 0)
-            is_first = True
-            for run in unit_runs(reader, span, report=self._found):
-                if is_first and previous_end is not None:
-                    self._check_hole(previous_end, start, run, position)
-                is_first = False
-                if run.start > position:
-                    self._check_unnamed(reader, position, run.start)
-                self._check_run(reader, run, position)
-                position = max(position, run.end)
-            previous_end = end
-        end_of_log = self._queue.commit_log_max_offset
-        if position < end_of_log:
-            self._check_unnamed(reader, position, end_of_log)
-
-    def _first_alive(self, reader: QueueReader, start: int, end: int) -> int:
-        """Where expired units end, by all units of a span: the border that the fewest contradict.
-        (A binary search would be led astray by a damaged unit.)"""
-        log_start = self._queue.commit_log_min_offset
-        if log_start == 0:
-            return start
-        best, lowest, height = start, 0, 0
-        for low in range(start, end, UNITS_PER_READ):
-            try:
-                units = reader.read_units(low, min(UNITS_PER_READ, end - low))
-            except Corrupt:
-                continue  # reported where messages are read
-            alive = units["physical_offset"].astype(np.int64) >= log_start
-            heights = height + np.cumsum(np.where(alive, 1, -1))
-            at = int(heights.argmin())
-            if int(heights[at]) < lowest:
-                best, lowest = low + at + 1, int(heights[at])
-            height = int(heights[-1])
-        return best
-
-    def _check_expired(self, reader: QueueReader, start: int, end: int) -> None:
-        """Units in front of the first message that can be read name only what has expired."""
-        for low in range(start, end, UNITS_PER_READ):
-            units = reader.read_units(low, min(UNITS_PER_READ, end - low))
-            alive = units["physical_offset"].astype(np.int64) >= self._queue.commit_log_min_offset
-            for i in np.flatnonzero(alive).tolist():
-                segment, at = reader.unit_place(low + i)
-                self._found(
-                    damage(
-                        "unit-order",
-                        "a unit among those of expired messages names a message that is there",
-                        segment=segment,
-                        position=at,
-                        queue_offset=low + i,
-                        expected=f"less than {self._queue.commit_log_min_offset}",
-                        found=str(int(units["physical_offset"][i])),
-                    )
-                )
-
-    def _check_hole(self, before: int, after: int, run: UnitRun, position: int) -> None:
+    def _hole_finding(self, hole: _Hole, *, is_named: bool) -> Finding:
         """A hole in the queue offsets: left by the dispatcher, or a lost consume queue segment."""
-        extent = extent_at(self._queue.consume_queue, after * UNIT_SIZE)
+        extent = extent_at(self.plan.queue.consume_queue, hole.after * UNIT_SIZE)
         segment = None if extent is None else extent.id
-        if run.start == position:
-            self._found(
-                note(
-                    "queue-hole",
-                    f"messages {before} to {after - 1} were never uploaded: the broker had deleted "
-                    "them before",
-                    segment=segment,
-                    queue_offset=before,
-                )
+        messages = f"messages {hole.before} to {hole.after - 1}"
+        if is_named:
+            return note(
+                "queue-hole",
+                f"{messages} were never uploaded: the broker had deleted them before",
+                segment=segment,
+                queue_offset=hole.before,
             )
-        else:
-            self._found(
-                damage(
-                    "units-missing",
-                    f"no consume queue segment has the units of messages {before} to {after - 1}",
-                    segment=segment,
-                    queue_offset=before,
-                    expected=f"a segment from byte {before * UNIT_SIZE}",
-                    found=f"the next one from byte {after * UNIT_SIZE}",
-                )
+        return damage(
+            "units-missing",
+            f"no consume queue segment has the units of {messages}",
+            segment=segment,
+            queue_offset=hole.before,
+            expected=f"a segment from byte {hole.before * UNIT_SIZE}",
+            found=f"the next one from byte {hole.after * UNIT_SIZE}",
+        )
+
+    def findings(self, known: Mapping[SegmentId, FileSegmentMetadata] | None) -> Iterator[Anchored]:
+        """All of the queue, in the order of its report. Raises Unavailable."""
+        for finding in _chain_findings(self.plan.queue, self.provider):
+            if is_damage(finding) and finding.segment is not None:
+                self._damaged.add(finding.segment)
+            yield Anchored(0, finding)
+        found = self._found + [one for packed in self._packed for one in unpacked(packed)]
+        yield from sorted(found, key=lambda one: one.order)
+        if known is None:
+            return
+        after: list[Finding] = []
+        with QueueReader(self.provider, self.plan.queue) as reader:
+            check_metadata(
+                reader,
+                known,
+                self._times,
+                self._damaged,
+                after.append,
+                first_alive=self.plan.first_alive,
             )
+        yield from (Anchored(0, finding) for finding in after)
 
-    def _check_run(self, reader: QueueReader, run: UnitRun, position: int) -> None:
-        self._progress(self._queue.path, run.end - run.start)
-        previous_ends = np.concatenate(([position], (run.offsets + run.sizes)[:-1]))
-        overlaps = np.flatnonzero(run.offsets < previous_ends)
-        for i in overlaps.tolist():
-            segment, at = reader.unit_place(int(run.queue_offsets[i]))
-            self._found(
-                damage(
-                    "unit-overlap",
-                    "consume queue unit of bytes that belong to the message before",
-                    segment=segment,
-                    position=at,
-                    queue_offset=int(run.queue_offsets[i]),
-                    expected=f"at least {int(previous_ends[i])}",
-                    found=str(int(run.offsets[i])),
-                )
+
+def _chain_findings(queue: QueueFiles, provider: SegmentProvider) -> Iterator[Finding]:
+    """Segments of each file follow each other."""
+    for before, after in pairwise(queue.commit_log):
+        if before.end_offset < after.base_offset:
+            yield damage(
+                "segment-truncated",
+                f"commit log segment ends before the next one's start ({after.id})",
+                segment=before.id,
+                position=before.size_bytes,
+                expected=f"{after.base_offset - before.base_offset} bytes",
+                found=f"{before.size_bytes} bytes",
             )
-        batch = read_run(reader, run, self._found)
-        if batch is not None:
-            self._result.messages += len(batch)
-            self._result.message_bytes += batch.stored_bytes
-            self._check_batch(reader, batch)
-            self._check_gaps(reader, run)
-
-    def _check_gaps(self, reader: QueueReader, run: UnitRun) -> None:
-        ends = (run.offsets + run.sizes)[:-1]
-        for i in np.flatnonzero(run.offsets[1:] > ends).tolist():
-            self._check_unnamed(reader, int(ends[i]), int(run.offsets[i + 1]))
-
-    def _check_batch(self, reader: QueueReader, batch: MessageBatch) -> None:
-        columns = batch.columns
-        java_times = java_store_times(batch.buffer, columns.positions)
-        segment = self._segment_of(batch.base_offset)
-        if segment is not None:
-            self._segment_times(segment.id).add(columns.store_timestamps, java_times)
-        for extent in self._queue.consume_queue:
-            low, high = extent.base_offset // UNIT_SIZE, extent.end_offset // UNIT_SIZE
-            if int(batch.queue_offsets[0]) < high and int(batch.queue_offsets[-1]) >= low:
-                inside = (batch.queue_offsets >= low) & (batch.queue_offsets < high)
-                self._segment_times(extent.id).add(
-                    columns.store_timestamps[inside], java_times[inside]
-                )
-        self._check_sys_flags(batch)
-        self._check_time_order(batch)
-        for row, properties in enumerate(properties_of(batch.buffer, columns)):
-            expected = tags_code(find_text(properties, b"TAGS"))
-            found = int(batch.tags_codes[row])
-            if found != expected:
-                queue_offset = int(batch.queue_offsets[row])
-                unit_segment, at = reader.unit_place(queue_offset)
-                self._found(
-                    damage(
-                        "unit-tags-code",
-                        "tags code of the unit is not the hash of the message's TAGS",
-                        segment=unit_segment,
-                        position=None if at is None else at + 12,
-                        queue_offset=queue_offset,
-                        expected=str(expected),
-                        found=str(found),
-                    )
-                )
-
-    def _check_sys_flags(self, batch: MessageBatch) -> None:
-        flags = batch.columns.sys_flags
-        unknown = (flags & ~_KNOWN_SYS_FLAGS) != 0
-        compressed = (flags & sysflag.COMPRESSED) != 0
-        for row in np.flatnonzero(unknown | compressed).tolist():
-            message = batch.message(row)
-            reason = ""
-            if unknown[row]:
-                reason = "unknown bits"
-            else:
-                try:
-                    message.decoded_body(_MAX_RECORD_BYTES)
-                except Corrupt as error:
-                    reason = f"the body does not decompress ({error})"
-            if reason:
-                self._found(
-                    damage(
-                        "record-sys-flag",
-                        f"sysFlag: {reason}",
-                        queue_offset=message.queue_offset,
-                        expected="the flags of this body",
-                        found=f"{message.sys_flag:#x}",
-                        **self._place(batch, row, 36),
-                    )
-                )
-
-    def _check_time_order(self, batch: MessageBatch) -> None:
-        times = batch.columns.store_timestamps
-        before = np.empty_like(times)
-        before[1:] = times[:-1]
-        before[0] = times[0] if self._last_time is None else self._last_time
-        for row in np.flatnonzero(times < before).tolist():
-            self._found(
-                note(
-                    "store-time-order",
-                    "store time is before that of the message in front; a clock that was set back, "
-                    "or a damaged field",
-                    queue_offset=int(batch.queue_offsets[row]),
-                    expected=f"at least {int(before[row])}",
-                    found=str(int(times[row])),
-                    **self._place(batch, row, 56),
-                )
+    yield from _surplus_findings("commit log", queue.commit_log, provider)
+    for extent in queue.consume_queue:
+        if extent.base_offset % UNIT_SIZE:
+            yield damage(
+                "segment-base",
+                "base offset of a consume queue segment",
+                segment=extent.id,
+                expected=f"a multiple of {UNIT_SIZE}",
+                found=str(extent.base_offset),
             )
-        self._last_time = int(times[-1])
+        rest = extent.size_bytes % UNIT_SIZE
+        if rest:
+            yield damage(
+                "unit-torn",
+                "the last consume queue unit of the segment is cut",
+                segment=extent.id,
+                position=extent.size_bytes - rest,
+                expected=f"{UNIT_SIZE} bytes",
+                found=f"{rest}",
+            )
+    # A hole between segments may be one that the dispatcher left on purpose: see `_hole_finding`.
+    yield from _surplus_findings("consume queue", queue.consume_queue, provider)
 
-    def _place(self, batch: MessageBatch, row: int, field_position: int) -> dict[str, object]:
-        extent = self._segment_of(batch.base_offset)
-        if extent is None:
-            return {}
-        position = batch.base_offset - extent.base_offset + int(batch.columns.positions[row])
-        return {"segment": extent.id, "position": position + field_position}
 
-    def _segment_of(self, offset: int) -> SegmentExtent | None:
-        return extent_at(self._queue.commit_log, offset)
-
-    def _segment_times(self, segment: SegmentId) -> SegmentTimes:
-        return self._times.setdefault(segment, SegmentTimes())
-
-    def _check_unnamed(self, reader: QueueReader, start: int, end: int) -> None:
-        for extent in self._queue.commit_log:
-            low, high = max(start, extent.base_offset), min(end, extent.end_offset)
-            if low < high:
-                unnamed = look_at_unnamed(reader, extent, low, high, self._segment_times(extent.id))
-                if not unnamed.is_readable:
-                    # Their times may be in the metadata, and nobody can tell them.
-                    self._damaged.add(extent.id)
-                if not unnamed.is_coda:
-                    self._found(unnamed.finding(extent, low, high))
+def _surplus_findings(
+    what: str, extents: tuple[SegmentExtent, ...], provider: SegmentProvider
+) -> Iterator[Finding]:
+    """Bytes behind the next segment's start. Where bytes cannot be written again a writer leaves
+    those of another one there, and goes on beside them."""
+    kind = damage if provider.capabilities.rewritable else note
+    for extent in extents:
+        if extent.surplus_bytes:
+            yield kind(
+                "segment-overlap",
+                f"{what} segment goes on behind the next one's start",
+                segment=extent.id,
+                position=extent.size_bytes,
+                expected=f"{extent.size_bytes} bytes",
+                found=f"{extent.size_bytes + extent.surplus_bytes} bytes",
+            )

@@ -1,0 +1,503 @@
+"""Checks the messages of one range of a queue against the units that name them.
+
+A range needs nothing of its neighbours but the units next to it: what lies between two ranges is
+settled from their outcomes (`verify_queue`), so that a queue has the same findings however it was
+cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.contracts.segment import SegmentId, SegmentProvider
+from tieredstore.errors import Corrupt
+from tieredstore.message import sysflag
+from tieredstore.message.consume_queue import UNIT_SIZE
+from tieredstore.scan.batch import Bools, Int64s, MessageBatch, UnitRun
+from tieredstore.scan.batches import (
+    BATCH_BYTES,
+    UNITS_PER_READ,
+    checked_run,
+    loaded_runs,
+    runs_of_rows,
+    runs_of_units,
+    unusable_finding,
+    usable_units,
+)
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, extent_at
+from tieredstore.scan.findings import Finding, Report, damage, note
+from tieredstore.scan.java_times import java_store_times
+from tieredstore.scan.reading import QueueReader, Units
+from tieredstore.scan.tags_codes import stored_tags_codes
+from tieredstore.scan.unnamed import look_at_unnamed
+from tieredstore.scan.verify_metadata import SegmentTimes
+from tieredstore.scan.verify_outcome import (
+    FindingsBox,
+    GapOutcome,
+    Interval,
+    RangeOutcome,
+    TimeAt,
+    add_interval,
+    is_damage,
+    seen,
+    without,
+)
+
+_KNOWN_SYS_FLAGS = (
+    sysflag.COMPRESSED
+    | sysflag.MULTI_TAGS
+    | sysflag.TRANSACTION_MASK
+    | sysflag.BORN_HOST_V6
+    | sysflag.STORE_HOST_V6
+    | sysflag.NEED_UNWRAP
+    | sysflag.INNER_BATCH
+    | sysflag.COMPRESSION_TYPE_MASK
+)
+_MAX_RECORD_BYTES = 256 << 20
+_STORE_TIME_POSITION = 56
+Progress = Callable[[str, int], None]
+"""Called with a path and the bytes just done there."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyRange:
+    """Units [from, until) of a queue, out of a span [span_start, span_end) without a hole.
+    Picklable.
+
+    expired_from: units [expired_from, from) name what has expired; they are looked at as well.
+    size_bytes: commit log bytes of the range, about.
+    """
+
+    queue: QueueFiles
+    from_offset: int
+    until_offset: int
+    span_start: int
+    span_end: int
+    expired_from: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyGap:
+    """Bytes [low, high) of a queue's commit log that no unit names; anchor: the queue offset
+    behind them. Picklable."""
+
+    queue: QueueFiles
+    low: int
+    high: int
+    anchor: int
+
+
+class _QueueFindings:
+    """Findings about one queue, the times of its segments, and which of them are not complete."""
+
+    def __init__(self, queue: QueueFiles) -> None:
+        self.queue = queue
+        self.box = FindingsBox()
+        self._damaged: set[SegmentId] = set()
+        self._times: dict[SegmentId, SegmentTimes] = {}
+
+    def add(self, finding: Finding, anchor: int | None = None) -> None:
+        if is_damage(finding):
+            self._damaged.update(touched(self.queue, finding))
+        if anchor is None:
+            anchor = finding.queue_offset or 0
+        self.box.add(anchor, finding)
+
+    def times_of(self, segment: SegmentId) -> SegmentTimes:
+        return self._times.setdefault(segment, SegmentTimes())
+
+    def look_at(self, reader: QueueReader, low: int, high: int, anchor: int) -> None:
+        """What the bytes [low, high), which no unit names, are."""
+        for extent in self.queue.commit_log:
+            start, end = max(low, extent.base_offset), min(high, extent.end_offset)
+            if start >= end:
+                continue
+            try:
+                unnamed = look_at_unnamed(reader, extent, start, end, self.times_of(extent.id))
+            except Corrupt as error:
+                # The segment became shorter while it was read.
+                at = start - extent.base_offset
+                self.add(
+                    damage("bytes-missing", str(error), segment=extent.id, position=at), anchor
+                )
+                continue
+            if not unnamed.is_readable:
+                # Their times may be in the metadata, and nobody can tell them.
+                self._damaged.add(extent.id)
+            if not unnamed.is_coda:
+                self.add(unnamed.finding(extent, start, end), anchor)
+
+    def finish(self, outcome: RangeOutcome | GapOutcome) -> None:
+        outcome.findings = self.box.packed()
+        outcome.times = [seen(segment, times) for segment, times in self._times.items()]
+        outcome.damaged = sorted((int(s.type), s.base_offset) for s in self._damaged)
+
+
+def touched(queue: QueueFiles, finding: Finding) -> Iterator[SegmentId]:
+    """Segments whose times are not all known for that damage."""
+    if finding.segment is None:
+        return
+    yield finding.segment
+    if finding.queue_offset is not None:
+        # The unit's segment has a message less to take its times from.
+        unit = extent_at(queue.consume_queue, finding.queue_offset * UNIT_SIZE)
+        if unit is not None:
+            yield unit.id
+
+
+def check_gap(provider: SegmentProvider, gap: VerifyGap) -> GapOutcome:
+    """Raises Unavailable."""
+    found = _QueueFindings(gap.queue)
+    with QueueReader(provider, gap.queue) as reader:
+        found.look_at(reader, gap.low, gap.high, gap.anchor)
+    outcome = GapOutcome()
+    found.finish(outcome)
+    return outcome
+
+
+class RangeVerifier:
+    """One run over one range."""
+
+    def __init__(self, provider: SegmentProvider, range: VerifyRange, progress: Progress) -> None:
+        self._provider = provider
+        self._range = range
+        self._queue = range.queue
+        self._progress = progress
+        self._found = _QueueFindings(range.queue)
+        self._outcome = RangeOutcome()
+        self._loose: list[Interval] = []
+        """Bytes that the units behind the last good message name."""
+        self._previous: tuple[int, int] | None = None
+        """Queue offset of the last unit, and where its bytes end."""
+
+    def run(self) -> RangeOutcome:
+        """Check everything. Raises Unavailable."""
+        outcome, coverage = self._outcome, self._outcome.coverage
+        with (
+            QueueReader(self._provider, self._queue) as reader,
+            QueueReader(self._provider, self._queue) as looker,  # `reader` may be reading ahead
+        ):
+            self._check_expired(reader)
+            self._look_back(reader)
+            for run, load in loaded_runs(
+                self._provider, reader, lambda tell: self._runs(reader, tell), self._found.add
+            ):
+                self._progress(self._queue.path, run.end - run.start)
+                batch = checked_run(reader, run, load, self._found.add)
+                self._cover(looker, run, batch)
+                if batch is not None:
+                    outcome.messages += len(batch)
+                    outcome.message_bytes += batch.stored_bytes
+                    self._check_batch(reader, batch)
+                del batch  # the next read may then have its memory
+        if coverage.head_start is None:
+            coverage.head = self._loose
+        else:
+            coverage.tail = self._loose
+        self._found.finish(outcome)
+        return outcome
+
+    # Units
+
+    def _check_expired(self, reader: QueueReader) -> None:
+        """Units in front of the first message that can be read name only what has expired."""
+        log_start = self._queue.commit_log_min_offset
+        for low, count in _blocks(self._range.expired_from, self._range.from_offset):
+            units = self._units(reader, low, count, self._found.add)
+            if units is None:
+                continue
+            alive = units["physical_offset"].astype(np.int64) >= log_start
+            for i in np.flatnonzero(alive).tolist():
+                segment, at = reader.unit_place(low + i)
+                self._found.add(
+                    damage(
+                        "unit-order",
+                        "a unit among those of expired messages names a message that is there",
+                        segment=segment,
+                        position=at,
+                        queue_offset=low + i,
+                        expected=f"less than {log_start}",
+                        found=str(int(units["physical_offset"][i])),
+                    )
+                )
+
+    def _units(self, reader: QueueReader, low: int, count: int, tell: Report) -> Units | None:
+        try:
+            return reader.read_units(low, count)
+        except Corrupt as error:
+            segment, position = reader.unit_place(low)
+            tell(
+                damage(
+                    "units-missing",
+                    f"units {low} to {low + count - 1} cannot be read: {error}",
+                    segment=segment,
+                    position=position,
+                    queue_offset=low,
+                )
+            )
+            return None
+
+    def _look_back(self, reader: QueueReader) -> None:
+        """The unit in front of the range, which another one checks."""
+        before = self._range.from_offset - 1
+        if before < self._range.span_start:
+            return
+        try:
+            units = reader.read_units(before, 1)
+        except Corrupt:
+            return  # reported by the other one
+        found, usable = usable_units(reader, units, before)
+        # Of units that name nothing, the range of the first one tells.
+        self._previous = (before, found.end) if usable[0] else (before, -1)
+
+    def _runs(self, reader: QueueReader, tell: Report) -> Iterator[UnitRun]:
+        bad = _BadUnits(reader, tell)
+        if self._previous is not None and self._previous[1] < 0:
+            bad.begin_before(self._previous[0])
+        for low, count in _blocks(self._range.from_offset, self._range.until_offset):
+            units = self._units(reader, low, count, tell)
+            if units is None:
+                continue
+            found, usable = usable_units(reader, units, low)
+            if not usable.all():
+                bad.add(found, usable)
+                found = found.take(usable)
+            yield from runs_of_units(reader.queue, found, BATCH_BYTES)
+        # Those that go on behind the range are told here.
+        for low, count in _blocks(self._range.until_offset, self._range.span_end):
+            if not bad.is_open or bad.last != low - 1:
+                break
+            try:
+                found, usable = usable_units(reader, reader.read_units(low, count), low)
+            except Corrupt:
+                break
+            stop = int(usable.argmax()) if usable.any() else len(usable)
+            if stop == 0:
+                break
+            bad.add(found.take(slice(0, stop)), usable[:stop])
+        bad.tell()
+
+    # Places
+
+    def _cover(self, reader: QueueReader, run: UnitRun, batch: MessageBatch | None) -> None:
+        """Note which bytes the units of a run name, and look at those between two good messages
+        that none names."""
+        ends = run.offsets + run.sizes
+        good: npt.NDArray[np.intp]
+        if batch is None:
+            good = np.empty(0, np.intp)
+        elif len(batch) == len(run.offsets):
+            good = np.arange(len(run.offsets))
+        else:
+            good = np.searchsorted(run.queue_offsets, batch.queue_offsets)
+        self._check_overlap(reader, run, not len(good) or int(good[0]) > 0)
+        self._previous = int(run.queue_offsets[-1]), int(ends[-1])
+        if not len(good):
+            self._loosen(run.offsets, ends)
+            return
+        coverage = self._outcome.coverage
+        first, last = int(good[0]), int(good[-1])
+        self._loosen(run.offsets[:first], ends[:first])
+        start, offset = int(run.offsets[first]), int(run.queue_offsets[first])
+        if coverage.head_start is None:
+            coverage.head, coverage.head_start = self._loose, start
+            coverage.head_offset = offset
+        else:
+            self._look_between(reader, coverage.tail_end, start, offset)
+        for i in np.flatnonzero(run.offsets[good[1:]] > ends[good[:-1]]).tolist():
+            before, after = int(good[i]), int(good[i + 1])
+            self._loose = []
+            self._loosen(run.offsets[before + 1 : after], ends[before + 1 : after])
+            self._look_between(
+                reader, int(ends[before]), int(run.offsets[after]), int(run.queue_offsets[after])
+            )
+        self._loose = []
+        self._loosen(run.offsets[last + 1 :], ends[last + 1 :])
+        coverage.tail_end = int(ends[last])
+
+    def _loosen(self, starts: Int64s, ends: Int64s) -> None:
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            add_interval(self._loose, start, end)
+
+    def _look_between(self, reader: QueueReader, low: int, high: int, anchor: int) -> None:
+        for start, end in without(low, high, self._loose):
+            self._found.look_at(reader, start, end, anchor)
+
+    def _check_overlap(self, reader: QueueReader, run: UnitRun, is_first_bad: bool) -> None:
+        """A run is cut where a unit names bytes of the one before. Where the message is the right
+        one, it was the one before that pointed too far."""
+        previous, offset = self._previous, int(run.queue_offsets[0])
+        if previous is None or not is_first_bad or previous[0] != offset - 1:
+            return
+        if run.start < previous[1]:
+            segment, at = reader.unit_place(offset)
+            self._found.add(
+                damage(
+                    "unit-overlap",
+                    "consume queue unit of bytes that belong to the message before",
+                    segment=segment,
+                    position=at,
+                    queue_offset=offset,
+                    expected=f"at least {previous[1]}",
+                    found=str(run.start),
+                )
+            )
+
+    # Messages
+
+    def _check_batch(self, reader: QueueReader, batch: MessageBatch) -> None:
+        columns = batch.columns
+        java_times = java_store_times(batch.buffer, columns.positions)
+        segment = self._segment_of(batch)
+        if segment is not None:
+            self._found.times_of(segment.id).add(columns.store_timestamps, java_times)
+        first, last = int(batch.queue_offsets[0]), int(batch.queue_offsets[-1])
+        for extent in self._queue.consume_queue:
+            low, high = extent.base_offset // UNIT_SIZE, extent.end_offset // UNIT_SIZE
+            if first < high and last >= low:
+                inside: Bools | slice = slice(None)
+                if first < low or last >= high:
+                    inside = (batch.queue_offsets >= low) & (batch.queue_offsets < high)
+                self._found.times_of(extent.id).add(
+                    columns.store_timestamps[inside], java_times[inside]
+                )
+        self._check_sys_flags(batch)
+        self._check_time_order(batch)
+        self._check_tags(reader, batch)
+
+    def _check_tags(self, reader: QueueReader, batch: MessageBatch) -> None:
+        expected = stored_tags_codes(batch.buffer, batch.columns)
+        for row in np.flatnonzero(batch.tags_codes != expected).tolist():
+            queue_offset = int(batch.queue_offsets[row])
+            segment, at = reader.unit_place(queue_offset)
+            self._found.add(
+                damage(
+                    "unit-tags-code",
+                    "tags code of the unit is not the hash of the message's TAGS",
+                    segment=segment,
+                    position=None if at is None else at + 12,
+                    queue_offset=queue_offset,
+                    expected=str(int(expected[row])),
+                    found=str(int(batch.tags_codes[row])),
+                )
+            )
+
+    def _check_sys_flags(self, batch: MessageBatch) -> None:
+        flags = batch.columns.sys_flags
+        unknown = (flags & ~_KNOWN_SYS_FLAGS) != 0
+        compressed = (flags & sysflag.COMPRESSED) != 0
+        for row in np.flatnonzero(unknown | compressed).tolist():
+            message = batch.message(row)
+            reason = ""
+            if unknown[row]:
+                reason = "unknown bits"
+            else:
+                try:
+                    message.decoded_body(_MAX_RECORD_BYTES)
+                except Corrupt as error:
+                    reason = f"the body does not decompress ({error})"
+            if reason:
+                self._found.add(
+                    damage(
+                        "record-sys-flag",
+                        f"sysFlag: {reason}",
+                        queue_offset=message.queue_offset,
+                        expected="the flags of this body",
+                        found=f"{message.sys_flag:#x}",
+                        **self._place(batch, row, 36),
+                    )
+                )
+
+    def _check_time_order(self, batch: MessageBatch) -> None:
+        times, outcome = batch.columns.store_timestamps, self._outcome
+        before = np.empty_like(times)
+        before[1:] = times[:-1]
+        before[0] = times[0] if outcome.last_time is None else outcome.last_time
+        if outcome.first_time is None:
+            outcome.first_time = self._time_at(batch, 0)
+        for row in np.flatnonzero(times < before).tolist():
+            self._found.add(
+                time_order_finding(self._queue, self._time_at(batch, row), int(before[row]))
+            )
+        outcome.last_time = int(times[-1])
+
+    def _time_at(self, batch: MessageBatch, row: int) -> TimeAt:
+        segment = self._segment_of(batch)
+        base = batch.base_offset if segment is None else segment.base_offset
+        position = batch.base_offset - base + int(batch.columns.positions[row])
+        return TimeAt(
+            int(batch.columns.store_timestamps[row]),
+            int(batch.queue_offsets[row]),
+            base,
+            position + _STORE_TIME_POSITION,
+        )
+
+    def _place(self, batch: MessageBatch, row: int, field_position: int) -> dict[str, object]:
+        extent = self._segment_of(batch)
+        if extent is None:
+            return {}
+        position = batch.base_offset - extent.base_offset + int(batch.columns.positions[row])
+        return {"segment": extent.id, "position": position + field_position}
+
+    def _segment_of(self, batch: MessageBatch) -> SegmentExtent | None:
+        return extent_at(self._queue.commit_log, batch.base_offset)
+
+
+def time_order_finding(queue: QueueFiles, at: TimeAt, before_ms: int) -> Finding:
+    """The message stored at `at` has a time before that of the one in front of it."""
+    segment = extent_at(queue.commit_log, at.segment_base)
+    return note(
+        "store-time-order",
+        "store time is before that of the message in front; a clock that was set back, or a "
+        "damaged field",
+        segment=None if segment is None else segment.id,
+        position=at.position,
+        queue_offset=at.queue_offset,
+        expected=f"at least {before_ms}",
+        found=str(at.store_time_ms),
+    )
+
+
+class _BadUnits:
+    """Gathers units that name no whole record: one finding for each run of them."""
+
+    def __init__(self, reader: QueueReader, tell: Report) -> None:
+        self._reader = reader
+        self._tell = tell
+        self._first: tuple[int, int, int] | None = None
+        self.last: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a run is gathered that nobody was told of yet."""
+        return self._first is not None
+
+    def begin_before(self, last: int) -> None:
+        """Units up to `last` are bad as well, and somebody else tells of them."""
+        self.last = last
+
+    def add(self, units: UnitRun, usable: Bools) -> None:
+        for group in runs_of_rows(np.flatnonzero(~usable)):
+            first, last = int(group[0]), int(group[-1])
+            number = int(units.queue_offsets[first])
+            if self.last != number - 1:
+                self.tell()
+                self._first = number, int(units.offsets[first]), int(units.sizes[first])
+            self.last = int(units.queue_offsets[last])
+
+    def tell(self) -> None:
+        if self._first is not None and self.last is not None:
+            number, offset, size = self._first
+            self._tell(unusable_finding(self._reader, offset, size, number, self.last))
+        self._first = None
+
+
+def _blocks(start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Queue offsets [start, end) as (first, count) of one read each."""
+    for low in range(start, end, UNITS_PER_READ):
+        yield low, min(UNITS_PER_READ, end - low)
