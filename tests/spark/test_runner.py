@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,7 +68,7 @@ def stuck_after_the_first(errand: Errand) -> int:
 
 
 def outcomes(
-    spark: SparkSession, work: object, tasks: list[object], stop_at: int | None = None
+    spark: SparkSession, work: object, tasks: Sequence[object], stop_at: int | None = None
 ) -> list[tuple[int, object]]:
     """What `on_done` was called with, in order."""
     from tieredstore.spark.runner import SparkRunner
