@@ -84,8 +84,11 @@ def rebuild_index(
 def _pin(tier: IndexTier, options: RebuildOptions) -> _Pinned:
     old = tuple(tier.old_index())
     there = sum(index.is_there for index in old)
-    if there and not options.replace:
-        _check_addition(tier, there, options)
+    if there and not options.replace and not options.is_partial:
+        raise Invalid(
+            f"{tier.provider.url}: has {there} index files of broker {tier.broker!r}; --force "
+            "replaces them, --since and --until add files for messages that they lack"
+        )
     ids = tier.topic_ids()
     unknown = sorted({queue.topic for queue in tier.queues()} - set(ids))
     if unknown:
@@ -99,20 +102,6 @@ def _pin(tier: IndexTier, options: RebuildOptions) -> _Pinned:
     }
     begins = tuple(sorted(tier.local_begins()))
     return _Pinned(options.since_ms, options.until_ms, dict(ids), queues, old, begins)
-
-
-def _check_addition(tier: IndexTier, there: int, options: RebuildOptions) -> None:
-    """Raise Invalid unless files may be added to those that are there."""
-    if not options.is_partial:
-        raise Invalid(
-            f"{tier.provider.url}: has {there} index files of broker {tier.broker!r}; --force "
-            "replaces them, --since and --until add files for messages that they lack"
-        )
-    if not tier.has_state:
-        raise Invalid(
-            f"{tier.provider.url}: has {there} index files of broker {tier.broker!r}, in which "
-            "topics have ids that only the metadata tells: give its directory with --state"
-        )
 
 
 def _tasks(

@@ -19,7 +19,8 @@ from tieredstore.errors import Fenced, Invalid
 from tieredstore.jobs.index.build import BuiltIndex
 from tieredstore.jobs.index.staging import StagedIndex
 from tieredstore.local.store_lock import is_owned
-from tieredstore.scan.catalogue import QueueFiles, TierCatalogue, load_catalogue
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue, load_catalogue
+from tieredstore.scan.copying.topic_ids import find_topic_ids
 from tieredstore.scan.source import TierSource
 from tieredstore.tier.index.segments import IndexSegments
 from tieredstore.tier.index.service import DIRECTORY
@@ -64,12 +65,12 @@ class IndexTier:
         return [queue for queue in self.catalogue.queues if queue.broker == self.broker]
 
     def topic_ids(self) -> Mapping[str, int]:
-        """Those of the metadata. Without one, the topics by name: whoever makes metadata of the
-        tier learns the ids from the index."""
+        """Those of the metadata. Without one, those that the index files tell, and numbers for the
+        other topics: whoever makes metadata of the tier then learns them from the new files."""
         if self.has_state and self.catalogue.topic_ids is not None:
             return self.catalogue.topic_ids
-        names = sorted({queue.topic for queue in self.queues()})
-        return {name: number for number, name in enumerate(names)}
+        index = self.catalogue.indexes.get(self.broker, ())
+        return find_topic_ids(self.provider, self.queues(), index)
 
     def old_index(self) -> list[OldIndex]:
         """All index segments, by base offset. Raises Unavailable."""
@@ -175,6 +176,7 @@ def open_index_tier(
         if source.state is None:
             catalogue = load_catalogue(provider, broker=broker)
             metadata.load()
+            _let_know(metadata, catalogue.indexes.get(broker, ()))
         else:
             catalogue = load_catalogue(provider, metadata, broker=broker)
         if not any(queue.broker == broker for queue in catalogue.queues):
@@ -184,6 +186,8 @@ def open_index_tier(
                 "metadata is lost gets it back with `rebuild metadata`"
             )
         segments = IndexSegments(provider, metadata, broker, clock)
+        for file in segments.load():  # which records those that are whole and were not recorded
+            file.close()
         yield IndexTier(
             provider,
             metadata,
@@ -194,6 +198,15 @@ def open_index_tier(
             source.state is not None,
         )
         metadata.flush()
+
+
+def _let_know(metadata: MetadataStore, index: Iterable[SegmentExtent]) -> None:
+    """Announce the index segments that a tier without state has."""
+    with metadata.batch():
+        for extent in index:
+            metadata.put_segment(
+                FileSegmentMetadata(extent.id.path, extent.id.type, extent.base_offset)
+            )
 
 
 def _broker_of(source: TierSource, provider: SegmentProvider) -> str:
