@@ -38,10 +38,12 @@ class QueuePlan:
 
 @dataclass(frozen=True, slots=True)
 class QueueStart:
-    """Where the messages of a queue begin: queue offset, and byte of the queue's commit log."""
+    """Where the messages of a queue begin: queue offset, and byte of the queue's commit log.
+    newest_ms: newest store time of the messages before them, -1 for none."""
 
     queue_offset: int
     physical_offset: int
+    newest_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,13 @@ def starts_of(
                 topic=plan.topic,
                 queue_id=plan.queue_id,
                 offset=plan.first_offset,
+            )
+        if end.newest_ms > int(plan.times[0]):
+            raise Invalid(
+                f"queue {plan.topic}/{plan.queue_id}: expected store times of at least "
+                f"{end.newest_ms} ms, which the queue in the tier has, found {plan.times[0]}",
+                topic=plan.topic,
+                queue_id=plan.queue_id,
             )
         starts.append(end)
     return starts

@@ -85,7 +85,7 @@ class BackfillTarget:
 
     def ends(self, plans: Sequence[QueuePlan]) -> dict[str, QueueStart]:
         """Where the queues end that the tier has, by path. A queue that never had a message has
-        no end. Raises Invalid where messages there are newer than the first new one, Corrupt."""
+        no end. Raises Invalid, Corrupt for one that cannot be written to."""
         found = {}
         for plan in plans:
             file = self._flat_files.get(plan.topic, plan.queue_id)
@@ -94,15 +94,10 @@ class BackfillTarget:
             elif file.commit_log.commit_offset or file.consume_queue.commit_unit:
                 if file.read_only_reason is not None:
                     raise Invalid(f"{file.path}: {file.read_only_reason}", path=file.path)
-                newest = file.max_store_timestamp_ms
-                if newest > int(plan.times[0]):
-                    raise Invalid(
-                        f"{file.path}: expected store times of at least {newest} ms, where the "
-                        f"queue in the tier ends, found {int(plan.times[0])}",
-                        path=file.path,
-                    )
                 found[file.path] = QueueStart(
-                    file.consume_queue.commit_unit, file.commit_log.commit_offset
+                    file.consume_queue.commit_unit,
+                    file.commit_log.commit_offset,
+                    file.max_store_timestamp_ms,
                 )
         return found
 
@@ -113,15 +108,13 @@ class BackfillTarget:
 
     def announce(self, starts: Sequence[tuple[QueuePlan, QueueStart]], pieces: list[Piece]) -> None:
         """Topics, queues and segments reach the metadata; nothing is in them yet. Idempotent."""
-        files = []
-        for plan, start in starts:
-            file = self._flat_files.get_or_create(plan.topic, plan.queue_id)
-            self._begin(file, start)
-            files.append(file)
-        if self._index is not None:
-            indexing.mark_first(self._index, files)
         now_ms = self._clock.now_ms()
+        files = []
         with self._metadata.batch():
+            for plan, start in starts:
+                file = self._flat_files.get_or_create(plan.topic, plan.queue_id)
+                self._begin(file, start)
+                files.append(file)
             for piece in pieces:
                 if self._metadata.segment(_log_id(piece)) is None:
                     self._metadata.put_segment(
@@ -133,6 +126,8 @@ class BackfillTarget:
                             end_timestamp_ms=now_ms,  # Java's expiry deletes what has no end time
                         )
                     )
+        if self._index is not None:
+            indexing.mark_first(self._index, files)
 
     def _begin(self, file: FlatMessageFile, start: QueueStart) -> None:
         if not file.is_initialised:

@@ -1,0 +1,138 @@
+"""A tier to backfill, and what is found in it afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tieredstore.config import StoreConfig
+from tieredstore.jobs.backfill import BackfillOptions, backfill, backfill_target
+from tieredstore.jobs.journal import Journal
+from tieredstore.jobs.run import JobRun
+from tieredstore.jobs.runner import LocalRunner
+from tieredstore.providers.chunk_provider import ChunkProvider
+from tieredstore.providers.memory_objects import MemoryObjectClient
+from tieredstore.scan.arrow_schema import TYPES
+from tieredstore.scan.catalogue import load_catalogue
+from tieredstore.scan.findings import Finding
+from tieredstore.scan.source import TierSource
+from tieredstore.scan.verify import verify
+from tieredstore.table import Tier
+
+CLUSTER, BROKER = "cluster-a", "broker-a"
+START_MS = 1_700_000_000_000
+SMALL_INDEX = {
+    "tieredStoreIndexFileMaxHashSlotNum": "64",
+    "tieredStoreIndexFileMaxIndexNum": "1000",
+    "tieredStorePosixFsyncEnable": "false",
+}
+
+
+class MemoryChunks:
+    """A provider that is named by its class: chunk logs over the objects of this process."""
+
+    objects = MemoryObjectClient()
+
+    @classmethod
+    def from_config(cls, config: StoreConfig) -> ChunkProvider:
+        return ChunkProvider(MemoryObjectClient(beside=cls.objects), config.broker_cluster_name)
+
+
+def memory_tier(root: Path) -> TierSource:
+    """A tier of chunk logs in memory, empty now."""
+    MemoryChunks.objects = MemoryObjectClient()
+    tier = tier_at(root)
+    name = f"{__name__}:{MemoryChunks.__name__}"
+    config = msgspec.structs.replace(tier.config, backend_service_provider=name)
+    return TierSource("memory:", config, tier.broker, tier.state)
+
+
+def tier_at(root: Path, url: str | None = None, **properties: str) -> TierSource:
+    return backfill_target(
+        url or f"file://{root}/tier",
+        root / "state",
+        cluster=CLUSTER,
+        broker=BROKER,
+        properties={**SMALL_INDEX, **properties},
+    )
+
+
+def new_run(journal: Path | None = None, workers: int = 1) -> JobRun:
+    return JobRun("backfill", LocalRunner(workers), Journal(journal, {"job": "backfill"}))
+
+
+def fill(
+    root: Path,
+    table: pa.Table | str,
+    options: BackfillOptions | None = None,
+    *,
+    name: str = "table",
+    group_rows: int = 1000,
+    tier: TierSource | None = None,
+    **properties: str,
+) -> dict[str, Any]:
+    """Backfill a table, by way of a file of that name, and return the report."""
+    if isinstance(table, pa.Table):
+        root.mkdir(parents=True, exist_ok=True)
+        path = root / f"{name}.parquet"
+        pq.write_table(table, path, row_group_size=group_rows)
+        table = str(path)
+    return backfill(new_run(), table, tier or tier_at(root, **properties), options)
+
+
+def messages(
+    count: int, *, topic: str = "orders", queue_id: int = 0, first: int = 0, **columns: Any
+) -> pa.Table:
+    """A table of one queue; store times go up by one ms."""
+    numbers = range(first, first + count)
+    return pa.table(
+        {
+            "topic": [topic] * count,
+            "queue_id": pa.array([queue_id] * count, pa.int32()),
+            "queue_offset": pa.array(numbers, pa.int64()),
+            "body": [b"body %d of %d" % (number, queue_id) for number in numbers],
+            "keys": [[f"key-{queue_id}-{number}"] for number in numbers],
+            "tags": [f"Tag{number % 3}" for number in numbers],
+            "store_timestamp": pa.array([START_MS + number for number in numbers], pa.int64()),
+            **columns,
+        }
+    )
+
+
+def found(root: Path, tier: TierSource | None = None, topic: str | None = None) -> pa.Table:
+    """All messages, all columns, by topic, queue and offset."""
+    scan = Tier(tier or tier_at(root)).scan(
+        topic, topic_pattern=None if topic else ".*", columns=list(TYPES)
+    )
+    return scan.to_arrow().sort_by(
+        [(name, "ascending") for name in ("topic", "queue_id", "queue_offset")]
+    )
+
+
+def damage(tier: TierSource) -> list[Finding]:
+    """What `verify` says of the tier and its metadata."""
+    provider, metadata = tier.connect(), tier.metadata()
+    findings: list[Finding] = []
+    try:
+        verify(provider, load_catalogue(provider, metadata, broker=BROKER), findings.append)
+    finally:
+        provider.close()
+        if metadata is not None:
+            metadata.close()
+    return findings
+
+
+def contents(tier: TierSource) -> dict[str, bytes]:
+    """All bytes of a tier, by segment."""
+    provider = tier.connect()
+    try:
+        return {
+            str(listing.id): bytes(provider.open(listing.id, listing).read(0, listing.size_bytes))
+            for listing in provider.list()
+        }
+    finally:
+        provider.close()
