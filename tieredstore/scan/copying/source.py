@@ -218,6 +218,7 @@ def _until(
 ) -> tuple[SegmentExtent, ...]:
     """The segments as far as they are valid, below the file offset `end`."""
     result = []
+    extents = [extent for extent in extents if extent.size_bytes]  # others end nothing
     for index, extent in enumerate(extents):
         size = extent.size_bytes
         if index + 1 < len(extents):
