@@ -297,15 +297,15 @@ def _sort(
             broker,
             topic,
             queue_id,
-            _by_base(found.get(FileSegmentType.COMMIT_LOG, [])),
-            _by_base(found.get(FileSegmentType.CONSUME_QUEUE, [])),
+            by_base(found.get(FileSegmentType.COMMIT_LOG, [])),
+            by_base(found.get(FileSegmentType.CONSUME_QUEUE, [])),
         )
         for (broker, topic, queue_id), found in sorted(files.items())
     )
-    return queues, {broker: _by_base(found) for broker, found in sorted(indexes.items())}
+    return queues, {broker: by_base(found) for broker, found in sorted(indexes.items())}
 
 
-def _by_base(extents: list[SegmentExtent]) -> tuple[SegmentExtent, ...]:
+def by_base(extents: list[SegmentExtent]) -> tuple[SegmentExtent, ...]:
     """Sorted, each cut where the next one with content begins: a writer that met foreign bytes
     behind its own went on in a new segment there."""
     found: list[SegmentExtent] = []
@@ -336,8 +336,8 @@ def list_again(provider: SegmentProvider, queue: QueueFiles) -> QueueFiles:
 
     return replace(
         queue,
-        commit_log=_by_base(from_first(FileSegmentType.COMMIT_LOG, queue.commit_log)),
-        consume_queue=_by_base(from_first(FileSegmentType.CONSUME_QUEUE, queue.consume_queue)),
+        commit_log=by_base(from_first(FileSegmentType.COMMIT_LOG, queue.commit_log)),
+        consume_queue=by_base(from_first(FileSegmentType.CONSUME_QUEUE, queue.consume_queue)),
     )
 
 
