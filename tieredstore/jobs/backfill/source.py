@@ -27,10 +27,11 @@ _PARTITION = re.compile(r"(?:^|/)topic=([^/]+)/")
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One file. name: below the table; first_row: its first row's number in the whole table;
-    group_rows and group_bytes: of its row groups, before compression; columns: their names;
-    topic: of the folder `topic=…` that it is in."""
+    """One file. path: in its file system; name: below the table; first_row: its first row's number
+    in the whole table; group_rows and group_bytes: of its row groups, before compression; columns:
+    their names; topic: of the folder `topic=…` that it is in."""
 
+    path: str
     name: str
     size_bytes: int
     changed_ms: int
@@ -93,7 +94,7 @@ def list_table(url: str) -> list[SourceFile]:
     try:
         found = system.get_file_info(root)
         if found.type == fs.FileType.File:
-            infos = [found]
+            infos, root = [found], root.rpartition("/")[0]
         else:
             everything = system.get_file_info(fs.FileSelector(root, recursive=True))
             infos = [info for info in everything if _is_data(info, root)]
@@ -112,6 +113,7 @@ def list_table(url: str) -> list[SourceFile]:
         partition = _PARTITION.search(name)
         files.append(
             SourceFile(
+                info.path,
                 name,
                 info.size,
                 (info.mtime_ns or 0) // 1_000_000,
@@ -159,15 +161,14 @@ class Table:
     """Reads rows of a table that `list_table` saw."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
-        self._system, self._root = filesystem(url)
+        self._system, _ = filesystem(url)
 
     def read(
         self, file: SourceFile, groups: Sequence[int], columns: Sequence[str]
     ) -> Iterator[Rows]:
         """Rows of row groups in their order, with some of their columns. Raises
         Invalid for a file that is not the one that was seen, Unavailable."""
-        path = f"{self._root}/{file.name}" if file.name else self._root
+        path = file.path
         try:
             info = self._system.get_file_info(path)
             self._check_same(file, info)
@@ -192,7 +193,7 @@ class Table:
             columns=list(columns),
             use_threads=False,
         ):
-            yield Rows(first + row, Place(file.name or self._root, group, row), file.topic, batch)
+            yield Rows(first + row, Place(file.name, group, row), file.topic, batch)
             row += batch.num_rows
 
     @staticmethod
