@@ -20,7 +20,7 @@ from tieredstore.message.hashes import tiered_key_hash_candidates
 from tieredstore.message.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.scan.batches import read_batches
-from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, by_base
 from tieredstore.scan.copying.source import cut_behind, last_message
 from tieredstore.scan.copying.times import NO_TIMES, Times, first_unit_behind
 from tieredstore.scan.findings import Finding, damage, note
@@ -112,16 +112,16 @@ def find_queue(
     Unavailable."""
     findings: list[Finding] = []
     try:
-        queue = _with_good_bases(queue, findings)
-        with EndsReader(provider, queue) as reader:
-            finder = _Finder(provider, reader, findings)
+        queue = _checked(queue, findings)
+        with EndsReader(provider, _filled(queue)) as reader:
+            finder = _Finder(provider, reader, queue, findings)
             return finder.run(exact_times=exact_times, spread=spread)
     except Corrupt as error:
         findings.append(damage("queue-unreadable", f"{queue.path} is left out: {error}"))
         return FoundQueue(queue.topic, queue.queue_id, 0, 0, [], [], findings)
 
 
-def _with_good_bases(queue: QueueFiles, findings: list[Finding]) -> QueueFiles:
+def _checked(queue: QueueFiles, findings: list[Finding]) -> QueueFiles:
     bad = [extent for extent in queue.consume_queue if extent.base_offset % UNIT_SIZE]
     findings += (
         damage(
@@ -133,28 +133,60 @@ def _with_good_bases(queue: QueueFiles, findings: list[Finding]) -> QueueFiles:
         )
         for extent in bad
     )
-    return replace(queue, consume_queue=tuple(e for e in queue.consume_queue if e not in bad))
+    good = (extent.listing for extent in queue.consume_queue if extent not in bad)
+    whole = [SegmentExtent(found.id, found.size_bytes, found) for found in good if found]
+    queue = replace(queue, consume_queue=by_base(whole))
+    findings += (
+        note(
+            "segment-overlap",
+            "bytes behind the begin of the next segment are not announced",
+            segment=extent.id,
+            position=extent.size_bytes,
+            found=f"{extent.surplus_bytes} bytes",
+        )
+        for extent in (*queue.commit_log, *queue.consume_queue)
+        if extent.surplus_bytes
+    )
+    return queue
+
+
+def _filled(queue: QueueFiles) -> QueueFiles:
+    """Without empty segments, which would hide bytes of those that they lie in."""
+    return replace(
+        queue,
+        commit_log=tuple(extent for extent in queue.commit_log if extent.size_bytes),
+        consume_queue=tuple(extent for extent in queue.consume_queue if extent.size_bytes),
+    )
 
 
 class _Finder:
+    """listed: the queue with its empty segments."""
+
     def __init__(
-        self, provider: SegmentProvider, reader: EndsReader, findings: list[Finding]
+        self,
+        provider: SegmentProvider,
+        reader: EndsReader,
+        listed: QueueFiles,
+        findings: list[Finding],
     ) -> None:
         self._provider = provider
         self._reader = reader
+        self._listed = listed
         self._findings = findings
 
     def run(self, *, exact_times: bool, spread: int) -> FoundQueue:
         last = self._last()
-        queue = self._reader.queue  # its commit log may have been listed again
+        queue = self._reader.queue
         units, end = last or (0, 0)
         kept = replace(queue, commit_log=(), consume_queue=())
         if last is not None:
             kept = cut_behind(queue, units, end, None)
-        elif queue.consume_queue:
-            units = queue.consume_queue[0].base_offset // UNIT_SIZE
+        elif self._listed.consume_queue:
+            units = self._listed.consume_queue[0].base_offset // UNIT_SIZE
         commit_log = self._commit_log(kept.commit_log, None if last is None else end)
-        consume_queue = self._behind(queue.consume_queue, kept.consume_queue, units * UNIT_SIZE)
+        consume_queue = self._behind(
+            self._listed.consume_queue, kept.consume_queue, units * UNIT_SIZE
+        )
         self._tell_holes(kept)
         first = units
         if last is not None and kept.commit_log:
@@ -180,7 +212,7 @@ class _Finder:
         found = last_message(self._reader)
         queue = self._reader.queue
         spans = queue.unit_spans()
-        if found is None and spans and not any(e.size_bytes for e in queue.commit_log):
+        if found is None and spans and not queue.commit_log:
             # The consume queue is written last: its messages were there.
             unit = self._reader.read_units(spans[-1][1] - 1, 1)[0]
             offset, size = int(unit["physical_offset"]), int(unit["size"])
@@ -194,12 +226,11 @@ class _Finder:
     def _commit_log(
         self, kept: Sequence[SegmentExtent], end: int | None
     ) -> tuple[SegmentExtent, ...]:
-        queue = self._reader.queue
-        filled = [extent for extent in queue.commit_log if extent.size_bytes]
+        listed, filled = self._listed.commit_log, self._reader.queue.commit_log
         if end is None and len(filled) < 2:
             # What a first commit left that did not end.
-            lone = filled or queue.commit_log[:1]
-            return self._behind(queue.commit_log, (), lone[0].base_offset if lone else 0)
+            lone = filled or listed[:1]
+            return self._behind(listed, (), lone[0].base_offset if lone else 0)
         later = [] if end is None else [e for e in filled if e.base_offset >= end]
         if end is None or len(later) > 1 or (later and later[0].base_offset != end):
             self._findings.append(
@@ -211,11 +242,13 @@ class _Finder:
                     found=f"{sum(e.size_bytes for e in later or filled)} bytes",
                 )
             )
-            return tuple(filled)
-        found = self._behind(queue.commit_log, kept, end)
+            return filled
+        found = self._behind(listed, kept, end)
         if not found:
             # Offsets go on: an old unit must not come to name a new message.
-            found = (SegmentExtent(SegmentId(queue.path, FileSegmentType.COMMIT_LOG, end), 0),)
+            found = (
+                SegmentExtent(SegmentId(self._listed.path, FileSegmentType.COMMIT_LOG, end), 0),
+            )
         return found
 
     def _behind(
