@@ -128,6 +128,7 @@ def placed(config: StoreConfig, url: str, *, state: Path | None) -> StoreConfig:
 
 
 def refuse_memory(url: str) -> None:
+    """Raise Invalid for a tier that ends with the process that made it."""
     """Raises Invalid for a tier that ends with this process."""
     if url.startswith("memory:"):
         raise Invalid(

@@ -76,11 +76,14 @@ def job_options(command: _Command) -> _Command:
 
 
 @contextmanager
-def job_run(name: str, options: JobOptions, arguments: dict[str, object]) -> Iterator[JobRun]:
+def job_run(
+    name: str, options: JobOptions, arguments: dict[str, object], *, kept: bool = True
+) -> Iterator[JobRun]:
     """A run of the job `name`. `arguments`: all that tells this job from another one of that name,
     as JSON; a run that was killed goes on when they are the same.
 
-    The journal ends with the block, unless an error leaves it. Raises Invalid, Busy.
+    kept: whether a journal is kept without --work. It ends with the block, unless an error leaves
+    it. Raises Invalid, Busy.
     """
     from tieredstore.cli.progress import Display, rate_text
     from tieredstore.jobs.journal import Journal, journal_path
@@ -89,7 +92,8 @@ def job_run(name: str, options: JobOptions, arguments: dict[str, object]) -> Ite
     identity = {"job": name, **arguments}
     with ExitStack() as stack:
         runner = stack.enter_context(_runner(options))
-        path = journal_path(options.work or _state_directory(), identity)
+        folder = options.work or (_state_directory() if kept else None)
+        path = None if folder is None else journal_path(folder, identity)
         journal = stack.enter_context(Journal(path, identity))
         display = stack.enter_context(Display(name, sys.stderr, quiet=options.quiet))
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import time
+import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tieredstore.cli.exits import ExitCode
-from tieredstore.cli.options import TierOptions, output_option, tier_options
+from tieredstore.cli.job_options import JobOptions, job_options, job_run, write_report
+from tieredstore.cli.options import output_option, tier_options
 from tieredstore.cli.output import Output, OutputFormat
-from tieredstore.errors import Corrupt
 
 if TYPE_CHECKING:
     from tieredstore.scan.findings import Finding
 
-MAX_FINDINGS_KEPT = 10_000
-"""Findings of a JSON report; a table and NDJSON print all, as they are found."""
+_SUMMARY = (
+    "tier", "queues", "messages", "message_bytes", "segments", "index_items", "damage", "notes",
+    "seconds",
+)  # fmt: skip
 
 
 @click.command("verify")
@@ -25,6 +28,7 @@ MAX_FINDINGS_KEPT = 10_000
 @click.option("--topic", metavar="T", help="Only this topic (the index is left out).")
 @click.option("--queue", metavar="Q", type=click.IntRange(min=0), help="Only this queue.")
 @click.option("--no-index", is_flag=True, help="Leave the index segments out.")
+@job_options
 @output_option
 def command(
     tier: str,
@@ -36,94 +40,53 @@ def command(
     queue: int | None,
     no_index: bool,
     output: str,
+    **job: Any,
 ) -> int:
     """Check sizes, magics, body CRCs, consume queues against commit logs, index and metadata.
 
     Goes on after damage and reports all of it. Exit code 1 when there is any.
     """
-    from tieredstore.cli.composition import open_tier
-    from tieredstore.scan.catalogue import load_catalogue
-    from tieredstore.scan.findings import damage
-    from tieredstore.scan.verify import verify
+    from tieredstore.cli.composition import log_to_stderr, refuse_memory
+    from tieredstore.jobs.verify import verify_tier
+    from tieredstore.scan.source import locate
 
-    options = TierOptions(tier, state, config, cluster, broker)
+    log_to_stderr()
+    refuse_memory(tier)
+    source = locate(tier, cluster=cluster, broker=broker, state=state, config=config)
+    options = JobOptions(**job)
+    options = replace(options, quiet=options.quiet or not sys.stderr.isatty())
     out = Output(OutputFormat(output))
-    collector = _Collector(out)
-    start = time.monotonic()
-    with open_tier(options) as opened:
-        try:
-            catalogue = opened.catalogue()
-        except Corrupt as error:
-            collector(damage("metadata-unreadable", f"{error}; the tier alone is checked"))
-            catalogue = load_catalogue(opened.provider, broker=opened.broker)
-        unreadable = collector.damage
-        some = topic is not None or queue is not None
-        queues = catalogue.select(topic, queue, opened.broker) if some else None
-        with_index = not no_index and not some
-        report = verify(opened.provider, catalogue, collector, queues=queues, with_index=with_index)
-        url = opened.provider.url
-    damaged = report.damage + unreadable
-    summary: dict[str, object] = {
-        "tier": url,
-        "queues": report.queues,
-        "messages": report.messages,
-        "message_bytes": report.message_bytes,
-        "segments": report.segments + report.index_segments,
-        "index_items": report.index_items,
-        "damage": damaged,
-        "notes": report.notes,
-        "seconds": round(time.monotonic() - start, 3),
+    arguments: dict[str, object] = {
+        "tier": tier,
+        "cluster": source.config.broker_cluster_name,
+        "broker": source.broker,
+        "state": None if state is None else str(state.absolute()),
+        "topic": topic,
+        "queue": queue,
+        "index": not no_index,
     }
-    collector.finish(summary)
-    return int(ExitCode.DAMAGE if damaged else ExitCode.OK)
 
-
-class _Collector:
-    """Prints findings as they come (table, NDJSON) or keeps them for one JSON object."""
-
-    def __init__(self, output: Output) -> None:
-        self._output = output
-        self._kept: list[dict[str, object]] = []
-        self._left_out = 0
-        self.damage = 0
-
-    def __call__(self, finding: Finding) -> None:
-        self.damage += finding.severity.value == "damage"
-        match self._output.format:
+    def tell(finding: Finding) -> None:
+        match out.format:
             case OutputFormat.TABLE:
-                self._output.line(f"{finding.severity.value}: {finding.kind}: {finding}")
+                out.line(f"{finding.severity.value}: {finding.kind}: {finding}")
             case OutputFormat.NDJSON:
-                self._output.record({"record": "finding", **finding_row(finding)})
+                out.record({"record": "finding", **finding.row()})
             case OutputFormat.JSON:
-                if len(self._kept) < MAX_FINDINGS_KEPT:
-                    self._kept.append(finding_row(finding))
-                else:
-                    self._left_out += 1
+                pass  # the report has them
 
-    def finish(self, summary: dict[str, object]) -> None:
-        match self._output.format:
-            case OutputFormat.TABLE:
-                self._output.record(summary)
-            case OutputFormat.NDJSON:
-                self._output.record({"record": "summary", **summary})
-            case OutputFormat.JSON:
-                self._output.record(
-                    {**summary, "findings": self._kept, "findings_left_out": self._left_out}
-                )
-
-
-def finding_row(finding: Finding) -> dict[str, object]:
-    """A finding as JSON fields (`docs/cli.md`)."""
-    segment = finding.segment
-    return {
-        "severity": finding.severity.value,
-        "kind": finding.kind,
-        "path": None if segment is None else segment.path,
-        "type": None if segment is None else segment.type.name,
-        "base_offset": None if segment is None else segment.base_offset,
-        "position": finding.position,
-        "queue_offset": finding.queue_offset,
-        "message": finding.message,
-        "expected": finding.expected,
-        "found": finding.found,
-    }
+    # What an older run saw counts only where somebody asks for it: the tier may be another now.
+    with job_run("verify", options, arguments, kept=False) as run:
+        report = verify_tier(
+            run, source, topic=topic, queue_id=queue, with_index=not no_index, report=tell
+        )
+    write_report(options, report)
+    summary = {name: report[name] for name in _SUMMARY}
+    match out.format:
+        case OutputFormat.TABLE:
+            out.record(summary)
+        case OutputFormat.NDJSON:
+            out.record({"record": "summary", **summary})
+        case OutputFormat.JSON:
+            out.record(report)
+    return int(ExitCode.DAMAGE if report["damage"] else ExitCode.OK)

@@ -8,6 +8,7 @@ import bisect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import TypeAlias
 
 from tieredstore.contracts.metadata_store import (
     FileSegmentMetadata,
@@ -186,40 +187,82 @@ def load_catalogue(
     a segment before they make it, so one that works meanwhile does not look like damage. Raises
     Unavailable when the listing fails, Corrupt when the metadata does not parse.
     """
-    findings: list[Finding] = []
-    listed = {listing.id: listing for listing in provider.list(broker or "")}
-    if metadata is not None:
-        metadata.load()
-    return _build(provider, listed, metadata, broker, findings)
+    listings = list_tier(provider, broker)
+    return catalogue_of(provider.url, gather(provider, listings, metadata, broker), listings)
 
 
-def _build(
+Listings: TypeAlias = dict[SegmentId, SegmentListing]
+
+
+def list_tier(provider: SegmentProvider, broker: str | None = None) -> Listings:
+    """All segments, or those of one broker. Raises Unavailable."""
+    return {listing.id: listing for listing in provider.list(broker or "")}
+
+
+@dataclass(slots=True)
+class TierFacts:
+    """What a catalogue is made of, as values that JSON can hold.
+
+    listed: (path, type, base offset, size) of each segment. The others are None without metadata:
+    segments, topics, and (topic, queue id) of each queue.
+    """
+
+    listed: list[tuple[str, int, int, int]]
+    segments: list[FileSegmentMetadata] | None = None
+    topics: list[TopicMetadata] | None = None
+    queues: list[tuple[str, int]] | None = None
+
+
+def gather(
     provider: SegmentProvider,
-    listed: dict[SegmentId, SegmentListing],
-    metadata: MetadataStore | None,
-    broker: str | None,
-    findings: list[Finding],
-) -> TierCatalogue:
-    """The catalogue of a listing and of metadata that is loaded."""
+    listings: Listings,
+    metadata: MetadataStore | None = None,
+    broker: str | None = None,
+) -> TierFacts:
+    """The facts of a listing, and of the metadata as it is after it. Raises Unavailable,
+    Corrupt."""
+    facts = TierFacts([_row(one.id, one.size_bytes) for one in listings.values()])
+    if metadata is None:
+        return facts
+    metadata.load()
+    facts.topics = metadata.topics()
+    facts.queues = [
+        (queue.topic, queue.queue_id)
+        for topic in facts.topics
+        for queue in metadata.queues(topic.topic)
+    ]
+    facts.segments = [
+        entry
+        for entry in metadata.segments()
+        if broker is None or entry.path.split("/", 1)[0] == broker
+    ]
+    for entry in facts.segments:
+        if entry.id not in listings and entry.size > 0:
+            # It may have been made since the listing.
+            size = provider.open(entry.id).size()
+            if size:
+                facts.listed.append(_row(entry.id, size))
+    return facts
+
+
+def _row(id: SegmentId, size_bytes: int) -> tuple[str, int, int, int]:
+    return id.path, int(id.type), id.base_offset, size_bytes
+
+
+def catalogue_of(url: str, facts: TierFacts, listings: Listings) -> TierCatalogue:
+    """The catalogue of those facts. listings: of the same tier, maybe later ones; what they know
+    of a segment saves look-ups."""
+    findings: list[Finding] = []
+    listed: Listings = {}
+    for path, kind, base_offset, size_bytes in facts.listed:
+        segment = SegmentId(path, FileSegmentType(kind), base_offset)
+        listing = listings.get(segment)
+        if listing is None or listing.size_bytes != size_bytes:
+            listing = SegmentListing(segment, size_bytes)
+        listed[segment] = listing
     known: dict[SegmentId, FileSegmentMetadata] | None = None
-    topics: dict[str, TopicMetadata] | None = None
-    known_queues: frozenset[tuple[str, int]] | None = None
-    if metadata is not None:
-        topics = {topic.topic: topic for topic in metadata.topics()}
-        known_queues = frozenset(
-            (queue.topic, queue.queue_id) for topic in topics for queue in metadata.queues(topic)
-        )
-        known = {
-            entry.id: entry
-            for entry in metadata.segments()
-            if broker is None or entry.path.split("/", 1)[0] == broker
-        }
-        for entry in known.values():
-            if entry.id not in listed and entry.size > 0:
-                # It may have been made since the listing.
-                size = provider.open(entry.id).size()
-                if size:
-                    listed[entry.id] = SegmentListing(entry.id, size)
+    if facts.segments is not None:
+        known = {entry.id: entry for entry in facts.segments}
         findings.extend(_compare(listed, known))
     extents = [
         SegmentExtent(listing.id, listing.size_bytes, listing)
@@ -234,9 +277,9 @@ def _build(
             if entry.id not in listed and entry.size > 0
         ]
     queues, indexes = _sort(extents, findings)
-    return TierCatalogue(
-        provider.url, queues, indexes, topics, known, known_queues, tuple(findings)
-    )
+    topics = None if facts.topics is None else {topic.topic: topic for topic in facts.topics}
+    known_queues = None if facts.queues is None else frozenset(facts.queues)
+    return TierCatalogue(url, queues, indexes, topics, known, known_queues, tuple(findings))
 
 
 def _compare(

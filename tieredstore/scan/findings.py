@@ -46,6 +46,22 @@ class Finding:
             what += f": expected {self.expected}, found {self.found}"
         return f"{where.strip()}: {what}" if where else what
 
+    def row(self) -> dict[str, object]:
+        """The finding as JSON fields (`docs/cli.md`)."""
+        segment = self.segment
+        return {
+            "severity": self.severity.value,
+            "kind": self.kind,
+            "path": None if segment is None else segment.path,
+            "type": None if segment is None else segment.type.name,
+            "base_offset": None if segment is None else segment.base_offset,
+            "position": self.position,
+            "queue_offset": self.queue_offset,
+            "message": self.message,
+            "expected": self.expected,
+            "found": self.found,
+        }
+
     def to_error(self) -> Corrupt:
         """The same as an error, for callers that stop at the first damage."""
         path = None if self.segment is None else str(self.segment)

@@ -1,0 +1,148 @@
+"""The job `verify`: `scan.verify` in tasks that run here or on Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.errors import Corrupt
+from tieredstore.jobs.run import TASK_BYTES, JobRun
+from tieredstore.scan.catalogue import (
+    Listings,
+    TierCatalogue,
+    TierFacts,
+    catalogue_of,
+    gather,
+    list_tier,
+)
+from tieredstore.scan.findings import Finding, Report, Severity, damage
+from tieredstore.scan.source import TierSource
+from tieredstore.scan.verify import Verification, VerifyTask, Work
+
+MOST_FINDINGS = 10_000
+"""Findings of a report; `report` of `verify_tier` is told all."""
+
+
+@dataclass(slots=True)
+class _Pinned:
+    """What the verification is of. metadata_error: why the metadata cannot be read; the tier alone
+    is then checked."""
+
+    facts: TierFacts
+    metadata_error: str | None = None
+
+
+def verify_tier(
+    run: JobRun,
+    source: TierSource,
+    *,
+    topic: str | None = None,
+    queue_id: int | None = None,
+    with_index: bool = True,
+    report: Report | None = None,
+    task_bytes: int = TASK_BYTES,
+) -> dict[str, object]:
+    """Check a tier, or one topic or queue of it (then without the index). Gives the JSON report;
+    `report` is told each finding besides, in the same order.
+
+    The listing and the metadata are those of the moment at which the first run began. Raises
+    Invalid, Unavailable.
+    """
+    kept: list[dict[str, object]] = []
+    counts = dict.fromkeys(Severity, 0)
+
+    def tell(finding: Finding) -> None:
+        counts[finding.severity] += 1
+        if len(kept) < MOST_FINDINGS:
+            kept.append(finding.row())
+        if report is not None:
+            report(finding)
+
+    provider = source.connect()
+    try:
+        listings = _listings(provider, source)
+        pinned = run.once("pin", lambda: _pin(provider, source, listings), _Pinned)
+        unreadable = pinned.metadata_error is not None
+        if unreadable:
+            tell(
+                damage("metadata-unreadable", f"{pinned.metadata_error}; the tier alone is checked")
+            )
+        catalogue = catalogue_of(provider.url, pinned.facts, listings)
+        some = topic is not None or queue_id is not None
+        queues = catalogue.select(topic, queue_id, source.broker) if some else None
+
+        def stages(
+            stage: str, work: Work, tasks: Sequence[VerifyTask], kind: Any
+        ) -> Iterable[list[Any]]:
+            found: list[list[Any]] = run.map(stage, _Connected(source, work), tasks, kind)
+            return found
+
+        def now() -> TierCatalogue:
+            later = _listings(provider, source)
+            return catalogue_of(provider.url, _pin(provider, source, later).facts, later)
+
+        checked = Verification(provider, catalogue, stages, task_bytes=task_bytes, now=now).run(
+            tell, queues=queues, with_index=with_index and not some
+        )
+        kinds = dict(checked.kinds)
+        if unreadable:
+            kinds["metadata-unreadable"] = 1
+        return run.report(
+            {
+                "tier": provider.url,
+                "queues": checked.queues,
+                "messages": checked.messages,
+                "message_bytes": checked.message_bytes,
+                "segments": checked.segments + checked.index_segments,
+                "index_items": checked.index_items,
+                "damage": checked.damage + unreadable,
+                "notes": checked.notes,
+                "kinds": dict(sorted(kinds.items())),
+                "findings": kept,
+                "findings_left_out": sum(counts.values()) - len(kept),
+            }
+        )
+    finally:
+        provider.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Connected:
+    """Work through a connection of its own, in whatever process it is called."""
+
+    source: TierSource
+    work: Work
+
+    def __call__(self, task: VerifyTask) -> list[Any]:
+        provider = self.source.connect()
+        try:
+            return self.work(provider, task, _silent)
+        finally:
+            provider.close()
+
+
+def _silent(path: str, count_bytes: int) -> None:
+    del path, count_bytes
+
+
+def _listings(provider: SegmentProvider, source: TierSource) -> Listings:
+    """Of the broker that is wanted; of all where it has nothing, so that the error can name
+    them."""
+    found = list_tier(provider, source.broker)
+    return found or list_tier(provider)
+
+
+def _pin(provider: SegmentProvider, source: TierSource, listings: Listings) -> _Pinned:
+    metadata = source.metadata()
+    try:
+        brokers = {segment.path.split("/", 1)[0] for segment in listings}
+        broker = source.broker if source.broker in brokers else None
+        try:
+            return _Pinned(gather(provider, listings, metadata, broker))
+        except Corrupt as error:
+            return _Pinned(gather(provider, listings), str(error))
+    finally:
+        if metadata is not None:
+            metadata.close()
