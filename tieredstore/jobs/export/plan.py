@@ -69,12 +69,13 @@ def make_plan(
     queues = request.selection.queues(catalogue)
     # Queues of a topic stand together: they share its files.
     for queue in sorted(queues, key=lambda queue: (queue.topic, queue.broker, queue.queue_id)):
+        if not queue.unit_spans():
+            continue  # nothing to export, and nothing by which to tell it from another one
         position = state.queues.get(queue.path)
         with QueueReader(provider, queue) as reader:
             low, high = _bounds(reader, queue, position, request)
-        reached = low if position is None else position.next_offset
-        if position is None or reached > low:
-            reached = low  # begins here, or was made again: nothing is missing in front
+        # A queue that begins, or was made again, lacks nothing in front.
+        reached = low if position is None else min(low, position.next_offset)
         for piece in plan(
             provider,
             [queue],
@@ -87,9 +88,8 @@ def make_plan(
                 result.gaps.append(Gap(queue.path, reached, piece.from_offset))
             ranges.append(_planned(piece))
             reached = piece.until_offset
-        end = max(low, high)
-        if position is None or position.next_offset != end:
-            result.positions[queue.path] = Position(end)
+        if position is None or high > low:
+            result.positions[queue.path] = Position(high)
     result.tasks.extend(map(list, gathered(ranges, lambda item: item.size_bytes, task_bytes)))
     return result
 

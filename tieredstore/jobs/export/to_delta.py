@@ -11,6 +11,7 @@ import json
 import secrets
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -54,10 +55,11 @@ class DeltaTarget:
         )
 
     def prepare(self) -> None:
-        table = self._table()
+        table = self._find()
         if table is None:
             if any(not name.startswith((".", "_")) for name in self._files.names()):
                 self._refuse()
+            self._create()
             return
         found = [field.name for field in table.schema().fields]
         if not self._version(table) and table.file_uris():
@@ -69,8 +71,7 @@ class DeltaTarget:
             )
 
     def load(self) -> TargetState:
-        table = self._table()
-        version = 0 if table is None else self._version(table)
+        version = self._version(self._table())
         if not version:
             return TargetState()
         name = _state_name(version)
@@ -100,9 +101,7 @@ class DeltaTarget:
         return None
 
     def committed(self, state: TargetState) -> str:  # noqa: ARG002
-        table = self._table()
-        assert table is not None
-        return str(table.version())
+        return str(self._table().version())
 
     def discard(self, folder: Folder, names: Sequence[str]) -> None:
         files = folder.connect()
@@ -113,42 +112,24 @@ class DeltaTarget:
         """One attempt at the next version of the log. False where another one took it, or may have:
         the state tells."""
         from deltalake.exceptions import CommitFailedError, DeltaError
-        from deltalake.transaction import (
-            CommitProperties,
-            Transaction,
-            create_table_with_add_actions,
-        )
+        from deltalake.transaction import CommitProperties, Transaction
 
         properties = CommitProperties(
             custom_metadata={"tieredstore.export": state.export},
             max_commit_retries=0,  # it would go on behind another export's commit
             app_transactions=[Transaction(APPLICATION, version)],
         )
-        schema = self._delta.Schema.from_arrow(self._schema)
         table = self._table()
+        if self._version(table) >> _RANDOM_BITS != state.sequence - 1:
+            return False
+        schema = self._delta.Schema.from_arrow(self._schema)
         try:
-            if table is None:
-                create_table_with_add_actions(
-                    self._url_of_table(),
-                    schema,
-                    actions,
-                    mode="error",
-                    partition_by=_PARTITION_BY,
-                    storage_options=self._storage_options,
-                    commit_properties=properties,
-                )
-            else:
-                if self._version(table) >> _RANDOM_BITS != state.sequence - 1:
-                    return False
-                table.create_write_transaction(
-                    actions, "append", schema, _PARTITION_BY, commit_properties=properties
-                )
-        except (CommitFailedError, DeltaError) as error:
-            now = self._table()
-            if now is not None and self._version(now) == version:
-                return True
-            if isinstance(error, CommitFailedError) or (table is None and now is not None):
-                return False
+            table.create_write_transaction(
+                actions, "append", schema, _PARTITION_BY, commit_properties=properties
+            )
+        except CommitFailedError:
+            return self._version(self._table()) == version
+        except DeltaError as error:
             raise Unavailable(f"{self._where}: {error}", path=self._where) from error
         return True
 
@@ -173,8 +154,31 @@ class DeltaTarget:
             json.dumps(stats),
         )
 
+    def _create(self) -> None:
+        from deltalake.exceptions import DeltaError
+
+        if self._files.is_local:
+            Path(self._url_of_table()).mkdir(parents=True, exist_ok=True)
+        try:
+            self._delta.DeltaTable.create(
+                self._url_of_table(),
+                self._delta.Schema.from_arrow(self._schema),
+                mode="ignore",
+                partition_by=_PARTITION_BY,
+                storage_options=self._storage_options,
+            )
+        except DeltaError as error:
+            if self._find() is None:  # else another export made it at the same time
+                raise Unavailable(f"{self._where}: {error}", path=self._where) from error
+
     def _table(self) -> Any:
-        """The table as it is now, None where there is none."""
+        """The table as it is now."""
+        table = self._find()
+        if table is None:
+            raise Unavailable(f"{self._where}: the table is gone", path=self._where)
+        return table
+
+    def _find(self) -> Any:
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         try:

@@ -62,7 +62,7 @@ class IcebergFiles:
             return self._io.new_input(self.path(name)).open()
 
     def delete(self, name: str) -> None:
-        with suppress(FileNotFoundError), told(self._location):
+        with told(self._location), suppress(FileNotFoundError):
             self._io.delete(self.path(name))
 
 
@@ -111,29 +111,35 @@ class IcebergTarget:
         return IcebergFolder(f"{table.location()}/data", dict(table.io.properties))
 
     def commit(self, state: TargetState, files: Sequence[DataFile]) -> str | None:
-        from pyiceberg.exceptions import CommitFailedException
-
         text = msgspec.json.encode(state).decode()
         for _ in range(_ATTEMPTS):
             table = self._table()
             if self._state(table).sequence != state.sequence - 1:
                 return None
-            # pyiceberg would go on behind another export's commit; this is its copy of the table's
-            # properties, not the table's.
-            table.metadata.properties["commit.retry.num-retries"] = "0"
-            folder = IcebergFiles(f"{table.location()}/data", table.io.properties)
-            try:
-                with table.transaction() as transaction:
-                    transaction.set_properties({STATE_PROPERTY: text})
-                    transaction.add_files(
-                        [folder.path(file.name) for file in files], {STATE_PROPERTY: text}
-                    )
+            if self._add(table, text, files):
                 return self.committed(state)
-            except CommitFailedException:
-                continue  # another one committed: the state tells whether it was an export
         raise Unavailable(
             f"{self._where}: others commit to the table all the time; {_ATTEMPTS} attempts failed"
         )
+
+    def _add(self, table: Any, text: str, files: Sequence[DataFile]) -> bool:
+        """One attempt at the snapshot behind that of `table`; False where another one was made
+        meanwhile."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        # pyiceberg would go on behind another export's commit. This is its own copy of the table's
+        # properties, not the table's.
+        table.metadata.properties["commit.retry.num-retries"] = "0"
+        folder = IcebergFiles(f"{table.location()}/data", table.io.properties)
+        try:
+            with table.transaction() as transaction:
+                transaction.set_properties({STATE_PROPERTY: text})
+                transaction.add_files(
+                    [folder.path(file.name) for file in files], {STATE_PROPERTY: text}
+                )
+        except CommitFailedException:
+            return False
+        return True
 
     def committed(self, state: TargetState) -> str:
         for snapshot in _ancestors(self._table()):

@@ -66,7 +66,7 @@ class ParquetTarget:
                 f"{self._where}: has files that no export wrote ({names[0]}); give an empty folder",
                 path=self._where,
             )
-        self._publish_last()
+        self._clear()
 
     def load(self) -> TargetState:
         last = self._last()
@@ -91,7 +91,12 @@ class ParquetTarget:
         return _number(state.sequence)
 
     def discard(self, folder: Folder, names: Sequence[str]) -> None:  # noqa: ARG002
-        """What an export of an older state staged can not be committed any more: all of it goes."""
+        self._clear()
+
+    def _clear(self) -> None:
+        """What exports of older states staged can not be committed any more: all of it goes, when
+        the last commit is published."""
+        self._publish_last()
         last = self._last()
         base = 0 if last is None else last.state.sequence
         for staging in self._files.names(_STAGING):
