@@ -1,6 +1,6 @@
-"""The main job, end to end: offload a store, read it back from the tier, and verify all of it.
+"""The main job, end to end: offload a store, read the tier back, verify all of it, query it in SQL.
 
-Every step is a command of `tieredstore`, shown before it runs.
+Every step is a command of `tieredstore`, shown before it runs; the last is SQL.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/demo",
         description="Offload a RocketMQ store into a tier, read it back from the tier alone, and "
-        "verify every message. Without arguments: the bundled store of a Java broker.",
+        "verify every message, and count them with Spark SQL. Without arguments: the bundled store "
+        "of a Java broker.",
     )
     parser.add_argument(
         "--store",
@@ -100,6 +102,37 @@ def show_messages(rows: list[Row], body: int) -> None:
         print(f"  {place:24} {row['tags'] or '-':6} {' '.join(row['keys'][:2]):24.24} {cut}")
 
 
+def ask_spark(tier_url: str) -> Counter[str]:
+    """Messages by topic, as Spark SQL counts them."""
+    from tieredstore.spark import enable, session
+
+    path = tier_url.replace("'", "\\'")
+    view = (
+        "CREATE TEMPORARY VIEW messages USING rocketmq_tiered OPTIONS "
+        f"(path '{path}', subscribePattern '.*', columns 'topic,queue_id,body,store_timestamp')"
+    )
+    query = (
+        "SELECT topic, count(*) messages, count(DISTINCT queue_id) queues, "
+        "sum(length(body)) bytes, date_format(max(store_timestamp), 'yyyy-MM-dd HH:mm') newest "
+        "FROM messages GROUP BY topic ORDER BY topic"
+    )
+    print(f"\nspark-sql> {view};\nspark-sql> {query};", flush=True)
+    spark = session(app_name="demo", conf={"spark.sql.shuffle.partitions": "2"})
+    try:
+        spark.sparkContext.setLogLevel("ERROR")
+        enable(spark)
+        spark.sql(view)
+        rows = spark.sql(query).collect()
+    finally:
+        spark.stop()
+    for row in rows:
+        print(
+            f"  {row.topic:20} {row.messages:>6,} messages of {row.queues} queues "
+            f"{row.bytes:>12,} bytes of bodies, the newest of {row.newest} UTC"
+        )
+    return Counter({row.topic: row.messages for row in rows})
+
+
 def main() -> int:
     options = arguments()
     folder = options.folder.resolve()
@@ -153,6 +186,15 @@ def main() -> int:
 
     *_, checked = tieredstore("verify", *tier)
 
+    start = time.monotonic()
+    counted = ask_spark(f"file://{folder / 'tier'}")
+    spark_seconds = time.monotonic() - start
+    offloaded: Counter[str] = Counter()
+    for row in queues:
+        offloaded[row["topic"]] += int(row["messages"])
+    if counted != offloaded:
+        sys.exit(f"demo: Spark counted {counted}, offloaded were {dict(offloaded)}")
+
     rate = checked["messages"] / max(checked["seconds"], 1e-3)
     print(
         f"\nOffloaded  {copied['messages']:,} messages of {copied['queues']} queues, "
@@ -162,6 +204,8 @@ def main() -> int:
         f"\nVerified   {checked['messages']:,} messages, {checked['segments']} segments, "
         f"{checked['index_items']:,} index items in {checked['seconds']:.1f} s "
         f"({rate:,.0f} messages/s): size, magic, body CRC, consume queue against commit log"
+        f"\nSpark      {sum(counted.values()):,} messages of {len(counted)} topics by SQL, of each "
+        f"as many as were offloaded, in {spark_seconds:.1f} s"
         f"\nDamage     {checked['damage'] or 'none'}"
         f"\nThe tier is {folder / 'tier'}; try scripts/tieredstore --help on it."
     )

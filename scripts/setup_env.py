@@ -1,10 +1,11 @@
 """Make the virtual environment of this clone, once, and print its Python.
 
-Usage: python3 scripts/setup_env.py core|dev
+Usage: python3 scripts/setup_env.py core|spark|dev
 
-`core` is what the package needs, also for a tier in S3; `dev` adds the tools of the tests. A stamp
-is written last: while it matches pyproject.toml, the constraints and the Python version, nothing is
-done and no network is needed. Only the standard library is used: any Python 3.11 can run it.
+`core` is what the package needs, also for a tier in S3; `spark` adds PySpark, and a Java where the
+machine has none that does; `dev` adds the tools of the tests. A stamp is written last: while it
+matches pyproject.toml, the constraints and the Python version, nothing is done and no network is
+needed. Only the standard library is used: any Python 3.11 can run it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 CONSTRAINTS = ROOT / "scripts" / "constraints.txt"
+EXTRAS = {"core": "s3", "spark": "s3,spark", "dev": "dev"}
+"""Each holds those before it."""
+FIND_JAVA = "from tieredstore.spark.java import java_home; java_home()"
 
 
 def fail(message: str) -> None:
@@ -39,7 +43,7 @@ def stamp(extras: str) -> Path:
 
 
 def is_complete(extras: str, wanted: str) -> bool:
-    names = ("core", "dev") if extras == "core" else ("dev",)
+    names = list(EXTRAS)[list(EXTRAS).index(extras) :]
     return any(stamp(name).is_file() and stamp(name).read_text() == wanted for name in names)
 
 
@@ -71,10 +75,17 @@ def installer(python: Path) -> list[str]:
     raise AssertionError
 
 
+def install(python: Path, extras: str) -> None:
+    print(f"setup: installing {extras} dependencies", file=sys.stderr)
+    command = [*installer(python), "--constraint", str(CONSTRAINTS), "--editable"]
+    if subprocess.run([*command, f"{ROOT}[{extras}]"], check=False, stdout=sys.stderr).returncode:
+        fail("the installation failed; the lines above say why (is there a network?)")
+
+
 def main() -> None:
     extras = sys.argv[1] if len(sys.argv) > 1 else "core"
-    if extras not in {"core", "dev"}:
-        fail(f"expected core or dev, found {extras!r}")
+    if extras not in EXTRAS:
+        fail(f"expected one of {', '.join(EXTRAS)}, found {extras!r}")
     python = VENV / "bin" / "python"
     with (ROOT / ".setup.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -84,11 +95,9 @@ def main() -> None:
                 make_venv()
             for old in VENV.glob(".complete-*"):
                 old.unlink()
-            target = f"{ROOT}[{'s3' if extras == 'core' else 'dev'}]"
-            print(f"setup: installing {extras} dependencies", file=sys.stderr)
-            command = [*installer(python), "--constraint", str(CONSTRAINTS), "--editable", target]
-            if subprocess.run(command, check=False, stdout=sys.stderr).returncode:
-                fail("the installation failed; the lines above say why (is there a network?)")
+            install(python, EXTRAS[extras])
+            if extras == "spark" and not succeeds(str(python), "-c", FIND_JAVA):
+                install(python, "spark-jdk")
             stamp(extras).write_text(wanted)
     os.write(1, f"{python}\n".encode())
 
