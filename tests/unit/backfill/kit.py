@@ -73,6 +73,7 @@ def fill(
     name: str = "table",
     group_rows: int = 1000,
     tier: TierSource | None = None,
+    run: JobRun | None = None,
     **properties: str,
 ) -> dict[str, Any]:
     """Backfill a table, by way of a file of that name, and return the report."""
@@ -81,7 +82,7 @@ def fill(
         path = root / f"{name}.parquet"
         pq.write_table(table, path, row_group_size=group_rows)
         table = str(path)
-    return backfill(new_run(), table, tier or tier_at(root, **properties), options)
+    return backfill(run or new_run(), table, tier or tier_at(root, **properties), options)
 
 
 def messages(

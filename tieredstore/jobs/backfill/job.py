@@ -154,11 +154,13 @@ def _write(
 ) -> None:
     pieces = [piece for queue in queues for piece in queue.pieces]
     starts = [(queue.plan, queue.start) for queue in queues]
-    run.once("announce", lambda: target.announce(starts, pieces), None)
     tasks = [
         write_task(table, files, rules, tier, part)
         for part in gathered(pieces, lambda piece: piece.size_bytes, task_bytes)
     ]
+    if not all(f"write:{task.key}" in run.journal for task in tasks):
+        target.check_ends(starts)  # later, `commit` compares unit by unit
+    run.once("announce", lambda: target.announce(starts, pieces), None)
     outcomes = run.map("write", write, tasks, list[WrittenPiece])
     codes = iter([piece.tags_codes for outcome in outcomes for piece in outcome])
     for queue in queues:

@@ -97,7 +97,7 @@ class BackfillTarget:
                 found[file.path] = QueueStart(
                     file.consume_queue.commit_unit,
                     file.commit_log.commit_offset,
-                    file.max_store_timestamp_ms,
+                    file.consume_queue.max_timestamp_ms,
                 )
         return found
 
@@ -106,15 +106,23 @@ class BackfillTarget:
             if (key.topic, key.queue_id) == (plan.topic, plan.queue_id):
                 raise error
 
+    def check_ends(self, starts: Sequence[tuple[QueuePlan, QueueStart]]) -> None:
+        """Nothing may be written unless the queues end where they did at first: others could have
+        put messages where this job's would be. Raises Invalid."""
+        for plan, start in starts:
+            file = self._flat_files.get(plan.topic, plan.queue_id)
+            if file is None:
+                continue
+            end = file.consume_queue.commit_unit
+            if end != start.queue_offset and (end or file.commit_log.commit_offset):
+                raise _moved(file, start)
+
     def announce(self, starts: Sequence[tuple[QueuePlan, QueueStart]], pieces: list[Piece]) -> None:
         """Topics, queues and segments reach the metadata; nothing is in them yet. Idempotent."""
         now_ms = self._clock.now_ms()
-        files = []
         with self._metadata.batch():
             for plan, start in starts:
-                file = self._flat_files.get_or_create(plan.topic, plan.queue_id)
-                self._begin(file, start)
-                files.append(file)
+                self._begin(self._flat_files.get_or_create(plan.topic, plan.queue_id), start)
             for piece in pieces:
                 if self._metadata.segment(_log_id(piece)) is None:
                     self._metadata.put_segment(
@@ -127,7 +135,19 @@ class BackfillTarget:
                         )
                     )
         if self._index is not None:
-            indexing.mark_first(self._index, files)
+            self._mark(self._index, starts)
+
+    def _mark(
+        self, index: IndexStoreService, starts: Sequence[tuple[QueuePlan, QueueStart]]
+    ) -> None:
+        """What is before the new messages of a queue that the index never saw is indexed by whoever
+        wrote it. On disk before the first byte comes."""
+        for plan, start in starts:
+            topic = self._metadata.topic(plan.topic)
+            assert topic is not None
+            if index.indexed_until(topic.topic_id, plan.queue_id) is None:
+                index.mark_indexed(topic.topic_id, plan.queue_id, start.physical_offset)
+        index.checkpoint()
 
     def _begin(self, file: FlatMessageFile, start: QueueStart) -> None:
         if not file.is_initialised:
@@ -181,14 +201,7 @@ class BackfillTarget:
         if 0 < done <= len(units):
             there = run(file.consume_queue.read_units(start.queue_offset, done)).tobytes()
         if not 0 <= done <= len(units) or there != units[:done].tobytes():
-            raise Invalid(
-                f"{file.path}: expected the queue to end at {start.queue_offset}, as when this "
-                f"job began, found {file.consume_queue.commit_unit}: something else wrote to it",
-                topic=file.topic,
-                queue_id=file.queue_id,
-                offset=file.consume_queue.commit_unit,
-                path=file.path,
-            )
+            raise _moved(file, start)
         return done
 
     def _record(self, pieces: Sequence[Piece], plan: QueuePlan, start: QueueStart) -> None:
@@ -290,6 +303,18 @@ def _check_state(provider: SegmentProvider, metadata: MetadataStore, source: Tie
         if found:
             text = what.format(found[0].segment, source.state)
             raise Invalid(f"tier {shown_url(source.url)}: {text}", path=str(found[0].segment))
+
+
+def _moved(file: FlatMessageFile, start: QueueStart) -> Invalid:
+    end = file.consume_queue.commit_unit
+    return Invalid(
+        f"{file.path}: expected the queue to end at {start.queue_offset}, as when this job began, "
+        f"found {end}: something else wrote to it",
+        topic=file.topic,
+        queue_id=file.queue_id,
+        offset=end,
+        path=file.path,
+    )
 
 
 def _log_id(piece: Piece) -> SegmentId:
