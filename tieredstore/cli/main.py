@@ -21,6 +21,7 @@ from tieredstore.cli.lazy import LazyGroup
 VERBS = {
     "backfill": "Write the messages of a Parquet table into a tier.",
     "cat": "Print messages of a topic.",
+    "compact": "Put what is in many small files into few.",
     "copy": "Copy a tier to another place.",
     "doctor": "Try what a place for a tier really does.",
     "export": "Write messages as Parquet, Iceberg or Delta.",

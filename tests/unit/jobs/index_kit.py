@@ -96,6 +96,11 @@ class World:
         self._faults = Faults()
         return self.source.connect()
 
+    def writable_metadata(self) -> MetadataStore:
+        found: MetadataStore = self._metadata(self.source.config)
+        found.load()
+        return found
+
     def metadata(self) -> MetadataStore:
         found = self.source.metadata()
         assert found is not None
@@ -108,8 +113,7 @@ class World:
         for listing in list(provider.list(INDEX)):
             provider.open(listing.id, listing).delete()
         if from_state:
-            metadata = self._metadata(self.source.config)
-            metadata.load()
+            metadata = self.writable_metadata()
             for entry in list(metadata.segments(INDEX, FileSegmentType.INDEX)):
                 metadata.delete_segment(entry.id)
             metadata.close()

@@ -100,7 +100,7 @@ def test_files_are_what_brokers_with_the_same_configuration_write(
 ) -> None:
     world.run(forced)
     end_ms = 0
-    begins = []
+    begins: list[int] = []
     for base, data in world.index().items():
         header = unpack_header(data)
         assert infer_slots(len(data), header.items) == SLOTS

@@ -1,0 +1,236 @@
+"""`compact index`: files that a broker left behind go into the tier, small files become full."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tieredstore.clock import SYSTEM_CLOCK
+from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.errors import Corrupt, Invalid
+from tieredstore.jobs.index.build import BuiltIndex, Capacity
+from tieredstore.jobs.index.collect import Collected
+from tieredstore.jobs.index.files import Committed, build_files, commit, summary
+from tieredstore.jobs.index.merge import IndexFile, MergeTask, merge
+from tieredstore.jobs.index.staging import StagedFile, Staging, staging_of
+from tieredstore.jobs.index.tier import IndexTier, OldIndex, open_index_tier
+from tieredstore.jobs.run import TASK_BYTES, JobRun, gathered
+from tieredstore.message.tiered_index import HEADER_SIZE, infer_slots, unpack_header
+from tieredstore.scan.source import TierSource
+from tieredstore.tier.index.service import IndexStoreService
+
+_BYTES_PER_ITEM = 512
+"""About what is read for an item: the messages that small files name lie together."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactOptions:
+    """take_over: end the right of another writer. staging: as in `RebuildOptions`."""
+
+    take_over: bool = False
+    staging: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Uploaded:
+    """Local files that went into the tier, and what could not be used of others."""
+
+    files: int
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Index files that follow one another in time, to be merged or to be kept."""
+
+    files: tuple[IndexFile, ...]
+    is_merged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Pinned:
+    """old: all index files; runs: the same by their times."""
+
+    topic_ids: dict[str, int]
+    old: tuple[OldIndex, ...]
+    runs: tuple[_Run, ...]
+
+    @property
+    def merged(self) -> list[tuple[IndexFile, ...]]:
+        return [run.files for run in self.runs if run.is_merged]
+
+    @property
+    def kept(self) -> list[IndexFile]:
+        return [file for run in self.runs if not run.is_merged for file in run.files]
+
+
+def compact_index(
+    run: JobRun, source: TierSource, options: CompactOptions | None = None
+) -> dict[str, object]:
+    """Put the index files of the state directory into the tier, then merge runs of files that are
+    at most half full, where that makes them fewer; the JSON report.
+
+    Keys are found as before. Raises Invalid without state, Fenced (a broker runs), Corrupt when an
+    index file is damaged, Unavailable.
+    """
+    options = options or CompactOptions()
+    if source.state is None:
+        raise Invalid("compact index needs the state directory: it names topics and index files")
+    with open_index_tier(source, take_over=options.take_over) as tier:
+        capacity = Capacity.of(tier.config)
+        uploaded = run.once("upload", lambda: _upload(tier, source), _Uploaded)
+        pinned = run.once("pin", lambda: _pin(tier, capacity), _Pinned)
+        collected: list[Collected] = []
+        committed = Committed((), 0)
+        if pinned.merged:
+            with staging_of(run, source, options.staging) as staging:
+                collected, committed = _merge(run, source, tier, capacity, pinned, staging)
+        return run.report(
+            {
+                "tier": tier.provider.url,
+                "broker": tier.broker,
+                "uploaded_files": uploaded.files,
+                "problems": list(uploaded.problems),
+                "merged_files": sum(map(len, pinned.merged)),
+                "kept_files": len(pinned.kept),
+                "dangling": sum(outcome.dangling for outcome in collected),
+                **summary(collected, committed),
+            }
+        )
+
+
+def _upload(tier: IndexTier, source: TierSource) -> _Uploaded:
+    """What a broker does with its local files when it stops."""
+    if source.state is None or not tier.local_begins():
+        return _Uploaded(0, ())
+    service = IndexStoreService(
+        tier.config,
+        tier.provider,
+        tier.metadata,
+        Path(source.state),
+        SYSTEM_CLOCK,
+        check_writer=tier.check_writer,
+    )
+    service.recover()
+    try:
+        return _Uploaded(service.seal_and_upload(force=True), tuple(service.problems))
+    finally:
+        service.stop(force=False)
+
+
+def _pin(tier: IndexTier, capacity: Capacity) -> _Pinned:
+    old = tuple(tier.old_index())
+    files = sorted(
+        # One that was announced and has no byte is what the next upload writes.
+        (_file(tier, index) for index in old if index.size_bytes),
+        key=lambda file: (file.begin_ms, file.base_offset),
+    )
+    slots = {file.slots for file in files}
+    if slots and capacity.slots not in slots:
+        raise Invalid(
+            f"{tier.provider.url}: the index files have {', '.join(map(str, sorted(slots)))} "
+            f"slots, tieredStoreIndexFileMaxHashSlotNum is {capacity.slots}: give the broker's "
+            "configuration with --config"
+        )
+    return _Pinned(dict(tier.topic_ids()), old, tuple(_runs(files, capacity)))
+
+
+def _file(tier: IndexTier, index: OldIndex) -> IndexFile:
+    """Raises Corrupt for a file that is damaged or lost."""
+    name = SegmentId(tier.segments.path, FileSegmentType.INDEX, index.base_offset)
+    advice = "`rebuild index --force` makes all index files anew"
+    segment = tier.provider.open(name)
+    try:
+        size = segment.size()
+        header = unpack_header(segment.read(0, min(size, HEADER_SIZE)))
+    except Corrupt as error:
+        raise Corrupt(f"index segment {name}: {error}; {advice}", path=str(name)) from error
+    finally:
+        segment.close()
+    slots = infer_slots(size, header.items)
+    if slots is None or size != index.size_bytes:
+        raise Corrupt(
+            f"index segment {name}: expected {index.size_bytes} bytes and {header.items} items, "
+            f"found {size} bytes; {advice}",
+            path=str(name),
+        )
+    return IndexFile(
+        index.base_offset,
+        size,
+        slots,
+        header.items,
+        header.begin_timestamp_ms,
+        header.end_timestamp_ms,
+    )
+
+
+def _runs(files: Sequence[IndexFile], capacity: Capacity) -> Iterator[_Run]:
+    """Neighbours that are at most half full are merged where they become fewer, as are files with
+    another number of slots, in which brokers find nothing."""
+    small: list[IndexFile] = []
+
+    def close() -> Iterator[_Run]:
+        needed = -(-sum(file.items for file in small) // capacity.items)
+        is_merged = needed < len(small) or any(f.slots != capacity.slots for f in small)
+        if small:
+            yield _Run(tuple(small), is_merged)
+        small.clear()
+
+    for file in files:
+        if 2 * file.items <= capacity.items or file.slots != capacity.slots:
+            small.append(file)
+        else:
+            yield from close()
+            yield _Run((file,), is_merged=False)
+    yield from close()
+
+
+def _merge(
+    run: JobRun,
+    source: TierSource,
+    tier: IndexTier,
+    capacity: Capacity,
+    pinned: _Pinned,
+    staging: Staging,
+) -> tuple[list[Collected], Committed]:
+    topics = {number: name for name, number in pinned.topic_ids.items()}
+    tasks: list[MergeTask] = []
+    groups: list[int] = []
+    for number, files in enumerate(pinned.merged):
+        for some in gathered(files, lambda file: file.items * _BYTES_PER_ITEM, TASK_BYTES):
+            names = ",".join(str(file.base_offset) for file in some)
+            tasks.append(
+                MergeTask(
+                    hashlib.sha256(names.encode()).hexdigest()[:16],
+                    sum(file.items for file in some) * _BYTES_PER_ITEM,
+                    source,
+                    tier.broker,
+                    some,
+                    topics,
+                    staging,
+                    capacity.block_rows,
+                )
+            )
+            groups.append(number)
+    collected = run.map("merge", merge, tasks, Collected)
+    rows = [
+        [
+            outcome.staged
+            for outcome, group in zip(collected, groups, strict=True)
+            if group == number and outcome.staged is not None
+        ]
+        for number in range(len(pinned.merged))
+    ]
+    built = iter(build_files(run, staging, capacity, rows, {old.begin_ms for old in pinned.old}))
+    wanted: list[BuiltIndex] = []
+    for part in pinned.runs:
+        wanted += next(built) if part.is_merged else [_kept(tier, file) for file in part.files]
+    return collected, commit(run, tier, staging, wanted, pinned.old, remove_old=True)
+
+
+def _kept(tier: IndexTier, file: IndexFile) -> BuiltIndex:
+    """A file that goes behind the others as it is, so that all stay without gaps and by time."""
+    where = StagedFile(tier.segments.path, file.base_offset, file.size_bytes)
+    return BuiltIndex(where, file.items, file.begin_ms, file.end_ms)

@@ -1,0 +1,169 @@
+"""Gathers the items of index files that are to become fewer: what `compact index` maps.
+
+An item has its time in whole seconds from the begin of its file, which another file cannot take
+over; so the store times are read again from the messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider
+from tieredstore.errors import Corrupt
+from tieredstore.jobs.index.collect import Collected, Complaints
+from tieredstore.jobs.index.rows import ROW_DTYPE, KeyRows, stage_rows
+from tieredstore.jobs.index.staging import Staging
+from tieredstore.message.columns import gather_headers, store_timestamps
+from tieredstore.message.layout import MAGIC_V1, MAGIC_V2
+from tieredstore.message.tiered_index import (
+    COMPACTED_ITEM_DTYPE,
+    COMPACTED_ITEM_SIZE,
+    compacted_size,
+)
+from tieredstore.scan.batches import cut_runs, whole_records
+from tieredstore.scan.catalogue import QueueFiles, list_again
+from tieredstore.scan.reading import QueueReader
+from tieredstore.scan.source import TierSource
+from tieredstore.tier.index.segments import INDEX_TOPIC
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFile:
+    """An index file of the tier, by its header; slots: its own, whatever is configured."""
+
+    base_offset: int
+    size_bytes: int
+    slots: int
+    items: int
+    begin_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergeTask:
+    """topics: by their ids. most_block_rows: see `stage_rows`."""
+
+    key: str
+    size_bytes: int
+    source: TierSource
+    broker: str
+    files: tuple[IndexFile, ...]
+    topics: Mapping[int, str]
+    staging: Staging
+    most_block_rows: int
+
+
+def merge(task: MergeTask) -> Collected:
+    """Stage the items of the files, each once, with the exact times of their messages. Items of
+    messages that have expired, or of topics that are gone, are left behind; so are those that
+    name no message. Raises Unavailable, Corrupt."""
+    complaints = Complaints()
+    parts: list[KeyRows] = []
+    dangling = messages = 0
+    provider = task.source.connect()
+    try:
+        for rows in _by_queue(
+            np.concatenate([_rows(provider, task.broker, f) for f in task.files])
+        ):
+            topic = task.topics.get(int(rows["topic_id"][0]))
+            if topic is None:
+                dangling += len(rows)
+                continue
+            queue = list_again(provider, QueueFiles(task.broker, topic, int(rows["queue_id"][0])))
+            expired = rows["offset"] < queue.commit_log_min_offset
+            if not queue.commit_log:
+                expired[:] = True
+            dangling += int(np.count_nonzero(expired))
+            with QueueReader(provider, queue) as reader:
+                for part in _with_times(reader, rows[~expired], complaints):
+                    parts.append(part)
+                    messages += len(np.unique(part.rows["offset"]))
+    finally:
+        provider.close()
+    provider = task.staging.source.connect()
+    try:
+        staged = stage_rows(task.staging, provider, task.key, parts, task.most_block_rows)
+    finally:
+        provider.close()
+    return Collected(staged, messages, complaints.count, dangling, tuple(complaints.texts))
+
+
+def _rows(provider: SegmentProvider, broker: str, file: IndexFile) -> npt.NDArray[np.void]:
+    """ROW_DTYPE[n]: the items of a file, in native numbers."""
+    path = f"{broker}/{INDEX_TOPIC}/0"
+    segment = provider.open(SegmentId(path, FileSegmentType.INDEX, file.base_offset))
+    try:
+        start = compacted_size(file.slots, 0)
+        data = segment.read(start, file.items * COMPACTED_ITEM_SIZE)
+    finally:
+        segment.close()
+    items = np.frombuffer(data, COMPACTED_ITEM_DTYPE)
+    rows = np.empty(len(items), _NATIVE)
+    for name in _NATIVE.names or ():
+        rows[name] = items[name]
+    return rows
+
+
+_NATIVE = ROW_DTYPE.newbyteorder("=")
+
+
+def _by_queue(rows: npt.NDArray[np.void]) -> Iterator[npt.NDArray[np.void]]:
+    """Different rows of one queue after another's, by place."""
+    order = np.lexsort(tuple(rows[name] for name in _SORTED))
+    rows = rows[order]
+    new = np.ones(len(rows), np.bool_)
+    new[1:] = rows[1:] != rows[:-1]
+    rows = rows[new]
+    changes = np.diff(rows["topic_id"]) != 0
+    changes |= np.diff(rows["queue_id"]) != 0
+    if len(rows):
+        yield from np.split(rows, np.flatnonzero(changes) + 1)
+
+
+_SORTED = ("hash", "size", "offset", "queue_id", "topic_id")
+"""The last one counts most."""
+
+
+def _with_times(
+    reader: QueueReader, rows: npt.NDArray[np.void], complaints: Complaints
+) -> Iterator[KeyRows]:
+    """Rows that name a message of the queue, with its store time."""
+    queue = reader.queue
+    offsets, sizes = rows["offset"].astype(np.int64), rows["size"].astype(np.int64)
+    whole = whole_records(queue, offsets, sizes)
+    _complain(queue, rows[~whole], "bytes that no segment has", complaints)
+    rows, offsets, sizes = rows[whole], offsets[whole], sizes[whole]
+    for part in cut_runs(queue, offsets, sizes) if len(rows) else ():
+        start = int(offsets[part][0])
+        positions = offsets[part] - start
+        try:
+            buffer = reader.commit_log.read(start, int((positions + sizes[part]).max()))
+        except Corrupt as error:
+            _complain(queue, rows[part], str(error), complaints)
+            continue
+        headers = gather_headers(buffer, positions)
+        magic = headers["magic"]
+        good = (headers["size"] == sizes[part]) & ((magic == MAGIC_V1) | (magic == MAGIC_V2))
+        good &= (headers["physical_offset"] == offsets[part]) & (
+            headers["queue_id"] == queue.queue_id
+        )
+        _complain(queue, rows[part][~good], "no message of the queue", complaints)
+        if good.any():
+            stored = rows[part][good].astype(ROW_DTYPE)
+            yield KeyRows(stored, store_timestamps(buffer, positions[good]))
+
+
+def _complain(
+    queue: QueueFiles, rows: npt.NDArray[np.void], what: str, complaints: Complaints
+) -> None:
+    if len(rows):
+        first = rows[0]
+        complaints.add(
+            f"{queue.path}: {len(rows)} index items name {what}, the first at commit log offset "
+            f"{int(first['offset'])}, {int(first['size'])} bytes",
+            len(rows),
+        )
