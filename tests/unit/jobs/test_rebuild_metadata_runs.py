@@ -260,7 +260,7 @@ def test_messages_in_the_middle_are_asked_where_the_ends_are_not_in_the_index(
 ) -> None:
     builder = TierBuilder(tmp_path, messages_per_segment=50)
     builder.queue("other", 0, [message("other", 0, n) for n in range(3)])
-    silent = {"keys": [], "uniq_key": None}
+    silent: dict[str, Any] = {"keys": [], "uniq_key": None}
     mixed = [message("orders", 1, n, **({} if 10 < n < 20 else silent)) for n in range(30)]
     builder.queue("orders", 1, mixed)
     builder.index()
