@@ -49,15 +49,8 @@ class TieredBatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Raises Invalid, Corrupt, Unavailable."""
         options = self._options
-        narrowing = self._narrowing
-        if narrowing.tags is not None:
-            # In the worker that planned, before the reader is sent: tasks then read less.
-            tags = narrowing.tags.intersection(options.read.tags or narrowing.tags)
-            self._reader = replace(
-                self._reader, options=replace(options.read, tags=tuple(sorted(tags)))
-            )
-            if not tags:
-                return []
+        if self._reader.options.tags == ():
+            return []
         source = self._reader.source
         catalogue = listing_of(source)
         for finding in catalogue.findings:
@@ -65,7 +58,7 @@ class TieredBatchReader(DataSourceReader):
                 _log.warning("%s", finding)
         provider = source.connect()
         try:
-            ranges = list(_ranges(provider, catalogue, options, narrowing))
+            ranges = list(_ranges(provider, catalogue, options, self._narrowing))
         finally:
             provider.close()
         found: list[InputPartition] = []
@@ -88,6 +81,13 @@ class PushDownReader(TieredBatchReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Takes what it can; gives back what Spark has to apply."""
         self._narrowing, rest = narrowed(self._narrowing, filters)
+        if self._narrowing.tags is not None:
+            tags = self._narrowing.tags.intersection(
+                self._options.read.tags or self._narrowing.tags
+            )
+            # Spark sends the reader to the executors as it is now, before it asks for partitions.
+            read = replace(self._options.read, tags=tuple(sorted(tags)))
+            self._reader = replace(self._reader, options=read)
         return rest
 
 

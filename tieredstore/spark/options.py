@@ -42,7 +42,8 @@ NAMES = (
 )  # fmt: skip
 BATCH_ONLY = ("endingOffsets", "endingTimestamp")
 STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
-_SPARKS_OWN = frozenset({"serialization.format", "provider"})
+_SPARKS_OWN = frozenset({"location", "provider", "serialization.format"})
+"""Options that Spark adds for a table of its catalogue."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
 _NO_PATH = (

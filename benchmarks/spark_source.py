@@ -1,0 +1,203 @@
+"""The data source beside Spark over Parquet of the same data, and beside the core alone:
+`python -m benchmarks.spark_source [--megabytes N] [--passes N] [--kind k1|b128] [--master M]`.
+
+MB/s are stored commit log bytes (1e6) a CPU second of the JVM and its Python workers together (of
+one thread for the core), the best of the passes after one to warm up, files in the page cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import tieredstore
+from benchmarks.scan_data import BODY_BYTES, TOPIC, make
+from tieredstore.scan.arrow_schema import DEFAULT_COLUMNS, UNIT_COLUMNS
+from tieredstore.table import Tier
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+UNITS = tuple(sorted(UNIT_COLUMNS))
+EXPRESSION = {
+    "all": "sum(length(body))", "body": "sum(length(body))", "queue": "sum(queue_offset)"
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """CPU and wall seconds, and the peak memory in MB of the JVM and of its largest worker."""
+
+    jvm_seconds: float
+    python_seconds: float
+    wall_seconds: float
+    jvm_mb: int
+    python_mb: int
+
+    @property
+    def cpu_seconds(self) -> float:
+        return self.jvm_seconds + self.python_seconds
+
+
+class Processes:
+    """The JVM of a session and the Python processes below it."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+    def seconds(self) -> tuple[float, float]:
+        """CPU seconds of the JVM, and of its Python processes with those that have ended."""
+        return _seconds(self._pid, 0), _seconds(self._pid, 2) + sum(
+            _seconds(pid, 0) + _seconds(pid, 2) for pid in self._below()
+        )
+
+    def peak_mb(self) -> tuple[int, int]:
+        return _peak_mb(self._pid), max(map(_peak_mb, self._below()), default=0)
+
+    def measured(self, action: Callable[[], object]) -> Used:
+        before, start = self.seconds(), time.monotonic()
+        action()
+        wall, after = time.monotonic() - start, self.seconds()
+        return Used(after[0] - before[0], after[1] - before[1], wall, *self.peak_mb())
+
+    def _below(self) -> list[int]:
+        parents = {int(path.name): _stat(int(path.name)) for path in Path("/proc").glob("[0-9]*")}
+        found, level = [], [self._pid]
+        while level:
+            level = [pid for pid, stat in parents.items() if stat and int(stat[1]) in level]
+            found += level
+        return found
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat from the state on; nothing for a process that has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _seconds(pid: int, skip: int) -> float:
+    """User and system seconds: its own with skip 0, those of children that ended with skip 2."""
+    stat = _stat(pid)
+    return (int(stat[11 + skip]) + int(stat[12 + skip])) / _TICKS if stat else 0.0
+
+
+def _peak_mb(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM")), 0)
+
+
+def frames(
+    spark: SparkSession, url: str, parquet: Path, options: dict[str, str]
+) -> Iterator[tuple[str, str, Callable[[], DataFrame]]]:
+    """What is compared: name, what is summed, and a frame planned anew at each call."""
+
+    def tier(**more: str) -> DataFrame:
+        reader = spark.read.format("rocketmq_tiered").options(subscribe=TOPIC, **options, **more)
+        return reader.load(url)
+
+    yield "source, all columns", "all", tier
+    yield "source, all columns, no body CRCs", "all", lambda: tier(checkBodies="false")
+    yield "source, body", "body", lambda: tier(columns="body")
+    yield "source, columns of the consume queue", "queue", lambda: tier(columns=",".join(UNITS))
+    for codec in ("none", "zstd"):
+        path = str(parquet / codec)
+        frame = functools.partial(spark.read.parquet, path)
+        yield f"Parquet {codec}, all columns", "every", frame
+        yield f"Parquet {codec}, body", "body", frame
+
+
+def summed(frame: DataFrame, what: str) -> Callable[[], object]:
+    if what == "every":  # Parquet is read by column: something of each
+        parts = [f"bit_xor(xxhash64({name}))" for name in frame.columns]
+        return lambda: frame.selectExpr(*parts).collect()
+    return lambda: frame.selectExpr(EXPRESSION[what]).collect()
+
+
+def write_parquet(tier: Tier, folder: Path) -> None:
+    for codec in ("none", "zstd"):
+        (folder / codec).mkdir(parents=True)
+        for number, task in enumerate(tier.scan(TOPIC).plan()):
+            with pq.ParquetWriter(
+                folder / codec / f"{number}.parquet", tier.scan(TOPIC).schema, compression=codec
+            ) as writer:
+                for batch in task.read():
+                    writer.write_batch(batch)
+
+
+def core_seconds(tier: Tier, columns: tuple[str, ...], *, crcs: bool) -> float:
+    started = time.thread_time()
+    for task in tier.scan(TOPIC, columns=columns, check_bodies=crcs).plan():
+        for _ in task.read():
+            pass
+    return time.thread_time() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kind", choices=sorted(BODY_BYTES), default="k1")
+    parser.add_argument("--megabytes", type=int, default=1000)
+    parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--master", default="local[1]")
+    parser.add_argument("--folder", type=Path, help="where the tier is made (default: temporary)")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
+    given = parser.parse_args()
+    pa.set_cpu_count(1)
+    from tieredstore.spark import enable, session
+
+    with tempfile.TemporaryDirectory(prefix="tieredstore-spark-", dir=given.folder) as name:
+        made = make(Path(name, "tier"), given.kind, given.megabytes)
+        url = f"file://{name}/tier"
+        tier = tieredstore.open(url)
+        write_parquet(tier, Path(name, "parquet"))
+        print("| read | MB/s a CPU second | JVM s | Python s | wall s | JVM MB | Python MB |")
+        print("| --- | --- | --- | --- | --- | --- | --- |")
+
+        def show(what: str, used: Used) -> None:
+            print(
+                f"| {what} | {made.stored_bytes / used.cpu_seconds / 1e6:.0f} | "
+                f"{used.jvm_seconds:.2f} | {used.python_seconds:.2f} | {used.wall_seconds:.2f} | "
+                f"{used.jvm_mb} | {used.python_mb} |",
+                flush=True,
+            )
+
+        for what, columns, crcs in (
+            ("core alone, all columns", DEFAULT_COLUMNS, True),
+            ("core alone, all columns, no body CRCs", DEFAULT_COLUMNS, False),
+        ):
+            best = min(core_seconds(tier, columns, crcs=crcs) for _ in range(given.passes))
+            show(what, Used(0, best, best, 0, 0))
+        conf = {"spark.master": given.master, "spark.ui.enabled": "false",
+                "spark.driver.memory": "2g", "spark.ui.showConsoleProgress": "false"}  # fmt: skip
+        spark = session(app_name="benchmark", conf=conf)
+        enable(spark)
+        gateway = spark.sparkContext._gateway
+        processes = Processes(gateway.proc.pid)  # type: ignore[union-attr]
+        options = dict(one.split("=", 1) for one in given.option)
+        for what, of, frame in frames(spark, url, Path(name, "parquet"), options):
+            passes = [
+                processes.measured(lambda: summed(frame(), of)())  # noqa: B023, PLW0108
+                for _ in range(given.passes + 1)
+            ][1:]
+            show(what, min(passes, key=lambda used: used.cpu_seconds))
+        spark.stop()
+        gateway.shutdown()  # type: ignore[union-attr]
+
+
+if __name__ == "__main__":
+    main()
