@@ -169,9 +169,11 @@ def facts_of(state: Path, broker: str = BROKER) -> Facts:
 
 
 def rebuilt(built: BuiltTier, state: Path, **options: Any) -> dict[str, Any]:
-    """One run over a tier that `TierBuilder` wrote."""
+    """One run over a tier that `TierBuilder` wrote. options: of the job, or of a broker.conf."""
     run = JobRun("rebuild-metadata", LocalRunner(1), Journal(None, {}))
-    return rebuild_metadata(run, locate(built.url), state, RebuildOptions(**options))
+    keys = {key: str(options.pop(key)) for key in list(options) if key.startswith("tieredStore")}
+    source = locate(built.url, properties=keys)
+    return rebuild_metadata(run, source, state, RebuildOptions(**options))
 
 
 def kinds(report: dict[str, Any]) -> list[tuple[str, str]]:

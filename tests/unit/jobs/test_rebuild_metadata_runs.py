@@ -20,7 +20,15 @@ from tests.unit.jobs.rebuild_kit import (
     kinds,
     rebuilt,
 )
-from tests.unit.scan.tier_builder import TierBuilder, flip, message, small_tier
+from tests.unit.scan.tier_builder import (
+    MAX_ITEMS,
+    SLOTS,
+    START_MS,
+    TierBuilder,
+    flip,
+    message,
+    small_tier,
+)
 from tests.unit.tier.kit import fill
 from tieredstore.cli.main import run as command
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
@@ -28,6 +36,8 @@ from tieredstore.errors import Fenced, Invalid
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.rebuild_metadata import job
 from tieredstore.local.store_lock import StoreLock
+from tieredstore.message.hashes import tiered_key_hash
+from tieredstore.message.tiered_index import IndexHeader, pack_header, put_item, unsealed_size
 from tieredstore.metadata.json_store import JsonMetadataStore
 from tieredstore.scan.source import METADATA_FILE, TierSource
 
@@ -273,6 +283,34 @@ def test_messages_in_the_middle_are_asked_where_the_ends_are_not_in_the_index(
     ]
     assert kinds(report) == []
     assert facts_of(tmp_path / "made") == facts_of(builder.built.state)
+
+
+@pytest.mark.parametrize("item_bytes", [0, 1])
+def test_index_files_that_the_state_has_kept_are_asked_too(tmp_path: Path, item_bytes: int) -> None:
+    """item_bytes: how much longer the file is than the configuration says."""
+    builder = TierBuilder(tmp_path)
+    for topic in ("b", "a"):
+        builder.queue(topic, 0, [message(topic, 0, n) for n in range(6)])
+    made = tmp_path / "made"
+    unsealed = bytearray(unsealed_size(SLOTS, MAX_ITEMS))
+    unsealed[:28] = pack_header(IndexHeader(START_MS))
+    for (topic, queue_id), stored in builder.built.stored.items():
+        entry = builder.built.metadata.topic(topic)
+        assert entry is not None
+        key_hash = tiered_key_hash(topic, stored[0].message.uniq_key or "")
+        at, size = stored[0].offset, len(stored[0].record)
+        put_item(unsealed, SLOTS, key_hash, entry.topic_id, queue_id, at, size, START_MS)
+    (made / "tiered_index_file").mkdir(parents=True)
+    (made / "tiered_index_file" / str(START_MS)).write_bytes(unsealed + b"0" * item_bytes)
+    report = rebuilt(
+        builder.built,
+        made,
+        tieredStoreIndexFileMaxHashSlotNum=SLOTS,
+        tieredStoreIndexFileMaxIndexNum=MAX_ITEMS,
+    )
+    ids = {name: value[0] for name, value in facts_of(made)["topics"].items()}
+    assert ids == ({"a": 0, "b": 1} if item_bytes else {"b": 0, "a": 1})
+    assert report["topic_ids_assigned"] == (2 if item_bytes else 0)
 
 
 # The index

@@ -21,6 +21,8 @@ from tieredstore.tier.index.uploaded_file import check_whole, header_of
 
 _PROBE = np.dtype([("hash", "<i4"), ("queue_id", "<i4"), ("offset", "<i8"), ("size", "<i4")])
 _FIELDS = tuple(_PROBE.names or ())
+_MOST_TOPICS = 1 << 24
+"""No broker has more topics: an id behind that is of a damaged item."""
 Vote = tuple[str, int, int]
 """Topic, an id that items of its messages have, and how many have it."""
 
@@ -91,22 +93,46 @@ class IndexTask:
         return sum(extent.size_bytes for extent in self.extents)
 
 
+class Tally:
+    """Counts what items say of the topics of probes."""
+
+    def __init__(self, probes: Probes) -> None:
+        self._hashes, self._topics = probes.places()
+        self._votes: Counter[tuple[str, int]] = Counter()
+        self._topic_ids: set[int] = set()
+
+    def add(self, items: npt.NDArray[np.void]) -> None:
+        self._topic_ids.update(np.unique(items["topic_id"]).tolist())
+        if not len(self._hashes):
+            return
+        found = items["hash"].astype(np.int32)
+        place = np.minimum(np.searchsorted(self._hashes, found), len(self._hashes) - 1)
+        hits = items[self._hashes[place] == found]
+        rows = zip(*(hits[name].tolist() for name in _FIELDS), strict=True)
+        for row, topic_id in zip(rows, hits["topic_id"].tolist(), strict=True):
+            if (topic := self._topics.get(row)) is not None:
+                self._votes[topic, topic_id] += 1
+
+    @property
+    def topic_ids(self) -> tuple[int, ...]:
+        """All that a sound item can have."""
+        return tuple(sorted(found for found in self._topic_ids if 0 <= found < _MOST_TOPICS))
+
+    @property
+    def votes(self) -> tuple[Vote, ...]:
+        return tuple((topic, number, count) for (topic, number), count in self._votes.items())
+
+
 def find_index(task: IndexTask) -> list[FoundIndex]:
     """The work of a task. Raises Unavailable."""
-    hashes, topics = task.probes.places()
     provider = task.source.connect()
     try:
-        return [_find(provider, extent, hashes, topics) for extent in task.extents]
+        return [_find(provider, extent, Tally(task.probes)) for extent in task.extents]
     finally:
         provider.close()
 
 
-def _find(
-    provider: SegmentProvider,
-    extent: SegmentExtent,
-    hashes: npt.NDArray[np.int32],
-    topics: Mapping[tuple[int, ...], str],
-) -> FoundIndex:
+def _find(provider: SegmentProvider, extent: SegmentExtent, tally: Tally) -> FoundIndex:
     segment = provider.open(extent.id, extent.listing)
     try:
         if extent.size_bytes <= HEADER_SIZE:
@@ -117,42 +143,20 @@ def _find(
         return FoundIndex(extent.base_offset, extent.size_bytes, str(error))
     finally:
         segment.close()
-    votes: Counter[tuple[str, int]] = Counter()
-    topic_ids: set[int] = set()
     latest_s = 0
     for items in read_items(provider, [extent]):
-        topic_ids.update(np.unique(items["topic_id"]).tolist())
+        tally.add(items)
         latest_s = max(latest_s, int(items["time_diff_seconds"].max()) + 1)
-        votes.update(_votes(items, hashes, topics))
-    latest_ms = max(header.end_timestamp_ms, header.begin_timestamp_ms + latest_s * 1000)
     return FoundIndex(
         extent.base_offset,
         extent.size_bytes,
         None,
         header.begin_timestamp_ms,
         header.end_timestamp_ms,
-        latest_ms,
-        tuple(sorted(topic_ids)),
-        tuple((topic, topic_id, count) for (topic, topic_id), count in sorted(votes.items())),
+        max(header.end_timestamp_ms, header.begin_timestamp_ms + latest_s * 1000),
+        tally.topic_ids,
+        tally.votes,
     )
-
-
-def _votes(
-    items: npt.NDArray[np.void],
-    hashes: npt.NDArray[np.int32],
-    topics: Mapping[tuple[int, ...], str],
-) -> list[tuple[str, int]]:
-    if not len(hashes):
-        return []
-    found = items["hash"].astype(np.int32)
-    place = np.minimum(np.searchsorted(hashes, found), len(hashes) - 1)
-    hits = items[hashes[place] == found]
-    rows = zip(*(hits[name].tolist() for name in _FIELDS), strict=True)
-    return [
-        (topic, topic_id)
-        for row, topic_id in zip(rows, hits["topic_id"].tolist(), strict=True)
-        if (topic := topics.get(row)) is not None
-    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from tieredstore.jobs.rebuild_metadata.index import (
 )
 from tieredstore.jobs.rebuild_metadata.queues import FoundQueue, QueuesTask, find_queues
 from tieredstore.jobs.rebuild_metadata.state_files import StateFiles
+from tieredstore.jobs.rebuild_metadata.unsealed import find_unsealed
 from tieredstore.jobs.run import TASK_BYTES, JobRun, gathered
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, load_catalogue
 from tieredstore.scan.source import TierSource, placed
@@ -91,7 +92,7 @@ def rebuild_metadata(
         )
         extents = catalogue.indexes.get(broker, ())
         index = _find_index(run, source, extents, "index", queues)
-        ids = _topic_ids(run, source, listed, queues, extents, index)
+        ids = _topic_ids(run, source, state, listed, queues, extents, index)
         found = Found(broker, queues, index, ids, moment_ms)
         kept: list[Path] = []
         if not options.dry_run:
@@ -155,6 +156,7 @@ def _find_index(
 def _topic_ids(
     run: JobRun,
     source: TierSource,
+    state: Path,
     listed: Sequence[QueueFiles],
     queues: Sequence[FoundQueue],
     extents: Sequence[SegmentExtent],
@@ -163,9 +165,10 @@ def _topic_ids(
     """Asks more messages of the topics whose ends no item of the index names: what came last may
     not be in it yet, what came first not any more."""
     topics = sorted({queue.topic for queue in queues})
-    votes = list(index)
-    if others := set(undecided(topics, index)):
+    votes = [*index, *find_unsealed(state, source.config, Probes.of(queues))]
+    if others := set(undecided(topics, votes)):
         again = [queue for queue in listed if queue.topic in others]
         more = _find_queues(run, source, again, "queues again", exact_times=False, spread=_SPREAD)
         votes += _find_index(run, source, extents, "index again", more)
+        votes += find_unsealed(state, source.config, Probes.of(more))
     return topic_ids(topics, votes)
