@@ -146,7 +146,7 @@ def check_tier(
         raise Invalid(
             f"tier {target.url}: holds {len(unknown)} segments of broker {broker!r} that --state "
             f"{state} does not know (the first: {unknown[0].segment}); give the state directory "
-            "that they were written with (making it again from a tier comes in a later release)",
+            "that they were written with, or make it anew with `tieredstore rebuild metadata`",
             path=str(unknown[0].segment),
         )
     if missing:
