@@ -8,6 +8,7 @@ one thread for the core), the best of the passes after one to warm up, files in 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import os
 import tempfile
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+_STARTED = 19
+"""Of the fields of `_stat`, the time at which a process began: process ids are used again."""
 UNITS = tuple(sorted(UNIT_COLUMNS))
 EXPRESSION = {
     "all": "sum(length(body))", "body": "sum(length(body))", "queue": "sum(queue_offset)"
@@ -51,19 +54,31 @@ class Used:
 
 
 class Processes:
-    """The JVM of a session and the Python processes below it."""
+    """The JVM of a session and the Python processes below it.
+
+    Workers that end are forgotten by the process that forked them (it ignores SIGCHLD): of each,
+    what it had used when it was last looked at counts on.
+    """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
+        self._workers: dict[tuple[int, str], float] = {}
 
     def seconds(self) -> tuple[float, float]:
-        """CPU seconds of the JVM, and of its Python processes with those that have ended."""
-        return _seconds(self._pid, 0), _seconds(self._pid, 2) + sum(
-            _seconds(pid, 0) + _seconds(pid, 2) for pid in self._below()
-        )
+        """CPU seconds of the JVM, and of its Python processes."""
+        for pid in self._below():
+            if stat := _stat(pid):
+                self._workers[pid, stat[_STARTED]] = _seconds(pid)
+        return _seconds(self._pid), sum(self._workers.values())
 
     def peak_mb(self) -> tuple[int, int]:
         return _peak_mb(self._pid), max(map(_peak_mb, self._below()), default=0)
+
+    def forget_peaks(self) -> None:
+        """Peaks are of what comes from now on."""
+        for pid in (self._pid, *self._below()):
+            with contextlib.suppress(OSError):
+                Path(f"/proc/{pid}/clear_refs").write_text("5")
 
     def measured(self, action: Callable[[], object]) -> Used:
         before, start = self.seconds(), time.monotonic()
@@ -88,10 +103,10 @@ def _stat(pid: int) -> list[str]:
         return []
 
 
-def _seconds(pid: int, skip: int) -> float:
-    """User and system seconds: its own with skip 0, those of children that ended with skip 2."""
+def _seconds(pid: int) -> float:
+    """User and system seconds of its own."""
     stat = _stat(pid)
-    return (int(stat[11 + skip]) + int(stat[12 + skip])) / _TICKS if stat else 0.0
+    return (int(stat[11]) + int(stat[12])) / _TICKS if stat else 0.0
 
 
 def _peak_mb(pid: int) -> int:

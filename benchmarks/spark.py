@@ -1,0 +1,326 @@
+"""The data source and the jobs on Spark, beside Spark over Parquet of the same data and beside the
+core alone: `python -m benchmarks.spark [--megabytes N] [--passes N] [--kind k1] [--json FILE]`.
+
+MB/s are stored commit log bytes (1e6). "A CPU second": of the JVM, its Python workers and the
+driver together; "by the clock" shows what a second core adds. The best of the passes after one to
+warm up, files in the page cache. Memory is the peak resident size during a pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import resource
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+import tieredstore
+from benchmarks.scan_data import BODY_BYTES, CLUSTER, make
+from benchmarks.spark_source import (
+    UNITS,
+    Processes,
+    Used,
+    core_seconds,
+    frames,
+    summed,
+    write_parquet,
+)
+from tieredstore.jobs.export import ExportRequest, Format, export
+from tieredstore.jobs.journal import Journal
+from tieredstore.jobs.run import JobRun
+from tieredstore.jobs.runner import LocalRunner, Runner
+from tieredstore.jobs.verify import verify_tier
+from tieredstore.scan.arrow_schema import DEFAULT_COLUMNS
+from tieredstore.scan.source import TierSource, locate
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ZSTD_LEVEL = 1
+"""Of both sides' Parquet."""
+TASK_BYTES = 64 << 20
+"""So that data of some hundred MB are several tasks."""
+READS = (
+    "source, all columns",
+    "source, body",
+    "source, columns of the consume queue",
+    "Parquet zstd, all columns",
+)
+TARGETS = {
+    "source, all columns": 300,
+    "source, columns of the consume queue": 1000,
+    "scrub": 900,
+}
+"""MB/s a CPU second that are wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure. where: `core` for one thread without Spark, `local N` for N processes without
+    it, else Spark's master."""
+
+    kind: str
+    what: str
+    where: str
+    stored_bytes: int
+    used: Used
+
+    @property
+    def cpu_rate(self) -> float:
+        return self.stored_bytes / self.used.cpu_seconds / 1e6
+
+    @property
+    def wall_rate(self) -> float:
+        return self.stored_bytes / self.used.wall_seconds / 1e6
+
+    @property
+    def target(self) -> str:
+        wanted = TARGETS.get(self.what)
+        if wanted is None or self.where == "core":
+            return "–"
+        return f"≥ {wanted}: {'met' if self.cpu_rate >= wanted else 'missed'}"
+
+    def cells(self) -> list[str]:
+        used = self.used
+        return [
+            self.kind, self.what, self.where, f"{self.cpu_rate:.0f}", f"{self.wall_rate:.0f}",
+            f"{used.jvm_seconds:.2f}", f"{used.python_seconds:.2f}", f"{used.wall_seconds:.2f}",
+            str(used.jvm_mb), str(used.python_mb), self.target,
+        ]  # fmt: skip
+
+
+HEADS = (
+    "data", "what", "where", "MB/s a CPU second", "MB/s by the clock", "JVM s", "Python s",
+    "wall s", "JVM MB", "Python MB", "wanted",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Bench:
+    """One set of data, and where rows go."""
+
+    kind: str
+    folder: Path
+    stored_bytes: int
+    passes: int
+    rows: list[Row]
+
+    @property
+    def url(self) -> str:
+        return f"file://{self.folder}/tier"
+
+    @property
+    def source(self) -> TierSource:
+        return locate(self.url, cluster=CLUSTER)
+
+    def add(self, what: str, where: str, measure: Callable[[], Used]) -> None:
+        found = [measure() for _ in range(self.passes + 1)][1:]
+        used = min(found, key=lambda one: one.cpu_seconds)
+        row = Row(self.kind, what, where, self.stored_bytes, used)
+        self.rows.append(row)
+        print(f"| {' | '.join(row.cells())} |", flush=True)
+
+    def fresh(self, name: str) -> Path:
+        """A folder that is not there yet."""
+        path = self.folder / name
+        shutil.rmtree(path, ignore_errors=True)
+        return path
+
+
+def export_to(runner: Runner, bench: Bench, folder: Path) -> None:
+    request = ExportRequest(Format.PARQUET, to=str(folder), zstd_level=ZSTD_LEVEL)
+    with Journal(None, {}) as journal:
+        run = JobRun("export", runner, journal)
+        export(run, bench.source, request, task_bytes=TASK_BYTES)
+
+
+def scrub(runner: Runner, bench: Bench) -> None:
+    with Journal(None, {}) as journal:
+        run = JobRun("verify", runner, journal)
+        found = verify_tier(run, bench.source, with_index=False, task_bytes=TASK_BYTES)
+    assert found["damage"] == 0
+
+
+def alone(bench: Bench) -> None:
+    """Without Spark: one thread of the core, then the jobs in one process and in two."""
+    tier = tieredstore.open(bench.url)
+    for what, columns in (
+        ("source, all columns", DEFAULT_COLUMNS),
+        ("source, body", ("body",)),
+        ("source, columns of the consume queue", UNITS),
+    ):
+        bench.add(what, "core", lambda: _thread(lambda: core_seconds(tier, columns, crcs=True)))  # noqa: B023
+    for workers in (1, 2):
+        runner = LocalRunner(workers)
+        where = f"local {workers}"
+        bench.add("scrub", where, lambda: _own(lambda: scrub(runner, bench)))  # noqa: B023
+        bench.add(
+            "export",
+            where,
+            lambda: _own(lambda: export_to(runner, bench, bench.fresh("export"))),  # noqa: B023
+        )
+
+
+def _thread(seconds: Callable[[], float]) -> Used:
+    gc.collect()
+    start = time.monotonic()
+    used = seconds()
+    return Used(0, used, time.monotonic() - start, 0, _peak_mb())
+
+
+def _own(action: Callable[[], object]) -> Used:
+    """Of this process and of those that it starts and ends."""
+    gc.collect()
+    start, before = time.monotonic(), _process_seconds()
+    action()
+    wall, seconds = time.monotonic() - start, _process_seconds() - before
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
+    return Used(0, seconds, wall, 0, max(children, _peak_mb()))
+
+
+def _process_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _peak_mb() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+@contextmanager
+def spark_on(master: str) -> Iterator[tuple[SparkSession, Processes]]:
+    from tieredstore.spark import enable, session
+
+    conf = {
+        "spark.master": master,
+        "spark.driver.memory": "3g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.hadoop.parquet.compression.codec.zstd.level": str(ZSTD_LEVEL),
+        "spark.sql.parquet.compression.codec": "zstd",
+    }
+    spark = session(app_name="benchmark", conf=conf)
+    enable(spark)
+    gateway: Any = spark.sparkContext._gateway
+    try:
+        yield spark, Processes(gateway.proc.pid)
+    finally:
+        spark.stop()
+
+
+def on_spark(bench: Bench, master: str) -> None:
+    from tieredstore.spark.runner import SparkRunner
+
+    with spark_on(master) as (spark, processes):
+
+        def add(what: str, action: Callable[[], object]) -> None:
+            bench.add(what, master, lambda: _with_driver(processes, action))
+
+        parquet = bench.folder / "parquet"
+        made: dict[str, tuple[str, Callable[[], DataFrame]]] = {
+            name: (of, frame) for name, of, frame in frames(spark, bench.url, parquet, {})
+        }
+        for what in READS:
+            of, frame = made[what]
+            add(what, lambda: summed(frame(), of)())  # noqa: B023, PLW0108
+        runner = SparkRunner(spark)
+        add("scrub", lambda: scrub(runner, bench))
+        add("export", lambda: export_to(runner, bench, bench.fresh("export")))
+        for what, name in (
+            ("Spark's Parquet writer, from the source", "source, all columns"),
+            ("Spark's Parquet writer, from Parquet", "Parquet zstd, all columns"),
+        ):
+            _, frame = made[name]
+            add(what, lambda: frame().write.parquet(str(bench.fresh("by-spark"))))  # noqa: B023
+
+
+def _with_driver(processes: Processes, action: Callable[[], object]) -> Used:
+    """The driver's Python plans and commits: what it takes counts as well."""
+    processes.forget_peaks()
+    before = time.process_time()
+    used = processes.measured(action)
+    driver = time.process_time() - before
+    return Used(
+        used.jvm_seconds, used.python_seconds + driver, used.wall_seconds, used.jvm_mb,
+        used.python_mb,
+    )  # fmt: skip
+
+
+def comparisons(rows: list[Row]) -> list[str]:
+    """What is to be so many times as fast as something else, and what a second core adds."""
+    by_name = {(row.kind, row.what, row.where): row for row in rows}
+    lines = []
+    for (kind, what, where), row in by_name.items():
+        if what == "export" and where.startswith("local["):
+            for other in ("from the source", "from Parquet"):
+                spark = by_name[kind, f"Spark's Parquet writer, {other}", where]
+                ratio = row.cpu_rate / spark.cpu_rate
+                lines.append(
+                    f"{kind}, {where}: export takes 1/{ratio:.2f} of the CPU seconds of Spark's "
+                    f"writer {other} (wanted ≥ 2: {'met' if ratio >= 2 else 'missed'})"
+                )
+        more = {"local[1]": "local[2]", "local 1": "local 2"}.get(where)
+        if more is not None:
+            ratio = by_name[kind, what, more].wall_rate / row.wall_rate
+            lines.append(f"{kind}, {what}: {more} is {ratio:.2f} times as fast as {where}")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kind", choices=sorted(BODY_BYTES), action="append")
+    parser.add_argument("--megabytes", type=int, default=500)
+    parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="where the tier is made (default: temporary)")
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    given = parser.parse_args()
+    pa.set_cpu_count(1)
+    load = os.getloadavg()[0]
+    print(f"| {' | '.join(HEADS)} |\n|{' --- |' * len(HEADS)}", flush=True)
+    rows: list[Row] = []
+    for kind in given.kind or ["k1", "b128"]:
+        with tempfile.TemporaryDirectory(prefix="tieredstore-spark-", dir=given.folder) as name:
+            made = make(Path(name, "tier"), kind, given.megabytes)
+            bench = Bench(kind, Path(name), made.stored_bytes, given.passes, rows)
+            write_parquet(tieredstore.open(bench.url), Path(name, "parquet"))
+            alone(bench)
+            for master in ("local[1]", "local[2]"):
+                on_spark(bench, master)
+    lines = comparisons(rows)
+    print("\n" + "\n".join(f"- {line}" for line in lines))
+    if given.json is not None:
+        import pyspark
+
+        document = {
+            "cores": os.cpu_count(),
+            "load_before": round(load, 2),
+            "machine": platform.machine(),
+            "python": platform.python_version(),
+            "pyspark": pyspark.__version__,
+            "megabytes": given.megabytes,
+            "passes": given.passes,
+            "rows": [
+                {
+                    **asdict(row),
+                    "mb_a_cpu_second": row.cpu_rate,
+                    "mb_a_second": row.wall_rate,
+                }
+                for row in rows
+            ],
+            "comparisons": lines,
+        }
+        given.json.write_text(json.dumps(document, indent=1, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()
