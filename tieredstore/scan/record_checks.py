@@ -181,7 +181,8 @@ class _RunChecks:
             except Corrupt as error:
                 self._add(
                     "record-structure",
-                    f"message structure: {error}",
+                    # Without the place in this buffer, which tells nobody anything.
+                    f"message structure: {str(error).partition(': ')[2]}",
                     i,
                     int(positions[row]),
                     "lengths that fill the message",

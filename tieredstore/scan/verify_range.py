@@ -108,6 +108,14 @@ class _QueueFindings:
             anchor = finding.queue_offset or 0
         self.box.add(anchor, finding)
 
+    def lose_units(self, first: int, last: int) -> None:
+        """Messages of which nobody can tell the times."""
+        self._damaged.update(
+            extent.id
+            for extent in self.queue.consume_queue
+            if extent.base_offset <= last * UNIT_SIZE and first * UNIT_SIZE < extent.end_offset
+        )
+
     def times_of(self, segment: SegmentId) -> SegmentTimes:
         return self._times.setdefault(segment, SegmentTimes())
 
@@ -256,7 +264,7 @@ class RangeVerifier:
         self._previous = (before, found.end) if usable[0] else (before, -1)
 
     def _runs(self, reader: QueueReader, tell: Report) -> Iterator[UnitRun]:
-        bad = _BadUnits(reader, tell)
+        bad = _BadUnits(reader, tell, self._found.lose_units)
         if self._previous is not None and self._previous[1] < 0:
             bad.begin_before(self._previous[0])
         for low, count in _blocks(self._range.from_offset, self._range.until_offset):
@@ -298,6 +306,7 @@ class RangeVerifier:
         self._check_overlap(reader, run, not len(good) or int(good[0]) > 0)
         self._previous = int(run.queue_offsets[-1]), int(ends[-1])
         if not len(good):
+            self._found.lose_units(int(run.queue_offsets[0]), int(run.queue_offsets[-1]))
             self._loosen(run.offsets, ends)
             return
         coverage = self._outcome.coverage
@@ -466,9 +475,12 @@ def time_order_finding(queue: QueueFiles, at: TimeAt, before_ms: int) -> Finding
 class _BadUnits:
     """Gathers units that name no whole record: one finding for each run of them."""
 
-    def __init__(self, reader: QueueReader, tell: Report) -> None:
+    def __init__(
+        self, reader: QueueReader, tell: Report, lose: Callable[[int, int], None]
+    ) -> None:
         self._reader = reader
         self._tell = tell
+        self._lose = lose
         self._first: tuple[int, int, int] | None = None
         self.last: int | None = None
 
@@ -494,6 +506,7 @@ class _BadUnits:
         if self._first is not None and self.last is not None:
             number, offset, size = self._first
             self._tell(unusable_finding(self._reader, offset, size, number, self.last))
+            self._lose(number, self.last)
         self._first = None
 
 
