@@ -1,0 +1,85 @@
+"""`tieredstore rebuild metadata` between two runs of `offload`: as if nothing was lost."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cli.command_line import Ran, one_line, tieredstore
+from tieredstore.config import load_broker_conf
+from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.message.record import Message
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    path = tmp_path / "broker.conf"
+    path.write_text(
+        f"brokerName=b\nbrokerClusterName=c\nstorePathRootDir={tmp_path / 'store'}\n"
+        "mappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=2000\n"
+        "maxHashSlotNum=100\nmaxIndexNum=400\n"
+        "tieredStoreCommitLogMaxSize=3000\ntieredStoreConsumeQueueMaxSize=400\n"
+        "tieredStoreIndexFileMaxHashSlotNum=20\ntieredStoreIndexFileMaxIndexNum=50\n"
+    )
+    return path
+
+
+def put(conf: Path, first: int, count: int) -> None:
+    """Messages of three topics in a local store, one of them new in each call."""
+    store = DefaultMessageStore(load_broker_conf(conf).config)
+    store.load()
+    store.start()
+    try:
+        for number in range(first, first + count):
+            for topic in ("T", "%RETRY%g", f"since-{first}"):
+                message = Message.create(
+                    topic, f"body {number}".encode(), queue_id=number % 2, keys=[f"k{number}"]
+                )
+                assert store.put_message(message).ok
+    finally:
+        store.shutdown()
+
+
+def run(verb: tuple[object, ...], root: Path, conf: Path, tier: str = "tier") -> Ran:
+    ran = tieredstore(
+        *verb, "--tier", f"file://{root / tier}", "--state", root / f"{tier}-state",
+        "--config", conf, "--output", "json",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    return ran
+
+
+def test_an_offload_goes_on_with_metadata_that_was_made_anew(conf: Path, tmp_path: Path) -> None:
+    offload = ("offload", tmp_path / "store")
+    rebuild = ("rebuild", "metadata", "--work", tmp_path / "work", "--workers", "1", "--quiet")
+    put(conf, 0, 30)
+    run(offload, tmp_path, conf)
+    shutil.rmtree(tmp_path / "tier-state")
+    refused = tieredstore(
+        *offload, "--tier", f"file://{tmp_path / 'tier'}", "--state", tmp_path / "tier-state",
+        "--config", conf,
+    )  # fmt: skip
+    assert "tieredstore rebuild metadata" in one_line(refused)
+
+    assert run(rebuild, tmp_path, conf).record["findings"] == []
+    assert run(offload, tmp_path, conf).record["messages"] == 0
+    put(conf, 30, 25)
+    assert run(offload, tmp_path, conf).record["messages"] == 75
+
+    verified = run(("verify",), tmp_path, conf).record
+    assert (verified["findings"], verified["messages"]) == ([], 165)
+    run(offload, tmp_path, conf, "whole")  # what one run makes of it
+    for topic in ("T", "%RETRY%g", "since-0", "since-30"):
+        cat = ("cat", "--topic", topic)
+        once, twice = (run(cat, tmp_path, conf, tier).record for tier in ("whole", "tier"))
+        assert once == twice != []
+        for key in ("k0", "k29", "k30", "k54"):
+            query = tieredstore(
+                "query", "--topic", topic, "--key", key, "--output", "ndjson",
+                "--tier", f"file://{tmp_path / 'tier'}", "--state", tmp_path / "tier-state",
+                "--config", conf,
+            )  # fmt: skip
+            assert {row["keys"][0] for row in query.rows} <= {key}
+            assert len(query.rows) == sum(row["keys"] == [key] for row in once)
