@@ -71,7 +71,7 @@ TOGETHER = [
     *(kind for kind in KINDS if kind not in WHOLE and kind != "topic-id"),
 ]
 """A doubled topic id makes the index items of two topics doubtful: it is planted alone."""
-SEEDS = (1, 2, 3)
+SEEDS = (1, 2)
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +225,7 @@ def test_all_kinds_at_once_are_told_and_the_same_however_the_tier_is_cut(
     provider = PosixProvider(tmp_path / "tier", CLUSTER, fsync=False)
     whole = findings_of(image, provider, tmp_path)
     check(planted, whole, damager)
-    for task_bytes in (1, 3001, 1 << 17):
+    for task_bytes in (997, 50_000):
         assert findings_of(image, provider, tmp_path, task_bytes=task_bytes) == whole
 
 

@@ -333,7 +333,11 @@ def _metadata_time(places: Places) -> Planted:
 
 
 def _metadata_lacks(places: Places) -> Planted:
-    segment = places.segment(LOG)
+    def is_known_from_zero(segment: SegmentId) -> bool:
+        # Without the only segment, nobody knows where the expired messages end.
+        return places.image.of_type(segment.path, LOG)[0].base_offset == 0
+
+    segment = places.segment(LOG, is_known_from_zero)
     del places.image.entries[segment]
     lost = [one.queue_offset for one in _in_segment(places, segment)]
     also = _OF_LOST | {"record-expired"}
