@@ -42,15 +42,13 @@ NAMES = (
 )  # fmt: skip
 BATCH_ONLY = ("endingOffsets", "endingTimestamp")
 STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
-_SPARKS_OWN = frozenset({"location", "provider", "serialization.format"})
-"""Options that Spark adds for a table of its catalogue."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
-_NO_PATH = (
-    "no path: expected .load('file:///tier') or .option('path', …), a folder or a URL of a tier; "
-    "CREATE TABLE … OPTIONS hands no options to a Python data source, so use a temporary view: "
+_TABLE = (
+    "CREATE TABLE hands no options to a Python data source: use a temporary view: "
     "CREATE TEMPORARY VIEW v USING rocketmq_tiered OPTIONS (path '…', subscribe '…')"
 )
+_NO_PATH = f"no path: expected .load('file:///tier') or .option('path', …). {_TABLE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +107,10 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     known = {name.lower(): name for name in NAMES}
     values = {known[key.lower()]: value for key, value in options.items() if key.lower() in known}
     given = frozenset(values)
-    _refuse_unknown(set(map(str.lower, options)) - set(known))
+    unknown = set(map(str.lower, options)) - set(known)
+    if any(name == "location" or name.startswith("option.") for name in unknown):
+        raise Invalid(_TABLE)
+    _refuse_unknown(unknown)
     if "path" not in values:
         raise Invalid(_NO_PATH)
     chosen_by = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
@@ -187,7 +188,7 @@ def refuse(options: SourceOptions, names: Iterable[str], why: str) -> None:
 def _refuse_unknown(names: set[str]) -> None:
     warn_of_ignored_hadoop_settings(names)
     by_lower = {name.lower(): name for name in NAMES}
-    for name in sorted(names - _SPARKS_OWN):
+    for name in sorted(names):
         if name.startswith(("fs.", "spark.")):
             continue
         close = difflib.get_close_matches(name, by_lower, n=2)

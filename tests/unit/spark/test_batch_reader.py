@@ -36,11 +36,12 @@ def tier(tmp_path: Path) -> GrowingTier:
 
 def reader_of(
     tier: GrowingTier,
+    options: dict[str, str] | None = None,
+    *,
     kind: type[TieredBatchReader] = TieredBatchReader,
     columns: tuple[str, ...] = COLUMNS,
-    **options: str,
 ) -> TieredBatchReader:
-    given = {"path": tier.url, "subscribe": "orders", **options}
+    given = {"path": tier.url, "subscribe": "orders", **(options or {})}
     return kind(parse_options(given), Shape.of(spark_schema(columns), None))
 
 
@@ -86,7 +87,7 @@ def bounds(**offsets_of: int) -> str:
 def test_what_is_read(
     tier: GrowingTier, options: dict[str, str], expected: list[tuple[int, int]]
 ) -> None:
-    assert offsets(reader_of(tier, **options)) == expected
+    assert offsets(reader_of(tier, options)) == expected
 
 
 def test_assigned_queues_and_patterns(tier: GrowingTier) -> None:
@@ -109,14 +110,14 @@ def test_partitions_are_as_many_as_asked_for_and_small_queues_share_one(tier: Gr
         ({"minPartitions": "100"}, 17),
         ({"maxPartitionBytes": "1100"}, range(4, 7)),
     ):
-        reader = reader_of(tier, **options)
+        reader = reader_of(tier, options)
         partitions = reader.partitions()
         assert len(partitions) in ([count] if isinstance(count, int) else count)
         assert read(reader, partitions) == everything
 
 
 def test_pushed_filters_cut_what_is_planned(tier: GrowingTier) -> None:
-    reader = reader_of(tier, PushDownReader, maxPartitionBytes="1100")
+    reader = reader_of(tier, {"maxPartitionBytes": "1100"}, kind=PushDownReader)
     assert isinstance(reader, PushDownReader)
     filters = [EqualTo(("queue_id",), 0), GreaterThanOrEqual(("queue_offset",), 6)]
     assert list(reader.pushFilters([*filters, EqualTo(("body",), b"x")])) != filters
@@ -130,11 +131,11 @@ def test_pushed_filters_cut_what_is_planned(tier: GrowingTier) -> None:
 
 
 def test_pushed_tags_reach_the_tasks(tier: GrowingTier) -> None:
-    reader = reader_of(tier, PushDownReader, tags="T1,T2")
+    reader = reader_of(tier, {"tags": "T1,T2"}, kind=PushDownReader)
     assert isinstance(reader, PushDownReader)
     assert not list(reader.pushFilters([EqualTo(("tags",), "T1"), EqualTo(("queue_id",), 1)]))
     assert offsets(reader) == [(1, 1), (1, 4)]
-    reader = reader_of(tier, PushDownReader, tags="T2")
+    reader = reader_of(tier, {"tags": "T2"}, kind=PushDownReader)
     assert isinstance(reader, PushDownReader)
     reader.pushFilters([EqualTo(("tags",), "T1")])
     assert offsets(reader) == []
@@ -158,14 +159,14 @@ def test_offsets_out_of_range(
 ) -> None:
     tier.expire("orders", 0)
     with pytest.raises(Invalid, match=r"orders/0: offset 99 is out of range: .* \[4, 12\)"):
-        reader_of(tier, **{which: bounds(q0=99)}).partitions()
+        reader_of(tier, {which: bounds(q0=99)}).partitions()
     with pytest.raises(Invalid, match=r"orders/0: .* wanted offset 2, min offset 4"):
-        reader_of(tier, **{which: bounds(q0=2)}).partitions()
+        reader_of(tier, {which: bounds(q0=2)}).partitions()
     loose = {"failOnDataLoss": "false"}
     with caplog.at_level(logging.WARNING):
         all_of_0, all_of_1 = queue(0, 4, 12), queue(1, 0, 5)
-        low = offsets(reader_of(tier, **loose, **{which: bounds(q0=2)}))
-        high = offsets(reader_of(tier, **loose, **{which: bounds(q0=99)}))
+        low = offsets(reader_of(tier, {**loose, which: bounds(q0=2)}))
+        high = offsets(reader_of(tier, {**loose, which: bounds(q0=99)}))
     starts = which == "startingOffsets"
     assert low == (all_of_0 + all_of_1 if starts else all_of_1)
     assert high == (all_of_1 if starts else all_of_0 + all_of_1)
@@ -186,7 +187,7 @@ def test_offsets_out_of_range(
 )
 def test_what_is_wrong_is_said(tier: GrowingTier, options: dict[str, str], message: str) -> None:
     with pytest.raises(Invalid, match=message):
-        reader_of(tier, **options).partitions()
+        reader_of(tier, options).partitions()
 
 
 # Expired while it is read
@@ -198,8 +199,8 @@ def test_messages_that_expire_after_planning(
     tier: GrowingTier, caplog: pytest.LogCaptureFixture, skip: bool, begun: bool
 ) -> None:
     options = {"corruptRecords": "skip" if skip else "fail", "batchBytes": "600"}
-    reader = reader_of(tier, **options)
-    loose = reader_of(tier, failOnDataLoss="false", **options)
+    reader = reader_of(tier, options)
+    loose = reader_of(tier, {"failOnDataLoss": "false", **options})
     [partition] = reader.partitions()
     found: list[tuple[int, int]] = []
     with caplog.at_level(logging.WARNING):
@@ -223,7 +224,7 @@ def test_a_queue_that_is_gone_after_planning(tier: GrowingTier) -> None:
     [partition] = reader_of(tier).partitions()
     for _ in range(3):
         tier.expire("orders", 0)
-    assert read(reader_of(tier, failOnDataLoss="false"), [partition]) == queue(1, 0, 5)
+    assert read(reader_of(tier, {"failOnDataLoss": "false"}), [partition]) == queue(1, 0, 5)
     with pytest.raises(Invalid, match="messages 0 to 11 expired"):
         read(reader_of(tier), [partition])
 
@@ -244,7 +245,7 @@ def test_damage_names_file_and_byte(tier: GrowingTier) -> None:
     damage(tier)
     with pytest.raises(Corrupt, match=r"broker-a/orders/0/COMMIT_LOG@1032 byte \d+ .*offset 5"):
         offsets(reader_of(tier))
-    assert len(offsets(reader_of(tier, checkBodies="false"))) == 17
+    assert len(offsets(reader_of(tier, {"checkBodies": "false"}))) == 17
 
 
 def test_damage_is_left_out_counted_and_reported(
@@ -253,7 +254,7 @@ def test_damage_is_left_out_counted_and_reported(
     damage(tier)
     expected = queue(0, 0, 5) + queue(0, 6, 12) + queue(1, 0, 5)
     for folder in (str(tmp_path / "report"), f"file://{tmp_path}/report"):
-        reader = reader_of(tier, corruptRecords="skip", corruptReportPath=folder)
+        reader = reader_of(tier, {"corruptRecords": "skip", "corruptReportPath": folder})
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             for _ in range(2):  # a second attempt at the task writes the same file

@@ -117,6 +117,8 @@ def test_what_is_wrong_is_said(options: dict[str, str], message: str) -> None:
 def test_without_a_path_the_advice_is_a_temporary_view() -> None:
     with pytest.raises(Invalid, match="TEMPORARY VIEW"):
         parse_options({"subscribe": "orders"})
+    with pytest.raises(Invalid, match="TEMPORARY VIEW"):  # what a table of the catalogue gives
+        parse_options({"path": "/t", "location": "/t", "option.subscribe": "orders"})
 
 
 def test_queues_are_always_chosen() -> None:
