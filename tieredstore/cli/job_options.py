@@ -91,10 +91,10 @@ def job_run(
 
     identity = {"job": name, **arguments}
     with ExitStack() as stack:
-        runner = stack.enter_context(_runner(options))
         folder = options.work or (_state_directory() if kept else None)
         path = None if folder is None else journal_path(folder, identity)
         journal = stack.enter_context(Journal(path, identity))
+        runner = stack.enter_context(_runner(options))
         display = stack.enter_context(Display(name, sys.stderr, quiet=options.quiet))
 
         def on_progress(progress: JobProgress) -> None:

@@ -35,9 +35,9 @@ class Journal:
         if path is None:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        while not self._open(path):
+            self.close()  # another run finished, and removed it, while this one opened it
         try:
-            self._lock()
             self._load(orjson.loads(orjson.dumps(identity)))
         except BaseException:
             os.close(self._file)
@@ -91,19 +91,25 @@ class Journal:
     ) -> None:
         self.close()
 
-    def _lock(self) -> None:
-        assert self._file is not None
+    def _open(self, path: Path) -> bool:
+        """Open and lock the file; whether it is then still the one at `path`."""
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            self.close()
             raise Busy(
-                f"journal {self.path}: the same job is running in another process",
-                path=str(self.path),
+                f"journal {path}: the same job is running in another process", path=str(path)
             ) from None
+        try:
+            return os.path.samestat(os.fstat(self._file), path.stat())
+        except FileNotFoundError:
+            return False
 
     def _load(self, identity: dict[str, Any]) -> None:
         assert self._file is not None
-        data = os.pread(self._file, os.fstat(self._file).st_size, 0)
+        with open(self._file, "rb", closefd=False) as file:
+            data = file.read()
         end = data.rfind(b"\n") + 1
         os.ftruncate(self._file, end)
         os.lseek(self._file, end, os.SEEK_SET)
@@ -114,7 +120,7 @@ class Journal:
             first, *lines = data[:end].splitlines()
             found = orjson.loads(first)
             self._steps = dict(map(orjson.loads, lines))
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise Invalid(
                 f"journal {self.path}: not a journal of a job ({error}); remove it to begin anew",
                 path=str(self.path),
@@ -126,9 +132,12 @@ class Journal:
             )
 
     def _append(self, line: bytes) -> None:
-        if self._file is not None:
-            os.write(self._file, line + b"\n")
-            os.fdatasync(self._file)
+        if self._file is None:
+            return
+        data = memoryview(line + b"\n")
+        while data:  # a full disk may take a part
+            data = data[os.write(self._file, data) :]
+        os.fdatasync(self._file)
 
 
 def journal_path(folder: Path, identity: dict[str, object]) -> Path:

@@ -97,7 +97,10 @@ class JobRun:
         kind: Any,
     ) -> list[Outcome]:
         """Outcomes of `work` for each task, in their order, done by the runner where the journal
-        has none. `work` is a function of a module, for it is pickled."""
+        has none. `work` is a function of a module, for it is pickled. Raises ValueError for two
+        tasks of one key."""
+        if len({task.key for task in tasks}) < len(tasks):
+            raise ValueError(f"stage {stage}: several tasks have the same key")
         start = time.monotonic()
         outcomes: dict[int, Outcome] = {}
         open_tasks: list[tuple[int, Task]] = []

@@ -5,9 +5,10 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Protocol, TypeVar
 
-from tieredstore.errors import Invalid
+from tieredstore.errors import Invalid, Unavailable
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -62,6 +63,12 @@ class LocalRunner:
         with ProcessPoolExecutor(workers, mp_context=context) as pool:
             try:
                 _feed(pool, work, tasks, on_done, workers * _AHEAD)
+            except BrokenProcessPool as error:
+                raise Unavailable(
+                    "a worker process ended while it worked: killed, out of memory (see "
+                    "--workers), or it could not start (a script that runs a job needs "
+                    '`if __name__ == "__main__":`)'
+                ) from error
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
@@ -84,5 +91,7 @@ def _feed(
                 break
         if not waiting:
             return
-        for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+        done = wait(waiting, return_when=FIRST_COMPLETED).done
+        # What worked counts, even if something else failed meanwhile.
+        for future in sorted(done, key=lambda future: future.exception() is not None):
             on_done(waiting.pop(future), future.result())

@@ -1,0 +1,94 @@
+"""Tasks in processes of this machine: results, errors, and processes that die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tieredstore.errors import Corrupt, Invalid, Unavailable
+from tieredstore.jobs.runner import LocalRunner
+
+
+def square(task: int) -> tuple[int, int]:
+    return task * task, os.getpid()
+
+
+def corrupt_at_three(task: tuple[int, Path]) -> int:
+    number, folder = task
+    if number == 3:
+        raise Corrupt("segment x byte 7: expected a, found b", topic="t", queue_id=1, offset=9)
+    (folder / str(number)).touch()
+    time.sleep(0.05)
+    return number
+
+
+def die(task: int) -> int:
+    if task == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_task_is_done_once(workers: int) -> None:
+    results: dict[int, int] = {}
+    processes: set[int] = set()
+
+    def on_done(index: int, result: tuple[int, int]) -> None:
+        assert index not in results
+        results[index] = result[0]
+        processes.add(result[1])
+
+    runner = LocalRunner(workers)
+    runner.run(square, range(20), on_done)
+    assert results == {n: n * n for n in range(20)}
+    assert (os.getpid() in processes) == (workers == 1)
+    assert len(processes) <= workers
+    assert runner.description == f"local[{workers}]"
+
+
+def test_one_task_stays_in_this_process() -> None:
+    found: list[int] = []
+    LocalRunner(8).run(square, [5], lambda _, result: found.append(result[1]))
+    assert found == [os.getpid()]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_first_error_ends_the_run_and_keeps_its_facts(workers: int, tmp_path: Path) -> None:
+    done: list[int] = []
+    with pytest.raises(Corrupt, match="byte 7") as raised:
+        LocalRunner(workers).run(
+            corrupt_at_three,
+            [(n, tmp_path) for n in range(100)],
+            lambda _, result: done.append(result),
+        )
+    assert (raised.value.topic, raised.value.queue_id, raised.value.offset) == ("t", 1, 9)
+    assert set(done) <= {int(path.name) for path in tmp_path.iterdir()}
+    assert len(list(tmp_path.iterdir())) < 20  # those that had begun
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_of_on_done_ends_the_run(workers: int) -> None:
+    calls: list[int] = []
+
+    def on_done(index: int, result: tuple[int, int]) -> None:
+        del result
+        calls.append(index)
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        LocalRunner(workers).run(square, range(50), on_done)
+    assert len(calls) == 1
+
+
+def test_a_worker_that_is_killed_is_unavailable_and_says_what_to_look_at() -> None:
+    with pytest.raises(Unavailable, match="out of memory"):
+        LocalRunner(2).run(die, range(4), lambda _index, _result: None)
+
+
+def test_no_workers_are_refused() -> None:
+    with pytest.raises(Invalid, match="at least 1, found 0"):
+        LocalRunner(0)
