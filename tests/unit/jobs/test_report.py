@@ -230,6 +230,7 @@ def test_a_page_asks_nobody_for_anything_and_has_a_table_beside_each_plot(tmp_pa
     assert len(labels) == 16
     identities = [value for _, name, value in parsed.attributes if name == "id"]
     assert "figure_1" not in identities
+    assert not any("$" in text for text in parsed.texts)
     assert "#010203" not in (tmp_path / "to" / "report.html").read_text()
 
 

@@ -98,8 +98,7 @@ def _sizes(topics: Sequence[Row]) -> Section:
 def _records(topics: Sequence[Row]) -> Section:
     drawn = [row for row in topics if row["messages"]][:_PLOTTED]
     series = {
-        name: [_number(row, f"record_bytes_{name}") / 1024 for row in drawn]
-        for name, _ in QUANTILES
+        name: [_number(row, f"record_bytes_{name}") for row in drawn] for name, _ in QUANTILES
     }
     columns = ("mean", "min", *(name for name, _ in QUANTILES), "max")
     rows = [
@@ -110,7 +109,7 @@ def _records(topics: Sequence[Row]) -> Section:
         "Sizes of records",
         "Bytes of a message as stored, header and properties included, as its consume queue unit "
         "says. Mean, min and max are exact, percentiles to 1/64.",
-        _drawn(drawn, series, "KiB", stacked=False),
+        _drawn(drawn, series, "bytes", stacked=False, is_log=True),
         ("topic", *columns),
         rows,
         more=_more(topics, _TOPICS, "topics"),
@@ -254,10 +253,15 @@ def _totals(totals: Row) -> list[tuple[str, str]]:
 
 
 def _drawn(
-    rows: Sequence[Row], series: dict[str, list[float]], unit: str, *, stacked: bool = True
+    rows: Sequence[Row],
+    series: dict[str, list[float]],
+    unit: str,
+    *,
+    stacked: bool = True,
+    is_log: bool = False,
 ) -> str:
     labels = [str(row["topic"]) for row in rows]
-    return bars(labels, series, unit, stacked=stacked) if rows else ""
+    return bars(labels, series, unit, stacked=stacked, is_log=is_log) if rows else ""
 
 
 def _more(rows: Sequence[Row], shown: int, what: str) -> str:

@@ -36,6 +36,7 @@ def bars(
     unit: str,
     *,
     stacked: bool = True,
+    is_log: bool = False,
 ) -> str:
     """An `<svg>` element: one bar a label, its series stacked or beside each other."""
     with mpl.rc_context(_STYLE | {"svg.hashsalt": unit}):
@@ -54,6 +55,10 @@ def bars(
         axes.set_yticks(range(len(labels)), list(map(_label, labels)))
         axes.set_ylim(len(labels) - 0.5, -0.5)
         axes.set_xlabel(unit)
+        if is_log:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter("{x:,.0f}")
+            axes.xaxis.set_minor_formatter("")
         axes.grid(axis="x", alpha=0.2)
         axes.set_axisbelow(True)
         for side in ("top", "right"):
