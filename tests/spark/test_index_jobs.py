@@ -1,0 +1,70 @@
+"""`rebuild index` and `compact index` with their tasks on a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from tests.spark.cluster import Cluster
+from tests.unit.jobs.index_kit import items_of
+from tests.unit.scan.tier_builder import BROKER, START_MS, BuiltTier, small_tier
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tieredstore.jobs.runner import Runner
+
+
+def index_jobs(runner: Runner, url: str, state: Path, staging: str | None) -> list[dict[str, Any]]:
+    """The index made anew; added to, by a small file; compacted."""
+    from tieredstore.jobs.index import rebuild
+    from tieredstore.jobs.index.compact import CompactOptions, compact_index
+    from tieredstore.jobs.index.rebuild import RebuildOptions, rebuild_index
+    from tieredstore.jobs.journal import Journal
+    from tieredstore.jobs.run import JobRun
+    from tieredstore.scan.source import locate
+
+    capacity = {
+        "tieredStoreIndexFileMaxHashSlotNum": "8",
+        "tieredStoreIndexFileMaxIndexNum": "33",
+    }
+    source = locate(url, broker=BROKER, state=state, properties=capacity)
+
+    def run() -> JobRun:
+        return JobRun("index", runner, Journal(None, {}))
+
+    with patch.object(rebuild, "TASK_BYTES", 2500):
+        options = RebuildOptions(replace=True, staging=staging)
+        made = rebuild_index(run(), source, options)
+        options = RebuildOptions(until_ms=START_MS + 3000, staging=staging)
+        added = rebuild_index(run(), source, options)
+    return [made, added, compact_index(run(), source, CompactOptions(staging=staging))]
+
+
+def on_spark(spark: SparkSession, url: str, state: Path, staging: str) -> list[dict[str, Any]]:
+    from tieredstore.spark.runner import SparkRunner
+
+    return index_jobs(SparkRunner(spark), url, state, staging)
+
+
+def index_of(built: BuiltTier) -> list[bytes]:
+    paths = (built.root / "tier").rglob(f"{BROKER}/rmq_sys_INDEX/0/INDEX/*")
+    return [path.read_bytes() for path in sorted(paths, key=lambda path: path.name[-20:])]
+
+
+def test_a_cluster_makes_what_this_process_makes(cluster: Cluster, tmp_path: Path) -> None:
+    from tieredstore.jobs.runner import LocalRunner
+
+    there, here = small_tier(tmp_path / "there"), small_tier(tmp_path / "here")
+    staging = tmp_path / "staging"
+    staging.mkdir()
+    found = cluster.call(on_spark, there.url, there.state, staging.as_uri())
+    alone = index_jobs(LocalRunner(1), here.url, here.state, None)
+    assert [report["files"] for report in found] == [report["files"] for report in alone]
+    assert found[0]["stages"][0]["tasks"] > 2
+    assert found[0]["runner"].startswith("spark ")
+    assert index_of(there) == index_of(here)
+    assert [sum(items_of(data).values()) for data in index_of(there)] == [32, 12 + 4]
+    assert there.damage(with_state=True) == []
+    assert not [path for path in staging.rglob("*") if path.is_file()]
