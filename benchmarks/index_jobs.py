@@ -1,0 +1,116 @@
+"""How fast one core makes index files: `python -m benchmarks.index_jobs [--megabytes N]`.
+
+Gathering: MB/s of stored commit log (1e6) and keys, on the tiers of `benchmarks.scan_data`. Files:
+items/s of sharing out and sorting synthetic rows into files with Java's default 5 million slots.
+All a CPU second of one thread; memory is that of the process at its highest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from benchmarks.scan_data import BODY_BYTES, BROKER, CLUSTER, make
+from tieredstore.jobs.index.build import BuildTask, Capacity, build, shares
+from tieredstore.jobs.index.collect import CollectTask, collect
+from tieredstore.jobs.index.rows import key_rows, stage_rows
+from tieredstore.jobs.index.staging import Staging
+from tieredstore.scan.catalogue import load_catalogue
+from tieredstore.scan.plan import plan
+from tieredstore.scan.source import TierSource, load_config, locate, placed
+
+TASK_BYTES = 192 << 20
+SLOTS = 5_000_000
+ROWS_OF_A_TASK = 500_000
+
+
+def staging_at(folder: Path) -> Staging:
+    """A staging place on this disk, without syncs: what is measured is the processor."""
+    folder.mkdir(parents=True, exist_ok=True)
+    loaded = load_config(None, cluster=CLUSTER, broker=BROKER)
+    config = placed(loaded.config, folder.as_uri(), state=None)
+    config = msgspec.structs.replace(config, posix_fsync_enable=False)
+    return Staging(TierSource(folder.as_uri(), config), "bench")
+
+
+def gathering(folder: Path, kind: str, megabytes: int) -> str:
+    tier = folder / kind
+    tier.mkdir()
+    made = make(tier, kind, megabytes)
+    source = locate(tier.as_uri(), broker=BROKER)
+    provider = source.connect()
+    ranges = list(plan(provider, load_catalogue(provider).queues, range_bytes=TASK_BYTES))
+    provider.close()
+    best, keys = float("inf"), 0
+    for _ in range(3):
+        started = time.process_time()
+        keys = 0
+        for number, scan_range in enumerate(ranges):
+            staging = staging_at(folder / f"staging-{kind}")
+            task = CollectTask(
+                str(number), 0, source, (scan_range,), (0,), staging, most_block_rows=1 << 20
+            )
+            outcome = collect(task)
+            assert outcome.staged is not None
+            keys += outcome.staged.rows
+        best = min(best, time.process_time() - started)
+    return (
+        f"{kind}: gather {made.messages:,} messages, {made.stored_bytes / 1e6:,.0f} MB, "
+        f"{keys:,} keys: {best:.2f} CPU s, {made.stored_bytes / 1e6 / best:,.0f} MB/s, "
+        f"{keys / best / 1e6:.2f} M keys/s"
+    )
+
+
+def files(folder: Path, items: int) -> str:
+    random = np.random.default_rng(1)
+    staging = staging_at(folder / "staging-files")
+    provider = staging.source.connect()
+    capacity = Capacity(SLOTS, items + 1)
+    staged = []
+    for first in range(0, items, ROWS_OF_A_TASK):
+        count = min(ROWS_OF_A_TASK, items - first)
+        numbers = np.arange(count, dtype=np.int64)
+        rows = key_rows(
+            random.integers(0, 1 << 31, count).astype(np.int32),
+            0,
+            first // ROWS_OF_A_TASK,
+            numbers * 300,
+            np.full(count, 300),
+            1_700_000_000_000 + np.sort(random.integers(0, 3_600_000, count)),
+        )
+        outcome = stage_rows(staging, provider, f"rows-{first}", [rows], capacity.block_rows)
+        assert outcome is not None
+        staged.append(outcome)
+    provider.close()
+    started = time.process_time()
+    tasks = [BuildTask(s, s.first_ms, SLOTS, staging) for s in shares(staged, capacity)]
+    built = [build(task) for task in tasks]
+    seconds = time.process_time() - started
+    assert sum(file.items for file in built) == items
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return (
+        f"files: {items:,} items in {SLOTS:,} slots: {seconds:.2f} CPU s, "
+        f"{items / seconds / 1e6:.2f} M items/s, {sum(b.file.size_bytes for b in built) / 1e6:,.0f}"
+        f" MB; {peak:,.0f} MiB at most"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=300)
+    parser.add_argument("--items", type=int, default=5_000_000)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="index-jobs-") as folder:
+        print(files(Path(folder), given.items))
+        for kind in BODY_BYTES:
+            print(gathering(Path(folder), kind, given.megabytes))
+
+
+if __name__ == "__main__":
+    main()
