@@ -15,9 +15,17 @@ def enable(spark: SparkSession) -> None:
     """Make `spark.read.format("rocketmq_tiered")` work in a session.
 
     The package is sent to where tasks run, the source registered, and filters are pushed down.
+    Settings of S3A in the session, which the source does not use, are named in a warning.
     """
+    from tieredstore.spark.options import warn_of_ignored_hadoop_settings
     from tieredstore.spark.source import RocketmqTieredDataSource
 
     ship(spark)
     spark.conf.set(PUSH_DOWN, "true")
     spark.dataSource.register(RocketmqTieredDataSource)
+    warn_of_ignored_hadoop_settings(
+        name
+        for name, _ in spark.sparkContext.getConf().getAll()
+        # Spark sets others of its own, for speed.
+        if any(word in name for word in ("endpoint", "key", "token", "credential", "path.style"))
+    )
