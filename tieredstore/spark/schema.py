@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -10,6 +12,11 @@ from pyspark.sql.types import StructType
 
 from tieredstore.errors import Invalid
 from tieredstore.scan.arrow_schema import chosen, schema
+
+_IN_UTC: dict[str, Any] = (
+    {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+)
+"""Spark 4.1 knows no other time zone here."""
 
 
 def spark_schema(columns: tuple[str, ...] | None) -> StructType:
@@ -53,7 +60,7 @@ class Shape:
         """Raises Invalid as `columns_of` does."""
         names = columns_of(wanted, named)
         # Spark compares the first batch with this, inner names and nullability included.
-        return cls(names, to_arrow_schema(wanted, timezone="UTC"))
+        return cls(names, to_arrow_schema(wanted, **_IN_UTC))
 
     @property
     def read(self) -> tuple[str, ...]:

@@ -1,0 +1,100 @@
+"""Each part on Spark once: scripts/nightly runs these on the oldest and the newest Spark too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark.growing_tier import GrowingTier
+from tieredstore.spark import enable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark_versions
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> GrowingTier:
+    tier = GrowingTier(tmp_path)
+    tier.append("orders", 0, 30)
+    tier.append("orders", 1, 10)
+    return tier
+
+
+def version(spark: SparkSession) -> tuple[int, ...]:
+    return tuple(map(int, spark.version.split(".")[:2]))
+
+
+def test_batch(spark: SparkSession, tier: GrowingTier) -> None:
+    enable(spark)
+    frame = spark.read.format("rocketmq_tiered").option("subscribe", "orders").load(tier.url)
+    found = frame.groupBy("queue_id").count().orderBy("queue_id").collect()
+    assert [tuple(row) for row in found] == [(0, 30), (1, 10)]
+    [row] = frame.where("queue_id = 1 AND queue_offset = 3").collect()
+    assert (row.msg_id, row.tags, row.keys) == (
+        f"{'0001':>24}00000003".replace(" ", "A"),
+        "T0",
+        ["KEY-3"],
+    )
+    assert bytes(row.body).startswith(b"orders/1/3 ")
+
+
+def test_push_down(spark: SparkSession, tier: GrowingTier) -> None:
+    enable(spark)
+    options = {"subscribe": "orders", "maxPartitionBytes": "1k"}
+    frame = spark.read.format("rocketmq_tiered").options(**options).load(tier.url)
+    few = frame.where("queue_id = 1 AND queue_offset >= 4 AND queue_offset < 7")
+    assert few.rdd.getNumPartitions() < frame.rdd.getNumPartitions()
+    assert sorted(row.queue_offset for row in few.collect()) == [4, 5, 6]
+
+
+def test_a_stream_that_is_started_again(
+    spark: SparkSession, tier: GrowingTier, tmp_path: Path
+) -> None:
+    from pyspark.errors import AnalysisException
+
+    enable(spark)
+    options = {"subscribe": "orders", "startingOffsets": "earliest"}
+    limited = {**options, "maxOffsetsPerTrigger": "8"}
+    if has_limits := version(spark) >= (4, 2):
+        options = limited
+    else:
+        with pytest.raises(AnalysisException, match=r"needs Spark 4\.2"):
+            spark.readStream.format("rocketmq_tiered").options(**limited).load(
+                tier.url
+            ).writeStream.format("noop").start()
+    batches = []
+    for _ in range(2):
+        stream = spark.readStream.format("rocketmq_tiered").options(**options).load(tier.url)
+        query = (
+            stream.writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "sink"))
+        )
+        assert query.awaitTermination(120)
+        batches.append(
+            len([progress for progress in query.recentProgress if progress.numInputRows])
+        )
+        tier.append("orders", 0, 5)
+    rows = spark.read.parquet(str(tmp_path / "sink")).select("queue_id", "queue_offset").collect()
+    expected = [(0, offset) for offset in range(35)] + [(1, offset) for offset in range(10)]
+    assert sorted(map(tuple, rows)) == expected
+    assert batches == ([5, 1] if has_limits else [1, 1])
+
+
+def test_a_job(spark: SparkSession, tier: GrowingTier) -> None:
+    from tieredstore.jobs.journal import Journal
+    from tieredstore.jobs.run import JobRun
+    from tieredstore.jobs.verify import verify_tier
+    from tieredstore.scan.source import locate
+    from tieredstore.spark.runner import SparkRunner
+
+    with Journal(None, {"job": "verify"}) as journal:
+        run = JobRun("verify", SparkRunner(spark), journal)
+        report = verify_tier(run, locate(tier.url), with_index=False, task_bytes=1000)
+    assert report["messages"] == 40
+    assert str(report["runner"]).startswith(f"spark {spark.version}")
