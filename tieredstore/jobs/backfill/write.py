@@ -185,25 +185,27 @@ class _SegmentWriter:
         if not self._waiting:
             return
         parts, self._waiting = self._waiting, []
-        data = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+        length = sum(part.nbytes for part in parts)
         reason = ""
         for _ in range(_WRITE_ATTEMPTS):
-            data = data[self._same(data) :]
-            if not data.nbytes:
+            if self._there > self._position:
+                data = memoryview(b"".join(parts))
+                parts = [data[self._same(data) :]]
+                length = parts[0].nbytes
+            if not length:
                 return
             if self._there < self._position:
                 raise self._became_shorter(self._there)
-            result = self._segment.write(self._position, [data])
+            result = self._segment.write(self._position, parts)
             if isinstance(result, Written):
-                self._position += data.nbytes
+                self._position += length
                 self._there = self._position
                 return
             # Of unknown outcome, or another attempt's: what is there tells.
             reason = str(result)
             self._there = self._segment.size()
         raise Unavailable(
-            f"{self._segment.id}: {data.nbytes} bytes at {self._position} cannot be written: "
-            f"{reason}",
+            f"{self._segment.id}: {length} bytes at {self._position} cannot be written: {reason}",
             path=str(self._segment.id),
             offset=self._position,
         )
@@ -211,8 +213,6 @@ class _SegmentWriter:
     def _same(self, data: memoryview) -> int:
         """How many of the next bytes are there already; the position moves over them."""
         length = min(self._there - self._position, data.nbytes)
-        if length <= 0:
-            return 0
         if self._segment.read(self._position, length) != data[:length]:
             # Of a write that was torn: it goes, with what is behind it.
             if not self._rewritable:
