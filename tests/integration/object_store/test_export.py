@@ -1,0 +1,121 @@
+"""From a tier in an object store into targets there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from pyarrow import fs
+
+from tests.integration.cli.command_line import tieredstore
+from tests.integration.object_store.servers import CREDENTIALS, REGION, ObjectStore
+from tests.unit.scan.tier_builder import BuiltTier, small_tier
+from tieredstore.errors import Fenced
+from tieredstore.jobs.export import ExportRequest, Format, export, job
+from tieredstore.jobs.export.storage import delta_options
+from tieredstore.jobs.journal import Journal
+from tieredstore.jobs.run import JobRun
+from tieredstore.jobs.runner import LocalRunner
+from tieredstore.scan.source import TierSource, locate
+
+
+@pytest.fixture
+def built(object_store: ObjectStore, tmp_path: Path) -> BuiltTier:
+    """A tier in files; its copy is in the bucket."""
+    built = small_tier(tmp_path / "source")
+    ran = tieredstore("copy", "--from", built.url, "--to", object_store.url(), "--to-state",
+                      tmp_path / "state", "--quiet")  # fmt: skip
+    assert ran.code == 0, ran.err
+    return built
+
+
+def options_of(store: ObjectStore) -> dict[str, str]:
+    scheme, _, place = store.endpoint.partition("://")
+    return {"endpoint_override": place, "scheme": scheme, "region": REGION}
+
+
+def request_of(form: Format, store: ObjectStore, root: Path) -> ExportRequest:
+    if form is not Format.ICEBERG:
+        return ExportRequest(form, f"s3://{store.bucket}/lake", target_options=options_of(store))
+    catalog = {
+        "type": "sql",
+        "uri": f"sqlite:///{root}/catalog.db",
+        "warehouse": f"s3://{store.bucket}/lake",
+        "s3.endpoint": store.endpoint,
+        "s3.region": REGION,
+        "s3.access-key-id": CREDENTIALS[0],
+        "s3.secret-access-key": CREDENTIALS[1],
+    }
+    return ExportRequest(form, catalog="lake", table="a.messages", target_options=catalog)
+
+
+def run(source: TierSource, request: ExportRequest) -> dict[str, Any]:
+    return export(JobRun("export", LocalRunner(), Journal(None, {})), source, request)
+
+
+def table_of(form: Format, store: ObjectStore, root: Path) -> pa.Table:
+    options = options_of(store)
+    if form is Format.PARQUET:
+        system = fs.S3FileSystem(**options)
+        place = f"{store.bucket}/lake"
+        return ds.dataset(
+            place, filesystem=system, format="parquet", partitioning="hive"
+        ).to_table()
+    if form is Format.DELTA:
+        from deltalake import DeltaTable
+
+        url = f"s3://{store.bucket}/lake"
+        return DeltaTable(url, storage_options=delta_options(url, options)).to_pyarrow_table()
+    from pyiceberg.catalog import load_catalog
+
+    request = request_of(form, store, root)
+    catalog = load_catalog("lake", **request.target_options)
+    table = catalog.load_table("a.messages").scan().to_arrow()
+    catalog.close()
+    return table
+
+
+@pytest.mark.parametrize("form", tuple(Format))
+def test_from_bucket_to_bucket(
+    form: Format, object_store: ObjectStore, built: BuiltTier, tmp_path: Path
+) -> None:
+    source, request = locate(object_store.url()), request_of(form, object_store, tmp_path)
+    report = run(source, request)
+    assert report["rows"] == 22
+    table = table_of(form, object_store, tmp_path)
+    names = ["topic", "queue_id", "queue_offset"]
+    found = sorted(tuple(row[name] for name in names) for row in table.select(names).to_pylist())
+    assert found == sorted(
+        (topic, queue_id, item.queue_offset)
+        for (topic, queue_id), items in built.stored.items()
+        for item in items
+    )
+    assert run(source, request)["commit"] is None
+    if form is Format.PARQUET:
+        assert not [key for key in object_store.keys("lake") if "/staging/0" in key]
+
+
+def test_of_two_exports_to_a_bucket_one_wins(
+    object_store: ObjectStore, built: BuiltTier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both pass the look at the state; the conditional PUT decides."""
+    source = locate(object_store.url())
+    request = request_of(Format.PARQUET, object_store, tmp_path)
+    target_commit = job.target_of(request).commit.__func__  # type: ignore[attr-defined]
+
+    def late(target: Any, *args: Any) -> str | None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(type(target), "commit", target_commit)
+            run(source, request)
+        found: str | None = target_commit(target, *args)
+        return found
+
+    from tieredstore.jobs.export.to_parquet import ParquetTarget
+
+    monkeypatch.setattr(ParquetTarget, "commit", late)
+    with pytest.raises(Fenced, match="another export"):
+        run(source, request)
+    assert table_of(Format.PARQUET, object_store, tmp_path).num_rows == 22
