@@ -14,6 +14,11 @@ import pytest
 from tests.unit.backfill.kit import BROKER, CLUSTER, START_MS, fill, messages, new_run, tier_at
 from tieredstore.errors import Invalid
 from tieredstore.jobs.backfill import BackfillOptions, backfill, backfill_target
+from tieredstore.jobs.backfill.measure import measure, measure_tasks
+from tieredstore.jobs.backfill.plan import QueueStart, pieces_of, queue_plans
+from tieredstore.jobs.backfill.rows import RowRules
+from tieredstore.jobs.backfill.source import list_table
+from tieredstore.jobs.backfill.write import write, write_task
 
 PLACE = r"table\.parquet, row group 1, row 2"
 
@@ -113,9 +118,18 @@ def with_value(name: str, value: Any, type: pa.DataType | None = None) -> pa.Tab
     ids=range(32),
 )
 def test_a_table_that_is_no_messages(table: pa.Table, expected: str, tmp_path: Path) -> None:
+    """Found in the first pass, before anything is written; but for lengths that are not those of
+    the bodies, which the second one finds."""
+    path = tmp_path / "table.parquet"
+    pq.write_table(table, path, row_group_size=10)
+    files = list_table(str(path))
+    rules = RowRules(None, 4, START_MS, BROKER, CLUSTER)
     with pytest.raises(Invalid, match=expected):
-        fill(tmp_path, table, group_rows=10)
-    assert not list((tmp_path / "tier").rglob("0*"))
+        plans = queue_plans(list(map(measure, measure_tasks(str(path), files, rules, 1))), files)
+        assert "body_length" in table.column_names
+        start = QueueStart(0, 0)
+        pieces = list(pieces_of(plans[0], BROKER, start, 1 << 20))
+        write(write_task(str(path), files, rules, tier_at(tmp_path), pieces))
 
 
 def test_columns_of_other_names_are_not_looked_at(tmp_path: Path) -> None:
