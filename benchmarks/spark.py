@@ -13,7 +13,6 @@ import gc
 import json
 import os
 import platform
-import resource
 import shutil
 import tempfile
 import time
@@ -21,16 +20,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 import tieredstore
+from benchmarks.processes import Processes, Used
 from benchmarks.scan_data import BODY_BYTES, CLUSTER, make
 from benchmarks.spark_source import (
     UNITS,
-    Processes,
-    Used,
     core_seconds,
     frames,
     summed,
@@ -124,8 +122,10 @@ class Bench:
     def source(self) -> TierSource:
         return locate(self.url, cluster=CLUSTER)
 
-    def add(self, what: str, where: str, measure: Callable[[], Used]) -> None:
-        found = [measure() for _ in range(self.passes + 1)][1:]
+    def add(
+        self, what: str, where: str, measure: Callable[[], Used], *, passes: int | None = None
+    ) -> None:
+        found = [measure() for _ in range((passes or self.passes) + 1)][1:]
         used = min(found, key=lambda one: one.cpu_seconds)
         row = Row(self.kind, what, where, self.stored_bytes, used)
         self.rows.append(row)
@@ -155,6 +155,7 @@ def scrub(runner: Runner, bench: Bench) -> None:
 def alone(bench: Bench) -> None:
     """Without Spark: one thread of the core, then the jobs in one process and in two."""
     tier = tieredstore.open(bench.url)
+    processes = Processes()
     for what, columns in (
         ("source, all columns", DEFAULT_COLUMNS),
         ("source, body", ("body",)),
@@ -164,11 +165,11 @@ def alone(bench: Bench) -> None:
     for workers in (1, 2):
         runner = LocalRunner(workers)
         where = f"local {workers}"
-        bench.add("scrub", where, lambda: _own(lambda: scrub(runner, bench)))  # noqa: B023
+        bench.add("scrub", where, lambda: processes.measured(lambda: scrub(runner, bench)))  # noqa: B023
         bench.add(
             "export",
             where,
-            lambda: _own(lambda: export_to(runner, bench, bench.fresh("export"))),  # noqa: B023
+            lambda: processes.measured(lambda: export_to(runner, bench, bench.fresh("export"))),  # noqa: B023
         )
 
 
@@ -176,30 +177,11 @@ def _thread(seconds: Callable[[], float]) -> Used:
     gc.collect()
     start = time.monotonic()
     used = seconds()
-    return Used(0, used, time.monotonic() - start, 0, _peak_mb())
-
-
-def _own(action: Callable[[], object]) -> Used:
-    """Of this process and of those that it starts and ends."""
-    gc.collect()
-    start, before = time.monotonic(), _process_seconds()
-    action()
-    wall, seconds = time.monotonic() - start, _process_seconds() - before
-    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
-    return Used(0, seconds, wall, 0, max(children, _peak_mb()))
-
-
-def _process_seconds() -> float:
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
-
-
-def _peak_mb() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    return Used(0, used, time.monotonic() - start, 0, 0)
 
 
 @contextmanager
-def spark_on(master: str) -> Iterator[tuple[SparkSession, Processes]]:
+def spark_on(master: str) -> Iterator[SparkSession]:
     from tieredstore.spark import enable, session
 
     conf = {
@@ -211,9 +193,8 @@ def spark_on(master: str) -> Iterator[tuple[SparkSession, Processes]]:
     }
     spark = session(app_name="benchmark", conf=conf)
     enable(spark)
-    gateway: Any = spark.sparkContext._gateway
     try:
-        yield spark, Processes(gateway.proc.pid)
+        yield spark
     finally:
         spark.stop()
 
@@ -221,10 +202,11 @@ def spark_on(master: str) -> Iterator[tuple[SparkSession, Processes]]:
 def on_spark(bench: Bench, master: str) -> None:
     from tieredstore.spark.runner import SparkRunner
 
-    with spark_on(master) as (spark, processes):
+    processes = Processes()
+    with spark_on(master) as spark:
 
-        def add(what: str, action: Callable[[], object]) -> None:
-            bench.add(what, master, lambda: _with_driver(processes, action))
+        def add(what: str, action: Callable[[], object], *, passes: int | None = None) -> None:
+            bench.add(what, master, lambda: processes.measured(action), passes=passes)
 
         parquet = bench.folder / "parquet"
         made: dict[str, tuple[str, Callable[[], DataFrame]]] = {
@@ -241,19 +223,9 @@ def on_spark(bench: Bench, master: str) -> None:
             ("Spark's Parquet writer, from Parquet", "Parquet zstd, all columns"),
         ):
             _, frame = made[name]
-            add(what, lambda: frame().write.parquet(str(bench.fresh("by-spark"))))  # noqa: B023
-
-
-def _with_driver(processes: Processes, action: Callable[[], object]) -> Used:
-    """The driver's Python plans and commits: what it takes counts as well."""
-    processes.forget_peaks()
-    before = time.process_time()
-    used = processes.measured(action)
-    driver = time.process_time() - before
-    return Used(
-        used.jvm_seconds, used.python_seconds + driver, used.wall_seconds, used.jvm_mb,
-        used.python_mb,
-    )  # fmt: skip
+            # These take so long that one pass behind the one that warms up says enough.
+            by_spark = bench.fresh("by-spark")
+            add(what, lambda: frame().write.mode("overwrite").parquet(str(by_spark)), passes=1)  # noqa: B023
 
 
 def comparisons(rows: list[Row]) -> list[str]:

@@ -8,13 +8,10 @@ one thread for the core), the best of the passes after one to warm up, files in 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import tieredstore
+from benchmarks.processes import Processes, Used
 from benchmarks.scan_data import BODY_BYTES, TOPIC, make
 from tieredstore.scan.arrow_schema import DEFAULT_COLUMNS, UNIT_COLUMNS
 from tieredstore.table import Tier
@@ -29,92 +27,10 @@ from tieredstore.table import Tier
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_TICKS = os.sysconf("SC_CLK_TCK")
-_STARTED = 19
-"""Of the fields of `_stat`, the time at which a process began: process ids are used again."""
 UNITS = tuple(sorted(UNIT_COLUMNS))
 EXPRESSION = {
     "all": "sum(length(body))", "body": "sum(length(body))", "queue": "sum(queue_offset)"
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Used:
-    """CPU and wall seconds, and the peak memory in MB of the JVM and of its largest worker."""
-
-    jvm_seconds: float
-    python_seconds: float
-    wall_seconds: float
-    jvm_mb: int
-    python_mb: int
-
-    @property
-    def cpu_seconds(self) -> float:
-        return self.jvm_seconds + self.python_seconds
-
-
-class Processes:
-    """The JVM of a session and the Python processes below it.
-
-    Workers that end are forgotten by the process that forked them (it ignores SIGCHLD): of each,
-    what it had used when it was last looked at counts on.
-    """
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._workers: dict[tuple[int, str], float] = {}
-
-    def seconds(self) -> tuple[float, float]:
-        """CPU seconds of the JVM, and of its Python processes."""
-        for pid in self._below():
-            if stat := _stat(pid):
-                self._workers[pid, stat[_STARTED]] = _seconds(pid)
-        return _seconds(self._pid), sum(self._workers.values())
-
-    def peak_mb(self) -> tuple[int, int]:
-        return _peak_mb(self._pid), max(map(_peak_mb, self._below()), default=0)
-
-    def forget_peaks(self) -> None:
-        """Peaks are of what comes from now on."""
-        for pid in (self._pid, *self._below()):
-            with contextlib.suppress(OSError):
-                Path(f"/proc/{pid}/clear_refs").write_text("5")
-
-    def measured(self, action: Callable[[], object]) -> Used:
-        before, start = self.seconds(), time.monotonic()
-        action()
-        wall, after = time.monotonic() - start, self.seconds()
-        return Used(after[0] - before[0], after[1] - before[1], wall, *self.peak_mb())
-
-    def _below(self) -> list[int]:
-        parents = {int(path.name): _stat(int(path.name)) for path in Path("/proc").glob("[0-9]*")}
-        found, level = [], [self._pid]
-        while level:
-            level = [pid for pid, stat in parents.items() if stat and int(stat[1]) in level]
-            found += level
-        return found
-
-
-def _stat(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the state on; nothing for a process that has ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def _seconds(pid: int) -> float:
-    """User and system seconds of its own."""
-    stat = _stat(pid)
-    return (int(stat[11]) + int(stat[12])) / _TICKS if stat else 0.0
-
-
-def _peak_mb(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM")), 0)
 
 
 def frames(
@@ -202,7 +118,7 @@ def main() -> None:
         spark = session(app_name="benchmark", conf=conf)
         enable(spark)
         gateway = spark.sparkContext._gateway
-        processes = Processes(gateway.proc.pid)  # type: ignore[union-attr]
+        processes = Processes()
         options = dict(one.split("=", 1) for one in given.option)
         for what, of, frame in frames(spark, url, Path(name, "parquet"), options):
             passes = [
