@@ -150,6 +150,20 @@ def test_columns_of_the_queue_leave_the_commit_log_alone(tier: GrowingTier) -> N
         offsets(reader_of(tier))
 
 
+def test_metadata_behind_the_listing_are_believed_and_it_is_told(
+    tier: GrowingTier, caplog: pytest.LogCaptureFixture
+) -> None:
+    tier.metadata.flush()
+    saved = tier.metadata.path.read_bytes()
+    tier.append("orders", 0, 4)  # into segments that the saved metadata do not know
+    tier.metadata.path.write_bytes(saved)
+    with caplog.at_level(logging.WARNING):
+        found = offsets(reader_of(tier, {"state": str(tier.root / "state")}))
+    assert found == queue(0, 0, 12) + queue(1, 0, 5)
+    assert "COMMIT_LOG@3098: the tier has a segment that the metadata does not know" in caplog.text
+    assert len(offsets(reader_of(tier))) == 21
+
+
 # Out of range
 
 
