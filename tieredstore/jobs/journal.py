@@ -40,8 +40,7 @@ class Journal:
         try:
             self._load(orjson.loads(orjson.dumps(identity)))
         except BaseException:
-            os.close(self._file)
-            self._file = None
+            self.close()
             raise
 
     @property

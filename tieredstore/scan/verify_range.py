@@ -215,10 +215,8 @@ class RangeVerifier:
     def _check_expired(self, reader: QueueReader) -> None:
         """Units in front of the first message that can be read name only what has expired."""
         log_start = self._queue.commit_log_min_offset
-        for low, count in _blocks(self._range.expired_from, self._range.from_offset):
-            units = self._units(reader, low, count, self._found.add)
-            if units is None:
-                continue
+        start, end = self._range.expired_from, self._range.from_offset
+        for low, units in self._read(reader, start, end, self._found.add):
             alive = units["physical_offset"].astype(np.int64) >= log_start
             for i in np.flatnonzero(alive).tolist():
                 segment, at = reader.unit_place(low + i)
@@ -234,21 +232,37 @@ class RangeVerifier:
                     )
                 )
 
-    def _units(self, reader: QueueReader, low: int, count: int, tell: Report) -> Units | None:
-        try:
-            return reader.read_units(low, count)
-        except Corrupt as error:
-            segment, position = reader.unit_place(low)
-            tell(
-                damage(
-                    "units-missing",
-                    f"units {low} to {low + count - 1} cannot be read: {error}",
-                    segment=segment,
-                    position=position,
-                    queue_offset=low,
+    def _read(
+        self, reader: QueueReader, start: int, end: int, tell: Report
+    ) -> Iterator[tuple[int, Units]]:
+        """Units [start, end) in blocks, each with its first queue offset."""
+        for low, count in _blocks(start, end):
+            try:
+                yield low, reader.read_units(low, count)
+            except Corrupt:  # a segment became shorter: the other ones can be read
+                yield from self._read_apart(reader, low, low + count, tell)
+
+    def _read_apart(
+        self, reader: QueueReader, start: int, end: int, tell: Report
+    ) -> Iterator[tuple[int, Units]]:
+        for extent in self._queue.consume_queue:
+            low = max(start, -(-extent.base_offset // UNIT_SIZE))
+            high = min(end, extent.end_offset // UNIT_SIZE)
+            if low >= high:
+                continue
+            try:
+                yield low, reader.read_units(low, high - low)
+            except Corrupt as error:
+                self._found.lose_units(low, high - 1)
+                tell(
+                    damage(
+                        "units-missing",
+                        f"units {low} to {high - 1} cannot be read: {error}",
+                        segment=extent.id,
+                        position=low * UNIT_SIZE - extent.base_offset,
+                        queue_offset=low,
+                    )
                 )
-            )
-            return None
 
     def _look_back(self, reader: QueueReader) -> None:
         """The unit in front of the range, which another one checks."""
@@ -267,10 +281,8 @@ class RangeVerifier:
         bad = _BadUnits(reader, tell, self._found.lose_units)
         if self._previous is not None and self._previous[1] < 0:
             bad.begin_before(self._previous[0])
-        for low, count in _blocks(self._range.from_offset, self._range.until_offset):
-            units = self._units(reader, low, count, tell)
-            if units is None:
-                continue
+        start, end = self._range.from_offset, self._range.until_offset
+        for low, units in self._read(reader, start, end, tell):
             found, usable = usable_units(reader, units, low)
             if not usable.all():
                 bad.add(found, usable)
@@ -475,9 +487,7 @@ def time_order_finding(queue: QueueFiles, at: TimeAt, before_ms: int) -> Finding
 class _BadUnits:
     """Gathers units that name no whole record: one finding for each run of them."""
 
-    def __init__(
-        self, reader: QueueReader, tell: Report, lose: Callable[[int, int], None]
-    ) -> None:
+    def __init__(self, reader: QueueReader, tell: Report, lose: Callable[[int, int], None]) -> None:
         self._reader = reader
         self._tell = tell
         self._lose = lose
