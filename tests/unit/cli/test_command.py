@@ -56,10 +56,17 @@ def test_every_error_has_its_code_and_one_line(error: BaseException, code: ExitC
 
 def test_every_verb_and_option_is_documented() -> None:
     context = click.Context(cli)
-    for verb in VERBS:
-        command = cli.get_command(context, verb)
+    commands: list[tuple[str, click.Command | None]] = [
+        (verb, cli.get_command(context, verb)) for verb in VERBS
+    ]
+    for verb, command in commands:
         assert command is not None
         assert f"## {verb}" in PAGE
+        if isinstance(command, click.Group):
+            commands += (
+                (f"{verb} {name}", command.get_command(context, name))
+                for name in command.list_commands(context)
+            )
         for parameter in command.params:
             if isinstance(parameter, click.Option):
                 assert f"`{parameter.opts[0]}" in PAGE, (verb, parameter.opts)

@@ -270,3 +270,15 @@ def test_ipv6_hosts_many_segments_and_ids_from_the_index(tmp_path: Path, exact: 
     report = rebuilt(built, tmp_path / "made", exact_times=exact)
     assert kinds(report) == []
     assert facts_of(tmp_path / "made") == facts_of(built.state)
+
+
+def test_damaged_messages_are_told_and_have_no_times(posix: World) -> None:
+    write(posix, count=8)
+    path = posix.last_file(PATH, COMMIT_LOG)
+    data = path.read_bytes()
+    path.write_bytes(b"\0" * 100 + data[100:])  # the first one
+    for exact in (False, True):
+        report = posix.rebuild(posix.root / f"made-{exact}", exact_times=exact)
+        assert bool(report["damage"]) is exact
+        segments = facts_of(posix.root / f"made-{exact}")["segments"]
+        assert {times[2:4] for times in segments.values()} == {(T0 + 1, T0 + 7)}

@@ -32,6 +32,7 @@ _PROBES = 2
 """Messages at each end of a queue that are looked up in the index."""
 _WITNESSES = 4
 """Units asked for a time before it counts as unknown."""
+_MOST_FINDINGS = 20
 Probe = tuple[int, int, int]
 """A key that the index has if it has the message: hash, commit log offset, size in bytes."""
 
@@ -376,7 +377,7 @@ class _Finder:
             if scanned.count <= 0:
                 continue
             for batch in read_batches(
-                self._provider, scanned, report=self._findings.append, body_crcs=False
+                self._provider, scanned, report=self._tell_damage, body_crcs=False
             ):
                 times = batch.columns.store_timestamps
                 places = {
@@ -392,6 +393,11 @@ class _Finder:
                             low, high = min(low, found[number][0]), max(high, found[number][1])
                         found[number] = low, high
         return found
+
+    def _tell_damage(self, finding: Finding) -> None:
+        """`verify` tells all of it."""
+        if len(self._findings) < _MOST_FINDINGS:
+            self._findings.append(finding)
 
     # Keys
 
