@@ -169,7 +169,7 @@ def begin_times(first_times: Sequence[int], taken: Collection[int]) -> list[int]
 def build(task: BuildTask) -> BuiltIndex:
     """Make the compacted file of a share: newest first within a slot, as a broker would.
 
-    Memory: about 45 bytes an item, and the sort's. Raises Invalid, Unavailable.
+    Memory: about 50 bytes an item and 10 a slot. Raises Invalid, Unavailable.
     """
     provider = task.staging.source.connect()
     try:
