@@ -19,7 +19,12 @@ from typing import Any, Protocol, TypeVar
 from tieredstore.contracts.segment import SegmentId, SegmentProvider
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.findings import Finding, Report, damage, note
-from tieredstore.scan.verify_index import IndexFile, check_index_file, index_chain_findings
+from tieredstore.scan.verify_index import (
+    IndexFile,
+    check_index_file,
+    index_chain_findings,
+    index_files,
+)
 from tieredstore.scan.verify_outcome import (
     Anchored,
     GapOutcome,
@@ -226,16 +231,10 @@ class Verification:
     # Index files
 
     def _indexes(self) -> Iterator[IndexOutcome]:
-        catalogue = self._catalogue
-        files = [
-            IndexFile.of(catalogue, broker, extent, is_last=extent is extents[-1])
-            for broker, extents in catalogue.indexes.items()
-            for extent in extents
-        ]
         return self._map(
             "index",
             check_index_files,
-            files,
+            list(index_files(self._catalogue)),
             lambda one: (str(one.extent.id), one.extent.size_bytes),
             IndexOutcome,
         )

@@ -70,20 +70,17 @@ class IndexFile:
     catalogue: TierCatalogue
     is_last: bool
 
-    @classmethod
-    def of(
-        cls, catalogue: TierCatalogue, broker: str, extent: SegmentExtent, *, is_last: bool
-    ) -> IndexFile:
-        known = catalogue.metadata
-        entry = None if known is None else known.get(extent.id)
-        part = TierCatalogue(
-            catalogue.url,
-            tuple(queue for queue in catalogue.queues if queue.broker == broker),
-            {},
-            catalogue.topics,
-            None if entry is None else {extent.id: entry},
-        )
-        return cls(broker, extent, part, is_last)
+
+def index_files(catalogue: TierCatalogue) -> Iterator[IndexFile]:
+    """All index segments."""
+    known = catalogue.metadata or {}
+    for broker, extents in catalogue.indexes.items():
+        queues = tuple(queue for queue in catalogue.queues if queue.broker == broker)
+        for extent in extents:
+            entry = known.get(extent.id)
+            entries = None if entry is None else {extent.id: entry}
+            part = TierCatalogue(catalogue.url, queues, {}, catalogue.topics, entries)
+            yield IndexFile(broker, extent, part, extent is extents[-1])
 
 
 def index_chain_findings(extents: tuple[SegmentExtent, ...]) -> Iterator[Finding]:
