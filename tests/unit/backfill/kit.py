@@ -15,6 +15,7 @@ from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.providers.chunk_provider import ChunkProvider
+from tieredstore.providers.chunk_settings import ChunkSettings
 from tieredstore.providers.memory_objects import MemoryObjectClient
 from tieredstore.scan.arrow_schema import TYPES
 from tieredstore.scan.catalogue import load_catalogue
@@ -39,7 +40,11 @@ class MemoryChunks:
 
     @classmethod
     def from_config(cls, config: StoreConfig) -> ChunkProvider:
-        return ChunkProvider(MemoryObjectClient(beside=cls.objects), config.broker_cluster_name)
+        return ChunkProvider(
+            MemoryObjectClient(beside=cls.objects),
+            config.broker_cluster_name,
+            settings=ChunkSettings(preferred_batch_bytes=500),
+        )
 
 
 def memory_tier(root: Path) -> TierSource:

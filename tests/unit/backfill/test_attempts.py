@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,33 @@ def test_a_second_attempt_leaves_what_the_first_wrote(tier: TierSource, tmp_path
     run_twice(EachTwice(), stored(tmp_path), tier)
     assert damage(tier) == []
     assert found(tmp_path, tier).num_rows == 60
+
+
+class BothAtOnce(LocalRunner):
+    """Every segment has two writers beside each other."""
+
+    def run(self, work: Any, tasks: Sequence[Any], on_done: Any) -> None:
+        with ThreadPoolExecutor(2) as pool:
+            for index, task in enumerate(tasks):
+                first, second = pool.map(work, [task, task])
+                assert first == second
+                on_done(index, first)
+
+
+def test_attempts_beside_each_other_in_an_object_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write, "WRITE_BYTES", 500)
+    monkeypatch.setattr(write, "BATCH_BYTES", 400)
+    stored(tmp_path)
+    for number in range(5):
+        root = tmp_path / f"{number}"
+        tier = memory_tier(root)
+        table = str(tmp_path / "t.parquet")
+        run = JobRun("backfill", BothAtOnce(), Journal(None, {}))
+        backfill(run, table, tier, OPTIONS, task_bytes=7000)
+        assert damage(tier) == []
+        assert found(root, tier).num_rows == 60
 
 
 def segment_of(task: write.WriteTask) -> SegmentId:

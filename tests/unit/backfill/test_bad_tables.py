@@ -19,6 +19,7 @@ from tieredstore.jobs.backfill.plan import QueueStart, pieces_of, queue_plans
 from tieredstore.jobs.backfill.rows import RowRules
 from tieredstore.jobs.backfill.source import list_table
 from tieredstore.jobs.backfill.write import write, write_task
+from tieredstore.scan.source import TierSource
 
 PLACE = r"table\.parquet, row group 1, row 2"
 
@@ -122,14 +123,17 @@ def test_a_table_that_is_no_messages(table: pa.Table, expected: str, tmp_path: P
     the bodies, which the second one finds."""
     path = tmp_path / "table.parquet"
     pq.write_table(table, path, row_group_size=10)
-    files = list_table(str(path))
-    rules = RowRules(None, 4, START_MS, BROKER, CLUSTER)
     with pytest.raises(Invalid, match=expected):
-        plans = queue_plans(list(map(measure, measure_tasks(str(path), files, rules, 1))), files)
-        assert "body_length" in table.column_names
-        start = QueueStart(0, 0)
-        pieces = list(pieces_of(plans[0], BROKER, start, 1 << 20))
-        write(write_task(str(path), files, rules, tier_at(tmp_path), pieces))
+        both_passes(str(path), tier_at(tmp_path))
+
+
+def both_passes(table: str, tier: TierSource) -> None:
+    files = list_table(table)
+    rules = RowRules(None, 4, START_MS, BROKER, CLUSTER)
+    plans = queue_plans(list(map(measure, measure_tasks(table, files, rules, 1))), files)
+    assert "body_length" in files[0].columns
+    pieces = list(pieces_of(plans[0], BROKER, QueueStart(0, 0), 1 << 20))
+    write(write_task(table, files, rules, tier, pieces))
 
 
 def test_columns_of_other_names_are_not_looked_at(tmp_path: Path) -> None:
