@@ -130,7 +130,8 @@ def main() -> None:
                     print(
                         f"| {kind} | {level} | {case} | {cost.cpu_seconds:.2f} | "
                         f"{made.stored_bytes / cost.cpu_seconds / 1e6:.0f} | "
-                        f"{cost.wall_seconds:.1f} | {jvm_mb} | {python_mb} | {sizes[case] / 1e6:.0f} |",
+                        f"{cost.wall_seconds:.1f} | {jvm_mb} | {python_mb} | "
+                        f"{sizes[case] / 1e6:.0f} |",
                         flush=True,
                     )
                 ratios = [
