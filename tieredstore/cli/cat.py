@@ -20,14 +20,19 @@ from tieredstore.cli.times import parse_time
 from tieredstore.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from tieredstore.contracts.segment import SegmentProvider
+    from tieredstore.scan.batch import MessageBatch
     from tieredstore.scan.plan import ScanRange
     from tieredstore.scan.rows import BodyForm
 
+    RowsOf = Callable[[MessageBatch, BodyForm, tuple[str, ...]], Iterator[dict[str, object]]]
+
 MESSAGE_COLUMNS = ("queue_id", "queue_offset", "store_timestamp", "tags", "keys", "msg_id", "body")
 """What a table shows; JSON has every field."""
+_FEW = 4096
+"""Messages for which pyarrow is not worth its import."""
 
 
 @click.command("cat")
@@ -66,7 +71,7 @@ def command(
     """
     from tieredstore.cli.composition import open_tier
     from tieredstore.scan.plan import plan
-    from tieredstore.scan.rows import BodyForm
+    from tieredstore.scan.rows import COLUMNS, BodyForm
 
     now = SYSTEM_CLOCK.now_ms()
     since_ms = None if since is None else parse_time(since, now)
@@ -81,24 +86,54 @@ def command(
             since_ms=since_ms,
             until_ms=until_ms,
         )
-        rows = message_rows(opened.provider, ranges, tag, BodyForm(body))
+        form = OutputFormat(output)
+        names = MESSAGE_COLUMNS if form is OutputFormat.TABLE else COLUMNS
+        rows = message_rows(opened.provider, ranges, tag, BodyForm(body), names)
         if limit is not None:
             rows = islice(rows, limit)
-        Output(OutputFormat(output)).rows(MESSAGE_COLUMNS, rows)
+        Output(form).rows(MESSAGE_COLUMNS, rows)
 
 
 def message_rows(
-    provider: SegmentProvider, ranges: Iterable[ScanRange], tag: str | None, body: BodyForm
+    provider: SegmentProvider,
+    ranges: Iterable[ScanRange],
+    tag: str | None,
+    body: BodyForm,
+    names: tuple[str, ...],
 ) -> Iterator[dict[str, object]]:
-    """Rows of the messages of some ranges, those with one tag if it is given."""
+    """Rows of the messages of some ranges, with these fields at least; those with one tag if it is
+    given. After the first ones whole batches become rows, where pyarrow is installed."""
     from tieredstore.message.hashes import tags_code
     from tieredstore.scan.batches import read_batches
-    from tieredstore.scan.rows import message_row
 
     code = None if tag is None else tags_code(tag)
+    rows_of: RowsOf = _one_by_one
+    count = 0
     for scan_range in ranges:
         for batch in read_batches(provider, scan_range):
             chosen = batch if code is None else batch.select(batch.tags_codes == code)
-            for message in chosen.messages():
-                if tag is None or message.tags == tag:
-                    yield message_row(message, scan_range.queue.broker, body)
+            for row in rows_of(chosen, body, names):
+                if tag is None or row["tags"] == tag:
+                    yield row
+            count += len(chosen)
+            if count >= _FEW:
+                rows_of = _many()
+
+
+def _one_by_one(
+    batch: MessageBatch,
+    body: BodyForm,
+    names: tuple[str, ...],  # noqa: ARG001
+) -> Iterator[dict[str, object]]:
+    from tieredstore.scan.rows import message_row
+
+    for message in batch.messages():
+        yield message_row(message, batch.queue.broker, body)
+
+
+def _many() -> RowsOf:
+    try:
+        from tieredstore.scan.arrow_rows import batch_rows
+    except ImportError:
+        return _one_by_one
+    return batch_rows

@@ -69,7 +69,7 @@ def message_row(
         "tags": properties.get(TAGS),
         "born_timestamp": message.born_timestamp_ms,
         "store_timestamp": message.store_timestamp_ms,
-        "body": _shown(body, body_form),
+        "body": shown_body(body, body_form),
         "body_length": len(body),
         "properties": properties,
         "stored_length": message.body_length,
@@ -84,7 +84,8 @@ def message_row(
     }
 
 
-def _shown(body: bytes | memoryview, form: BodyForm) -> str | None:
+def shown_body(body: bytes | memoryview, form: BodyForm) -> str | None:
+    """A decompressed body as a row has it."""
     match form:
         case BodyForm.TEXT:
             return str(body, "utf-8", "replace")

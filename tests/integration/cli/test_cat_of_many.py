@@ -1,0 +1,69 @@
+"""`cat` prints the same whether messages become rows one by one or a batch at a time."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cli.command_line import tieredstore
+from tests.unit.scan.tier_builder import TierBuilder, message
+from tieredstore.cli import cat
+
+BODIES = ("text", "base64", "sha256", "none")
+OUTPUTS = ("table", "json", "ndjson")
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, *arguments: object, few: int) -> tuple[int, str]:
+    monkeypatch.setattr(cat, "_FEW", few)
+    ran = tieredstore("cat", *arguments)
+    return ran.code, ran.out
+
+
+def test_javas_messages(public_a: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compressed ones, and with IPv6 hosts, too."""
+    from tieredstore import open as open_tier
+
+    url = f"file://{public_a / 'tiered'}"
+    for number, topic in enumerate(open_tier(url).topics()):
+        for output in OUTPUTS if number < 2 else ("ndjson",):
+            given = ("--tier", url, "--topic", topic, "--output", output, "--body",
+                     BODIES[number % 4])  # fmt: skip
+            assert printed(monkeypatch, *given, few=0) == printed(monkeypatch, *given, few=1 << 40)
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> str:
+    """Two ranges: the second one is printed a batch at a time."""
+    builder = TierBuilder(tmp_path / "odd")
+    plain = [message("orders", 0, number) for number in range(6)]
+    builder.queue("orders", 0, plain)
+    strange = [
+        message("orders", 1, 0, tags=None, keys=[], uniq_key=None),
+        message("orders", 1, 1, properties={"a": "ä\udcff", "b": "日本"}),
+        message("orders", 1, 2, keys=["x", "y", "x"], born_host=("fe80::1", 9)),
+        message("orders", 1, 3, born_timestamp_ms=2**62),
+        message("orders", 1, 4, tags="Tag1", born_timestamp_ms=-5),
+    ]
+    builder.queue("orders", 1, strange)
+    return builder.built.url
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("body", BODIES)
+def test_odd_messages(odd: str, output: str, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ("--tier", odd, "--topic", "orders", "--output", output, "--body", body)
+    for more in ((), ("--tag", "Tag1"), ("--limit", "8")):
+        many = printed(monkeypatch, *given, *more, few=0)
+        assert many == printed(monkeypatch, *given, *more, few=1 << 40)
+        assert many[0] == 0
+        assert many[1]
+
+
+def test_without_pyarrow(odd: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ("--tier", odd, "--topic", "orders", "--output", "ndjson")
+    with_it = printed(monkeypatch, *given, few=0)
+    monkeypatch.delitem(sys.modules, "tieredstore.scan.arrow_rows")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert printed(monkeypatch, *given, few=0) == with_it
