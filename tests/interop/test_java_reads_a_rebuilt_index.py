@@ -27,7 +27,8 @@ def test_java_finds_every_key_through_a_rebuilt_and_compacted_index(
         "--config", offloaded.root / "broker.conf", "--work", tmp_path / "work", "--workers", 1,
     )  # fmt: skip
 
-    for since, until in pairwise(borders):
+    windows = list(pairwise(borders))
+    for since, until in windows[1::2] + windows[::2]:
         done = tieredstore("rebuild", "index", *shared, "--since", since, "--until", until)
         assert done.code == 0, done.err
     small = index_files(root)

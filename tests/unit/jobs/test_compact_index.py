@@ -15,6 +15,7 @@ from tests.unit.scan.tier_builder import BROKER, CLUSTER, START_MS, BuiltTier, f
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Corrupt, Fenced, Invalid
+from tieredstore.jobs.index import rebuild
 from tieredstore.jobs.index.compact import compact_index
 from tieredstore.jobs.index.rebuild import RebuildOptions, rebuild_index
 from tieredstore.jobs.run import JobRun
@@ -106,6 +107,28 @@ def test_full_files_are_kept_as_they_are(
     assert after[1] == before[2]
     assert after[3] == before[5]
     assert (report["merged_files"], report["kept_files"]) == (4, 2)
+    check(world, built)
+
+
+def test_full_files_that_are_not_by_time_are_put_in_order(
+    built: BuiltTier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(built, tmp_path / "world", monkeypatch)
+    world.remove_index(from_state=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(rebuild, "_in_order", lambda _tier, _pinned, made: (made, False))
+        for first, last in [(16, 22), (0, 8), (8, 16)]:
+
+            def window(run: JobRun, source: TierSource, a: int = first, b: int = last) -> Any:
+                return rebuild_index(
+                    run, source, RebuildOptions(START_MS + a * 1500, START_MS + b * 1500)
+                )
+
+            world.run(window)
+    before = list(world.index().values())
+    report = world.run(compact)
+    assert report["kept_files"] == 3
+    assert list(world.index().values()) == [before[1], before[2], before[0]]
     check(world, built)
 
 

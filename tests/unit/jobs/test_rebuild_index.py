@@ -22,11 +22,12 @@ from tieredstore.errors import Fenced, Invalid
 from tieredstore.jobs.index import rebuild
 from tieredstore.jobs.index.rebuild import RebuildOptions, rebuild_index
 from tieredstore.jobs.run import JobRun
+from tieredstore.local.store_lock import StoreLock
 from tieredstore.message.hashes import tiered_key_hash
 from tieredstore.message.tiered_index import infer_slots, unpack_header
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.keys import find_by_key
-from tieredstore.scan.source import TierSource
+from tieredstore.scan.source import TierSource, locate
 from tieredstore.testing.faults import Fault, Faults, crash_points, run_until_crash
 
 EVERY = [7, pytest.param(1, marks=pytest.mark.slow)]
@@ -143,7 +144,10 @@ def test_a_damaged_index_is_replaced(world: World, built: BuiltTier) -> None:
     check(world, built)
 
 
-def test_a_window_adds_files_behind_those_that_are_there(world: World, built: BuiltTier) -> None:
+@pytest.mark.parametrize("first", ["later", "earlier"])
+def test_a_window_adds_files_and_all_stay_by_time(
+    first: str, world: World, built: BuiltTier
+) -> None:
     world.remove_index()
     middle_ms = START_MS + 15_000
 
@@ -153,11 +157,23 @@ def test_a_window_adds_files_behind_those_that_are_there(world: World, built: Bu
     def earlier(run: JobRun, source: TierSource) -> dict[str, Any]:
         return rebuild_index(run, source, RebuildOptions(until_ms=middle_ms))
 
-    world.run(later)
-    assert world.items() == expected(built, since_ms=middle_ms)
-    first = world.index()
-    world.run(earlier)
-    assert world.index().items() > first.items()
+    jobs = [later, earlier] if first == "later" else [earlier, later]
+    world.run(jobs[0])
+    bounds = {"since_ms": middle_ms} if first == "later" else {"until_ms": middle_ms}
+    assert world.items() == expected(built, **bounds)
+    before = world.index()
+    report = world.run(jobs[1])
+    after = world.index()
+    if first == "later":
+        # Those that were there went behind, byte for byte.
+        assert not after.keys() & before.keys()
+        assert list(after.values())[-len(before) :] == list(before.values())
+        assert report["removed_files"] == len(before)
+    else:
+        assert after.items() > before.items()
+        assert report["removed_files"] == 0
+    begins = [begin for _, _, begin, _ in world.entries()]
+    assert begins == sorted(begins)
     check(world, built)
 
 
@@ -170,6 +186,25 @@ def test_without_state_topics_have_the_ids_that_the_index_tells(
     world.run(forced, source=world.stateless)
     assert sum(map(items_of, world.index().values()), Counter()) == expected(built)
     assert world.findings(with_state=False) == []
+
+
+def test_added_files_have_the_slots_of_those_that_are_there(world: World) -> None:
+    other = locate(world.source.url, broker=BROKER, state=world.root / "state")
+
+    def window(run: JobRun, source: TierSource) -> dict[str, Any]:
+        return rebuild_index(run, source, RebuildOptions(since_ms=0))
+
+    with pytest.raises(Invalid, match=r"have 8 slots, .* is 5000000: .* --config"):
+        world.run(window, source=other)
+
+
+def test_a_store_that_is_in_use_is_not_written(world: World) -> None:
+    lock = StoreLock(world.root / "state")
+    lock.acquire()
+    with pytest.raises(Fenced, match="a broker runs on it"):
+        world.run(forced)
+    lock.release()
+    world.run(forced)
 
 
 def test_a_window_is_no_replacement(world: World) -> None:

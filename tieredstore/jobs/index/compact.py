@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tieredstore.clock import SYSTEM_CLOCK
-from tieredstore.contracts.segment import FileSegmentType, SegmentId
-from tieredstore.errors import Corrupt, Invalid
+from tieredstore.errors import Invalid
 from tieredstore.jobs.index.build import BuiltIndex, Capacity
 from tieredstore.jobs.index.collect import Collected
-from tieredstore.jobs.index.files import Committed, build_files, commit, summary
-from tieredstore.jobs.index.merge import IndexFile, MergeTask, merge
-from tieredstore.jobs.index.staging import StagedFile, Staging, staging_of
-from tieredstore.jobs.index.tier import IndexTier, OldIndex, open_index_tier
+from tieredstore.jobs.index.files import Committed, build_files, commit, kept, summary
+from tieredstore.jobs.index.merge import MergeTask, merge
+from tieredstore.jobs.index.staging import Staging, staging_of
+from tieredstore.jobs.index.tier import IndexFile, IndexTier, OldIndex, open_index_tier
 from tieredstore.jobs.run import TASK_BYTES, JobRun, gathered
-from tieredstore.message.tiered_index import HEADER_SIZE, infer_slots, unpack_header
 from tieredstore.scan.source import TierSource
 from tieredstore.tier.index.service import IndexStoreService
 
@@ -62,6 +60,12 @@ class _Pinned:
         return [run.files for run in self.runs if run.is_merged]
 
     @property
+    def is_by_time(self) -> bool:
+        """Whether no file begins earlier than one in front of it."""
+        bases = [file.base_offset for run in self.runs for file in run.files]
+        return bases == sorted(bases)
+
+    @property
     def kept(self) -> list[IndexFile]:
         return [file for run in self.runs if not run.is_merged for file in run.files]
 
@@ -84,7 +88,7 @@ def compact_index(
         pinned = run.once("pin", lambda: _pin(tier, capacity), _Pinned)
         collected: list[Collected] = []
         committed = Committed((), 0)
-        if pinned.merged:
+        if pinned.merged or not pinned.is_by_time:
             with staging_of(run, source, options.staging) as staging:
                 collected, committed = _merge(run, source, tier, capacity, pinned, staging)
         return run.report(
@@ -122,48 +126,11 @@ def _upload(tier: IndexTier, source: TierSource) -> _Uploaded:
 
 def _pin(tier: IndexTier, capacity: Capacity) -> _Pinned:
     old = tuple(tier.old_index())
-    files = sorted(
-        # One that was announced and has no byte is what the next upload writes.
-        (_file(tier, index) for index in old if index.size_bytes),
-        key=lambda file: (file.begin_ms, file.base_offset),
-    )
-    slots = {file.slots for file in files}
-    if slots and capacity.slots not in slots:
-        raise Invalid(
-            f"{tier.provider.url}: the index files have {', '.join(map(str, sorted(slots)))} "
-            f"slots, tieredStoreIndexFileMaxHashSlotNum is {capacity.slots}: give the broker's "
-            "configuration with --config"
-        )
+    files = tier.files(old)
+    if all(file.slots != capacity.slots for file in files):
+        tier.check_slots(files)
+    files.sort(key=lambda file: (file.begin_ms, file.base_offset))
     return _Pinned(dict(tier.topic_ids()), old, tuple(_runs(files, capacity)))
-
-
-def _file(tier: IndexTier, index: OldIndex) -> IndexFile:
-    """Raises Corrupt for a file that is damaged or lost."""
-    name = SegmentId(tier.segments.path, FileSegmentType.INDEX, index.base_offset)
-    advice = "`rebuild index --force` makes all index files anew"
-    segment = tier.provider.open(name)
-    try:
-        size = segment.size()
-        header = unpack_header(segment.read(0, min(size, HEADER_SIZE)))
-    except Corrupt as error:
-        raise Corrupt(f"index segment {name}: {error}; {advice}", path=str(name)) from error
-    finally:
-        segment.close()
-    slots = infer_slots(size, header.items)
-    if slots is None or size != index.size_bytes:
-        raise Corrupt(
-            f"index segment {name}: expected {index.size_bytes} bytes and {header.items} items, "
-            f"found {size} bytes; {advice}",
-            path=str(name),
-        )
-    return IndexFile(
-        index.base_offset,
-        size,
-        slots,
-        header.items,
-        header.begin_timestamp_ms,
-        header.end_timestamp_ms,
-    )
 
 
 def _runs(files: Sequence[IndexFile], capacity: Capacity) -> Iterator[_Run]:
@@ -226,11 +193,5 @@ def _merge(
     built = iter(build_files(run, staging, capacity, rows, {old.begin_ms for old in pinned.old}))
     wanted: list[BuiltIndex] = []
     for part in pinned.runs:
-        wanted += next(built) if part.is_merged else [_kept(tier, file) for file in part.files]
+        wanted += next(built) if part.is_merged else [kept(tier, file) for file in part.files]
     return collected, commit(run, tier, staging, wanted, pinned.old, remove_old=True)
-
-
-def _kept(tier: IndexTier, file: IndexFile) -> BuiltIndex:
-    """A file that goes behind the others as it is, so that all stay without gaps and by time."""
-    where = StagedFile(tier.segments.path, file.base_offset, file.size_bytes)
-    return BuiltIndex(where, file.items, file.begin_ms, file.end_ms)

@@ -17,6 +17,7 @@ from tieredstore.errors import Corrupt
 from tieredstore.jobs.index.collect import Collected, Complaints
 from tieredstore.jobs.index.rows import ROW_DTYPE, KeyRows, stage_rows
 from tieredstore.jobs.index.staging import Staging
+from tieredstore.jobs.index.tier import IndexFile
 from tieredstore.message.columns import gather_headers, store_timestamps
 from tieredstore.message.layout import MAGIC_V1, MAGIC_V2
 from tieredstore.message.tiered_index import (
@@ -29,18 +30,6 @@ from tieredstore.scan.catalogue import QueueFiles, list_again
 from tieredstore.scan.reading import QueueReader
 from tieredstore.scan.source import TierSource
 from tieredstore.tier.index.segments import INDEX_TOPIC
-
-
-@dataclass(frozen=True, slots=True)
-class IndexFile:
-    """An index file of the tier, by its header; slots: its own, whatever is configured."""
-
-    base_offset: int
-    size_bytes: int
-    slots: int
-    items: int
-    begin_ms: int
-    end_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tieredstore.errors import Invalid
-from tieredstore.jobs.index.build import Capacity
+from tieredstore.jobs.index.build import BuiltIndex, Capacity
 from tieredstore.jobs.index.collect import Collected, CollectTask, collect
-from tieredstore.jobs.index.files import build_files, commit, summary
+from tieredstore.jobs.index.files import build_files, commit, kept, summary
 from tieredstore.jobs.index.staging import Staging, staging_of
-from tieredstore.jobs.index.tier import IndexTier, OldIndex, open_index_tier
+from tieredstore.jobs.index.tier import IndexFile, IndexTier, OldIndex, open_index_tier
 from tieredstore.jobs.run import TASK_BYTES, JobRun, gathered
 from tieredstore.scan.plan import ScanRange, plan
 from tieredstore.scan.source import TierSource
@@ -37,13 +37,14 @@ class RebuildOptions:
 @dataclass(frozen=True, slots=True)
 class _Pinned:
     """What a run that goes on must find as it was. queues: path -> queue offsets [from, until);
-    old: the index files before the first run."""
+    old: the index files before the first run; kept: those that stay."""
 
     since_ms: int | None
     until_ms: int | None
     topic_ids: dict[str, int]
     queues: dict[str, tuple[int, int]]
     old: tuple[OldIndex, ...]
+    kept: tuple[IndexFile, ...]
     local_begins: tuple[int, ...]
 
 
@@ -61,15 +62,14 @@ def rebuild_index(
     with open_index_tier(source, take_over=options.take_over) as tier:
         capacity = Capacity.of(tier.config)
         pinned = run.once("pin", lambda: _pin(tier, options), _Pinned)
-        # Of index files that are gone the metadata may still know.
-        gone = options.replace or not any(old.is_there for old in pinned.old)
         with staging_of(run, source, options.staging) as staging:
             tasks = list(_tasks(tier, source, staging, capacity, pinned))
             collected = run.map("collect", collect, tasks, Collected)
             taken = {old.begin_ms for old in pinned.old} | set(pinned.local_begins)
             rows = [outcome.staged for outcome in collected if outcome.staged is not None]
             [built] = build_files(run, staging, capacity, [rows], taken)
-            committed = commit(run, tier, staging, built, pinned.old, remove_old=gone)
+            wanted, remove_old = _in_order(tier, pinned, built)
+            committed = commit(run, tier, staging, wanted, pinned.old, remove_old=remove_old)
         return run.report(
             {
                 "tier": tier.provider.url,
@@ -100,8 +100,25 @@ def _pin(tier: IndexTier, options: RebuildOptions) -> _Pinned:
         queue.path: (queue.consume_queue_min_offset, queue.consume_queue_max_offset)
         for queue in tier.queues()
     }
+    stay = () if options.replace or not there else tuple(tier.files(old))
+    tier.check_slots(stay)
     begins = tuple(sorted(tier.local_begins()))
-    return _Pinned(options.since_ms, options.until_ms, dict(ids), queues, old, begins)
+    return _Pinned(options.since_ms, options.until_ms, dict(ids), queues, old, stay, begins)
+
+
+def _in_order(
+    tier: IndexTier, pinned: _Pinned, built: list[BuiltIndex]
+) -> tuple[list[BuiltIndex], bool]:
+    """The files to put into the tier, and whether the old ones then go.
+
+    Files expire from the first on, and Java forgets those that begin before the first: so where a
+    new one begins before one that stays, those that stay go behind the old ones, too.
+    """
+    newest = max((file.begin_ms for file in pinned.kept), default=0)
+    if pinned.kept and all(file.begin_ms > newest for file in built):
+        return built, False
+    wanted = [*built, *(kept(tier, file) for file in pinned.kept)]
+    return sorted(wanted, key=lambda file: file.begin_ms), True
 
 
 def _tasks(

@@ -15,10 +15,11 @@ from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.metadata_store import FileSegmentMetadata, MetadataStore
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider
-from tieredstore.errors import Fenced, Invalid
+from tieredstore.errors import Corrupt, Fenced, Invalid
 from tieredstore.jobs.index.build import BuiltIndex
 from tieredstore.jobs.index.staging import StagedIndex
 from tieredstore.local.store_lock import is_owned
+from tieredstore.message.tiered_index import HEADER_SIZE, infer_slots, unpack_header
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue, load_catalogue
 from tieredstore.scan.copying.topic_ids import find_topic_ids
 from tieredstore.scan.source import TierSource
@@ -42,6 +43,18 @@ class OldIndex:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexFile:
+    """An index file of the tier, by its header; slots: its own, whatever is configured."""
+
+    base_offset: int
+    size_bytes: int
+    slots: int
+    items: int
+    begin_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class IndexTier:
     """What the driver of an index job works with. The right to write is held meanwhile.
 
@@ -56,6 +69,7 @@ class IndexTier:
     check_writer: Callable[[], None]
     segments: IndexSegments
     has_state: bool
+    clock: Clock
 
     @property
     def broker(self) -> str:
@@ -89,6 +103,50 @@ class IndexTier:
                 )
             )
         return found
+
+    def files(self, old: Iterable[OldIndex]) -> list[IndexFile]:
+        """What the headers of index segments say. Raises Corrupt for one that is damaged or lost,
+        Unavailable."""
+        # One that was announced and has no byte is what the next upload writes.
+        return [self._file(index) for index in old if index.size_bytes]
+
+    def _file(self, index: OldIndex) -> IndexFile:
+        name = self._id(index.base_offset)
+        advice = "`rebuild index --force` makes all index files anew"
+        segment = self.provider.open(name)
+        try:
+            size = segment.size()
+            header = unpack_header(segment.read(0, min(size, HEADER_SIZE)))
+        except Corrupt as error:
+            raise Corrupt(f"index segment {name}: {error}; {advice}", path=str(name)) from error
+        finally:
+            segment.close()
+        slots = infer_slots(size, header.items)
+        if slots is None or size != index.size_bytes:
+            raise Corrupt(
+                f"index segment {name}: expected {index.size_bytes} bytes and {header.items} "
+                f"items, found {size} bytes; {advice}",
+                path=str(name),
+            )
+        return IndexFile(
+            index.base_offset,
+            size,
+            slots,
+            header.items,
+            header.begin_timestamp_ms,
+            header.end_timestamp_ms,
+        )
+
+    def check_slots(self, files: Iterable[IndexFile]) -> None:
+        """Raise Invalid when files have another number of slots than is configured: brokers with
+        that configuration would find nothing in the one or in the other."""
+        configured = self.config.index_file_max_hash_slot_num
+        if other := sorted({file.slots for file in files} - {configured}):
+            raise Invalid(
+                f"{self.provider.url}: index files have {', '.join(map(str, other))} slots, "
+                f"tieredStoreIndexFileMaxHashSlotNum is {configured}: give the broker's "
+                "configuration with --config"
+            )
 
     def local_begins(self) -> set[int]:
         """Names of the index files in the state directory, which are not in the tier yet."""
@@ -131,7 +189,11 @@ class IndexTier:
                 if index.size_bytes and (entry is None or entry.size <= 0):
                     self.metadata.put_segment(
                         FileSegmentMetadata(
-                            name.path, name.type, name.base_offset, size=index.size_bytes
+                            name.path,
+                            name.type,
+                            name.base_offset,
+                            size=index.size_bytes,
+                            end_timestamp_ms=self.clock.now_ms(),  # Java deletes what has none
                         )
                     )
 
@@ -196,6 +258,7 @@ def open_index_tier(
             epoch.check,
             segments,
             source.state is not None,
+            clock,
         )
         metadata.flush()
 
