@@ -19,8 +19,9 @@ from tieredstore.spark.offsets import Incarnation
 _UNITS_PER_READ = 1 << 12
 
 
-def committed_end(reader: QueueReader, known_end: int = 0) -> int:
-    """Queue offset behind the last message that is proven to be there.
+def committed_end(reader: QueueReader, known_end: int = 0, *, check_bodies: bool = True) -> int:
+    """Queue offset behind the last message that is proven to be there, its body CRC included with
+    `check_bodies`.
 
     Reads backwards from the end of the consume queue, usually one unit and one record, and not
     beyond `known_end`, which was proven before. Raises Unavailable.
@@ -30,7 +31,7 @@ def committed_end(reader: QueueReader, known_end: int = 0) -> int:
         high = end
         while high > low:
             first = max(low, high - _UNITS_PER_READ)
-            found = _last_message(reader, first, high)
+            found = _last_message(reader, first, high, check_bodies=check_bodies)
             if found is not None:
                 return found + 1
             high = first
@@ -39,7 +40,7 @@ def committed_end(reader: QueueReader, known_end: int = 0) -> int:
     return min(max(known_end, reader.min_offset()), reader.max_offset())
 
 
-def _last_message(reader: QueueReader, first: int, until: int) -> int | None:
+def _last_message(reader: QueueReader, first: int, until: int, *, check_bodies: bool) -> int | None:
     """The last of these queue offsets whose message is there."""
     try:
         units = reader.read_units(first, until - first)
@@ -48,12 +49,12 @@ def _last_message(reader: QueueReader, first: int, until: int) -> int | None:
     offsets = units["physical_offset"].astype(np.int64)
     whole = whole_records(reader.queue, offsets, units["size"].astype(np.int64))
     for offset in (first + np.flatnonzero(whole)[::-1]).tolist():
-        if message_at(reader, int(offset)) is not None:
+        if _message_at(reader, int(offset), check_body=check_bodies) is not None:
             return int(offset)
     return None
 
 
-def message_at(reader: QueueReader, offset: int) -> StoredMessage | None:
+def _message_at(reader: QueueReader, offset: int, *, check_body: bool) -> StoredMessage | None:
     """Message `offset` of the queue; None where there is none, or not that one, or damaged."""
     try:
         unit = reader.read_units(offset, 1)[0]
@@ -61,7 +62,8 @@ def message_at(reader: QueueReader, offset: int) -> StoredMessage | None:
         if not whole_records(reader.queue, np.array([place]), np.array([size]))[0]:
             return None
         message = decode_record(reader.commit_log.read(place, size))
-        message.check_body()
+        if check_body:
+            message.check_body()
     except Corrupt:
         return None
     fits = message.size == size and message.queue_offset == offset
@@ -82,7 +84,7 @@ def incarnation_at(reader: QueueReader, offset: int, topic_id: int | None) -> In
 
 def incarnation_of(reader: QueueReader, witness: int, topic_id: int | None) -> Incarnation:
     """What message `witness` says; without it, what the topic's id does."""
-    message = message_at(reader, witness)
+    message = _message_at(reader, witness, check_body=False)
     if message is None:
         return Incarnation(topic_id)
     return Incarnation(

@@ -63,10 +63,12 @@ class QueueView:
 
 
 class TierView:
-    """A connection to a tier, and what was seen through it last."""
+    """A connection to a tier, and what was seen through it last. check_bodies: whether a message
+    whose body has another CRC counts as not there."""
 
-    def __init__(self, source: TierSource) -> None:
+    def __init__(self, source: TierSource, *, check_bodies: bool = True) -> None:
         self._source = source
+        self._check_bodies = check_bodies
         self._provider = source.connect()
         self._told: set[str] = set()
         self.last_seen: dict[QueueKey, QueueView] = {}
@@ -113,7 +115,7 @@ class TierView:
     def _view(self, queue: QueueFiles, topic_id: int | None, known_end: int) -> QueueView:
         with QueueReader(self._provider, queue) as reader:
             least = reader.min_offset()
-            end = committed_end(reader, known_end)
+            end = committed_end(reader, known_end, check_bodies=self._check_bodies)
             if end < reader.max_offset():
                 _log.warning(
                     "%s: units up to offset %d name messages that are not there (yet): committed "

@@ -194,6 +194,22 @@ def test_a_length_proves_nothing(tier: GrowingTier, state: str) -> None:
     assert len(rows(reader, start, end)) == expected
 
 
+def test_a_last_body_with_another_crc_counts_where_bodies_are_not_checked(
+    tier: GrowingTier,
+) -> None:
+    tier.append("orders", 0, 3)
+    path = tier.segments("orders", 0, LOG)[0]
+    data = bytearray(path.read_bytes())
+    data[2 * 258 + 95] ^= 1  # a byte of the last body
+    path.write_bytes(data)
+    for check, expected in (("true", 2), ("false", 3)):
+        reader = reader_of(tier, checkBodies=check)
+        start = through_json(reader.initialOffset())
+        end = latest(reader, start)
+        assert offsets(end) == {("orders", 0): expected}
+        assert len(rows(reader, start, end)) == expected
+
+
 def test_a_queue_of_which_nothing_is_proven_is_not_begun(tier: GrowingTier) -> None:
     tier.append("orders", 0, 2, with_units=False)
     reader = reader_of(tier)
