@@ -240,8 +240,37 @@ def test_killed_at_each_step_it_goes_on_and_ends_the_same(tmp_path: Path) -> Non
         assert contents(tier) == contents(whole), steps[-1]
         assert damage(tier) == []
         at += 1
-    expected = {"source", "now", "measure", "pin", "announce", "write", "commit", "index", "record"}
+    expected = {
+        "source",
+        "now",
+        "measure",
+        "pin",
+        "announce",
+        "write",
+        "commit",
+        "index",
+        "record",
+        "segment_bytes",
+    }
     assert set(steps) == expected
+
+
+def test_a_configuration_that_changed_between_two_runs_changes_no_segment(tmp_path: Path) -> None:
+    """The plan of the first run counts."""
+    table = messages(40)
+
+    class Dying(Journal):
+        def record(self, name: str, outcome: object) -> None:
+            if name.startswith("commit"):
+                raise Killed
+            super().record(name, outcome)
+
+    with Dying(tmp_path / "journal", {"job": "backfill"}) as journal, pytest.raises(Killed):
+        fill(tmp_path, table, name="t", run=JobRun("backfill", LocalRunner(), journal))
+    other = tier_at(tmp_path, tieredStoreCommitLogMaxSize="1000")
+    backfill(new_run(tmp_path / "journal"), str(tmp_path / "t.parquet"), other)
+    assert found(tmp_path).num_rows == 40
+    assert damage(tier_at(tmp_path)) == []
 
 
 @pytest.mark.parametrize("step", ["announce", "write", "commit"])

@@ -134,7 +134,8 @@ def _planned(
 ) -> list[_Pieces]:
     ends = run.once("pin", lambda: target.ends(plans), dict[str, QueueStart])
     broker = tier.config.broker_name
-    limit = min(options.segment_bytes, tier.config.commit_log_max_size_bytes)
+    most = min(options.segment_bytes, tier.config.commit_log_max_size_bytes)
+    limit = run.once("segment_bytes", lambda: most, int)
     starts = starts_of(plans, ends, broker)
     return [
         _Pieces(plan, start, list(pieces_of(plan, broker, start, limit)))
