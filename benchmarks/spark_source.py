@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 UNITS = tuple(sorted(UNIT_COLUMNS))
+FIXED = (
+    *UNITS, "born_timestamp", "store_timestamp", "sys_flag", "body_length", "body",
+)  # fmt: skip
 EXPRESSION = {
     "all": "sum(length(body))", "body": "sum(length(body))", "queue": "sum(queue_offset)"
 }  # fmt: skip
@@ -44,6 +47,7 @@ def frames(
 
     yield "source, all columns", "all", tier
     yield "source, all columns, no body CRCs", "all", lambda: tier(checkBodies="false")
+    yield "source, ten fixed columns", "all", lambda: tier(columns=",".join(FIXED))
     yield "source, body", "body", lambda: tier(columns="body")
     yield "source, columns of the consume queue", "queue", lambda: tier(columns=",".join(UNITS))
     for codec in ("none", "zstd"):
