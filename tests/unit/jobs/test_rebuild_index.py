@@ -21,13 +21,16 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Fenced, Invalid
 from tieredstore.jobs.index import rebuild
 from tieredstore.jobs.index.rebuild import RebuildOptions, rebuild_index
+from tieredstore.jobs.rebuild_metadata.job import rebuild_metadata
 from tieredstore.jobs.run import JobRun
 from tieredstore.local.store_lock import StoreLock
 from tieredstore.message.hashes import tiered_key_hash
 from tieredstore.message.tiered_index import infer_slots, unpack_header
 from tieredstore.scan.catalogue import load_catalogue
+from tieredstore.scan.findings import Finding
 from tieredstore.scan.keys import find_by_key
 from tieredstore.scan.source import TierSource, locate
+from tieredstore.scan.verify import verify
 from tieredstore.testing.faults import Fault, Faults, crash_points, run_until_crash
 
 EVERY = [7, pytest.param(1, marks=pytest.mark.slow)]
@@ -186,6 +189,28 @@ def test_without_state_topics_have_the_ids_that_the_index_tells(
     world.run(forced, source=world.stateless)
     assert sum(map(items_of, world.index().values()), Counter()) == expected(built)
     assert world.findings(with_state=False) == []
+
+
+def test_metadata_made_afterwards_has_the_ids_of_an_index_made_without_it(
+    world: World, built: BuiltTier, tmp_path: Path
+) -> None:
+    world.remove_index()
+    world.run(plain, source=world.stateless)
+
+    def metadata(run: JobRun, source: TierSource) -> dict[str, Any]:
+        return rebuild_metadata(run, source, tmp_path / "made")
+
+    assert world.run(metadata, source=world.stateless)["findings"] == []
+    made = locate(world.source.url, broker=BROKER, state=tmp_path / "made")
+    store = made.metadata()
+    assert store is not None
+    found: list[Finding] = []
+    provider = world.provider()
+    catalogue = load_catalogue(provider, store, broker=BROKER)
+    assert verify(provider, catalogue, found.append).index_items == 44
+    assert found == []
+    with pytest.raises(Invalid, match="has 3 index files"):
+        world.run(plain, source=made)
 
 
 def test_added_files_have_the_slots_of_those_that_are_there(world: World) -> None:
