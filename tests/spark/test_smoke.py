@@ -43,11 +43,20 @@ def test_batch(spark: SparkSession, tier: GrowingTier) -> None:
 
 def test_push_down(spark: SparkSession, tier: GrowingTier) -> None:
     enable(spark)
-    options = {"subscribe": "orders", "maxPartitionBytes": "1k"}
+    options = {"subscribe": "orders", "maxPartitionBytes": "1k", "pushDownFilters": "true"}
     frame = spark.read.format("rocketmq_tiered").options(**options).load(tier.url)
+    partitions = frame.rdd.getNumPartitions()
     few = frame.where("queue_id = 1 AND queue_offset >= 4 AND queue_offset < 7")
-    assert few.rdd.getNumPartitions() < frame.rdd.getNumPartitions()
+    assert few.rdd.getNumPartitions() < partitions
     assert sorted(row.queue_offset for row in few.collect()) == [4, 5, 6]
+
+
+def test_several_queries_over_one_frame(spark: SparkSession, tier: GrowingTier) -> None:
+    """Spark gives each what it planned for the last one whose filters it pushed."""
+    enable(spark)
+    frame = spark.read.format("rocketmq_tiered").option("subscribe", "orders").load(tier.url)
+    first, second = frame.where("queue_id = 0"), frame.where("queue_id = 1")
+    assert [second.count(), frame.count(), first.union(second).count()] == [10, 40, 40]
 
 
 def started(

@@ -120,7 +120,7 @@ def pushes_down(registered: SparkSession, request: pytest.FixtureRequest) -> Ite
 def test_filters_cut_what_is_read_where_spark_pushes_them(
     registered: SparkSession, tier: GrowingTier, pushes_down: bool
 ) -> None:
-    everything = frame(registered, tier.url, maxPartitionBytes="1100")
+    everything = frame(registered, tier.url, maxPartitionBytes="1100", pushDownFilters="true")
     assert everything.rdd.getNumPartitions() >= 4
     found = everything.where(
         "topic = 'orders' and queue_id = 0 and queue_offset >= 6 and tags in ('T0', 'T1') "
@@ -136,7 +136,7 @@ def test_pushed_times_with_a_session_in_another_zone(
 ) -> None:
     registered.conf.set("spark.sql.session.timeZone", "Asia/Shanghai")
     try:
-        found = frame(registered, tier.url).where(
+        found = frame(registered, tier.url, pushDownFilters="true").where(
             "queue_id = 0 and store_timestamp >= timestamp '2023-11-15 06:13:29'"
         )
         assert sorted(row.queue_offset for row in found.collect()) == [9, 10, 11]

@@ -35,7 +35,7 @@ NAMES = (
     "path", "cluster", "broker", "state", "config", "properties",
     "subscribe", "subscribePattern", "assign",
     "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "keys", "tags",
-    "columns", "includeProperties",
+    "columns", "includeProperties", "pushDownFilters",
     "minPartitions", "maxPartitionBytes", "batchBytes", "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
     "failOnDataLoss", "corruptRecords", "corruptReportPath", "checkBodies", "bodyLimitBytes",
@@ -88,6 +88,7 @@ class SourceOptions:
     fail_on_data_loss: bool
     skip_corrupt: bool
     corrupt_report_path: str | None
+    push_down_filters: bool
     given: frozenset[str]
 
     def tier(self) -> TierSource:
@@ -150,6 +151,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         fail_on_data_loss=get("failOnDataLoss", _boolean) is not False,
         skip_corrupt=get("corruptRecords", _corrupt_records) == "skip",
         corrupt_report_path=values.get("corruptReportPath"),
+        push_down_filters=get("pushDownFilters", _boolean) is True,
         given=given,
     )
 

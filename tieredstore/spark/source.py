@@ -43,7 +43,10 @@ class RocketmqTieredDataSource(DataSource):
         """Raises Invalid, Unavailable."""
         from tieredstore.spark.batch import PushDownReader, TieredBatchReader
 
-        reader = PushDownReader if _filters_are_pushed() else TieredBatchReader
+        # Spark 4.1 to 4.3 keeps what it planned with pushed filters for other queries over the same
+        # DataFrame or view, and these then lack messages: only who knows that may ask for it.
+        pushes = self._parsed.push_down_filters and _filters_are_pushed()
+        reader = PushDownReader if pushes else TieredBatchReader
         return reader(self._parsed, Shape.of(schema, self._parsed.columns))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
