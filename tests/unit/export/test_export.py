@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,10 +14,14 @@ from tests.spark.growing_tier import START_MS, GrowingTier
 from tests.unit.export.kit import Export, places_of
 from tests.unit.scan.tier_builder import flip
 from tieredstore.contracts.segment import FileSegmentType
-from tieredstore.errors import Corrupt, Invalid
-from tieredstore.jobs.export import Accept, ExportRequest, Format, OnCorrupt
+from tieredstore.errors import Corrupt, Invalid, Unavailable
+from tieredstore.jobs.export import Accept, ExportRequest, Format, OnCorrupt, export, job
+from tieredstore.jobs.export.work import WriteOutcome, WriteTask, write
+from tieredstore.jobs.journal import Journal
+from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.scan.arrow_schema import DEFAULT_COLUMNS
+from tieredstore.scan.source import locate
 from tieredstore.scan.tasks import Selection
 
 
@@ -196,6 +201,41 @@ def test_a_topic_that_was_made_again_is_named(exported: Export, count: int) -> N
     report = exported.run(accept=frozenset({Accept.REMADE}))
     assert report["rows"] == count
     assert exported.run()["rows"] == 0
+
+
+def test_messages_that_expire_while_they_are_exported(
+    exported: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported.tier.roll("orders", 0)
+    exported.tier.append("orders", 0, 3)
+
+    def late(task: WriteTask) -> WriteOutcome:
+        if exported.tier.segments("orders", 0, FileSegmentType.COMMIT_LOG)[0].name.endswith(
+            "0" * 20
+        ):
+            exported.tier.expire("orders", 0)
+        return write(task)
+
+    monkeypatch.setattr(job, "write", late)
+    with pytest.raises(
+        Unavailable, match="planned from queue offset 0, the queue now begins at 12"
+    ):
+        exported.run(journal="a")
+    assert exported.run(journal="a")["rows"] == 15
+    assert exported.places() == places_of(exported.tier)
+
+
+def test_only_segments_that_the_state_knows(exported: Export) -> None:
+    """The metadata are behind the listing: what they do not know is exported when they do."""
+    exported.tier.metadata.flush()
+    state = shutil.copytree(exported.tier.root / "state", exported.root / "state")
+    exported.tier.roll("orders", 1)
+    exported.tier.append("orders", 1, 2)
+    source = locate(exported.tier.url, state=state)
+    run = JobRun("export", LocalRunner(1), Journal(None, {}))
+    assert export(run, source, exported.request())["rows"] == 24
+    assert exported.run()["rows"] == 2
+    assert exported.places() == places_of(exported.tier)
 
 
 def test_damage_ends_the_job_or_is_counted(exported: Export) -> None:

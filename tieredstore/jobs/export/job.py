@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 
-from tieredstore.errors import Fenced
+from tieredstore.errors import Corrupt, Fenced, Unavailable
 from tieredstore.jobs.export.files import FileForm
-from tieredstore.jobs.export.plan import Plan, make_plan, scan_ranges
+from tieredstore.jobs.export.plan import Plan, PlannedRange, make_plan, scan_ranges
 from tieredstore.jobs.export.request import ExportRequest, Format, OnCorrupt
 from tieredstore.jobs.export.state import (
     DataFile,
@@ -29,6 +29,7 @@ from tieredstore.jobs.export.work import (
 )
 from tieredstore.jobs.run import TASK_BYTES, JobRun, gathered
 from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
+from tieredstore.scan.reading import QueueReader
 from tieredstore.scan.source import TierSource
 
 _SMALL = 4
@@ -75,7 +76,11 @@ def export(
         )
         for number, ranges in enumerate(scan_ranges(catalogue(), plan.tasks) if plan.tasks else ())
     ]
-    written: list[WriteOutcome] = run.map("write", write, tasks, WriteOutcome)
+    try:
+        written: list[WriteOutcome] = run.map("write", write, tasks, WriteOutcome)
+    except Corrupt as error:
+        _require_alive(run, source, plan, error)
+        raise
     staged = [file for outcome in written for file in outcome.files]
     kept, groups = _small_ones(staged, request.target_file_bytes)
     merges = [
@@ -153,6 +158,34 @@ def _require_turn(run: JobRun, target: Target, plan: Plan, request: ExportReques
             path=request.target,
         )
     return state
+
+
+def _require_alive(run: JobRun, source: TierSource, plan: Plan, error: Corrupt) -> None:
+    """Raise Unavailable if messages of the plan have expired since it was made: then it is of no
+    more use."""
+    firsts: dict[str, PlannedRange] = {}
+    for item in chain.from_iterable(plan.tasks):
+        firsts.setdefault(item.queue, item)
+    queues = {queue.path: queue for queue in _catalogue(source).queues}
+    provider = source.connect()
+    try:
+        for path, item in firsts.items():
+            queue = queues.get(path)
+            alive = None
+            if queue is not None and queue.unit_spans():
+                with QueueReader(provider, queue) as reader:
+                    alive = reader.min_offset()
+            if alive is None or alive > item.from_offset:
+                run.journal.finish()
+                begins = "is gone" if alive is None else f"begins at {alive}"
+                raise Unavailable(
+                    f"{path}: messages expired while they were exported: planned from queue offset "
+                    f"{item.from_offset}, the queue now {begins}; nothing was committed, run again",
+                    path=path,
+                    offset=item.from_offset,
+                ) from error
+    finally:
+        provider.close()
 
 
 def _committed(

@@ -198,7 +198,9 @@ def opened(url: str, options: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
     if place.scheme in {"s3", "s3a"}:
         _require_options(url, given, tuple(S3_OPTIONS))
         with told(url):
-            return fs.S3FileSystem(**given, allow_delayed_open=True), f"{place.authority}{place.path}".rstrip("/")
+            return fs.S3FileSystem(
+                **given, allow_delayed_open=True
+            ), f"{place.authority}{place.path}".rstrip("/")
     _require_options(url, given, ())
     try:
         system, path = fs.FileSystem.from_uri(str(place))

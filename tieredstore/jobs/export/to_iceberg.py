@@ -2,7 +2,7 @@
 
 Snapshots that others make later (compactions, say) do not have it: it is looked for in the current
 snapshot and its ancestors, so that a table that was rolled back goes on where its data end. Where
-the ancestors have been expired, the copy in the table's properties counts.
+none of them has it, for those that had were expired, the copy in the table's properties counts.
 """
 
 from __future__ import annotations
@@ -215,10 +215,8 @@ def _state_text(table: Any) -> str | None:
         text = _property(snapshot)
         if text is not None:
             return text
-    if snapshots and snapshots[-1].parent_snapshot_id is not None:
-        expired: str | None = table.properties.get(STATE_PROPERTY)
-        return expired
-    return None
+    expired: str | None = table.properties.get(STATE_PROPERTY) if snapshots else None
+    return expired
 
 
 def _property(snapshot: Any) -> str | None:
