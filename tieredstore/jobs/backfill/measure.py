@@ -66,8 +66,8 @@ def packed(values: Int64s) -> bytes:
     """Numbers that mostly follow each other, in few bytes."""
     steps = np.diff(values, prepend=0)
     low, high = (int(steps.min()), int(steps.max())) if len(steps) else (0, 0)
-    dtype = np.promote_types(np.min_scalar_type(low), np.min_scalar_type(high))
-    dtype = np.result_type(dtype, np.int8)
+    # Signed: of an unsigned and a negative number numpy would make floats, which lose bits.
+    dtype = np.min_scalar_type(min(low, -1 - high))
     return dtype.char.encode() + zlib.compress(steps.astype(dtype).tobytes(), 1)
 
 
