@@ -35,7 +35,14 @@ def environment(version: str) -> Path:
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
             constraints.write(others)
             constraints.flush()
-            install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            install = [
+                str(python),
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+            ]
             install += ["--constraint", constraints.name, f"pyspark=={version}", "pytest"]
             subprocess.run([*install, "--editable", f"{ROOT}[spark-jdk]"], check=True)
         stamp.write_text(wanted)
@@ -46,7 +53,7 @@ def main() -> int:
     failed = []
     for version in SPARKS:
         print(f"smoke tests on pyspark {version}", flush=True)
-        command = [environment(version), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        command = [str(environment(version)), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         # PySpark 4.1 leaves sockets to the garbage collector.
         command += ["-W", "ignore::ResourceWarning", *TESTS]
         if subprocess.run(command, cwd=ROOT, check=False).returncode:

@@ -44,7 +44,7 @@ def answers(address: tuple[str, int]) -> bool:
 @contextlib.contextmanager
 def daemon(name: str, *arguments: str) -> Iterator[None]:
     program = Path(sys.executable).with_name("spark-class")
-    command = [program, f"org.apache.spark.deploy.{name}", "--webui-port", "0", *arguments]
+    command = [str(program), f"org.apache.spark.deploy.{name}", "--webui-port", "0", *arguments]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
         yield

@@ -54,7 +54,7 @@ def test_a_package_that_runs_from_a_zip_sends_that_zip(zipped: Path, tmp_path: P
 
 
 def test_a_name_that_spark_would_not_import_is_refused(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tieredstore.spark.package", tmp_path / "tieredstore.tar"]
+    command = [sys.executable, "-m", "tieredstore.spark.package", str(tmp_path / "a.tar")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stderr) == (
         1,
