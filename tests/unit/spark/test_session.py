@@ -1,0 +1,17 @@
+"""What a session says where it cannot be."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tieredstore.errors import Invalid
+from tieredstore.spark import session
+
+
+def test_without_pyspark_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(Invalid) as raised:
+        session()
+    assert str(raised.value) == "pyspark is not installed: pip install 'tieredstore[spark]'"
