@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -193,6 +195,24 @@ def test_a_running_broker_is_an_error_that_names_it(tmp_path: Path) -> None:
         fill(tmp_path, messages(3))
     epoch.release()
     provider.close()
+    assert fill(tmp_path, messages(3))["messages"] == 3
+
+
+def test_a_broker_that_takes_no_epoch_is_noticed_by_its_lock(tmp_path: Path) -> None:
+    """Java's, on the state directory."""
+    (tmp_path / "state").mkdir()
+    hold = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX)"
+    broker = subprocess.Popen(
+        [sys.executable, "-c", f"{hold}; print('held', flush=True); sys.stdin.read()",
+         str(tmp_path / "state" / "lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert broker.stdout is not None
+    assert broker.stdout.readline() == b"held\n"
+    with pytest.raises(Fenced, match="a broker runs on it"):
+        fill(tmp_path, messages(3))
+    broker.communicate()
     assert fill(tmp_path, messages(3))["messages"] == 3
 
 

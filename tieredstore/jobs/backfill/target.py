@@ -18,8 +18,9 @@ from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.metadata_store import FileSegmentMetadata, MetadataStore
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider
-from tieredstore.errors import Invalid, Unavailable
+from tieredstore.errors import Fenced, Invalid, Unavailable
 from tieredstore.jobs.backfill.plan import Piece, QueuePlan, QueueStart
+from tieredstore.local.store_lock import is_owned
 from tieredstore.message.consume_queue import UNIT_SIZE, make_units
 from tieredstore.message.tier_layout import queue_path
 from tieredstore.scan.arrow_buffers import Int64s
@@ -270,6 +271,8 @@ def open_target(
     Corrupt, Unavailable."""
     config, state = source.config, source.state
     assert state is not None
+    if is_owned(state):  # a Java broker takes no epoch
+        raise Fenced(f"state {state}: a broker runs on it; stop it first", path=str(state))
     if source.url.startswith("file:"):
         Path(config.tier_file_path).mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
