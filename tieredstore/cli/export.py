@@ -19,8 +19,11 @@ from tieredstore.errors import Invalid
 if TYPE_CHECKING:
     from tieredstore.scan.tasks import Selection
 
-_QUEUE_COLUMNS = ("queue", "from_offset", "until_offset", "rows")
-_GAP_COLUMNS = ("queue", "from_offset", "until_offset")
+_TABLES = {
+    "stages": ("stage", "tasks", "resumed", "size_bytes", "seconds"),
+    "queues": ("queue", "from_offset", "until_offset", "rows"),
+    "gaps": ("queue", "from_offset", "until_offset"),
+}
 
 
 @click.command("export")
@@ -158,7 +161,7 @@ def command(
     with job_run("export", options, arguments) as run:
         found = export(run, source, request)
     write_report(options, found)
-    Output(OutputFormat(output)).record(found, {"queues": _QUEUE_COLUMNS, "gaps": _GAP_COLUMNS})
+    Output(OutputFormat(output)).record(found, _TABLES)
 
 
 def _selection(

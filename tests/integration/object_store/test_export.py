@@ -13,7 +13,7 @@ from pyarrow import fs
 from tests.integration.cli.command_line import tieredstore
 from tests.integration.object_store.servers import CREDENTIALS, REGION, ObjectStore
 from tests.unit.scan.tier_builder import BuiltTier, small_tier
-from tieredstore.errors import Fenced
+from tieredstore.errors import Fenced, Unavailable
 from tieredstore.jobs.export import ExportRequest, Format, export, job
 from tieredstore.jobs.export.storage import delta_options
 from tieredstore.jobs.journal import Journal
@@ -49,6 +49,10 @@ def request_of(form: Format, store: ObjectStore, root: Path) -> ExportRequest:
         "s3.access-key-id": CREDENTIALS[0],
         "s3.secret-access-key": CREDENTIALS[1],
     }
+    if store.server == "versitygw":
+        # It now and then takes the end of a multipart upload of pyarrow for no HTTP, and pyiceberg
+        # writes its smallest files so.
+        catalog["py-io-impl"] = "pyiceberg.io.fsspec.FsspecFileIO"
     return ExportRequest(form, catalog="lake", table="a.messages", target_options=catalog)
 
 
@@ -78,6 +82,7 @@ def table_of(form: Format, store: ObjectStore, root: Path) -> pa.Table:
     return table
 
 
+@pytest.mark.parametrize("object_store", ["moto", "versitygw"], indirect=True)
 @pytest.mark.parametrize("form", tuple(Format))
 def test_from_bucket_to_bucket(
     form: Format, object_store: ObjectStore, built: BuiltTier, tmp_path: Path
@@ -119,3 +124,14 @@ def test_of_two_exports_to_a_bucket_one_wins(
     with pytest.raises(Fenced, match="another export"):
         run(source, request)
     assert table_of(Format.PARQUET, object_store, tmp_path).num_rows == 22
+
+
+@pytest.mark.parametrize("form", [Format.PARQUET, Format.DELTA])
+def test_wrong_keys_are_one_line(form: Format, versitygw: ObjectStore) -> None:
+    options = {**options_of(versitygw), "access_key": CREDENTIALS[0], "secret_key": "wrong"}
+    request = ExportRequest(form, f"s3://{versitygw.bucket}/lake", target_options=options)
+    with pytest.raises(Unavailable, match=f"s3://{versitygw.bucket}/lake: ") as caught:
+        job.target_of(request).prepare()
+    assert "wrong" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500

@@ -35,6 +35,10 @@ S3_OPTIONS = {
 class Folder(Protocol):
     """A folder of a target. Picklable: it holds no connection."""
 
+    @property
+    def place(self) -> str:
+        """For messages."""
+
     def connect(self) -> Files:
         """Raises Invalid, Unavailable."""
 
@@ -60,6 +64,10 @@ class ArrowFolder:
     url: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     below: str = ""
+
+    @property
+    def place(self) -> str:
+        return self.url
 
     def connect(self) -> ArrowFiles:
         system, root = opened(self.url, self.options)

@@ -8,6 +8,7 @@ written before the commit: the sequence in its upper bits, at random in the lowe
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import time
 from collections.abc import Sequence
@@ -130,7 +131,7 @@ class DeltaTarget:
         except CommitFailedError:
             return self._version(self._table()) == version
         except DeltaError as error:
-            raise Unavailable(f"{self._where}: {error}", path=self._where) from error
+            raise Unavailable(f"{self._where}: {_said(error)}", path=self._where) from error
         return True
 
     def _action(self, file: DataFile) -> Any:
@@ -169,7 +170,7 @@ class DeltaTarget:
             )
         except DeltaError as error:
             if self._find() is None:  # else another export made it at the same time
-                raise Unavailable(f"{self._where}: {error}", path=self._where) from error
+                raise Unavailable(f"{self._where}: {_said(error)}", path=self._where) from error
 
     def _table(self) -> Any:
         """The table as it is now."""
@@ -188,7 +189,7 @@ class DeltaTarget:
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
-            raise Unavailable(f"{self._where}: {error}", path=self._where) from error
+            raise Unavailable(f"{self._where}: {_said(error)}", path=self._where) from error
 
     def _url_of_table(self) -> str:
         if self._files.is_local:
@@ -203,6 +204,12 @@ class DeltaTarget:
         raise Invalid(
             f"{self._where}: has data that no export wrote; give an empty folder", path=self._where
         )
+
+
+def _said(error: Exception) -> str:
+    """Without colours, and without the document that a server sent."""
+    text = str(error).partition("<?xml")[0]
+    return " ".join(re.sub(r"\x1b\[\d+m|↳", "", text).split())
 
 
 def _state_name(version: int) -> str:

@@ -34,6 +34,10 @@ class IcebergFolder:
     location: str
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
+    @property
+    def place(self) -> str:
+        return self.location
+
     def connect(self) -> IcebergFiles:
         return IcebergFiles(self.location, self.properties)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.jobs.export.files import FileForm, PartitionedFiles, merged
 from tieredstore.jobs.export.state import DataFile
-from tieredstore.jobs.export.storage import Folder
+from tieredstore.jobs.export.storage import Folder, told
 from tieredstore.scan.arrow_read import arrow_batches
 from tieredstore.scan.findings import Finding, Report, Severity, raise_on_damage
 from tieredstore.scan.plan import ScanRange
@@ -75,11 +75,12 @@ def write(task: WriteTask) -> WriteOutcome:
     report: Report = keep if task.skip else raise_on_damage
     files = PartitionedFiles(task.folder.connect(), task.form)
     provider = task.source.connect()
-    try:
-        last = [_write_range(provider, item, files, task, report) for item in task.ranges]
-    finally:
-        provider.close()
-    return WriteOutcome(files.close(), last, damage, found)
+    with told(task.folder.place):
+        try:
+            last = [_write_range(provider, item, files, task, report) for item in task.ranges]
+        finally:
+            provider.close()
+        return WriteOutcome(files.close(), last, damage, found)
 
 
 def _write_range(
@@ -126,4 +127,5 @@ class MergeTask:
 
 def merge(task: MergeTask) -> DataFile:
     """Raises Unavailable."""
-    return merged(task.folder.connect(), task.parts, task.form)
+    with told(task.folder.place):
+        return merged(task.folder.connect(), task.parts, task.form)
