@@ -42,6 +42,13 @@ class TestCost:
         assert writer.tier.open(LOG, listing).write(3, [b"def"]) == Written(6)
         assert writer.operations() == ["PUT"]
 
+    def test_a_listing_says_of_how_many_objects_a_segment_is(self, store: Store) -> None:
+        writer = store.process().take_over()
+        segment = writer.append(b"abc")
+        segment.write(3, [b"def"])
+        (listing,) = writer.tier.list()
+        assert (listing.size_bytes, listing.objects) == (6, 2)
+
     def test_a_wrong_belief_that_a_segment_is_absent_is_told(self, store: Store) -> None:
         store.process().append(b"abc")
         writer = store.process("other").take_over()

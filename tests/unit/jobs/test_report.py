@@ -24,11 +24,11 @@ from tests.unit.scan.tier_builder import (
     small_tier,
 )
 from tieredstore.config import StoreConfig
-from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentListing
 from tieredstore.contracts.usage import Prices
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.report import job, page
-from tieredstore.jobs.report.costs import broker_cost, queue_cost, uploads_month
+from tieredstore.jobs.report.costs import broker_cost, queue_cost, read_requests, uploads_month
 from tieredstore.jobs.report.facts import Facts
 from tieredstore.jobs.report.job import ReportOptions, report
 from tieredstore.jobs.report.tasks import ReportTask, look
@@ -392,6 +392,16 @@ def test_uploads_of_fast_queues_are_those_of_the_simulation(kib: int, mib_a_writ
     uploads = uploads_month(kib, kib * 1024, StoreConfig())
     mib = 30 * 86_400 * kib / 1024 / uploads
     assert mib == pytest.approx(mib_a_write, rel=0.3)
+
+
+def test_each_object_is_a_read_of_its_own_and_large_ones_are_several() -> None:
+    queue = queue_of(1000, 9 << 10, segments=2)  # 4.5 MB each: two reads of 4 MiB
+    assert read_requests(queue) == 2 * 2 + 2
+    log = tuple(
+        replace(extent, listing=SegmentListing(extent.id, extent.size_bytes, objects=7))
+        for extent in queue.commit_log
+    )
+    assert read_requests(replace(queue, commit_log=log)) == 2 * 7 + 2
 
 
 def test_prices_change_what_they_are_of_and_nothing_else(tmp_path: Path) -> None:
