@@ -1,5 +1,6 @@
 """The data source and the jobs on Spark, beside Spark over Parquet of the same data and beside the
-core alone: `python -m benchmarks.spark [--megabytes N] [--passes N] [--kind k1] [--json FILE]`.
+core alone: `python -m benchmarks.spark [--megabytes N] [--passes N] [--kind k1] [--json FILE]
+[--document PAGE]`.
 
 MB/s are stored commit log bytes (1e6). "A CPU second": of the JVM, its Python workers and the
 driver together; "by the clock" shows what a second core adds. The best of the passes after one to
@@ -98,6 +99,7 @@ class Row:
         ]  # fmt: skip
 
 
+BEGIN, END = "<!-- spark results: begin -->", "<!-- spark results: end -->"
 HEADS = (
     "data", "what", "where", "MB/s a CPU second", "MB/s by the clock", "JVM s", "Python s",
     "wall s", "JVM MB", "Python MB", "wanted",
@@ -248,6 +250,18 @@ def comparisons(rows: list[Row]) -> list[str]:
     return lines
 
 
+def write_document(page: Path, machine: str, rows: list[Row], lines: list[str]) -> None:
+    """The figures between the marks of a page."""
+    table = [list(HEADS), ["---"] * len(HEADS), *(row.cells() for row in rows)]
+    parts = [
+        machine,
+        "\n".join(f"| {' | '.join(cells)} |" for cells in table),
+        "\n".join(f"- {line}" for line in lines),
+    ]
+    before, rest = page.read_text().split(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n" + "\n\n".join(parts) + f"\n{END}{rest.split(END)[1]}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", choices=sorted(BODY_BYTES), action="append")
@@ -255,6 +269,7 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="where the tier is made (default: temporary)")
     parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument("--document", type=Path, help="put the tables between the marks of a page")
     given = parser.parse_args()
     pa.set_cpu_count(1)
     load = os.getloadavg()[0]
@@ -270,9 +285,16 @@ def main() -> None:
                 on_spark(bench, master)
     lines = comparisons(rows)
     print("\n" + "\n".join(f"- {line}" for line in lines))
-    if given.json is not None:
-        import pyspark
+    import pyspark
 
+    if given.document is not None:
+        machine = (
+            f"Machine: {os.cpu_count()} cores ({platform.machine()}), load before it {load:.1f}; "
+            f"Python {platform.python_version()}, PySpark {pyspark.__version__}; "
+            f"{given.megabytes} MB, {given.passes} passes."
+        )
+        write_document(given.document, machine, rows, lines)
+    if given.json is not None:
         document = {
             "cores": os.cpu_count(),
             "load_before": round(load, 2),
@@ -282,11 +304,7 @@ def main() -> None:
             "megabytes": given.megabytes,
             "passes": given.passes,
             "rows": [
-                {
-                    **asdict(row),
-                    "mb_a_cpu_second": row.cpu_rate,
-                    "mb_a_second": row.wall_rate,
-                }
+                {**asdict(row), "mb_a_cpu_second": row.cpu_rate, "mb_a_second": row.wall_rate}
                 for row in rows
             ],
             "comparisons": lines,
