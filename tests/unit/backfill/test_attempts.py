@@ -25,6 +25,8 @@ from tieredstore.jobs.backfill import BackfillOptions, backfill, write
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
+from tieredstore.providers.posix import PosixProvider
+from tieredstore.providers.posix_calls import PosixCalls
 from tieredstore.scan.source import TierSource
 
 OPTIONS = BackfillOptions(segment_bytes=3000)
@@ -74,6 +76,29 @@ def test_a_second_attempt_leaves_what_the_first_wrote(tier: TierSource, tmp_path
     run_twice(EachTwice(), stored(tmp_path), tier)
     assert damage(tier) == []
     assert found(tmp_path, tier).num_rows == 60
+
+
+def test_an_attempt_that_was_overtaken_cuts_nothing_off(tmp_path: Path) -> None:
+    """A worker of a run that was killed goes on for a while, also when the next run has ended."""
+
+    class NeverCut(PosixCalls):
+        def truncate(self, fd: int, length: int) -> None:
+            raise AssertionError(f"cut at {length}")
+
+    provider = PosixProvider(tmp_path, "c", fsync=False, calls=NeverCut())
+    name = SegmentId("b/t/0", FileSegmentType.COMMIT_LOG, 0)
+    parts = [memoryview(bytes([number]) * 100) for number in range(6)]
+    late, quick = (write.SegmentWriter(provider.open(name), True, 100) for _ in range(2))
+    for part in parts[:2]:
+        late.write(part)
+    for part in parts:
+        quick.write(part)
+    quick.finish()
+    for part in parts[2:]:
+        late.write(part)
+    late.finish()
+    assert provider.open(name).read(0, 600) == b"".join(parts)
+    provider.close()
 
 
 class BothAtOnce(LocalRunner):

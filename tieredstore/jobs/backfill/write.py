@@ -83,7 +83,7 @@ def write(task: WriteTask) -> list[WrittenPiece]:
                 at = np.searchsorted(numbers, rows)
                 rewritable = provider.capabilities.rewritable
                 least = max(WRITE_BYTES, provider.capabilities.preferred_batch_bytes)
-                writer = _SegmentWriter(segment, rewritable, least)
+                writer = SegmentWriter(segment, rewritable, least)
                 found.append(_write_piece(writer, piece, messages, at, task.rules))
             finally:
                 segment.close()
@@ -112,7 +112,7 @@ def _messages(task: WriteTask, wanted: Int64s) -> pa.Table:
 
 
 def _write_piece(
-    writer: _SegmentWriter, piece: Piece, messages: pa.Table, at: Int64s, rules: RowRules
+    writer: SegmentWriter, piece: Piece, messages: pa.Table, at: Int64s, rules: RowRules
 ) -> WrittenPiece:
     codes = []
     queue_offset, physical_offset = piece.queue_offset, piece.physical_offset
@@ -153,7 +153,7 @@ def _batches(messages: pa.Table, at: Int64s, size_bytes: int) -> Iterator[pa.Rec
         yield part.combine_chunks().to_batches()[0]
 
 
-class _SegmentWriter:
+class SegmentWriter:
     """Writes a segment from its beginning, over or beside another attempt at the same bytes."""
 
     def __init__(self, segment: FileSegment, rewritable: bool, least_bytes: int) -> None:
@@ -188,6 +188,8 @@ class _SegmentWriter:
         length = sum(part.nbytes for part in parts)
         reason = ""
         for _ in range(_WRITE_ATTEMPTS):
+            if self._rewritable:  # a write would cut off what another attempt has put behind it
+                self._there = self._segment.size()
             if self._there > self._position:
                 data = memoryview(b"".join(parts))
                 parts = [data[self._same(data) :]]
