@@ -262,6 +262,22 @@ def test_damage_names_file_and_byte(tier: GrowingTier) -> None:
     assert len(offsets(reader_of(tier, {"checkBodies": "false"}))) == 17
 
 
+def test_damage_is_no_loss_where_only_what_was_read_has_expired(tier: GrowingTier) -> None:
+    path = tier.segments("orders", 0, LOG)[2]
+    data = bytearray(path.read_bytes())
+    data[258 + 100] ^= 0xFF  # a byte of message 9
+    path.write_bytes(data)
+    for loss in ("true", "false"):
+        reader = reader_of(tier, {"batchBytes": "600", "failOnDataLoss": loss})
+        [partition] = reader.partitions()
+        batches = reader.read(partition)
+        assert sum(next(batches).num_rows for _ in range(3)) == 6
+        if loss == "true":
+            tier.expire("orders", 0)
+        with pytest.raises(Corrupt, match="queue offset 9"):
+            list(batches)
+
+
 def test_damage_is_left_out_counted_and_reported(
     tier: GrowingTier, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

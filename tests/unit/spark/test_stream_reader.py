@@ -216,7 +216,12 @@ def test_a_queue_of_which_nothing_is_proven_is_not_begun(tier: GrowingTier) -> N
     start = through_json(reader.initialOffset())
     assert offsets(start) == offsets(latest(reader, start)) == {}
     tier.append("orders", 0, 2)
-    assert offsets(latest(reader, start)) == {("orders", 0): 2}
+    path = tier.segments("orders", 0, LOG)[0]
+    data = path.read_bytes()
+    path.write_bytes(bytes(len(data)))
+    assert offsets(latest(reader_of(tier), start)) == {}
+    path.write_bytes(data)
+    assert offsets(latest(reader_of(tier), start)) == {("orders", 0): 2}
 
 
 def test_metadata_behind_the_listing_hold_a_stream_back(
@@ -276,6 +281,19 @@ def test_a_topic_that_was_made_again_fails_and_both_are_named(
     assert now in str(raised.value)
     with pytest.raises(Invalid, match="made again"):  # a batch that is planned again
         reader.partitions(start, end)
+
+
+def test_a_new_queue_that_was_made_again_before_its_batch_is_planned_again(
+    tier: GrowingTier,
+) -> None:
+    tier.append("orders", 0, 5)
+    start = through_json(reader_of(tier).initialOffset())
+    tier.append("later", 0, 3)
+    end = latest(reader_of(tier), start)
+    tier.make_again("later")
+    tier.append("later", 0, 4, body_bytes=101)
+    with pytest.raises(Invalid, match="later/0: the topic was made again"):
+        reader_of(tier).partitions(start, end)
 
 
 def test_the_topic_id_tells_too(tier: GrowingTier) -> None:
