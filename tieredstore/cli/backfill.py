@@ -88,6 +88,7 @@ def command(
     from tieredstore.cli.job_options import job_run, write_report
     from tieredstore.jobs.backfill import BackfillOptions, backfill, backfill_target
     from tieredstore.jobs.backfill.job import SEGMENT_BYTES
+    from tieredstore.jobs.backfill.source import fingerprint, list_table
     from tieredstore.tier_url import shown_url
 
     log_to_stderr()
@@ -96,6 +97,7 @@ def command(
     options = BackfillOptions(topic, queues, segment_bytes or SEGMENT_BYTES, take_over)
     arguments: dict[str, object] = {
         "table": shown_url(table),
+        "files": fingerprint(list_table(table)),  # a table that was mended is another job
         "tier": shown_url(tier),
         "state": str(state.resolve()),
         "cluster": target.config.broker_cluster_name,

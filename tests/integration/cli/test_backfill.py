@@ -86,3 +86,28 @@ def test_what_is_wrong_is_one_line(conf: Path, tmp_path: Path) -> None:
     assert fine.code == 0, fine.err
     assert [queue["topic"] for queue in fine.record["queues"]] == ["named"]
     assert backfill(table, tmp_path, *with_topic).record["done_before"]
+
+
+def test_a_table_that_was_mended_is_taken(conf: Path, tmp_path: Path) -> None:
+    """The journal of the run that failed is that of another table."""
+    table = tmp_path / "t.parquet"
+    pq.write_table(
+        messages(3).drop_columns("queue_id").append_column("queue_id", [[0, 0, -1]]), table
+    )
+    assert backfill(table, tmp_path, "--config", conf).code == 2
+    pq.write_table(messages(3), table)
+    mended = backfill(table, tmp_path, "--config", conf)
+    assert mended.code == 0, mended.err
+
+
+def test_a_gap_that_was_filled_is_none_any_more(conf: Path, tmp_path: Path) -> None:
+    tables = {}
+    for name, first in (("first", 0), ("second", 3), ("third", 6)):
+        tables[name] = tmp_path / f"{name}.parquet"
+        pq.write_table(messages(3, first=first), tables[name])
+    assert backfill(tables["first"], tmp_path, "--config", conf).code == 0
+    early = backfill(tables["third"], tmp_path, "--config", conf)
+    assert "expected a first new queue offset of 3" in one_line(early)
+    for name in ("second", "third"):
+        ran = backfill(tables[name], tmp_path, "--config", conf)
+        assert ran.code == 0, ran.err

@@ -22,7 +22,7 @@ from tieredstore.jobs.backfill.plan import (
     starts_of,
 )
 from tieredstore.jobs.backfill.rows import RowRules
-from tieredstore.jobs.backfill.source import SourceFile, list_table
+from tieredstore.jobs.backfill.source import SourceFile, fingerprint, list_table
 from tieredstore.jobs.backfill.target import BackfillTarget, open_target, path_of
 from tieredstore.jobs.backfill.write import WrittenPiece, write, write_task
 from tieredstore.jobs.run import TASK_BYTES, JobRun, gathered
@@ -117,7 +117,7 @@ def _past(
     """Where it is noted that these very files were backfilled."""
     identity = {
         "table": shown_url(table),
-        "files": [[file.name, file.size_bytes, file.changed_ms] for file in files],
+        "files": fingerprint(files),
         "topic": options.topic,
         "queues": options.queues,
     }
@@ -132,8 +132,14 @@ def _planned(
     tier: TierSource,
     options: BackfillOptions,
 ) -> list[_Pieces]:
-    ends = run.once("pin", lambda: target.ends(plans), dict[str, QueueStart])
     broker = tier.config.broker_name
+
+    def pin() -> dict[str, QueueStart]:
+        found = target.ends(plans)
+        starts_of(plans, found, broker)  # what is wrong now may be right when it is run again
+        return found
+
+    ends = run.once("pin", pin, dict[str, QueueStart])
     most = min(options.segment_bytes, tier.config.commit_log_max_size_bytes)
     limit = run.once("segment_bytes", lambda: most, int)
     starts = starts_of(plans, ends, broker)

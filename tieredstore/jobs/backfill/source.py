@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
@@ -127,6 +129,12 @@ def list_table(url: str) -> list[SourceFile]:
         first_row += footer.num_rows
     _check_columns(files)
     return files
+
+
+def fingerprint(files: Sequence[SourceFile]) -> str:
+    """Differs when a file was added, taken away or changed."""
+    named = [[file.name, file.size_bytes, file.changed_ms] for file in files]
+    return hashlib.sha256(orjson.dumps(named)).hexdigest()
 
 
 def _check_columns(files: Sequence[SourceFile]) -> None:
