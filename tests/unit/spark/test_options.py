@@ -128,7 +128,8 @@ def test_queues_are_always_chosen() -> None:
 
 def test_assigned_queues() -> None:
     options = {"path": "/t", "assign": '{"orders": {"b": [0, 2]}}'}
-    assert parse_options(options).assigned == {("orders", "b", 0), ("orders", "b", 2)}
+    expected = frozenset({("orders", "b", 0), ("orders", "b", 2)})
+    assert parse_options(options).assigned == expected
     for wrong in ('{"orders": {"b": 0}}', '{"orders": {"b": ["0"]}}', "{}", '{"orders": []}'):
         with pytest.raises(Invalid, match="assign: "):
             parse_options({"path": "/t", "assign": wrong})
