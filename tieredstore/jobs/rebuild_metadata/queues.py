@@ -8,17 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import numpy as np
-
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider
 from tieredstore.errors import Corrupt
 from tieredstore.jobs.rebuild_metadata.ends import BLOCK_BYTES, EndsReader
-from tieredstore.message.columns import keys_to_index
+from tieredstore.jobs.rebuild_metadata.probes import Probe, probes_of
 from tieredstore.message.consume_queue import UNIT_SIZE
-from tieredstore.message.hashes import tiered_key_hash_candidates
 from tieredstore.message.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
-from tieredstore.message.record import StoredMessage, decode_record
+from tieredstore.message.record import StoredMessage
 from tieredstore.scan.batches import read_batches
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, by_base
 from tieredstore.scan.copying.source import cut_behind, last_message
@@ -28,13 +25,9 @@ from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.source import TierSource
 
 _THREADS = 32
-_PROBES = 2
-"""Messages at each end of a queue that are looked up in the index."""
 _WITNESSES = 4
 """Units asked for a time before it counts as unknown."""
 _MOST_FINDINGS = 20
-Probe = tuple[int, int, int]
-"""A key that the index has if it has the message: hash, commit log offset, size in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +194,7 @@ class _Finder:
             FoundSegment(extent.id.type, extent.base_offset, extent.size_bytes, *times)
             for extent, times in zip((*commit_log, *consume_queue), found, strict=True)
         ]
-        probes = self._probes(messages, spread)
+        probes = probes_of(self._reader, messages, spread)
         return FoundQueue(
             queue.topic, queue.queue_id, first, units, segments, probes, self._findings
         )
@@ -398,32 +391,3 @@ class _Finder:
         """`verify` tells all of it."""
         if len(self._findings) < _MOST_FINDINGS:
             self._findings.append(finding)
-
-    # Keys
-
-    def _probes(self, messages: tuple[int, int], spread: int) -> list[Probe]:
-        first, units = messages
-        if spread:
-            chosen = np.unique(np.linspace(first, units - 1, spread, dtype=np.int64)).tolist()
-        else:
-            chosen = [*range(first, units)[:_PROBES], *range(first, units)[_PROBES:][-_PROBES:]]
-        found: list[Probe] = []
-        for unit in chosen if first < units else []:
-            try:
-                row = self._reader.read_units(unit, 1)[0]
-                offset, size = int(row["physical_offset"]), int(row["size"])
-                if size >= MIN_RECORD_SIZE and (spread or size <= BLOCK_BYTES):
-                    message = decode_record(self._reader.commit_log.read(offset, size))
-                    found += _probes_of(message, self._reader.queue.topic, offset)
-            except Corrupt:
-                continue
-        return found
-
-
-def _probes_of(message: StoredMessage, topic: str, offset: int) -> list[Probe]:
-    keys = keys_to_index(message.properties_bytes)[:1] if message.topic == topic else []
-    return [
-        (key_hash, offset, message.size)
-        for key in keys
-        for key_hash in tiered_key_hash_candidates(topic, key)
-    ]
