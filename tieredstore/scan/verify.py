@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 from tieredstore.contracts.segment import SegmentId, SegmentProvider
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.findings import Finding, Report, damage, note
+from tieredstore.scan.verify_gaps import VerifyGap, check_gap
 from tieredstore.scan.verify_index import (
     IndexFile,
     check_index_file,
@@ -43,9 +44,7 @@ from tieredstore.scan.verify_queue import (
 from tieredstore.scan.verify_range import (
     Progress,
     RangeVerifier,
-    VerifyGap,
     VerifyRange,
-    check_gap,
 )
 
 TASK_BYTES = 192 << 20

@@ -21,6 +21,7 @@ from tieredstore.scan.batches import UNITS_PER_READ
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, extent_at, list_again
 from tieredstore.scan.findings import Finding, damage, note
 from tieredstore.scan.reading import QueueReader
+from tieredstore.scan.verify_gaps import VerifyGap, touched
 from tieredstore.scan.verify_metadata import SegmentTimes, check_metadata
 from tieredstore.scan.verify_outcome import (
     Anchored,
@@ -31,7 +32,7 @@ from tieredstore.scan.verify_outcome import (
     unpacked,
     without,
 )
-from tieredstore.scan.verify_range import VerifyGap, VerifyRange, time_order_finding, touched
+from tieredstore.scan.verify_range import VerifyRange, time_order_finding
 
 MOST_UNITS = 1 << 21
 """Units of one range, at most: their bytes are 40 MB."""

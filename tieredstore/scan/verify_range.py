@@ -13,39 +13,32 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore.contracts.segment import SegmentId, SegmentProvider
+from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt
 from tieredstore.message import sysflag
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.batch import Bools, Int64s, MessageBatch, UnitRun
 from tieredstore.scan.batches import (
     BATCH_BYTES,
-    UNITS_PER_READ,
     checked_run,
     loaded_runs,
-    runs_of_rows,
     runs_of_units,
-    unusable_finding,
     usable_units,
 )
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, extent_at
 from tieredstore.scan.findings import Finding, Report, damage, note
 from tieredstore.scan.java_times import java_store_times
-from tieredstore.scan.reading import QueueReader, Units
+from tieredstore.scan.reading import QueueReader
 from tieredstore.scan.tags_codes import stored_tags_codes
-from tieredstore.scan.unnamed import look_at_unnamed
-from tieredstore.scan.verify_metadata import SegmentTimes
+from tieredstore.scan.verify_gaps import QueueFindings
 from tieredstore.scan.verify_outcome import (
-    FindingsBox,
-    GapOutcome,
     Interval,
     RangeOutcome,
     TimeAt,
     add_interval,
-    is_damage,
-    seen,
     without,
 )
+from tieredstore.scan.verify_units import BadUnits, blocks, read_blocks
 
 _KNOWN_SYS_FLAGS = (
     sysflag.COMPRESSED
@@ -81,93 +74,6 @@ class VerifyRange:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyGap:
-    """Bytes [low, high) of a queue's commit log that no unit names; anchor: the queue offset
-    behind them. Picklable."""
-
-    queue: QueueFiles
-    low: int
-    high: int
-    anchor: int
-
-
-class _QueueFindings:
-    """Findings about one queue, the times of its segments, and which of them are not complete."""
-
-    def __init__(self, queue: QueueFiles) -> None:
-        self.queue = queue
-        self.box = FindingsBox()
-        self._damaged: set[SegmentId] = set()
-        self._times: dict[SegmentId, SegmentTimes] = {}
-
-    def add(self, finding: Finding, anchor: int | None = None) -> None:
-        if is_damage(finding):
-            self._damaged.update(touched(self.queue, finding))
-        if anchor is None:
-            anchor = finding.queue_offset or 0
-        self.box.add(anchor, finding)
-
-    def lose_units(self, first: int, last: int) -> None:
-        """Messages of which nobody can tell the times."""
-        self._damaged.update(
-            extent.id
-            for extent in self.queue.consume_queue
-            if extent.base_offset <= last * UNIT_SIZE and first * UNIT_SIZE < extent.end_offset
-        )
-
-    def times_of(self, segment: SegmentId) -> SegmentTimes:
-        return self._times.setdefault(segment, SegmentTimes())
-
-    def look_at(self, reader: QueueReader, low: int, high: int, anchor: int) -> None:
-        """What the bytes [low, high), which no unit names, are."""
-        for extent in self.queue.commit_log:
-            start, end = max(low, extent.base_offset), min(high, extent.end_offset)
-            if start >= end:
-                continue
-            try:
-                unnamed = look_at_unnamed(reader, extent, start, end, self.times_of(extent.id))
-            except Corrupt as error:
-                # The segment became shorter while it was read.
-                at = start - extent.base_offset
-                self.add(
-                    damage("bytes-missing", str(error), segment=extent.id, position=at), anchor
-                )
-                continue
-            if not unnamed.is_readable:
-                # Their times may be in the metadata, and nobody can tell them.
-                self._damaged.add(extent.id)
-            if not unnamed.is_coda:
-                self.add(unnamed.finding(extent, start, end), anchor)
-
-    def finish(self, outcome: RangeOutcome | GapOutcome) -> None:
-        outcome.findings = self.box.packed()
-        outcome.times = [seen(segment, times) for segment, times in self._times.items()]
-        outcome.damaged = sorted((int(s.type), s.base_offset) for s in self._damaged)
-
-
-def touched(queue: QueueFiles, finding: Finding) -> Iterator[SegmentId]:
-    """Segments whose times are not all known for that damage."""
-    if finding.segment is None:
-        return
-    yield finding.segment
-    if finding.queue_offset is not None:
-        # The unit's segment has a message less to take its times from.
-        unit = extent_at(queue.consume_queue, finding.queue_offset * UNIT_SIZE)
-        if unit is not None:
-            yield unit.id
-
-
-def check_gap(provider: SegmentProvider, gap: VerifyGap) -> GapOutcome:
-    """Raises Unavailable."""
-    found = _QueueFindings(gap.queue)
-    with QueueReader(provider, gap.queue) as reader:
-        found.look_at(reader, gap.low, gap.high, gap.anchor)
-    outcome = GapOutcome()
-    found.finish(outcome)
-    return outcome
-
-
 class RangeVerifier:
     """One run over one range."""
 
@@ -176,7 +82,7 @@ class RangeVerifier:
         self._range = range
         self._queue = range.queue
         self._progress = progress
-        self._found = _QueueFindings(range.queue)
+        self._found = QueueFindings(range.queue)
         self._outcome = RangeOutcome()
         self._loose: list[Interval] = []
         """Bytes that the units behind the last good message name."""
@@ -216,7 +122,7 @@ class RangeVerifier:
         """Units in front of the first message that can be read name only what has expired."""
         log_start = self._queue.commit_log_min_offset
         start, end = self._range.expired_from, self._range.from_offset
-        for low, units in self._read(reader, start, end, self._found.add):
+        for low, units in read_blocks(reader, start, end, self._found.add, self._found.lose_units):
             alive = units["physical_offset"].astype(np.int64) >= log_start
             for i in np.flatnonzero(alive).tolist():
                 segment, at = reader.unit_place(low + i)
@@ -229,38 +135,6 @@ class RangeVerifier:
                         queue_offset=low + i,
                         expected=f"less than {log_start}",
                         found=str(int(units["physical_offset"][i])),
-                    )
-                )
-
-    def _read(
-        self, reader: QueueReader, start: int, end: int, tell: Report
-    ) -> Iterator[tuple[int, Units]]:
-        """Units [start, end) in blocks, each with its first queue offset."""
-        for low, count in _blocks(start, end):
-            try:
-                yield low, reader.read_units(low, count)
-            except Corrupt:  # a segment became shorter: the other ones can be read
-                yield from self._read_apart(reader, low, low + count, tell)
-
-    def _read_apart(
-        self, reader: QueueReader, start: int, end: int, tell: Report
-    ) -> Iterator[tuple[int, Units]]:
-        for extent in self._queue.consume_queue:
-            low = max(start, -(-extent.base_offset // UNIT_SIZE))
-            high = min(end, extent.end_offset // UNIT_SIZE)
-            if low >= high:
-                continue
-            try:
-                yield low, reader.read_units(low, high - low)
-            except Corrupt as error:
-                self._found.lose_units(low, high - 1)
-                tell(
-                    damage(
-                        "units-missing",
-                        f"units {low} to {high - 1} cannot be read: {error}",
-                        segment=extent.id,
-                        position=low * UNIT_SIZE - extent.base_offset,
-                        queue_offset=low,
                     )
                 )
 
@@ -278,18 +152,18 @@ class RangeVerifier:
         self._previous = (before, found.end) if usable[0] else (before, -1)
 
     def _runs(self, reader: QueueReader, tell: Report) -> Iterator[UnitRun]:
-        bad = _BadUnits(reader, tell, self._found.lose_units)
+        bad = BadUnits(reader, tell, self._found.lose_units)
         if self._previous is not None and self._previous[1] < 0:
             bad.begin_before(self._previous[0])
         start, end = self._range.from_offset, self._range.until_offset
-        for low, units in self._read(reader, start, end, tell):
+        for low, units in read_blocks(reader, start, end, tell, self._found.lose_units):
             found, usable = usable_units(reader, units, low)
             if not usable.all():
                 bad.add(found, usable)
                 found = found.take(usable)
             yield from runs_of_units(reader.queue, found, BATCH_BYTES)
         # Those that go on behind the range are told here.
-        for low, count in _blocks(self._range.until_offset, self._range.span_end):
+        for low, count in blocks(self._range.until_offset, self._range.span_end):
             if not bad.is_open or bad.last != low - 1:
                 break
             try:
@@ -484,45 +358,3 @@ def time_order_finding(queue: QueueFiles, at: TimeAt, before_ms: int) -> Finding
         expected=f"at least {before_ms}",
         found=str(at.store_time_ms),
     )
-
-
-class _BadUnits:
-    """Gathers units that name no whole record: one finding for each run of them."""
-
-    def __init__(self, reader: QueueReader, tell: Report, lose: Callable[[int, int], None]) -> None:
-        self._reader = reader
-        self._tell = tell
-        self._lose = lose
-        self._first: tuple[int, int, int] | None = None
-        self.last: int | None = None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a run is gathered that nobody was told of yet."""
-        return self._first is not None
-
-    def begin_before(self, last: int) -> None:
-        """Units up to `last` are bad as well, and somebody else tells of them."""
-        self.last = last
-
-    def add(self, units: UnitRun, usable: Bools) -> None:
-        for group in runs_of_rows(np.flatnonzero(~usable)):
-            first, last = int(group[0]), int(group[-1])
-            number = int(units.queue_offsets[first])
-            if self.last != number - 1:
-                self.tell()
-                self._first = number, int(units.offsets[first]), int(units.sizes[first])
-            self.last = int(units.queue_offsets[last])
-
-    def tell(self) -> None:
-        if self._first is not None and self.last is not None:
-            number, offset, size = self._first
-            self._tell(unusable_finding(self._reader, offset, size, number, self.last))
-            self._lose(number, self.last)
-        self._first = None
-
-
-def _blocks(start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Queue offsets [start, end) as (first, count) of one read each."""
-    for low in range(start, end, UNITS_PER_READ):
-        yield low, min(UNITS_PER_READ, end - low)
