@@ -11,6 +11,7 @@ from tieredstore.cli.exits import ExitCode
 from tieredstore.cli.job_options import JobOptions, job_options
 from tieredstore.cli.options import output_option, take_over_option
 from tieredstore.cli.output import Output, OutputFormat
+from tieredstore.errors import Invalid
 
 LISTS = {
     "queues": ("topic", "queue_id", "from_offset", "until_offset", "message_bytes", "segments"),
@@ -86,9 +87,14 @@ def command(
     """
     from tieredstore.cli.composition import log_to_stderr, refuse_memory
     from tieredstore.cli.job_options import job_run, write_report
-    from tieredstore.jobs.backfill import BackfillOptions, backfill, backfill_target
-    from tieredstore.jobs.backfill.job import SEGMENT_BYTES
-    from tieredstore.jobs.backfill.source import fingerprint, list_table
+
+    try:
+        from tieredstore.jobs.backfill import BackfillOptions, backfill, backfill_target
+        from tieredstore.jobs.backfill.job import SEGMENT_BYTES
+        from tieredstore.jobs.backfill.source import fingerprint, list_table
+    except ModuleNotFoundError as error:
+        hint = "pip install 'tieredstore[jobs]'"
+        raise Invalid(f"backfill needs {error.name}, which is not installed: {hint}") from error
     from tieredstore.tier_url import shown_url
 
     log_to_stderr()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -111,3 +113,12 @@ def test_a_gap_that_was_filled_is_none_any_more(conf: Path, tmp_path: Path) -> N
     for name in ("second", "third"):
         ran = backfill(tables[name], tmp_path, "--config", conf)
         assert ran.code == 0, ran.err
+
+
+def test_without_pyarrow_it_says_what_to_install(tmp_path: Path) -> None:
+    hidden = {name: None for name in sys.modules if name.startswith("tieredstore.jobs.backfill")}
+    with mock.patch.dict(sys.modules, {**hidden, "pyarrow": None}):
+        for name in hidden:
+            del sys.modules[name]
+        ran = backfill(tmp_path, tmp_path)
+    assert "pip install 'tieredstore[jobs]'" in one_line(ran)
