@@ -213,6 +213,19 @@ def test_metadata_made_afterwards_has_the_ids_of_an_index_made_without_it(
         world.run(plain, source=made)
 
 
+def test_a_staging_place_is_made_where_it_is_missing_and_left_empty(world: World) -> None:
+    place = world.root / "not" / "there"
+
+    def staged(run: JobRun, source: TierSource, url: str = place.as_uri()) -> dict[str, Any]:
+        # No message is so old.
+        return rebuild_index(run, source, RebuildOptions(until_ms=5, staging=url))
+
+    assert world.run(staged)["files"] == []
+    assert not [path for path in place.rglob("*") if path.is_file()]
+    with pytest.raises(Invalid, match="is the tier itself"):
+        world.run(lambda run, source: staged(run, source, f"{source.url}/"))
+
+
 def test_added_files_have_the_slots_of_those_that_are_there(world: World) -> None:
     other = locate(world.source.url, broker=BROKER, state=world.root / "state")
 

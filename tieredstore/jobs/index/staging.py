@@ -25,6 +25,7 @@ from tieredstore.contracts.segment import (
 from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.jobs.run import JobRun
 from tieredstore.scan.source import TierSource
+from tieredstore.tier_url import shown_url
 
 _PIECE_BYTES = 8 << 20
 
@@ -139,10 +140,14 @@ def staging_of(run: JobRun, source: TierSource, url: str | None) -> Iterator[Sta
             assert journal is not None
             local = journal.with_suffix(".staging").absolute()
         if local is not None:
-            local.mkdir(exist_ok=True)
             url = local.as_uri()
         assert url is not None
-        staging = Staging(TierSource(url, registry.tier_at(source.config, url)), folder)
+        if url.rstrip("/") == source.url.rstrip("/"):
+            raise Invalid(f"staging {shown_url(url)}: is the tier itself; give another place")
+        config = registry.tier_at(source.config, url)
+        if url.startswith("file:"):
+            Path(config.tier_file_path).mkdir(parents=True, exist_ok=True)
+        staging = Staging(TierSource(url, config), folder)
         try:
             yield staging
         except BaseException:
