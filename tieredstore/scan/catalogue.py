@@ -387,6 +387,8 @@ def list_again(provider: SegmentProvider, queue: QueueFiles) -> QueueFiles:
 def extent_at(extents: tuple[SegmentExtent, ...], offset: int) -> SegmentExtent | None:
     """The segment whose bytes cover `offset`, None when none does."""
     index = bisect.bisect_right(extents, offset, key=lambda extent: extent.base_offset) - 1
+    while index > 0 and not extents[index].size_bytes:
+        index -= 1  # an empty one may lie within the bytes of another
     if index < 0 or offset >= extents[index].end_offset:
         return None
     return extents[index]

@@ -81,6 +81,7 @@ def findings(root: Path, task_bytes: int) -> tuple[list[Finding], int, int]:
 @given(CHANGES, st.integers(1, 6000))
 @example([("zero", 4, 20, 60)], 1)
 @example([("flip", 1, 1772, 1)], 1)
+@example([("grow", 4, 0, 240), ("cut", 5, 0, 1)], 1)
 @example([("swap", 4, 40, 1), ("remove", 5, 0, 1)], 400)
 def test_random_cuts_of_a_damaged_tier_give_the_same_findings(
     sound: Path, tmp_path: Path, changes: list[tuple[str, int, int, int]], task_bytes: int
