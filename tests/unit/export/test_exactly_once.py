@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 
 from tests.spark.growing_tier import GrowingTier
@@ -152,7 +153,7 @@ def test_a_race_of_commits_has_one_winner(form: Format, tmp_path: Path, tier: Gr
     barrier = threading.Barrier(2, timeout=60)
     place = {
         Format.PARQUET: (ArrowFiles, "put_new"),
-        Format.DELTA: (to_delta.DeltaTarget, "_try"),
+        Format.DELTA: (DeltaTable, "create_write_transaction"),
         Format.ICEBERG: (to_iceberg.IcebergTarget, "_add"),
     }[form]
     action = getattr(*place)
@@ -195,8 +196,6 @@ def test_another_writers_commit_is_no_matter(
 
     def late(*args: Any) -> str:
         if form is Format.DELTA:
-            from deltalake import DeltaTable
-
             DeltaTable(str(exported.target)).delete("topic = 'other'")
         elif form is Format.ICEBERG:
             from pyiceberg.catalog import load_catalog

@@ -117,7 +117,7 @@ class DeltaTarget:
 
         properties = CommitProperties(
             custom_metadata={"tieredstore.export": state.export},
-            max_commit_retries=0,  # it would go on behind another export's commit
+            max_commit_retries=0,  # behind another commit, the state is looked at again
             app_transactions=[Transaction(APPLICATION, version)],
         )
         table = self._table()
