@@ -29,6 +29,8 @@ TEST_CONF = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.driver.memory": "1g",
+    # How long a new Python may take on a busy machine; 15 s by default, and then a query fails.
+    "spark.python.authenticate.socketTimeout": "120s",
 }
 CLUSTER_CONF = {"spark.master": "local-cluster[2,1,1024]"}
 _spark: SparkSession | None = None
