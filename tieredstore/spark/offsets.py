@@ -23,6 +23,8 @@ QueueKey: TypeAlias = tuple[str, str, int]
 EARLIEST, LATEST = -2, -1
 """What these numbers mean in place of an offset, in startingOffsets and endingOffsets."""
 INCARNATIONS = "@incarnations"
+BEGINS = "@begins"
+"""Where queues begin that are new in a batch: its start does not have them."""
 
 
 class Incarnation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -72,7 +74,9 @@ def shown(key: QueueKey) -> str:
     return f"{broker}/{topic}/{queue_id}"
 
 
-def to_json(positions: Mapping[QueueKey, Position]) -> dict[str, Any]:
+def to_json(
+    positions: Mapping[QueueKey, Position], begins: Mapping[QueueKey, int] | None = None
+) -> dict[str, Any]:
     """A stream's offset; the same positions give the same keys in the same order."""
     offsets: dict[str, Any] = {}
     incarnations: dict[str, Any] = {}
@@ -80,7 +84,15 @@ def to_json(positions: Mapping[QueueKey, Position]) -> dict[str, Any]:
         offsets.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = position.offset
         known = incarnations.setdefault(topic, {}).setdefault(broker, {})
         known[str(queue_id)] = msgspec.to_builtins(position.incarnation)
-    return {**offsets, INCARNATIONS: incarnations}
+    new: dict[str, Any] = {}
+    for (topic, broker, queue_id), first in sorted((begins or {}).items()):
+        new.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = first
+    return {**offsets, INCARNATIONS: incarnations, **({BEGINS: new} if new else {})}
+
+
+def begins_of(offset: Mapping[str, Any]) -> dict[QueueKey, int]:
+    """Where the queues begin that the batch up to this offset has first."""
+    return dict(_leaves(offset.get(BEGINS, {}), "the checkpoint's offset"))
 
 
 def from_json(offset: Mapping[str, Any]) -> dict[QueueKey, Position]:
@@ -141,7 +153,7 @@ def _leaves(offset: Mapping[str, Any], option: str) -> list[tuple[QueueKey, int]
     return [
         ((topic, broker, _queue_id(queue_id, option, topic, broker)), number)
         for topic, brokers in offset.items()
-        if topic != INCARNATIONS
+        if topic not in {INCARNATIONS, BEGINS}
         for broker, queues in _inner(brokers, option, topic).items()
         for queue_id, number in _inner(queues, option, topic, broker).items()
         if _is_offset(number, option, topic, broker, queue_id)

@@ -17,6 +17,7 @@ from tieredstore.spark.offsets import (
     LATEST,
     Position,
     QueueKey,
+    begins_of,
     from_json,
     shown,
     to_json,
@@ -134,12 +135,15 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for key, end in ends.items():
             if key not in found or found[key].offset != end:
                 found[key] = Position(end, backlogs[key].view.incarnation(end))
-        return to_json(found)
+        new = {key: one.start for key, one in backlogs.items() if key not in positions}
+        return to_json(found, new)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The batch [start, end), which Spark may ask for again after a restart. Raises as
         `latestOffset` does."""
         begin, finish = from_json(start), from_json(end)
+        new = {key: Position(first) for key, first in begins_of(end).items()}
+        begin = {**new, **begin}
         views = self._tier().last_seen
         if any(key not in views or views[key].end < one.offset for key, one in finish.items()):
             views = self._look(known={key: one.offset for key, one in begin.items()})

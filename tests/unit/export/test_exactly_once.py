@@ -17,10 +17,14 @@ from tests.spark.growing_tier import GrowingTier
 from tests.unit.export.kit import FORMATS, Export, places_of
 from tieredstore.errors import Fenced, TieredStoreError
 from tieredstore.jobs.export import Format, job, to_delta, to_iceberg
+from tieredstore.jobs.export.state import TargetState
 from tieredstore.jobs.export.storage import ArrowFiles
 from tieredstore.jobs.export.to_iceberg import IcebergFiles
+from tieredstore.jobs.export.to_parquet import ParquetTarget
 from tieredstore.jobs.export.work import WriteOutcome, WriteTask, write
 from tieredstore.jobs.journal import Journal
+from tieredstore.scan.catalogue import TierCatalogue
+from tieredstore.scan.source import TierSource
 
 STEPS: tuple[tuple[type[Any], str], ...] = (
     (Journal, "record"),
@@ -270,4 +274,30 @@ def test_an_attempt_that_fails_leaves_nothing_that_counts(
             except Killed:
                 pass
     assert len(failed) > 3
+    assert exported.places() == places_of(tier)
+
+
+def test_a_commit_that_was_not_published_is_so_before_the_next(
+    tmp_path: Path, tier: GrowingTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One export commits and is killed after another one has looked at the target's log."""
+    exported = Export(tmp_path / "exported", Format.PARQUET, tier)
+    catalogue = job._catalogue
+
+    def killed(target: ParquetTarget, state: TargetState) -> str:
+        raise Killed(f"{target} {state}")
+
+    def in_between(source: TierSource) -> TierCatalogue:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(job, "_catalogue", catalogue)
+            inner.setattr(ParquetTarget, "committed", killed)
+            with pytest.raises(Killed):
+                exported.run(journal="first")
+        tier.append("orders", 0, 5)
+        return catalogue(source)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "_catalogue", in_between)
+        exported.run(journal="second")
+    exported.run(journal="third")
     assert exported.places() == places_of(tier)

@@ -20,6 +20,7 @@ from tieredstore.jobs.export.work import WriteOutcome, WriteTask, write
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
+from tieredstore.message.consume_queue import pack_unit
 from tieredstore.scan.arrow_schema import DEFAULT_COLUMNS
 from tieredstore.scan.source import locate
 from tieredstore.scan.tasks import Selection
@@ -279,3 +280,28 @@ def test_bad_requests() -> None:
         ExportRequest(Format.PARQUET, "/tmp/x", selection=Selection(tags=("a",)))
     with pytest.raises(Invalid, match="did you mean body"):
         _ = ExportRequest(Format.PARQUET, "/tmp/x", columns=("bodi",)).column_names
+
+
+@pytest.mark.parametrize("on_corrupt", list(OnCorrupt))
+def test_units_of_a_crash_whose_messages_never_came_are_not_the_end(
+    tmp_path: Path, tier: GrowingTier, on_corrupt: OnCorrupt
+) -> None:
+    exported = Export(tmp_path / "exported", Format.PARQUET, tier)
+    [units] = tier.segments("orders", 0, FileSegmentType.CONSUME_QUEUE)
+    good = units.read_bytes()
+    end = tier._queues["orders", 0].log_end
+    units.write_bytes(good + pack_unit(end, 300, 0) + pack_unit(end + 300, 300, 0))
+    assert exported.run(on_corrupt=on_corrupt)["damage"] == 0
+    units.write_bytes(good)  # the engine writes over them
+    tier.append("orders", 0, 5)
+    exported.run(on_corrupt=on_corrupt)
+    assert exported.places() == places_of(tier)
+
+
+def test_a_first_offset_that_the_queue_has_not_reached_stays_one(
+    tmp_path: Path, tier: GrowingTier
+) -> None:
+    exported = Export(tmp_path / "exported", Format.PARQUET, tier, Selection(from_offset=100))
+    exported.run()
+    tier.append("orders", 0, 5)
+    assert exported.run()["rows"] == 0

@@ -388,3 +388,19 @@ def test_an_unknown_topic_is_an_error_where_a_stream_begins(tier: GrowingTier) -
     # A query that goes on waits for it.
     start = through_json(reader_of(tier).initialOffset())
     assert offsets(latest(reader, start)) == {("orders", 0): 5}
+
+
+def test_a_new_queue_that_expires_before_its_first_batch_is_read_is_lost_data(
+    tier: GrowingTier,
+) -> None:
+    tier.append("a", 0, 3)
+    reader = reader_of(tier)
+    start = through_json(reader.initialOffset())
+    tier.append("b", 0, 5)
+    tier.roll("b", 0)
+    tier.append("b", 0, 5)
+    end = through_json(reader.latestOffset(start, ReadAllAvailable()))
+    assert offsets(end)["b", 0] == 10
+    tier.expire("b", 0)
+    with pytest.raises(Invalid, match="b/0"):  # a restart: Spark asks for the same batch again
+        rows(reader_of(tier), start, end)

@@ -16,6 +16,7 @@ from tieredstore.jobs.export.state import Position, TargetState
 from tieredstore.jobs.run import TASK_BYTES, gathered
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
+from tieredstore.scan.copying.source import last_message
 from tieredstore.scan.plan import ScanRange, offset_by_time, plan, store_time
 from tieredstore.scan.reading import QueueReader
 
@@ -73,7 +74,8 @@ def make_plan(
             continue  # nothing to export, and nothing by which to tell it from another one
         position = state.queues.get(queue.path)
         with QueueReader(provider, queue) as reader:
-            low, high = _bounds(reader, queue, position, request)
+            end = _committed_end(reader)
+            low, high = _bounds(reader, queue, position, request, end)
         # A queue that begins, or was made again, lacks nothing in front.
         reached = low if position is None else min(low, position.next_offset)
         for piece in plan(
@@ -88,20 +90,23 @@ def make_plan(
                 result.gaps.append(Gap(queue.path, reached, piece.from_offset))
             ranges.append(_planned(piece))
             reached = piece.until_offset
-        if position is None or high > low:
+        if high > low or (position is None and low <= end):
             result.positions[queue.path] = Position(high)
     result.tasks.extend(map(list, gathered(ranges, lambda item: item.size_bytes, task_bytes)))
     return result
 
 
 def _bounds(
-    reader: QueueReader, queue: QueueFiles, position: Position | None, request: ExportRequest
+    reader: QueueReader,
+    queue: QueueFiles,
+    position: Position | None,
+    request: ExportRequest,
+    end: int,
 ) -> tuple[int, int]:
-    """Queue offsets [low, high) to export."""
+    """Queue offsets [low, high) to export; end: behind the last message."""
     chosen = request.selection
-    first, end = reader.min_offset(), reader.max_offset()
-    low = first
-    if position is not None and _goes_on(reader, queue, position, request):
+    low = first = min(reader.min_offset(), end)
+    if position is not None and _goes_on(reader, queue, position, request, end):
         low = position.next_offset
         if low < first:
             _require_gap(queue, low, first, request)
@@ -114,6 +119,13 @@ def _bounds(
     if chosen.until_ms is not None and low < high:
         high = min(high, offset_by_time(reader, chosen.until_ms))
     return low, max(low, high)
+
+
+def _committed_end(reader: QueueReader) -> int:
+    """Queue offset behind the last unit whose message is there: what a crash left behind it will be
+    written over."""
+    found = last_message(reader)
+    return reader.min_offset() if found is None else found[0]
 
 
 def _require_gap(queue: QueueFiles, expected: int, first: int, request: ExportRequest) -> None:
@@ -129,10 +141,14 @@ def _require_gap(queue: QueueFiles, expected: int, first: int, request: ExportRe
 
 
 def _goes_on(
-    reader: QueueReader, queue: QueueFiles, position: Position, request: ExportRequest
+    reader: QueueReader,
+    queue: QueueFiles,
+    position: Position,
+    request: ExportRequest,
+    end: int,
 ) -> bool:
     """Whether the queue is the one that was exported; False for another one that is accepted."""
-    changed = _change(reader, position)
+    changed = _change(reader, position, end)
     if changed is None:
         return True
     if Accept.REMADE not in request.accept:
@@ -146,10 +162,10 @@ def _goes_on(
     return False
 
 
-def _change(reader: QueueReader, position: Position) -> str | None:
+def _change(reader: QueueReader, position: Position, end: int) -> str | None:
     """How the last message that was exported is not in the queue any more; None where it is, and
     where nobody can tell: it has expired."""
-    first, end = reader.min_offset(), reader.max_offset()
+    first = reader.min_offset()
     last = position.next_offset - 1
     if end < position.next_offset:
         return f"exported up to queue offset {position.next_offset}, the tier now ends at {end}"

@@ -76,6 +76,8 @@ class ParquetTarget:
         return ArrowFolder(self._url, self._options, f"{_STAGING}/{_staging(base, export)}")
 
     def commit(self, state: TargetState, files: Sequence[DataFile]) -> str | None:
+        # Its exporter may have been killed since `prepare`: only the last commit is ever published.
+        self._publish_last()
         publications = [
             Publication(file.name, f"{_folder_of(file)}/{state.sequence:08d}-{index:05d}.parquet")
             for index, file in enumerate(files)
