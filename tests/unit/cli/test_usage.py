@@ -16,7 +16,7 @@ from tieredstore.cli.output import cell
 from tieredstore.cli.usage import usage_fields, usage_of
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
-from tieredstore.contracts.usage import RequestUsage, Usage
+from tieredstore.contracts.usage import Prices, RequestUsage, Usage
 from tieredstore.metrics import Metrics
 from tieredstore.providers.memory import MemoryProvider
 from tieredstore.tier.store import TieredMessageStore
@@ -27,6 +27,7 @@ USAGE = Usage((PUT, replace(PUT, operation="ListObjectsV2", file_type="OTHER", f
 
 class Metered(MemoryProvider):
     metrics: Metrics | None = None
+    prices = Prices()
 
     def usage(self) -> Usage:
         return USAGE
