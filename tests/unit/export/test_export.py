@@ -284,7 +284,7 @@ def test_bad_requests() -> None:
 
 @pytest.mark.parametrize("on_corrupt", list(OnCorrupt))
 def test_units_of_a_crash_whose_messages_never_came_are_not_the_end(
-    tmp_path: Path, tier: GrowingTier, on_corrupt: OnCorrupt
+    tmp_path: Path, tier: GrowingTier, on_corrupt: OnCorrupt, caplog: pytest.LogCaptureFixture
 ) -> None:
     exported = Export(tmp_path / "exported", Format.PARQUET, tier)
     [units] = tier.segments("orders", 0, FileSegmentType.CONSUME_QUEUE)
@@ -292,6 +292,7 @@ def test_units_of_a_crash_whose_messages_never_came_are_not_the_end(
     end = tier._queues["orders", 0].log_end
     units.write_bytes(good + pack_unit(end, 300, 0) + pack_unit(end + 300, 300, 0))
     assert exported.run(on_corrupt=on_corrupt)["damage"] == 0
+    assert "units up to offset 14 name messages that are not there (yet)" in caplog.text
     units.write_bytes(good)  # the engine writes over them
     tier.append("orders", 0, 5)
     exported.run(on_corrupt=on_corrupt)

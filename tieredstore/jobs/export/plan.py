@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,8 @@ from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.copying.source import last_message
 from tieredstore.scan.plan import ScanRange, offset_by_time, plan, store_time
 from tieredstore.scan.reading import QueueReader
+
+_log = logging.getLogger(__name__)
 
 
 class PlannedRange(msgspec.Struct, frozen=True, array_like=True):
@@ -125,7 +128,13 @@ def _committed_end(reader: QueueReader) -> int:
     """Queue offset behind the last unit whose message is there: what a crash left behind it will be
     written over."""
     found = last_message(reader)
-    return reader.min_offset() if found is None else found[0]
+    end = reader.min_offset() if found is None else found[0]
+    if end < reader.max_offset():
+        _log.warning(
+            "%s: units up to offset %d name messages that are not there (yet): exported up to %d",
+            reader.queue.path, reader.max_offset(), end,
+        )  # fmt: skip
+    return end
 
 
 def _require_gap(queue: QueueFiles, expected: int, first: int, request: ExportRequest) -> None:
