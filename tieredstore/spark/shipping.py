@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import hashlib
+import os
 import shutil
 import tempfile
 import zipfile
@@ -36,6 +37,9 @@ def ship(spark: SparkSession) -> None:
     path = _own_zip()
     if path.name not in {str(sent).rpartition("/")[2] for sent in context.listFiles}:
         context.addPyFile(str(path))
+        # The process of the driver in which a stream is planned is told of no files that were sent.
+        known = context.environment.get("PYTHONPATH")
+        context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(path), known)))
 
 
 def build_zip(path: Path) -> None:
