@@ -42,17 +42,14 @@ def command(
     Needs --state. Keys are found as before. The broker must be stopped. Exit code 1 when items
     named no message; they are left out.
     """
-    from tieredstore.cli.composition import tier_source
+    from tieredstore.cli.composition import tier_identity, tier_source
     from tieredstore.cli.job_options import job_run, require_staging, write_report
     from tieredstore.jobs.index.compact import CompactOptions, compact_index
     from tieredstore.tier_url import shown_url
 
     source = tier_source(TierOptions(tier, state, config, cluster, broker))
     arguments: dict[str, object] = {
-        "tier": shown_url(source.url),
-        "cluster": source.config.broker_cluster_name,
-        "broker": source.broker,
-        "state": None if state is None else str(state.absolute()),
+        **tier_identity(source),
         "staging": None if staging is None else shown_url(staging),
     }
     job_settings = JobOptions(**job)

@@ -15,6 +15,7 @@ from tieredstore.config import LoadedConfig, StoreConfig
 from tieredstore.errors import Invalid
 from tieredstore.scan import source
 from tieredstore.scan.source import METADATA_FILE, require_state
+from tieredstore.tier_url import shown_url
 
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
@@ -32,6 +33,7 @@ __all__ = [
     "placed",
     "refuse_memory",
     "require_state",
+    "tier_identity",
     "tier_source",
 ]
 
@@ -113,6 +115,16 @@ def tier_source(options: TierOptions) -> source.TierSource:
         state=options.state,
         config=options.config,
     )
+
+
+def tier_identity(found: source.TierSource) -> dict[str, object]:
+    """What a job notes of its tier, without secrets: another tier is another job."""
+    return {
+        "tier": shown_url(found.url),
+        "cluster": found.config.broker_cluster_name,
+        "broker": found.broker,
+        "state": None if found.state is None else str(found.state.absolute()),
+    }
 
 
 def load_config(options: TierOptions) -> LoadedConfig:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import fnmatch
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tieredstore.cli.job_options import JobOptions, job_options, job_run, write_report
-from tieredstore.cli.options import output_option, tier_options, time_options, topics_option
+from tieredstore.cli.options import (
+    TierOptions,
+    output_option,
+    tier_options,
+    time_options,
+    topics_option,
+)
 from tieredstore.cli.output import Output, OutputFormat
 from tieredstore.cli.times import parse_time
 from tieredstore.clock import SYSTEM_CLOCK
@@ -105,12 +111,7 @@ def command(
     corrupt_records: str,
     accept: tuple[str, ...],
     output: str,
-    workers: int | None,
-    spark: bool,
-    spark_conf: tuple[str, ...],
-    work: Path | None,
-    report: Path | None,
-    quiet: bool,
+    **job: Any,
 ) -> None:
     """Write what the target does not have yet, each message exactly once.
 
@@ -118,12 +119,10 @@ def command(
     keeps up to where each queue was exported. A run that was killed is run again.
     """
     _require_arrow()
-    from tieredstore.cli.composition import log_to_stderr
+    from tieredstore.cli.composition import tier_source
     from tieredstore.jobs.export import Accept, ExportRequest, Format, OnCorrupt, export
-    from tieredstore.scan.source import locate
     from tieredstore.tier_url import shown_url
 
-    log_to_stderr()
     now = SYSTEM_CLOCK.now_ms()
     request = ExportRequest(
         Format(form),
@@ -146,7 +145,7 @@ def command(
         accept=frozenset(map(Accept, accept)),
         target_options=dict(map(_pair, target_options)),
     )
-    source = locate(tier, cluster=cluster, broker=broker, state=state, config=config)
+    source = tier_source(TierOptions(tier, state, config, cluster, broker))
     arguments = {
         "tier": shown_url(tier),
         "cluster": source.config.broker_cluster_name,
@@ -157,7 +156,7 @@ def command(
         "until": until,
     }
     del arguments["since_ms"], arguments["until_ms"]
-    options = JobOptions(workers, spark, spark_conf, work, report, quiet)
+    options = JobOptions(**job)
     with job_run("export", options, arguments) as run:
         found = export(run, source, request)
     write_report(options, found)

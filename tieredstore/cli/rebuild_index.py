@@ -54,7 +54,7 @@ def command(
     stored then are added to those that there are. The broker must be stopped. Exit code 1 when
     messages could not be read; their keys are left out.
     """
-    from tieredstore.cli.composition import tier_source
+    from tieredstore.cli.composition import tier_identity, tier_source
     from tieredstore.cli.job_options import job_run, require_staging, write_report
     from tieredstore.cli.times import parse_time
     from tieredstore.jobs.index.rebuild import RebuildOptions, rebuild_index
@@ -70,10 +70,7 @@ def command(
         staging=staging,
     )
     arguments: dict[str, object] = {
-        "tier": shown_url(source.url),
-        "cluster": source.config.broker_cluster_name,
-        "broker": source.broker,
-        "state": None if state is None else str(state.absolute()),
+        **tier_identity(source),
         # A time such as -2h is another one when the job goes on.
         "since": since,
         "until": until,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -61,12 +62,7 @@ def command(
     exact_times: bool,
     take_over: bool,
     output: str,
-    workers: int | None,
-    spark: bool,
-    spark_conf: tuple[str, ...],
-    work: Path | None,
-    report: Path | None,
-    quiet: bool,
+    **job: Any,
 ) -> int:
     """Make the metadata of a tier anew, from its listing, the ends of its segments and its index.
 
@@ -79,7 +75,7 @@ def command(
 
     log_to_stderr()
     source = locate(tier, cluster=cluster, broker=broker, config=config)
-    options = JobOptions(workers, spark, spark_conf, work, report, quiet)
+    options = JobOptions(**job)
     arguments: dict[str, object] = {
         "tier": shown_url(tier),
         "cluster": source.config.broker_cluster_name,

@@ -64,11 +64,10 @@ def command(
 
     Writes a page with plots and Parquet tables; prints the totals.
     """
-    from tieredstore.cli.composition import tier_source
+    from tieredstore.cli.composition import tier_identity, tier_source
     from tieredstore.cli.job_options import job_run, write_report
     from tieredstore.cli.times import parse_time
     from tieredstore.jobs.report.job import ReportOptions, report
-    from tieredstore.tier_url import shown_url
 
     source = tier_source(TierOptions(tier, state, config, cluster, broker))
     options = ReportOptions(
@@ -77,10 +76,7 @@ def command(
         now_ms=None if as_of is None else parse_time(as_of, int(time.time() * 1000)),
     )
     arguments: dict[str, object] = {
-        "tier": shown_url(source.url),
-        "cluster": source.config.broker_cluster_name,
-        "broker": source.broker,
-        "state": None if state is None else str(state.absolute()),
+        **tier_identity(source),
         "to": str(to.absolute()),
         "keys_percent": options.keys_percent,
         "prices": dict(options.prices),

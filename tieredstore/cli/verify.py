@@ -11,7 +11,7 @@ import click
 
 from tieredstore.cli.exits import ExitCode
 from tieredstore.cli.job_options import JobOptions, job_options, job_run, write_report
-from tieredstore.cli.options import output_option, tier_options
+from tieredstore.cli.options import TierOptions, output_option, tier_options
 from tieredstore.cli.output import Output, OutputFormat
 
 if TYPE_CHECKING:
@@ -46,21 +46,15 @@ def command(
 
     Goes on after damage and reports all of it. Exit code 1 when there is any.
     """
-    from tieredstore.cli.composition import log_to_stderr, refuse_memory
+    from tieredstore.cli.composition import tier_identity, tier_source
     from tieredstore.jobs.verify import verify_tier
-    from tieredstore.scan.source import locate
 
-    log_to_stderr()
-    refuse_memory(tier)
-    source = locate(tier, cluster=cluster, broker=broker, state=state, config=config)
+    source = tier_source(TierOptions(tier, state, config, cluster, broker))
     options = JobOptions(**job)
     options = replace(options, quiet=options.quiet or not sys.stderr.isatty())
     out = Output(OutputFormat(output))
     arguments: dict[str, object] = {
-        "tier": tier,
-        "cluster": source.config.broker_cluster_name,
-        "broker": source.broker,
-        "state": None if state is None else str(state.absolute()),
+        **tier_identity(source),
         "topic": topic,
         "queue": queue,
         "index": not no_index,
