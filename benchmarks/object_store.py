@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from tieredstore.properties import PluginProperties, plugin_keys
-from tieredstore.providers.s3_keys import S3Keys
+from tieredstore.providers.s3.keys import S3Keys
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client as BotoClient

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from benchmarks.scan_data import BODY_BYTES, CLUSTER, make
 from tieredstore.contracts.segment import SegmentProvider
-from tieredstore.providers.posix import PosixProvider
+from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.arrow_encode import encode_batch
 from tieredstore.scan.arrow_read import arrow_batches
 from tieredstore.scan.arrow_schema import DEFAULT_COLUMNS, TYPES, UNIT_COLUMNS

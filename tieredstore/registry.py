@@ -27,15 +27,15 @@ from tieredstore.tier_url import parse_tier_url
 _log = logging.getLogger(__name__)
 
 PROVIDERS: Mapping[str, str] = {
-    "posix": "tieredstore.providers.posix:PosixProvider",
-    "memory": "tieredstore.providers.memory:MemoryProvider",
-    "s3": "tieredstore.providers.s3:S3Provider",
-    "fsspec": "tieredstore.providers.fsspec_provider:FsspecProvider",
+    "posix": "tieredstore.providers.posix.provider:PosixProvider",
+    "memory": "tieredstore.providers.memory.provider:MemoryProvider",
+    "s3": "tieredstore.providers.s3.provider:S3Provider",
+    "fsspec": "tieredstore.providers.fsspec.provider:FsspecProvider",
     "org.apache.rocketmq.tieredstore.provider.PosixFileSegment": (
-        "tieredstore.providers.posix:PosixProvider"
+        "tieredstore.providers.posix.provider:PosixProvider"
     ),
     "org.apache.rocketmq.tieredstore.provider.MemoryFileSegment": (
-        "tieredstore.providers.memory:MemoryProvider"
+        "tieredstore.providers.memory.provider:MemoryProvider"
     ),
 }
 METADATA_STORES: Mapping[str, str] = {

@@ -20,8 +20,8 @@ from tieredstore import registry
 from tieredstore.config import StorageLevel, StoreConfig
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, Written
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.providers.s3 import S3Provider
-from tieredstore.providers.s3_client import S3Client
+from tieredstore.providers.s3.client import S3Client
+from tieredstore.providers.s3.provider import S3Provider
 from tieredstore.tier.store import TieredMessageStore
 
 MIB = 1 << 20

@@ -27,7 +27,7 @@ from benchmarks.rows.tier import check, make_local
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import GetMessageStatus
 from tieredstore.contracts.segment import SegmentProvider
-from tieredstore.providers.s3_client import S3Client
+from tieredstore.providers.s3.client import S3Client
 from tieredstore.scan.batches import BATCH_BYTES, read_batches
 from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
 from tieredstore.scan.plan import ScanRange

@@ -22,10 +22,10 @@ from tieredstore.contracts.segment import (
     Written,
 )
 from tieredstore.errors import Invalid
-from tieredstore.providers.chunk_policy import MergePolicy
-from tieredstore.providers.chunk_settings import ChunkSettings
-from tieredstore.providers.fsspec_objects import FsspecClient
-from tieredstore.providers.fsspec_provider import FsspecProvider
+from tieredstore.providers.chunks.settings import ChunkSettings
+from tieredstore.providers.chunks.upkeep.policy import MergePolicy
+from tieredstore.providers.fsspec.client import FsspecClient
+from tieredstore.providers.fsspec.provider import FsspecProvider
 from tieredstore.testing.provider_contract import ProviderContract
 from tieredstore.testing.provider_samples import content, segment_id, written
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tieredstore.contracts.segment import SegmentProvider
-from tieredstore.providers.memory import MemoryProvider
-from tieredstore.providers.posix import PosixProvider
-from tieredstore.providers.posix_calls import PosixCalls
+from tieredstore.providers.memory.provider import MemoryProvider
+from tieredstore.providers.posix.calls import PosixCalls
+from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.provider_capabilities import (
     ConditionalProviderContract,

@@ -13,7 +13,7 @@ from tests.integration.cli.command_line import tieredstore
 from tieredstore.contracts.segment import FileSegmentType, SegmentProvider
 from tieredstore.errors import Invalid
 from tieredstore.metadata.json_store import JsonMetadataStore
-from tieredstore.providers.posix import PosixProvider
+from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding, Severity
 from tieredstore.scan.verify import TASK_BYTES, verify

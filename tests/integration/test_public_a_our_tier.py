@@ -19,7 +19,7 @@ from tieredstore.contracts.message_store import BoundaryType
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import StoredMessage
 from tieredstore.metadata.json_store import JsonMetadataStore
-from tieredstore.providers.posix import PosixProvider
+from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.tier.store import TieredMessageStore
 
 

@@ -17,7 +17,7 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
 from tieredstore.metadata.json_store import JsonMetadataStore
-from tieredstore.providers.posix import PosixProvider
+from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.tier.store import TieredMessageStore
 
 

@@ -12,7 +12,7 @@ from tieredstore.message.consume_queue import UNIT_SIZE, pack_unit
 from tieredstore.message.encoding import Message, encode_record
 from tieredstore.message.hosts import encode_host
 from tieredstore.metadata.json_store import JsonMetadataStore
-from tieredstore.providers.posix import PosixProvider
+from tieredstore.providers.posix.provider import PosixProvider
 
 BROKER, CLUSTER = "broker-a", "cluster-a"
 START_MS = 1_700_000_000_000

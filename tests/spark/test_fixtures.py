@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 def whereabouts(numbers: Iterable[int]) -> list[tuple[str, str, str]]:
     import tests.spark.cluster
     import tieredstore
-    import tieredstore.providers.posix
+    import tieredstore.providers.posix.provider
 
     del numbers
-    modules = (tieredstore, tieredstore.providers.posix, tests.spark.cluster)
+    modules = (tieredstore, tieredstore.providers.posix.provider, tests.spark.cluster)
     first, second, third = (str(module.__file__) for module in modules)
     return [(first, second, third)]
 
@@ -35,7 +35,7 @@ def test_executors_of_the_cluster_have_the_package_from_the_zip_alone(cluster: C
         archive, member = package.split(".zip/")
         assert archive.rpartition("/")[2].startswith("tieredstore-")
         assert member == "tieredstore/__init__.py"
-        assert plugin == f"{archive}.zip/tieredstore/providers/posix.py"
+        assert plugin == f"{archive}.zip/tieredstore/providers/posix/provider.py"
         assert tests.endswith("/tests.zip/tests/spark/cluster.py")
 
 

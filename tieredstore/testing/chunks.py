@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tieredstore.providers.chunk_provider import ChunkProvider
-from tieredstore.providers.chunk_settings import ChunkSettings
-from tieredstore.providers.memory_objects import MemoryObjectClient
-from tieredstore.providers.object_client import ObjectClient
+from tieredstore.providers.chunks.client import ObjectClient
+from tieredstore.providers.chunks.provider import ChunkProvider
+from tieredstore.providers.chunks.settings import ChunkSettings
+from tieredstore.providers.memory.objects import MemoryObjectClient
 
 
 def chunk_provider(

@@ -25,10 +25,10 @@ from tieredstore.message import layout
 from tieredstore.message.consume_queue import UNIT_DTYPE
 from tieredstore.message.record import Message, encode_record
 from tieredstore.metadata.json_store import JsonMetadataStore
-from tieredstore.providers.chunk_provider import ChunkProvider
-from tieredstore.providers.chunk_settings import ChunkSettings
-from tieredstore.providers.memory_objects import MemoryObjectClient
-from tieredstore.providers.s3_meter import Meter, file_type_of
+from tieredstore.providers.chunks.provider import ChunkProvider
+from tieredstore.providers.chunks.settings import ChunkSettings
+from tieredstore.providers.memory.objects import MemoryObjectClient
+from tieredstore.providers.s3.meter import Meter, file_type_of
 from tieredstore.tier.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.expiry import TierExpiry
 from tieredstore.tier.flat.file_store import FlatFileStore

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tieredstore.errors import Busy, Unavailable
-from tieredstore.providers.memory_objects import MemoryObjectClient
+from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.faults import SimulatedCrash
 
 

@@ -18,7 +18,7 @@ from tests.crash.offload.test_killed_at_each_write import contents
 from tests.unit.backfill.kit import messages
 from tieredstore.config import config_from_properties
 from tieredstore.metadata.json_store import JsonMetadataStore
-from tieredstore.providers.posix import PosixProvider
+from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.reading import run as read
 

@@ -11,10 +11,10 @@ import pytest
 
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, Written
-from tieredstore.providers.chunk_policy import MergePolicy
-from tieredstore.providers.chunk_provider import ChunkProvider
-from tieredstore.providers.memory_objects import MemoryObjectClient
-from tieredstore.providers.object_client import ClientLimits
+from tieredstore.providers.chunks.client import ClientLimits
+from tieredstore.providers.chunks.provider import ChunkProvider
+from tieredstore.providers.chunks.upkeep.policy import MergePolicy
+from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.object_faults import (
     FaultyObjectClient,

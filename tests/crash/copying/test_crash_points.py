@@ -23,8 +23,8 @@ from tests.unit.scan.tier_builder import BROKER, BuiltTier, TierBuilder, message
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.contracts.segment import SegmentId, SegmentProvider
-from tieredstore.providers.chunk_provider import ChunkProvider
-from tieredstore.providers.memory_objects import MemoryObjectClient
+from tieredstore.providers.chunks.provider import ChunkProvider
+from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.copying.job import copy_tier
 from tieredstore.scan.copying.report import CopyOptions

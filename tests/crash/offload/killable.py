@@ -20,8 +20,8 @@ from tieredstore.cli.offload_job import OffloadOptions, run_offload
 from tieredstore.contracts.segment import Buffer
 from tieredstore.metadata.file_operations import AppendFile, FileOperations
 from tieredstore.metadata.json_store import JsonMetadataStore
-from tieredstore.providers.posix import PosixProvider
-from tieredstore.providers.posix_calls import PosixCalls
+from tieredstore.providers.posix.calls import PosixCalls
+from tieredstore.providers.posix.provider import PosixProvider
 
 KILLED = 9
 CONF = "\n".join(

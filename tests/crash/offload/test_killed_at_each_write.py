@@ -15,7 +15,7 @@ import pytest
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.message.tiered_index import COMPACTED_ITEM_DTYPE, infer_slots, unpack_header
 from tieredstore.metadata.json_store import JsonMetadataStore
-from tieredstore.providers.posix import PosixProvider
+from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.verify import verify

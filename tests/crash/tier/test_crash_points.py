@@ -28,8 +28,8 @@ from tests.unit.tier.kit import (
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.metadata.json_store import JsonMetadataStore
-from tieredstore.providers.memory import MemoryProvider
-from tieredstore.providers.posix import PosixProvider
+from tieredstore.providers.memory.provider import MemoryProvider
+from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import (
     CrashPoint,

@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.cli.command_line import Ran, one_line, tieredstore
 from tests.unit.backfill.kit import messages
-from tieredstore.providers.posix import PosixProvider
+from tieredstore.providers.posix.provider import PosixProvider
 
 
 @pytest.fixture

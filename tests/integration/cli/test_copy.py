@@ -123,7 +123,7 @@ def test_h01_force_is_a_dry_run_without_yes(built: BuiltTier, tmp_path: Path) ->
 def test_h02_another_copy_to_the_same_target_is_refused_while_one_runs(
     built: BuiltTier, tmp_path: Path
 ) -> None:
-    from tieredstore.providers.posix import PosixProvider
+    from tieredstore.providers.posix.provider import PosixProvider
 
     (tmp_path / "target/tier").mkdir(parents=True)
     provider = PosixProvider(tmp_path / "target/tier", "cluster-a")

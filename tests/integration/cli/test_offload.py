@@ -28,7 +28,7 @@ from tieredstore.config import load_broker_conf
 from tieredstore.errors import Corrupt
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
-from tieredstore.providers.posix import PosixProvider
+from tieredstore.providers.posix.provider import PosixProvider
 
 NAMES = ["--broker", "labBroker", "--cluster", "LabCluster"]
 

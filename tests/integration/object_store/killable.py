@@ -29,7 +29,7 @@ from tieredstore.properties import plugin_keys
 from tieredstore.testing.provider_samples import segment_id
 
 if TYPE_CHECKING:
-    from tieredstore.providers.s3 import S3Provider
+    from tieredstore.providers.s3.provider import S3Provider
 
 BROKER, CLUSTER = "broker-a", "cluster-a"
 MIB = 1 << 20
@@ -58,10 +58,10 @@ def content(id: SegmentId) -> bytes:
 def open_tier(url: str) -> S3Provider:
     """Maintenance happens when it is called, so that the n-th request is the same in every run,
     and by a clock on which a week goes by from look to look: all grace times are over."""
-    from tieredstore.providers.s3 import S3Provider
-    from tieredstore.providers.s3_client import S3Client
-    from tieredstore.providers.s3_keys import S3Keys
-    from tieredstore.providers.s3_lane import ServerClock
+    from tieredstore.providers.s3.client import S3Client
+    from tieredstore.providers.s3.keys import S3Keys
+    from tieredstore.providers.s3.lane import ServerClock
+    from tieredstore.providers.s3.provider import S3Provider
 
     weeks = itertools.count()
 
@@ -134,7 +134,7 @@ def run(request: dict[str, str]) -> int:
 def main() -> None:
     import boto3  # noqa: F401 - before the forks
 
-    import tieredstore.providers.s3  # noqa: F401
+    import tieredstore.providers.s3.provider  # noqa: F401
 
     for line in sys.stdin:
         print(run(json.loads(line)), flush=True)

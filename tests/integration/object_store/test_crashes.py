@@ -32,7 +32,7 @@ from tieredstore.testing.fault_proxy import FaultProxy
 from tieredstore.testing.fault_proxy_http import NOTHING, Forward, Reply, Request
 
 if TYPE_CHECKING:
-    from tieredstore.providers.s3 import S3Provider
+    from tieredstore.providers.s3.provider import S3Provider
 
 REPOSITORY = Path(__file__).parents[3]
 OPTIONS = {"merge_count": "4", "max_attempts": "1", "fast_reads": "false"}

@@ -9,8 +9,8 @@ import pytest
 from tests.integration.object_store.servers import CREDENTIALS, REGION, ObjectStore
 from tieredstore.errors import Invalid
 from tieredstore.properties import PluginProperties, plugin_keys
-from tieredstore.providers.s3_client import S3Client
-from tieredstore.providers.s3_keys import S3Keys
+from tieredstore.providers.s3.client import S3Client
+from tieredstore.providers.s3.keys import S3Keys
 
 DATA = bytes(range(256)) * 1024
 KEY = "t%TOPIC@x=y&z/é 你/0/COMMIT_LOG/c.00000000000000000000"

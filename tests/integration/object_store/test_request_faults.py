@@ -16,8 +16,8 @@ import pytest
 from tests.integration.object_store.servers import ObjectStore
 from tests.integration.object_store.tiers import s3_client
 from tieredstore.errors import Busy, Invalid, TieredStoreError, Unavailable
-from tieredstore.providers.object_client import CopiedPart
-from tieredstore.providers.s3_client import S3Client
+from tieredstore.providers.chunks.client import CopiedPart
+from tieredstore.providers.s3.client import S3Client
 from tieredstore.testing.fault_proxy import FaultProxy
 from tieredstore.testing.fault_proxy_faults import (
     answer,

@@ -28,7 +28,7 @@ from tieredstore.testing.fault_proxy_faults import (
 from tieredstore.testing.provider_samples import content, segment_id, written
 
 if TYPE_CHECKING:
-    from tieredstore.providers.s3 import S3Provider
+    from tieredstore.providers.s3.provider import S3Provider
 
 OPTIONS = {"max_attempts": "2", "fast_reads": "false", "merge_count": "4"}
 QUEUE = segment_id(type=FileSegmentType.CONSUME_QUEUE)

@@ -20,7 +20,7 @@ from tieredstore.testing.fault_proxy_http import Forward, Reply, Request
 from tieredstore.testing.provider_samples import content, segment_id, written
 
 if TYPE_CHECKING:
-    from tieredstore.providers.s3 import S3Provider
+    from tieredstore.providers.s3.provider import S3Provider
 
 OPTIONS = {"fast_reads": "false", "merge_count": "4"}
 WRITES_EACH = 25

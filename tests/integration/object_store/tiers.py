@@ -12,8 +12,8 @@ from tieredstore.config import StoreConfig
 from tieredstore.properties import PluginProperties, plugin_keys, query_properties
 
 if TYPE_CHECKING:
-    from tieredstore.providers.s3 import S3Provider
-    from tieredstore.providers.s3_client import S3Client
+    from tieredstore.providers.s3.client import S3Client
+    from tieredstore.providers.s3.provider import S3Provider
 
 BROKER = "broker-a"
 CLUSTER = "cluster-a"
@@ -27,8 +27,8 @@ def config_of(store: ObjectStore, prefix: str = "tier", **options: str) -> Store
 
 def s3_client(store: ObjectStore, prefix: str = "tier", **options: str) -> S3Client:
     """What is below the provider."""
-    from tieredstore.providers.s3_client import S3Client
-    from tieredstore.providers.s3_keys import S3Keys
+    from tieredstore.providers.s3.client import S3Client
+    from tieredstore.providers.s3.keys import S3Keys
 
     names = query_properties(
         S3Keys, {"endpoint": store.endpoint, "path_style": "true", **options}, "test"

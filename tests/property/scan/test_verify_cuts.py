@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.scan.tier_builder import CLUSTER, TierBuilder, message
-from tieredstore.providers.posix import PosixProvider
+from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.verify import verify

@@ -22,8 +22,8 @@ from tests.unit.tier.kit import T0, TableMetadata, Tier, as_batch, read_messages
 from tieredstore.contracts.message_store import BoundaryType
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Unavailable
-from tieredstore.providers.memory import MemoryProvider
-from tieredstore.providers.posix import PosixProvider
+from tieredstore.providers.memory.provider import MemoryProvider
+from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import (
     Fault,

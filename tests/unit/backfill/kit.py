@@ -14,9 +14,9 @@ from tieredstore.jobs.backfill import BackfillOptions, backfill, backfill_target
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
-from tieredstore.providers.chunk_provider import ChunkProvider
-from tieredstore.providers.chunk_settings import ChunkSettings
-from tieredstore.providers.memory_objects import MemoryObjectClient
+from tieredstore.providers.chunks.provider import ChunkProvider
+from tieredstore.providers.chunks.settings import ChunkSettings
+from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.scan.arrow_schema import TYPES
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding

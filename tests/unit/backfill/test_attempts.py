@@ -25,8 +25,8 @@ from tieredstore.jobs.backfill import BackfillOptions, backfill, write
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
-from tieredstore.providers.posix import PosixProvider
-from tieredstore.providers.posix_calls import PosixCalls
+from tieredstore.providers.posix.calls import PosixCalls
+from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.source import TierSource
 
 OPTIONS = BackfillOptions(segment_bytes=3000)

@@ -33,7 +33,7 @@ from tieredstore.errors import Fenced, Invalid
 from tieredstore.jobs.backfill import BackfillOptions, backfill, backfill_frame
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.metadata.json_store import JsonMetadataStore
-from tieredstore.providers.posix import PosixProvider
+from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.tier.store import TieredMessageStore
 
 GIVEN = ("topic", "queue_id", "queue_offset", "body", "keys", "tags")

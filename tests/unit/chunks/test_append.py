@@ -7,8 +7,8 @@ import pytest
 from tests.unit.chunks.kit import GRACE_MS, LEASE_MS, LOG, Store
 from tieredstore.contracts.segment import FencedWrite, SegmentListing, UnknownWrite, Written
 from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
-from tieredstore.providers.chunk_chain import chunk_name
-from tieredstore.providers.object_client import ClientLimits
+from tieredstore.providers.chunks.chain import chunk_name
+from tieredstore.providers.chunks.client import ClientLimits
 from tieredstore.testing.object_faults import ObjectFault
 
 BUSY, FAIL, LOSE = ObjectFault.BUSY, ObjectFault.FAIL, ObjectFault.LOSE_REPLY

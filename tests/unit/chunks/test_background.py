@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.chunks.kit import LOG, Store
 from tieredstore.clock import SYSTEM_CLOCK
-from tieredstore.providers.chunk_chain import chunk_name, merged_name
+from tieredstore.providers.chunks.chain import chunk_name, merged_name
 from tieredstore.testing.object_faults import ObjectFault
 
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tieredstore.errors import Corrupt, Unavailable
-from tieredstore.providers.chunk_chain import (
+from tieredstore.providers.chunks.chain import (
     Chain,
     Extent,
     Garbage,
@@ -16,7 +16,7 @@ from tieredstore.providers.chunk_chain import (
     merged_name,
     read_chain,
 )
-from tieredstore.providers.object_client import ObjectInfo
+from tieredstore.providers.chunks.client import ObjectInfo
 
 FOLDER = "cluster/b/T/0/COMMIT_LOG/cfcd208400000000000000000000"
 

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.chunks.kit import GRACE_MS, LEASE_MS, LOG, UNITS, Store
 from tieredstore.contracts.segment import Written
 from tieredstore.errors import Fenced, Invalid, Unavailable
-from tieredstore.providers.chunk_chain import Chain, chunk_name, merged_name
+from tieredstore.providers.chunks.chain import Chain, chunk_name, merged_name
 from tieredstore.testing.faults import SimulatedCrash
 from tieredstore.testing.object_faults import ObjectFault
 from tieredstore.testing.provider_samples import content

@@ -256,7 +256,7 @@ needs_proc = pytest.mark.skipif(
 @needs_proc
 def test_an_owner_that_surely_ended_is_no_obstacle(store: Store) -> None:
     script = (
-        "from tieredstore.providers.chunk_epoch import _process; import os;"
+        "from tieredstore.providers.chunks.epoch import _process; import os;"
         "print(os.getpid(), _process(os.getpid()))"
     )
     output = subprocess.run(

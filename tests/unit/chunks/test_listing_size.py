@@ -11,9 +11,9 @@ import pytest
 
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, Written
-from tieredstore.providers.chunk_chain import Chain
-from tieredstore.providers.chunk_settings import ChunkSettings
-from tieredstore.providers.memory_objects import MemoryObjectClient
+from tieredstore.providers.chunks.chain import Chain
+from tieredstore.providers.chunks.settings import ChunkSettings
+from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.chunks import chunk_provider
 
 PAGE_KEYS = 1_000

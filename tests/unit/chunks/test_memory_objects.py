@@ -8,8 +8,8 @@ import pytest
 
 from tieredstore.clock import ManualClock
 from tieredstore.errors import Busy, Invalid, Unavailable
-from tieredstore.providers.memory_objects import MemoryObjectClient
-from tieredstore.providers.object_client import ClientLimits, CopiedPart, ObjectClient, Part
+from tieredstore.providers.chunks.client import ClientLimits, CopiedPart, ObjectClient, Part
+from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.faults import SimulatedCrash
 from tieredstore.testing.object_faults import FaultyObjectClient, ObjectFault
 

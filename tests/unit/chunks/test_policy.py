@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.errors import Invalid
-from tieredstore.providers.chunk_chain import Chain, Extent, chunk_name, merged_name
-from tieredstore.providers.chunk_parts import Copied, plan_parts
-from tieredstore.providers.chunk_policy import MergePolicy
-from tieredstore.providers.object_client import ClientLimits
+from tieredstore.providers.chunks.chain import Chain, Extent, chunk_name, merged_name
+from tieredstore.providers.chunks.client import ClientLimits
+from tieredstore.providers.chunks.upkeep.parts import Copied, plan_parts
+from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 
 POLICY = MergePolicy(fan_in=4, target_bytes=160, part_bytes=100, free_bytes=10)
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tests.unit.chunks.kit import GRACE_MS, LOG, UNITS, Process, Store
 from tieredstore.errors import Corrupt, Invalid, Unavailable
-from tieredstore.providers.chunk_blocks import BlockReader, Wanted
-from tieredstore.providers.chunk_cache import ByteCache
-from tieredstore.providers.chunk_chain import chunk_name
-from tieredstore.providers.chunk_hedging import Hedge
+from tieredstore.providers.chunks.chain import chunk_name
+from tieredstore.providers.chunks.reading.blocks import BlockReader, Wanted
+from tieredstore.providers.chunks.reading.cache import ByteCache
+from tieredstore.providers.chunks.reading.hedging import Hedge
 from tieredstore.testing.object_faults import ObjectFault
 from tieredstore.testing.provider_samples import content
 

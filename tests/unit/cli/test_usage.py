@@ -18,7 +18,7 @@ from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.usage import Prices, RequestUsage, Usage
 from tieredstore.metrics import Metrics
-from tieredstore.providers.memory import MemoryProvider
+from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.tier.store import TieredMessageStore
 
 PUT = RequestUsage("PutObject", "COMMIT_LOG", 3, 1, 300, 0, 15e-6)

@@ -23,7 +23,7 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
-from tieredstore.providers.memory import MemoryFileSegment, MemoryProvider
+from tieredstore.providers.memory.provider import MemoryFileSegment, MemoryProvider
 
 T0 = 1_700_000_000_000
 HOUR_MS = 3_600_000

@@ -10,7 +10,7 @@ import pytest
 
 from tieredstore.config import FIELDS_BY_KEY, REFUSED_VALUES, UNUSED_KEYS
 from tieredstore.properties import fields_by_key
-from tieredstore.providers.s3_keys import S3Keys
+from tieredstore.providers.s3.keys import S3Keys
 
 HERE = Path(__file__).parent
 NAMES, LOCAL, UPLOAD, READS, REST = (

@@ -15,8 +15,8 @@ from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.read_only import ReadOnlyMessageStore
 from tieredstore.message.record import Message
 from tieredstore.metadata.json_store import JsonMetadataStore
-from tieredstore.providers.memory import MemoryProvider
-from tieredstore.providers.posix import PosixProvider
+from tieredstore.providers.memory.provider import MemoryProvider
+from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.tier.store import TieredMessageStore
 
 

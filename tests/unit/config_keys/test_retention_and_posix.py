@@ -9,7 +9,7 @@ import pytest
 from tests.unit.config_keys.broker import HOUR_MS, T0, MakeBroker, SteppedClock, conf
 from tieredstore import registry
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
-from tieredstore.providers.posix_calls import PosixCalls
+from tieredstore.providers.posix.calls import PosixCalls
 
 COMMIT_LOG, _, INDEX = FileSegmentType
 

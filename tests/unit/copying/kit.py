@@ -19,8 +19,8 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.metadata.file_operations import FileOperations
 from tieredstore.metadata.json_store import JsonMetadataStore
-from tieredstore.providers.memory import MemoryFileSegment, MemoryProvider
-from tieredstore.providers.posix import PosixProvider
+from tieredstore.providers.memory.provider import MemoryFileSegment, MemoryProvider
+from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.copying.job import copy_tier
 from tieredstore.scan.copying.report import CopyOptions, CopyReport

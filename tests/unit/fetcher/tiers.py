@@ -20,7 +20,7 @@ from tieredstore.message.hashes import tags_code
 from tieredstore.message.record import Message, encode_record
 from tieredstore.metadata.json_store import JsonMetadataStore
 from tieredstore.metrics import Metrics
-from tieredstore.providers.memory import MemoryFileSegment, MemoryProvider
+from tieredstore.providers.memory.provider import MemoryFileSegment, MemoryProvider
 from tieredstore.tier import indexing
 from tieredstore.tier.fetcher import MessageStoreFetcher
 from tieredstore.tier.flat.file_store import FlatFileStore

@@ -21,8 +21,8 @@ from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.message.tiered_index import COMPACTED_ITEM_DTYPE, compacted_size, unpack_header
-from tieredstore.providers.chunk_provider import ChunkProvider
-from tieredstore.providers.memory_objects import MemoryObjectClient
+from tieredstore.providers.chunks.provider import ChunkProvider
+from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.source import TierSource, locate

@@ -21,9 +21,9 @@ from tieredstore.jobs.rebuild_metadata.job import RebuildOptions, rebuild_metada
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.metadata.json_store import JsonMetadataStore
-from tieredstore.providers.chunk_provider import ChunkProvider
-from tieredstore.providers.memory_objects import MemoryObjectClient
-from tieredstore.providers.posix import PosixProvider
+from tieredstore.providers.chunks.provider import ChunkProvider
+from tieredstore.providers.memory.objects import MemoryObjectClient
+from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.source import METADATA_FILE, TierSource, locate
 from tieredstore.tier.flat.file_store import FlatFileStore
 

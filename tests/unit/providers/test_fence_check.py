@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tieredstore.errors import Unavailable
-from tieredstore.providers.fence_check import check_fencing
+from tieredstore.providers.chunks.fencing import check_fencing
 from tieredstore.testing.object_faults import FaultyObjectClient, ObjectFault
 
 

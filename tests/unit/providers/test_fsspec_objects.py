@@ -18,9 +18,10 @@ from s3fs import S3FileSystem
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.segment import Buffer
 from tieredstore.errors import Invalid, Unavailable
-from tieredstore.providers import fsspec_objects, fsspec_writes
-from tieredstore.providers.fsspec_objects import FsspecClient
-from tieredstore.providers.object_client import CopiedPart, Part
+from tieredstore.providers.chunks.client import CopiedPart, Part
+from tieredstore.providers.fsspec import client as fsspec_objects
+from tieredstore.providers.fsspec import writes as fsspec_writes
+from tieredstore.providers.fsspec.client import FsspecClient
 
 STAMP = {"w": "00000000000000000001:someone", "crc": "0badcafe"}
 KEYS = ("t/c.1", "t/c.10", "t/c.2", "t/m.1-2", "t%TOPIC@x/é 你:1", "u", "t!/a")

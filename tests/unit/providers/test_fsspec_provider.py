@@ -12,8 +12,8 @@ from tieredstore.config import StoreConfig, config_from_properties
 from tieredstore.contracts.segment import Written
 from tieredstore.errors import Invalid
 from tieredstore.properties import PluginProperties, plugin_keys
-from tieredstore.providers.fsspec_keys import FsspecKeys
-from tieredstore.providers.fsspec_provider import FsspecProvider
+from tieredstore.providers.fsspec.keys import FsspecKeys
+from tieredstore.providers.fsspec.provider import FsspecProvider
 from tieredstore.testing.provider_samples import segment_id
 
 SECRET = "hunter-2-secret"

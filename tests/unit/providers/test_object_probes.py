@@ -11,10 +11,10 @@ from tieredstore.clock import ManualClock
 from tieredstore.contracts.probing import Probed, ProbeOptions, ProbeResult, Verdict
 from tieredstore.contracts.segment import Buffer
 from tieredstore.errors import Invalid
-from tieredstore.providers.chunk_provider import ChunkProvider
-from tieredstore.providers.memory_objects import MemoryObjectClient
-from tieredstore.providers.object_client import ClientLimits, ObjectInfo, Part
-from tieredstore.providers.object_probes import probe_objects
+from tieredstore.providers.chunks.client import ClientLimits, ObjectInfo, Part
+from tieredstore.providers.chunks.probes import probe_objects
+from tieredstore.providers.chunks.provider import ChunkProvider
+from tieredstore.providers.memory.objects import MemoryObjectClient
 
 OPTIONS = ProbeOptions(racers=4, rounds=2, samples=2, large_bytes=1 << 20)
 SMALL_PARTS = ClientLimits(min_part_bytes=1024)

@@ -16,8 +16,8 @@ import pytest
 
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, Written
 from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
-from tieredstore.providers.posix import PosixProvider
-from tieredstore.providers.posix_calls import PosixCalls
+from tieredstore.providers.posix.calls import PosixCalls
+from tieredstore.providers.posix.provider import PosixProvider
 
 CLUSTER = "DefaultCluster"
 
@@ -332,7 +332,7 @@ class TestWriterEpoch:
         program = textwrap.dedent(
             """
             import sys
-            from tieredstore.providers.posix import PosixProvider
+            from tieredstore.providers.posix.provider import PosixProvider
             epoch = PosixProvider(sys.argv[1], "DefaultCluster").acquire_writer("broker-a")
             print("ready", flush=True)
             sys.stdin.read()

@@ -13,8 +13,8 @@ import pytest
 
 from tieredstore.contracts.segment import Buffer, FileSegmentType, SegmentId, UnknownWrite, Written
 from tieredstore.errors import Corrupt, Unavailable
-from tieredstore.providers.posix import PosixFileSegment, PosixProvider
-from tieredstore.providers.posix_calls import PosixCalls
+from tieredstore.providers.posix.calls import PosixCalls
+from tieredstore.providers.posix.provider import PosixFileSegment, PosixProvider
 from tieredstore.testing.faults import SimulatedCrash
 
 ID = SegmentId("broker-a/TopicA/0", FileSegmentType.COMMIT_LOG, 0)

@@ -12,8 +12,8 @@ import pytest
 from tieredstore.contracts.probing import Probed, ProbeOptions, ProbeResult, Verdict
 from tieredstore.contracts.segment import Buffer
 from tieredstore.errors import Invalid
-from tieredstore.providers.posix import PosixProvider
-from tieredstore.providers.posix_calls import PosixCalls
+from tieredstore.providers.posix.calls import PosixCalls
+from tieredstore.providers.posix.provider import PosixProvider
 
 OPTIONS = ProbeOptions(samples=3, large_bytes=1 << 20)
 

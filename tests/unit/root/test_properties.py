@@ -21,7 +21,7 @@ from tieredstore.properties import (
     plugin_keys,
     query_properties,
 )
-from tieredstore.providers.memory import MemoryProvider
+from tieredstore.providers.memory.provider import MemoryProvider
 
 
 class Mode(enum.StrEnum):

@@ -45,7 +45,9 @@ def test_every_known_store_loads(name: str) -> None:
 
 
 def test_module_and_attribute_name_a_third_party_s_plugin(tmp_path: Path) -> None:
-    config = StoreConfig(backend_service_provider="tieredstore.providers.memory:MemoryProvider")
+    config = StoreConfig(
+        backend_service_provider="tieredstore.providers.memory.provider:MemoryProvider"
+    )
     assert isinstance(registry.segment_provider(config), SegmentProvider)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tieredstore.errors import Corrupt, Unavailable
-from tieredstore.providers.memory import MemoryProvider
+from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.scan import read_ahead
 from tieredstore.scan.batch import UnitRun
 from tieredstore.scan.findings import Report, damage

@@ -198,7 +198,7 @@ def test_a_message_behind_a_coda_of_an_old_writer_is_read(tmp_path: Path) -> Non
 
 
 def test_select_names_what_is_there() -> None:
-    from tieredstore.providers.memory import MemoryProvider
+    from tieredstore.providers.memory.provider import MemoryProvider
 
     catalogue = load_catalogue(MemoryProvider())
     with pytest.raises(Invalid, match="no topic 'x'"):
@@ -208,7 +208,7 @@ def test_select_names_what_is_there() -> None:
 
 
 def test_paths_that_are_no_queue_are_noted(tmp_path: Path) -> None:
-    from tieredstore.providers.memory import MemoryProvider
+    from tieredstore.providers.memory.provider import MemoryProvider
 
     provider = MemoryProvider()
     for path in ("b/t/x", "b/t/01", "b/t/-1", "b/t"):

@@ -23,7 +23,7 @@ from tieredstore.message.tiered_index import (
     unsealed_size,
 )
 from tieredstore.metadata.json_store import JsonMetadataStore
-from tieredstore.providers.posix import PosixProvider
+from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
 from tieredstore.scan.findings import Finding, Severity
 from tieredstore.scan.verify import VerifyReport, verify

@@ -20,7 +20,7 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.errors import Unavailable
 from tieredstore.metadata.json_store import JsonMetadataStore
-from tieredstore.providers.memory import MemoryProvider
+from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import (
     Fault,

@@ -18,8 +18,8 @@ from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.segment import Buffer
 from tieredstore.errors import Busy, Fenced, TieredStoreError, Unavailable
-from tieredstore.providers.chunk_provider import ChunkProvider
-from tieredstore.providers.memory_objects import MemoryObjectClient
+from tieredstore.providers.chunks.provider import ChunkProvider
+from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import SimulatedCrash
 from tieredstore.tier.dispatcher import MessageStoreDispatcher

@@ -23,7 +23,7 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentPro
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.message.consume_queue import UNIT_DTYPE
 from tieredstore.message.record import Message, StoredMessage, decode_record, encode_record
-from tieredstore.providers.memory import MemoryProvider
+from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.reading import run

@@ -19,7 +19,7 @@ from tieredstore.contracts.segment import (
     WriteResult,
 )
 from tieredstore.errors import Corrupt
-from tieredstore.providers.memory import MemoryFileSegment, MemoryProvider
+from tieredstore.providers.memory.provider import MemoryFileSegment, MemoryProvider
 from tieredstore.tier.commit_interval import CommitInterval
 from tieredstore.tier.dispatcher import FINISH_MS, MessageStoreDispatcher
 from tieredstore.tier.outcome import DispatchStatus

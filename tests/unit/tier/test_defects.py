@@ -38,8 +38,8 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.message.consume_queue import UNIT_DTYPE
-from tieredstore.providers.memory import MemoryProvider
-from tieredstore.providers.posix import PosixProvider
+from tieredstore.providers.memory.provider import MemoryProvider
+from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import Fault, Faults, FaultyMetadataStore, FaultyProvider
 from tieredstore.tier.flat.segment import STATUS_DELETED, FlatSegment

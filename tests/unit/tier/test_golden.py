@@ -12,7 +12,7 @@ from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import BoundaryType
 from tieredstore.metadata.json_store import JsonMetadataStore
-from tieredstore.providers.posix import PosixProvider
+from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.reading import run
 

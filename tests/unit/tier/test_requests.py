@@ -21,8 +21,8 @@ from tieredstore.contracts.segment import (
     WriterEpoch,
     WriteResult,
 )
-from tieredstore.providers.chunk_provider import ChunkProvider
-from tieredstore.providers.memory_objects import MemoryObjectClient
+from tieredstore.providers.chunks.provider import ChunkProvider
+from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.expiry import TierExpiry

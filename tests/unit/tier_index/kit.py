@@ -12,7 +12,7 @@ from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.metadata.json_store import JsonMetadataStore
-from tieredstore.providers.posix import PosixProvider
+from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.tier.index import IndexItem, IndexStoreService
 from tieredstore.tier.reading import run
 

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.tier_index.kit import Node, all_found, fill, find, offsets_of, put
 from tieredstore.contracts.segment import Buffer, Capabilities, FencedWrite, SegmentId, WriteResult
 from tieredstore.errors import Unavailable
-from tieredstore.providers.memory import MemoryProvider
+from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.testing.faults import Fault, Faults, FaultyProvider
 from tieredstore.tier.index import segments
 

@@ -12,7 +12,7 @@ from tests.unit.tier_index.kit import NOW, Node, all_found, fill, find, header_o
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS, FileSegmentMetadata
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
-from tieredstore.providers.memory import MemoryProvider
+from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import Fault, Faults, FaultyProvider
 from tieredstore.tier.index import segments

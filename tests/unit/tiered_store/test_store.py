@@ -25,8 +25,8 @@ from tieredstore.errors import Fenced, Unavailable
 from tieredstore.message.record import Message, StoredMessage
 from tieredstore.metadata.json_store import JsonMetadataStore
 from tieredstore.metrics import Histogram
-from tieredstore.providers.memory import MemoryProvider
-from tieredstore.providers.posix import PosixProvider
+from tieredstore.providers.memory.provider import MemoryProvider
+from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.tier.store import FALLBACKS, MESSAGES_OUT, TieredMessageStore
 from tieredstore.tier.topic_filter import EXCLUDED_METRIC
 
@@ -287,7 +287,7 @@ def test_a_failing_tier_falls_back_to_what_the_next_store_has(
     def refuse(*_: object) -> NoReturn:
         raise Unavailable("the backend is down")
 
-    monkeypatch.setattr("tieredstore.providers.posix.PosixFileSegment.read", refuse)
+    monkeypatch.setattr("tieredstore.providers.posix.provider.PosixFileSegment.read", refuse)
     assert bodies(world.get(60, 2)) == ["body 60", "body 61"]
     labels = {"operation": "get_message", "topic": TOPIC, "group": "g"}
     assert world.store.metrics.value(FALLBACKS, **labels) == 1
@@ -302,7 +302,7 @@ def test_a_failing_tier_leaves_queries_what_the_next_store_has(
     def refuse(*_: object) -> NoReturn:
         raise Unavailable("the backend is down")
 
-    monkeypatch.setattr("tieredstore.providers.posix.PosixFileSegment.read", refuse)
+    monkeypatch.setattr("tieredstore.providers.posix.provider.PosixFileSegment.read", refuse)
     found = world.store.query_message(TOPIC, "all", 1000, 0, FAR_MS)
     assert offsets(found) == [(0, n) for n in range(60, 120)]
     with pytest.raises(Unavailable):

@@ -13,8 +13,8 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tieredstore.properties import PluginProperties, plugin_keys
-from tieredstore.providers.s3_client import S3Client
-from tieredstore.providers.s3_keys import S3Keys
+from tieredstore.providers.s3.client import S3Client
+from tieredstore.providers.s3.keys import S3Keys
 
 ACCESS_KEY = "AKIDEXAMPLE0"
 SECRET_KEY = "hush-hush/secret+key"

@@ -19,9 +19,9 @@ from tests.unit.providers.s3.harness import (
     s3_keys,
 )
 from tieredstore.errors import Invalid, Unavailable
-from tieredstore.providers.obstore_fast_path import FreshCredentials, _path_style
-from tieredstore.providers.obstore_reader import MAX_FAST_BYTES, NO_ANSWER
-from tieredstore.providers.s3_client import S3Client
+from tieredstore.providers.s3.client import S3Client
+from tieredstore.providers.s3.fast_path import FreshCredentials, _path_style
+from tieredstore.providers.s3.obstore_reader import MAX_FAST_BYTES, NO_ANSWER
 
 KEY = "hash_cluster/broker/topic/0/COMMIT_LOG/seg/c.00000000000000000000"
 DATA = bytes(range(256)) * 8192

@@ -11,8 +11,8 @@ from moto.s3.models import s3_backends
 
 from tests.unit.providers.s3.harness import s3_client
 from tieredstore.errors import Invalid, Unavailable
-from tieredstore.providers.object_client import CopiedPart, Part
-from tieredstore.providers.s3_client import S3Client
+from tieredstore.providers.chunks.client import CopiedPart, Part
+from tieredstore.providers.s3.client import S3Client
 
 FIVE_MIB = 5 << 20
 

@@ -19,9 +19,9 @@ from tests.unit.providers.s3.harness import (
     s3_client,
 )
 from tieredstore.errors import Busy, Corrupt, Invalid, TieredStoreError, Unavailable
-from tieredstore.providers.object_client import CopiedPart
-from tieredstore.providers.s3_client import S3Client
-from tieredstore.providers.s3_reading import RangeReader
+from tieredstore.providers.chunks.client import CopiedPart
+from tieredstore.providers.s3.client import S3Client
+from tieredstore.providers.s3.reading import RangeReader
 
 UPLOAD = Reply(
     body=b"<InitiateMultipartUploadResult><UploadId>u1</UploadId></InitiateMultipartUploadResult>"

@@ -24,13 +24,13 @@ from tieredstore.clock import ManualClock
 from tieredstore.config import config_from_properties
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.properties import fields_by_key
-from tieredstore.providers.chunk_keys import ChunkKeys
-from tieredstore.providers.chunk_settings import ChunkSettings
-from tieredstore.providers.s3 import S3Provider
-from tieredstore.providers.s3_client import S3Client
-from tieredstore.providers.s3_keys import S3Keys
-from tieredstore.providers.s3_lane import Lane
-from tieredstore.providers.s3_session import open_session
+from tieredstore.providers.chunks.keys import ChunkKeys
+from tieredstore.providers.chunks.settings import ChunkSettings
+from tieredstore.providers.s3.client import S3Client
+from tieredstore.providers.s3.keys import S3Keys
+from tieredstore.providers.s3.lane import Lane
+from tieredstore.providers.s3.provider import S3Provider
+from tieredstore.providers.s3.session import open_session
 
 UPLOAD = Reply(
     body=b"<InitiateMultipartUploadResult><UploadId>u1</UploadId></InitiateMultipartUploadResult>"

@@ -8,8 +8,8 @@ import pytest
 
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.usage import Prices
-from tieredstore.providers.s3_limits import Gate, TokenBucket
-from tieredstore.providers.s3_meter import Meter, file_type_of
+from tieredstore.providers.s3.limits import Gate, TokenBucket
+from tieredstore.providers.s3.meter import Meter, file_type_of
 
 
 def bucket(rate: int) -> tuple[TokenBucket, ManualClock]:

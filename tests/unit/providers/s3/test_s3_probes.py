@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from tieredstore.contracts.probing import Verdict
-from tieredstore.providers.s3_probes import judge_rules
+from tieredstore.providers.s3.probes import judge_rules
 
 DELETES = {"ID": "r", "Status": "Enabled", "Expiration": {"Days": 30}}
 ARCHIVES = {"Transitions": [{"Days": 1, "StorageClass": "DEEP_ARCHIVE"}]}

@@ -23,9 +23,9 @@ from tieredstore.contracts.usage import MeteredProvider
 from tieredstore.errors import Invalid
 from tieredstore.metrics import Metrics
 from tieredstore.properties import PluginProperties
-from tieredstore.providers import s3_meter
-from tieredstore.providers.s3 import S3Provider
-from tieredstore.providers.s3_client import S3Client
+from tieredstore.providers.s3 import meter as s3_meter
+from tieredstore.providers.s3.client import S3Client
+from tieredstore.providers.s3.provider import S3Provider
 
 SEGMENT = SegmentId("broker-a/T/0", FileSegmentType.COMMIT_LOG, 0)
 

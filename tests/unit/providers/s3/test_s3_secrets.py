@@ -22,8 +22,8 @@ from tieredstore import registry
 from tieredstore.config import StoreConfig, config_from_properties
 from tieredstore.errors import Invalid, TieredStoreError
 from tieredstore.metrics import Metrics
-from tieredstore.providers.s3 import S3Provider
-from tieredstore.providers.s3_client import S3Client
+from tieredstore.providers.s3.client import S3Client
+from tieredstore.providers.s3.provider import S3Provider
 
 TOKEN = "session-token-hush"
 SECRETS = (SECRET_KEY, TOKEN, "proxy-hush")

@@ -1,0 +1,99 @@
+"""The keys of a chunk log, the same for every object store it is on."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+from msgspec import Meta, field
+
+from tieredstore.providers.chunks.settings import ChunkSettings
+from tieredstore.providers.chunks.upkeep.policy import MergePolicy
+
+_DAYS_MS = 366 * 86_400_000
+_LEAST_GRACE_MS = 10_000
+"""Longer than a listing's page takes: one during which an object is deleted looks like a hole."""
+_PLAIN = ChunkSettings()
+
+
+def _number(description: str, ge: float, le: float) -> Meta:
+    return Meta(description=f"Ours. {description}", ge=ge, le=le)
+
+
+class ChunkKeys(msgspec.Struct, frozen=True, kw_only=True):
+    """A provider's struct of keys extends it; `settings()` is what the chunk log takes."""
+
+    PREFIXES: ClassVar[tuple[str, ...]] = ("tieredStoreChunk",)
+
+    fencing: Annotated[
+        str,
+        Meta(
+            description="Ours. `epoch`: a writer proves by conditional creates that it is the only "
+            "one; `none`: nothing does, for stores that know no conditions.",
+            pattern="^(epoch|none)$",
+        ),
+    ] = field(name="tieredStoreChunkFencing", default="epoch")
+    lease_ms: Annotated[
+        int, _number("How long a look at the writer epoch counts, ms.", 0, 600_000)
+    ] = field(name="tieredStoreChunkLease", default=_PLAIN.lease_ms)
+    grace_ms: Annotated[
+        int,
+        _number(
+            "How long an object stays after a merged one covers it, ms.", _LEAST_GRACE_MS, _DAYS_MS
+        ),
+    ] = field(name="tieredStoreChunkGraceTime", default=_PLAIN.grace_ms)
+    upload_age_ms: Annotated[
+        int, _number("Age at which an open multipart upload is nobody's, ms.", 0, _DAYS_MS)
+    ] = field(name="tieredStoreChunkUploadAge", default=_PLAIN.upload_age_ms)
+    batch_bytes: Annotated[
+        int, _number("Size of a write that fast queues gather, bytes.", 0, 1 << 30)
+    ] = field(name="tieredStoreChunkBatchSize", default=_PLAIN.preferred_batch_bytes)
+    merge_count: Annotated[
+        int, _number("Objects of about one size that are merged into one.", 2, 1000)
+    ] = field(name="tieredStoreChunkMergeCount", default=_PLAIN.policy.fan_in)
+    merge_bytes: Annotated[
+        int, _number("Small objects are merged as soon as they have so many bytes.", 1, 1 << 30)
+    ] = field(name="tieredStoreChunkMergeSize", default=_PLAIN.policy.target_bytes)
+    read_part_bytes: Annotated[
+        int, _number("Largest range that one request reads, bytes.", 1 << 16, 1 << 30)
+    ] = field(name="tieredStoreChunkReadSize", default=_PLAIN.read_part_bytes)
+    read_threads: Annotated[int, _number("Ranges read at once.", 1, 1024)] = field(
+        name="tieredStoreChunkReadThreads", default=_PLAIN.read_threads
+    )
+    block_cache_bytes: Annotated[
+        int, _number("Memory for blocks of consume queues, bytes.", 0, 1 << 40)
+    ] = field(name="tieredStoreChunkBlockCacheSize", default=_PLAIN.block_cache_bytes)
+    write_cache_bytes: Annotated[
+        int,
+        _number(
+            "Memory for small writes until they are merged, which saves reads, bytes.", 0, 1 << 40
+        ),
+    ] = field(name="tieredStoreChunkWriteCacheSize", default=_PLAIN.write_cache_bytes)
+    maintenance_threads: Annotated[
+        int, _number("Segments merged, sealed or cleaned at once.", 1, 256)
+    ] = field(name="tieredStoreChunkMaintenanceThreads", default=_PLAIN.maintenance_threads)
+    hedge: Annotated[
+        bool,
+        Meta(description="Ours. Send a read again when it takes longer than 95 % of all do."),
+    ] = field(name="tieredStoreChunkHedge", default=_PLAIN.hedge)
+    hedge_share: Annotated[float, _number("Most of the reads that may be sent twice.", 0, 1)] = (
+        field(name="tieredStoreChunkHedgeShare", default=_PLAIN.hedge_share)
+    )
+
+    def settings(self, **changes: Any) -> ChunkSettings:
+        """The chunk log's settings, with what is not a key's from `changes`."""
+        return ChunkSettings(
+            fencing=self.fencing != "none",
+            lease_ms=self.lease_ms,
+            grace_ms=self.grace_ms,
+            upload_age_ms=self.upload_age_ms,
+            preferred_batch_bytes=self.batch_bytes,
+            read_part_bytes=self.read_part_bytes,
+            read_threads=self.read_threads,
+            block_cache_bytes=self.block_cache_bytes,
+            write_cache_bytes=self.write_cache_bytes,
+            **{"maintenance_threads": self.maintenance_threads} | changes,
+            hedge=self.hedge,
+            hedge_share=self.hedge_share,
+            policy=MergePolicy(fan_in=self.merge_count, target_bytes=self.merge_bytes),
+        )

@@ -1,0 +1,315 @@
+"""Probes of any object store, through the ObjectClient that the tier uses."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Protocol, runtime_checkable
+
+from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.contracts.probing import ProbeOptions, ProbeResult, Verdict
+from tieredstore.errors import TieredStoreError
+from tieredstore.providers.chunks.client import CopiedPart, ObjectClient, Part
+from tieredstore.providers.chunks.fencing import NOT_CONDITIONAL, honours_create_if_absent
+from tieredstore.providers.probing import guarded, guarded_each, quantiles, rate, skew, timed
+
+FOLDER = ".doctor"
+_SMALL_BYTES = 4 << 10
+_LARGE_SAMPLES = 3
+_NAMES = ("A", "Z", "a", "a!", "a-1", "b/1", "b/2", "c%20d", "c d", "zz", "é", "你")
+"""Names whose order by UTF-8 bytes differs from other orders."""
+
+
+@runtime_checkable
+class ProbedClient(Protocol):
+    """A client with probes of its own."""
+
+    def probes(self, folder: str) -> Iterator[ProbeResult]:
+        """Below `folder` (with a slash at its end), which the caller removes."""
+        ...
+
+
+def probe_objects(
+    client: ObjectClient, options: ProbeOptions, *, clock: Clock = SYSTEM_CLOCK
+) -> Iterator[ProbeResult]:
+    """All probes below `.doctor/<random>/` of the tier, which is removed afterwards. Raises Invalid
+    and Unavailable when the tier cannot even be listed."""
+    folder = f"{FOLDER}/{uuid.uuid4().hex}/"
+    for _ in client.list(folder):
+        break
+    try:
+        yield from _probe(client, folder, options, clock)
+    finally:
+        left = _clean(client, folder)
+    yield left
+
+
+def _probe(
+    client: ObjectClient, folder: str, options: ProbeOptions, clock: Clock
+) -> Iterator[ProbeResult]:
+    probes = _ObjectProbes(client, folder, options, clock)
+    first = guarded("write and read", probes.basics)
+    yield first
+    if first.verdict is Verdict.UNSAFE:
+        return  # nothing else would tell more
+    yield from guarded_each(
+        [
+            ("conditional put", probes.conditional_put),
+            ("conditional race", probes.race),
+            ("multipart", probes.compose),
+            ("range", probes.ranges),
+            ("listing", probes.listing),
+            ("clock", probes.clock),
+            ("latency of a PUT", probes.put_latency),
+            ("latency of a GET", probes.get_latency),
+        ]
+    )
+    if options.large_bytes:
+        yield guarded("throughput", probes.throughput)
+    if isinstance(client, ProbedClient):
+        yield from client.probes(folder)
+
+
+def _clean(client: ObjectClient, folder: str) -> ProbeResult:
+    """Remove everything; idempotent, and told when something stays."""
+    found = "everything removed"
+    try:
+        client.delete([info.key for info in client.list(folder)])
+        left = [info.key for info in client.list(folder)]
+    except TieredStoreError as error:
+        return ProbeResult("delete", Verdict.UNSAFE, "failed", " ".join(str(error).split()))
+    if left:
+        return ProbeResult(
+            "delete",
+            Verdict.UNSAFE,
+            f"{len(left)} deleted objects are still listed, the first: {left[0]}",
+            "listings are not consistent: what was deleted could be read again",
+        )
+    with suppress(TieredStoreError):
+        client.abort_uploads(folder, client.now_ms())
+    return ProbeResult("delete", Verdict.OK, found)
+
+
+class _ObjectProbes:
+    """Each probe uses keys of its own."""
+
+    def __init__(
+        self, client: ObjectClient, folder: str, options: ProbeOptions, clock: Clock
+    ) -> None:
+        self._client = client
+        self._folder = folder
+        self._options = options
+        self._clock = clock
+
+    def basics(self) -> ProbeResult:
+        """PUT, HEAD, GET, metadata: what every write and its recovery rest on."""
+        key, name = self._folder + "basic", "write and read"
+        metadata = {"w": "1:doctor", "crc": "cbf43926"}
+        self._client.put_if_absent(key, [b"1234", b"56789"], metadata)
+        content, info = self._client.get_range(key, 0, 100), self._client.head(key)
+        if content != b"123456789" or info is None or info.size_bytes != 9:
+            return ProbeResult(
+                name, Verdict.UNSAFE, f"an object just written reads as {content!r}, {info}"
+            )
+        kept = info.metadata or {}
+        if any(kept.get(field) != value for field, value in metadata.items()):
+            return ProbeResult(
+                name,
+                Verdict.UNSAFE,
+                f"user metadata {metadata} comes back as {dict(kept)}",
+                "a write whose reply was lost could not be told from another writer's",
+            )
+        return ProbeResult(name, Verdict.OK, "consistent, with its metadata")
+
+    def conditional_put(self) -> ProbeResult:
+        name = "conditional put"
+        if not self._client.limits.conditional:
+            return ProbeResult(
+                name,
+                Verdict.NOTE,
+                "this client does not ask for it",
+                "nothing fences a second writer here: be sure that there is one only",
+            )
+        if not honours_create_if_absent(self._client, self._folder.rstrip("/")):
+            return ProbeResult(name, Verdict.UNSAFE, "ignored", NOT_CONDITIONAL)
+        return ProbeResult(name, Verdict.OK, "an object that is there is not made again")
+
+    def race(self) -> ProbeResult:
+        """Many writers of one new key at once: one may win, and its bytes are there."""
+        name, options = "conditional race", self._options
+        if not self._client.limits.conditional:
+            return ProbeResult(name, Verdict.NOTE, "not asked", "see conditional put")
+        winners = []
+        with ThreadPoolExecutor(options.racers, "race") as pool:
+            for number in range(options.rounds):
+                key = f"{self._folder}race-{number}"
+                start = threading.Barrier(options.racers)
+
+                def put(racer: int, key: str = key, start: threading.Barrier = start) -> bool:
+                    start.wait()
+                    return self._client.put_if_absent(key, [b"%d" % racer], {})
+
+                won = [
+                    racer for racer, made in enumerate(pool.map(put, range(options.racers))) if made
+                ]
+                winners.append(len(won))
+                content = self._client.get_range(key, 0, 16)
+                if len(won) == 1 and content != b"%d" % won[0]:
+                    return ProbeResult(
+                        name,
+                        Verdict.UNSAFE,
+                        f"the object of writer {won[0]} has the bytes {content!r}",
+                        "a writer that was told of success has lost its bytes",
+                    )
+        found = f"winners of {options.racers} in {options.rounds} rounds: {winners}"
+        if max(winners) > 1:
+            return ProbeResult(
+                name,
+                Verdict.UNSAFE,
+                found,
+                "not atomic: two writers can be told of success for one key, and data of one is "
+                "lost",
+            )
+        if min(winners) < 1:
+            # Every winner's reply may have been lost and answered 412 when it was sent again.
+            return ProbeResult(name, Verdict.NOTE, found, "replies were lost: run it again")
+        return ProbeResult(name, Verdict.OK, found)
+
+    def compose(self) -> ProbeResult:
+        """Multipart upload with a copied part, completed if absent."""
+        name, limits = "multipart", self._client.limits
+        size = limits.min_part_bytes + 1
+        data = _pattern(size)
+        source, key = self._folder + "source", self._folder + "composed"
+        self._client.put_if_absent(source, [data], {})
+        parts: list[Part] = [CopiedPart(source, 0, size), [b"tail"]]
+        if not self._client.compose(key, parts, {"w": "1:doctor"}):
+            return ProbeResult(name, Verdict.UNSAFE, "a new object was refused as taken")
+        info = self._client.head(key)
+        content = self._client.get_range(key, size - 4, 100)
+        if info is None or info.size_bytes != size + 4 or content != data[-4:] + b"tail":
+            return ProbeResult(
+                name, Verdict.UNSAFE, "a copied part is not the bytes of its source", "seals break"
+            )
+        again = self._client.compose(key, [[b"other"]], {})
+        now = self._client.head(key)
+        if again or now is None or now.size_bytes != size + 4:
+            verdict = Verdict.UNSAFE if limits.conditional else Verdict.NOTE
+            return ProbeResult(
+                name,
+                verdict,
+                "a completed upload overwrites an object that is there",
+                "two writers that seal one segment could disagree",
+            )
+        return ProbeResult(name, Verdict.OK, "parts are copied, completed only if absent")
+
+    def ranges(self) -> ProbeResult:
+        key, data = self._folder + "range", _pattern(1000)
+        self._client.put_if_absent(key, [data], {})
+        wanted = {
+            "within": ((10, 20), data[10:30]),
+            "over the end": ((990, 100), data[990:]),
+            "behind the end": ((1000, 10), b""),
+        }
+        wrong = [
+            what
+            for what, (place, right) in wanted.items()
+            if self._client.get_range(key, *place) != right
+        ]
+        absent = self._client.get_range(self._folder + "absent", 0, 10)
+        if absent is not None:
+            wrong.append("of no object")
+        if wrong:
+            return ProbeResult(
+                "range", Verdict.UNSAFE, f"wrong bytes for a range {', '.join(wrong)}"
+            )
+        return ProbeResult("range", Verdict.OK, "exact; cut at the end; none behind it")
+
+    def listing(self) -> ProbeResult:
+        """New objects at once, in the order of their bytes, also from a key on."""
+        name, folder = "listing", self._folder + "list/"
+        keys = sorted((folder + found for found in _NAMES), key=str.encode)
+        for key in keys:
+            self._client.put_if_absent(key, [b"x"], {})
+        found = [info.key for info in self._client.list(folder)]
+        missing = sorted(set(keys) - set(found))
+        if missing:
+            return ProbeResult(
+                name,
+                Verdict.UNSAFE,
+                f"{len(missing)} objects just written are not listed, the first: {missing[0]!r}",
+                "recovery lists: it would not see what was acknowledged",
+            )
+        if found != keys:
+            return ProbeResult(
+                name,
+                Verdict.UNSAFE,
+                f"not in the order of UTF-8 bytes: {found}",
+                "segments would be put together wrongly",
+            )
+        behind = [info.key for info in self._client.list(folder, keys[4])]
+        lost = [key for key in keys[5:] if key not in behind]
+        if any(key.isascii() for key in lost) or not set(behind) <= set(keys[5:]):
+            return ProbeResult(
+                name,
+                Verdict.UNSAFE,
+                f"behind {keys[4]!r}: {behind}",
+                "a later writer epoch could be overlooked",
+            )
+        self._client.delete(keys[:3])
+        rest = [info.key for info in self._client.list(folder)]
+        if rest != keys[3:]:
+            return ProbeResult(name, Verdict.UNSAFE, f"after a deletion: {rest}")
+        if lost:
+            # The store lists from a key on among ASCII names only.
+            return ProbeResult(
+                name,
+                Verdict.NOTE,
+                f"complete; behind a key names that are not ASCII are left out: {lost}",
+                "no harm here; other programs that list so would not see all",
+            )
+        return ProbeResult(name, Verdict.OK, "complete at once, in the order of UTF-8 bytes")
+
+    def clock(self) -> ProbeResult:
+        return skew("clock", self._client.now_ms() - self._clock.now_ms(), whose="the endpoint's")
+
+    def put_latency(self) -> ProbeResult:
+        data = _pattern(_SMALL_BYTES)
+        numbers = iter(range(self._options.samples))
+
+        def put() -> None:
+            self._client.put_if_absent(f"{self._folder}small-{next(numbers)}", [data], {})
+
+        taken = timed(put, self._options.samples)
+        return ProbeResult("latency of a PUT", Verdict.INFO, f"4 KiB: {quantiles(taken)}")
+
+    def get_latency(self) -> ProbeResult:
+        key = self._folder + "small-0"
+        taken = timed(lambda: self._client.get_range(key, 0, _SMALL_BYTES), self._options.samples)
+        return ProbeResult("latency of a GET", Verdict.INFO, f"4 KiB: {quantiles(taken)}")
+
+    def throughput(self) -> ProbeResult:
+        size, name = self._options.large_bytes, "throughput"
+        data = _pattern(size)
+        numbers = iter(range(_LARGE_SAMPLES))
+
+        def put() -> None:
+            self._client.put_if_absent(f"{self._folder}large-{next(numbers)}", [data], {})
+
+        up = timed(put, _LARGE_SAMPLES)
+        read: list[bytes | None] = []
+        key = self._folder + "large-0"
+        down = timed(lambda: read.append(self._client.get_range(key, 0, size)), _LARGE_SAMPLES)
+        if any(content != data for content in read):
+            return ProbeResult(name, Verdict.UNSAFE, f"{size} bytes come back otherwise")
+        found = f"{size >> 20} MiB, one at a time: PUT {rate(size, up)}, GET {rate(size, down)}"
+        return ProbeResult(name, Verdict.INFO, found)
+
+
+def _pattern(size_bytes: int) -> bytes:
+    """Bytes that differ from place to place."""
+    block = bytes(range(251))
+    return (block * (size_bytes // len(block) + 1))[:size_bytes]

@@ -1,0 +1,1 @@
+"""Ranged reads of a chunk log: blocks, bounded caches, hedged requests."""

@@ -1,0 +1,165 @@
+"""Reads of a chunk log: ranges of objects, split and in parallel, within one bounded pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
+
+from tieredstore.errors import Corrupt, Invalid, Unavailable
+from tieredstore.providers.chunks.chain import Chain
+from tieredstore.providers.chunks.client import ObjectClient
+from tieredstore.providers.chunks.reading.cache import WriteCache
+from tieredstore.providers.chunks.reading.hedging import Hedge
+from tieredstore.providers.chunks.settings import ChunkSettings
+
+
+class ObjectGone(Corrupt):
+    """An object of a chain is not there, or ends early: the chain is an old one, or the data is
+    damaged. Whoever knows the chain looks again before it says so."""
+
+
+class Range(NamedTuple):
+    """`length` bytes from byte `position` of an object on."""
+
+    key: str
+    position: int
+    length: int
+
+
+class ChunkReader:
+    """`written`: contents of objects, by key, that need not be asked for."""
+
+    def __init__(self, client: ObjectClient, settings: ChunkSettings, written: WriteCache) -> None:
+        self._client = client
+        self._settings = settings
+        self._written = written
+        self._pool = ThreadPoolExecutor(settings.read_threads, "tiered-read")
+        self._is_closed = False
+        self.hedge: Hedge | None = None
+        if settings.hedge:
+            self.hedge = Hedge(
+                settings.monotonic_ms,
+                min_ms=settings.hedge_min_ms,
+                share=settings.hedge_share,
+                threads=2 * settings.read_threads,
+            )
+
+    def read(self, folder: str, chain: Chain, wanted: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The content of each (position, length), which the chain must hold. Raises ObjectGone,
+        Unavailable, Corrupt, Invalid when closed."""
+        ranges: list[Range] = []
+        counts = []
+        for position, length in wanted:
+            found = list(self._ranges(folder, chain, position, length))
+            ranges += found
+            counts.append(len(found))
+        pieces = iter(self._get_all(ranges))
+        contents = [_join([next(pieces) for _ in range(count)]) for count in counts]
+        for (position, length), content in zip(wanted, contents, strict=True):
+            if len(content) != length:
+                chain.check_whole(folder, position, length)
+                raise Corrupt(
+                    f"{folder}: expected {length} bytes at {position}, found {len(content)}",
+                    path=folder,
+                    offset=position,
+                )
+        return contents
+
+    def at_hand(self, folder: str, chain: Chain, position: int, length: int) -> bytes | None:
+        """The content when no request is needed, else None."""
+        pieces = []
+        for part in self._ranges(folder, chain, position, length):
+            content = self._written.get(part.key)
+            if content is None:
+                return None
+            pieces.append(content[part.position : part.position + part.length])
+        return _join(pieces)
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        if self.hedge is not None:
+            self.hedge.close()
+
+    def _ranges(self, folder: str, chain: Chain, position: int, length: int) -> Iterable[Range]:
+        for extent in chain.overlapping(position, length):
+            first, last = max(position, extent.start), min(position + length, extent.end)
+            while first < last:
+                end = min(first + self._settings.read_part_bytes, last)
+                start = first - extent.start + extent.skip
+                yield Range(f"{folder}/{extent.name}", start, end - first)
+                first = end
+
+    def _get_all(self, ranges: Sequence[Range]) -> list[bytes]:
+        """One of them in the calling thread, which would only wait."""
+        if not ranges:
+            return []
+        others: list[Future[bytes]] = []
+        try:
+            others += (self._pool.submit(self._get, part) for part in ranges[:-1])
+            last = self._get(ranges[-1])
+            return [*(other.result() for other in others), last]
+        except (RuntimeError, CancelledError):
+            if not self._is_closed:
+                raise
+            raise self._closed(ranges[-1]) from None
+        finally:
+            for other in others:
+                other.cancel()
+
+    def _closed(self, part: Range) -> Invalid:
+        return Invalid(
+            f"{part.key}: not read: the provider is closed", path=part.key, offset=part.position
+        )
+
+    def _get(self, part: Range) -> bytes:
+        if self._is_closed:
+            raise self._closed(part)
+        content = self._written.get(part.key)
+        if content is not None:
+            return content[part.position : part.position + part.length]
+        pieces: list[bytes] = []
+        done = 0
+        problem: Unavailable | None = None
+        for attempt in self._settings.attempts():
+            try:
+                piece = self._request(part, done)
+            except Unavailable as error:
+                problem = error
+                self._settings.pause(attempt)
+                continue
+            if not piece:
+                raise ObjectGone(
+                    f"{part.key}: expected {part.length} bytes at {part.position}, found "
+                    + ("no object" if piece is None else str(done)),
+                    path=part.key,
+                    offset=part.position,
+                )
+            done += len(piece)
+            pieces.append(piece)
+            if done > part.length:
+                raise Corrupt(
+                    f"{part.key}: asked for {part.length} bytes at {part.position}, got {done}",
+                    path=part.key,
+                    offset=part.position,
+                )
+            if done == part.length:
+                return _join(pieces)
+        raise problem or Unavailable(
+            f"{part.key}: {done} of {part.length} bytes at {part.position} after "
+            f"{self._settings.max_tries} requests",
+            path=part.key,
+            offset=part.position,
+        )
+
+    def _request(self, part: Range, done: int) -> bytes | None:
+        get: Callable[[], bytes | None] = partial(
+            self._client.get_range, part.key, part.position + done, part.length - done
+        )
+        return get() if self.hedge is None else self.hedge.call(get)
+
+
+def _join(pieces: Sequence[bytes]) -> bytes:
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -1,0 +1,139 @@
+"""ChunkFileSegment: a segment as a log of immutable objects (`docs/formats/chunk-log.md`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tieredstore.contracts.segment import (
+    Buffer,
+    FileSegmentType,
+    SegmentId,
+    WriteResult,
+    Written,
+)
+from tieredstore.providers import checks
+from tieredstore.providers.chunks.append import ChunkAppender
+from tieredstore.providers.chunks.chain import Chain
+from tieredstore.providers.chunks.reading.blocks import BlockReader
+from tieredstore.providers.chunks.reading.reader import ChunkReader, ObjectGone
+from tieredstore.providers.chunks.state import SegmentState
+from tieredstore.providers.chunks.upkeep.compaction import Compactor
+from tieredstore.providers.chunks.upkeep.maintenance import Maintenance
+from tieredstore.providers.chunks.writers import Writers
+
+_MAX_LOOKS = 3
+_MAX_BLOCK_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentServices:
+    """What the segments of one provider share."""
+
+    reader: ChunkReader
+    blocks: BlockReader
+    appender: ChunkAppender
+    compactor: Compactor
+    writers: Writers
+    maintenance: Maintenance
+
+
+class ChunkFileSegment:
+    """A handle of one segment. Writes append only; the chain is listed when it is needed, and
+    remembered by all handles together."""
+
+    def __init__(self, state: SegmentState, services: SegmentServices) -> None:
+        self._state = state
+        self._services = services
+        self._is_sealed = False
+
+    @property
+    def id(self) -> SegmentId:
+        return self._state.id
+
+    def size(self) -> int:
+        return self._state.listed().size_bytes
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
+        """Append. At a position below the size: Written when it is this very write, UnknownWrite
+        when it is another one of this writer, else FencedWrite. Raises Fenced when the writer
+        epoch is lost, Corrupt for a segment with a hole."""
+        state = self._state
+        checks.check_range(state.id, position, 0)
+        authority = self._services.writers.of(state.broker_name)
+        with state.write_lock:
+            if self._is_sealed:
+                raise checks.sealed(state.id, position)
+            result = self._services.appender.write(state, authority, position, buffers)
+        if isinstance(result, Written):
+            self._services.maintenance.notice(state)
+        return result
+
+    def read(self, position: int, length: int) -> memoryview:
+        state = self._state
+        checks.check_range(state.id, position, length)
+        if not length:
+            return memoryview(b"")
+        chain = state.chain
+        is_remembered = chain is not None
+        problem: ObjectGone | None = None
+        for _ in range(_MAX_LOOKS):
+            chain = chain or state.listed()
+            if chain.size_bytes >= position + length and not (is_remembered and chain.holes):
+                try:
+                    return memoryview(self._read(chain, position, length))
+                except ObjectGone as error:
+                    problem = error
+            elif not is_remembered:
+                there = max(0, chain.size_bytes - position)
+                raise checks.ends_before(state.id, position, length, there)
+            # Longer by now, merged and deleted underneath, or made again: the listing tells.
+            chain, is_remembered = None, False
+        assert problem is not None
+        raise problem
+
+    def read_nowait(self, position: int, length: int) -> memoryview | None:
+        """What blocks and recent writes in memory hold."""
+        state = self._state
+        checks.check_range(state.id, position, length)
+        incarnation, chain = state.incarnation, state.chain
+        if chain is None or chain.holes or chain.size_bytes < position + length:
+            return None
+        found = self._services.blocks.at_hand(incarnation, position, length)
+        if found is None:
+            found = self._services.reader.at_hand(state.folder, chain, position, length)
+        return memoryview(found) if found is not None else None
+
+    def seal(self) -> None:
+        """Put the marker: from then on no append succeeds. The content becomes one object in the
+        course of maintenance."""
+        state = self._state
+        if self._is_sealed:
+            return
+        authority = self._services.writers.of(state.broker_name)
+        with state.write_lock:
+            self._services.appender.seal(state, authority)
+            self._is_sealed = True
+        self._services.maintenance.notice(state)
+
+    def delete(self) -> None:
+        state = self._state
+        authority = self._services.writers.of(state.broker_name)
+        self._services.compactor.delete(state, authority)
+        self._is_sealed = False
+
+    def close(self) -> None:
+        """The handle holds nothing of its own."""
+
+    def _read(self, chain: Chain, position: int, length: int) -> bytes:
+        state, reader = self._state, self._services.reader
+        is_small = state.id.type is not FileSegmentType.COMMIT_LOG and not chain.holes
+        if not is_small or length > _MAX_BLOCK_READ_BYTES:
+            return reader.read(state.folder, chain, [(position, length)])[0]
+        return self._services.blocks.read(
+            state.incarnation,
+            chain.size_bytes,
+            position,
+            length,
+            lambda wanted: reader.read(state.folder, chain, wanted),
+        )

@@ -1,0 +1,70 @@
+"""What can be set about a chunk log, whatever the object store (`docs/formats/chunk-log.md`)."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.providers.chunks.upkeep.policy import MergePolicy
+
+
+def boot_ms() -> int:
+    """Milliseconds that no one sets back; where the system can tell, they go on while it sleeps."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime_ns(clock) // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSettings:
+    """Sizes in bytes, times in ms.
+
+    fencing: refuse to write where the store cannot create conditionally. grace_ms: how long an
+    object stays after another one covers it. lease_ms: how long a look at the writer epoch counts.
+    upload_age_ms: when an open multipart upload is nobody's any more. sweep_interval_ms: how often
+    maintenance looks at all segments of its brokers. hedge: send a second read after the running
+    p95. pause_ms: with `clock`, how attempts are spaced.
+    """
+
+    fencing: bool = True
+    durable: bool = True
+    grace_ms: int = 120_000
+    lease_ms: int = 10_000
+    upload_age_ms: int = 24 * 3_600_000
+    sweep_interval_ms: int = 24 * 3_600_000
+    close_timeout_ms: int = 10_000
+    max_tries: int = 4
+    tries_within_ms: int = 20_000
+    pause_ms: int = 50
+    preferred_batch_bytes: int = 8 << 20
+    write_cache_bytes: int = 64 << 20
+    write_cache_age_ms: int = 4 * 3_600_000
+    block_cache_bytes: int = 32 << 20
+    block_bytes: int = 64 << 10
+    read_part_bytes: int = 8 << 20
+    read_gap_bytes: int = 1 << 20
+    read_threads: int = 16
+    maintenance_threads: int = 2
+    hedge: bool = False
+    hedge_min_ms: int = 50
+    hedge_share: float = 0.05
+    policy: MergePolicy = field(default_factory=MergePolicy)
+    clock: Clock = SYSTEM_CLOCK
+    monotonic_ms: Callable[[], int] = boot_ms
+
+    def attempts(self) -> Iterator[int]:
+        """0, 1, … below max_tries; none that would begin later than `tries_within_ms` after the
+        first. The client makes attempts of its own, each of which may have waited for an answer."""
+        begin_ms = self.monotonic_ms()
+        for attempt in range(self.max_tries):
+            if attempt and self.monotonic_ms() - begin_ms > self.tries_within_ms:
+                return
+            yield attempt
+
+    def pause(self, attempt: int = 0) -> None:
+        """Wait before the next attempt, with jitter: twice as long each time."""
+        longest_ms = self.pause_ms << attempt
+        self.clock.wait(threading.Event(), random.randint(longest_ms // 2, longest_ms))  # noqa: S311

@@ -1,0 +1,1 @@
+"""Work on segments beside appending: merging, sealing, garbage."""

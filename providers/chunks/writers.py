@@ -1,0 +1,78 @@
+"""Who may write below which broker prefix of a tier, as far as this process knows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from tieredstore.errors import Invalid
+from tieredstore.providers import naming
+from tieredstore.providers.chunks.client import ObjectClient
+from tieredstore.providers.chunks.epoch import (
+    WRITER_FOLDER,
+    ChunkWriterEpoch,
+    UnheldAuthority,
+    own_name,
+)
+from tieredstore.providers.chunks.settings import ChunkSettings
+from tieredstore.providers.chunks.state import Authority
+
+
+class Writers:
+    """The writer epochs that were acquired, by broker. An epoch that was lost or released stays:
+    what is still written in its name is refused."""
+
+    def __init__(
+        self,
+        client: ObjectClient,
+        cluster_folder: str,
+        settings: ChunkSettings,
+        owner: str | None,
+    ) -> None:
+        self._client = client
+        self._cluster_folder = cluster_folder
+        self._settings = settings
+        self._owner = owner or own_name(settings.clock.now_ms())
+        self._epochs: dict[str, ChunkWriterEpoch] = {}
+        self._lock = threading.Lock()
+        self._nobody = UnheldAuthority(f"0:{self._owner}", settings.monotonic_ms, settings.lease_ms)
+
+    def acquire(
+        self,
+        broker_name: str,
+        before_release: Callable[[ChunkWriterEpoch], None],
+        *,
+        take_over: bool,
+    ) -> ChunkWriterEpoch:
+        """See `ChunkWriterEpoch.acquire`."""
+        naming.check_name(broker_name, "broker name")
+        self.check_may_write()
+        epoch = ChunkWriterEpoch.acquire(
+            self._client,
+            f"{self._cluster_folder}/{broker_name}/{WRITER_FOLDER}",
+            self._owner,
+            self._settings,
+            before_release,
+            take_over=take_over,
+        )
+        with self._lock:
+            self._epochs[broker_name] = epoch
+        return epoch
+
+    def of(self, broker_name: str) -> Authority:
+        """In whose name this process writes there. Raises Invalid as `check_may_write`."""
+        self.check_may_write()
+        return self._epochs.get(broker_name, self._nobody)
+
+    def held(self) -> dict[str, ChunkWriterEpoch]:
+        """The epochs held, as far as is known."""
+        with self._lock:
+            return {name: epoch for name, epoch in self._epochs.items() if not epoch.is_lost}
+
+    def check_may_write(self) -> None:
+        """Raise Invalid where nothing would fence a second writer, unless that is wanted."""
+        if self._settings.fencing and not self._client.limits.conditional:
+            raise Invalid(
+                f"{self._client.url}: this store creates nothing conditionally, so a second "
+                "writer would not be noticed; it is written only with fencing=none"
+            )

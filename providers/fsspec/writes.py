@@ -1,0 +1,217 @@
+"""How an object gets onto an fsspec filesystem whole or not at all.
+
+fsspec promises nothing about a write that is cut short, so each filesystem is used only in a way
+that is known to be safe on it; the others are read only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from fsspec.spec import AbstractFileSystem
+
+from tieredstore.contracts.segment import Buffer
+from tieredstore.errors import Invalid
+from tieredstore.providers.fsspec.listing import files_below, modified_ms
+
+MAX_PUT_BYTES = 64 << 20
+"""Up to here an object is made of bytes in memory; larger ones go through a file on local disk."""
+UPLOAD_MARK = ".upload-"
+"""Begins the file names of writes that have not ended."""
+
+_METADATA_OPTIONS: Mapping[str, str] = {"s3": "Metadata", "s3a": "Metadata"}
+"""Protocol -> keyword under which its filesystem takes the user metadata of an object."""
+_CREATING = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"})
+"""Protocols whose packages turn `mode="create"` into a conditional request."""
+_OBJECT_STORES = _CREATING | {"oss", "oci", "obs", "tos", "cos"}
+_LOCAL = frozenset({"file", "local"})
+
+
+class Writes(Protocol):
+    def put(
+        self, path: str, pieces: Iterable[Buffer], size_bytes: int, metadata: Mapping[str, str]
+    ) -> bool:
+        """Make an object; False when there is one of that name. `pieces` is read once."""
+        ...
+
+    def metadata(self, path: str) -> Mapping[str, str] | None:
+        """What `put` was given; None where the filesystem keeps no metadata."""
+        ...
+
+    def abort(self, folder: str, prefix: str, older_than_ms: int) -> int:
+        """Remove what unfinished writes below `folder` left at paths that begin with `prefix`."""
+        ...
+
+
+def writes_for(
+    filesystem: AbstractFileSystem, protocol: str, *, atomic_writes: bool = False
+) -> Writes:
+    """The way to write by protocol. atomic_writes: the caller vouches that a `pipe_file` or
+    `put_file` that is cut short leaves nothing behind."""
+    if protocol in _LOCAL:
+        return RenamedWrites(filesystem)
+    if protocol == "memory":
+        return PipedWrites(filesystem, creates=True, max_memory_bytes=None)
+    if atomic_writes or protocol in _OBJECT_STORES:
+        option = _METADATA_OPTIONS.get(protocol)
+        return PipedWrites(filesystem, creates=protocol in _CREATING, metadata_option=option)
+    return NoWrites(protocol)
+
+
+class PipedWrites:
+    """For object stores: an object appears when its upload has ended.
+
+    creates: `mode="create"` makes it only when the name is free; else a look-up and the write are
+    two steps. Nothing is built on either: a server may ignore the condition.
+    """
+
+    def __init__(
+        self,
+        filesystem: AbstractFileSystem,
+        *,
+        creates: bool,
+        metadata_option: str | None = None,
+        max_memory_bytes: int | None = MAX_PUT_BYTES,
+    ) -> None:
+        self._filesystem = filesystem
+        self._creates = creates
+        self._metadata_option = metadata_option
+        self._max_memory_bytes = max_memory_bytes
+
+    def put(
+        self, path: str, pieces: Iterable[Buffer], size_bytes: int, metadata: Mapping[str, str]
+    ) -> bool:
+        options: dict[str, Any] = {}
+        if self._creates:
+            options["mode"] = "create"
+        elif self._filesystem.exists(path):
+            return False
+        if self._metadata_option is not None:
+            options[self._metadata_option] = dict(metadata)
+        try:
+            if self._max_memory_bytes is None or size_bytes <= self._max_memory_bytes:
+                self._filesystem.pipe_file(path, b"".join(pieces), **options)
+            else:
+                with _spooled(pieces) as spool:
+                    self._filesystem.put_file(str(spool), path, **options)
+        except OSError:
+            # Not every refused condition comes as FileExistsError.
+            if self._filesystem.exists(path):
+                return False
+            raise
+        return True
+
+    def metadata(self, path: str) -> Mapping[str, str] | None:
+        if self._metadata_option is None:
+            return None
+        found: Mapping[str, str] = self._filesystem.metadata(path)
+        return found
+
+    def abort(self, folder: str, prefix: str, older_than_ms: int) -> int:
+        """Multipart uploads that a killed process left, where the filesystem lists them (s3fs)."""
+        del folder
+        if not hasattr(self._filesystem, "list_multipart_uploads"):
+            return 0
+        bucket, _, key_prefix = prefix.lstrip("/").partition("/")
+        count = 0
+        for upload in self._filesystem.list_multipart_uploads(bucket):
+            begun_ms = modified_ms({"modified": upload.get("Initiated")})
+            if upload["Key"].startswith(key_prefix) and begun_ms <= older_than_ms:
+                self._filesystem.abort_mpu(bucket, upload["Key"], upload["UploadId"])
+                count += 1
+        return count
+
+
+@contextlib.contextmanager
+def _spooled(pieces: Iterable[Buffer]) -> Iterator[Path]:
+    with tempfile.NamedTemporaryFile(prefix="tieredstore-") as spool:
+        for piece in pieces:
+            spool.write(piece)
+        spool.flush()
+        yield Path(spool.name)
+
+
+class RenamedWrites:
+    """For local files: written beside their place under another name, then linked into it."""
+
+    def __init__(self, filesystem: AbstractFileSystem) -> None:
+        self._filesystem = filesystem
+
+    def put(
+        self, path: str, pieces: Iterable[Buffer], size_bytes: int, metadata: Mapping[str, str]
+    ) -> bool:
+        del size_bytes, metadata
+        if self._filesystem.exists(path):
+            return False
+        folder = path.rpartition("/")[0]
+        self._filesystem.makedirs(folder, exist_ok=True)
+        upload = f"{folder}/{UPLOAD_MARK}{uuid.uuid4().hex}"
+        try:
+            with self._filesystem.open(upload, "wb") as file:
+                for piece in pieces:
+                    file.write(piece)
+            return self._publish(upload, path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                self._filesystem.rm_file(upload)
+
+    def _publish(self, upload: str, path: str) -> bool:
+        try:
+            self._filesystem.link(upload, path)
+        except FileExistsError:
+            return False
+        except OSError:
+            # a disk without hard links
+            if self._filesystem.exists(path):
+                return False
+            self._filesystem.mv(upload, path)
+        return True
+
+    def metadata(self, path: str) -> Mapping[str, str] | None:
+        del path
+        return None
+
+    def abort(self, folder: str, prefix: str, older_than_ms: int) -> int:
+        count = 0
+        for details in files_below(self._filesystem, folder):
+            path = str(details["name"])
+            is_ours = is_unfinished(path) and path.startswith(prefix)
+            if is_ours and modified_ms(details) <= older_than_ms:
+                self._filesystem.rm_file(path)
+                count += 1
+        return count
+
+
+def is_unfinished(path: str) -> bool:
+    """Whether a file is a write that has not ended."""
+    return path.rpartition("/")[2].startswith(UPLOAD_MARK)
+
+
+class NoWrites:
+    """For filesystems whose half-finished writes might look whole."""
+
+    def __init__(self, protocol: str) -> None:
+        self._protocol = protocol
+
+    def put(
+        self, path: str, pieces: Iterable[Buffer], size_bytes: int, metadata: Mapping[str, str]
+    ) -> bool:
+        del pieces, size_bytes, metadata
+        raise Invalid(
+            f"{path}: not written: nothing is known of what a write that is cut short leaves on "
+            f"{self._protocol}://; atomic_writes=true vouches that it leaves nothing",
+            path=path,
+        )
+
+    def metadata(self, path: str) -> Mapping[str, str] | None:
+        del path
+        return None
+
+    def abort(self, folder: str, prefix: str, older_than_ms: int) -> int:
+        del folder, prefix, older_than_ms
+        return 0

@@ -1,0 +1,98 @@
+"""Finds the segments of a Posix tier by their names, in one walk."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+
+from tieredstore.contracts.segment import SegmentId, SegmentListing
+from tieredstore.errors import Invalid, Unavailable
+from tieredstore.providers import naming
+from tieredstore.providers.posix.calls import PosixCalls
+
+_FOLDER_DEPTH = 4  # broker, topic, queue id, TYPE
+
+
+def list_clusters(root: str) -> list[str]:
+    """Names of the clusters that have a folder below `root`. Raises Invalid."""
+    try:
+        names = sorted(os.listdir(root))  # noqa: PTH208
+    except FileNotFoundError:
+        raise Invalid(f"tier file://{root}: no such directory", path=root) from None
+    except NotADirectoryError:
+        raise Invalid(f"tier file://{root}: not a directory", path=root) from None
+    return [found for name in names if (found := naming.parse_cluster_directory_name(name))]
+
+
+def list_segments(
+    cluster_directory: str, wanted: tuple[str, ...], calls: PosixCalls
+) -> Iterator[SegmentListing]:
+    """Segments below the folders `wanted` (broker, topic, queue id, as many as given).
+
+    Files and folders that are not named like a segment's are left out. Raises Unavailable when a
+    folder that is there cannot be read.
+    """
+    yield from _walk(cluster_directory, wanted, (), calls)
+
+
+def _walk(
+    directory: str, wanted: tuple[str, ...], above: tuple[str, ...], calls: PosixCalls
+) -> Iterator[SegmentListing]:
+    depth = len(above)
+    if depth < len(wanted):
+        name = wanted[depth]
+        yield from _walk(f"{directory}/{name}", wanted, (*above, name), calls)
+        return
+    for entry in _entries(directory, calls):
+        if depth < _FOLDER_DEPTH:
+            if _fits(entry.name, depth) and _is_directory(entry):
+                yield from _walk(entry.path, wanted, (*above, entry.name), calls)
+            continue
+        listing = _listing(entry, above)
+        if listing is not None:
+            yield listing
+
+
+def _entries(directory: str, calls: PosixCalls) -> list[os.DirEntry[str]]:
+    try:
+        return calls.scan(directory)
+    except FileNotFoundError:
+        return []  # never made, or deleted since its parent was read
+    except OSError as error:
+        raise _failed(directory, error) from error
+
+
+def _fits(name: str, depth: int) -> bool:
+    """Whether a folder at that depth can belong to a tier."""
+    if depth < 2:
+        return naming.is_name(name)
+    return naming.is_queue_id(name) if depth == 2 else naming.parse_type_name(name) is not None
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        raise _failed(entry.path, error) from error
+
+
+def _listing(entry: os.DirEntry[str], above: tuple[str, ...]) -> SegmentListing | None:
+    """None for what is no segment, or was deleted since the folder was read."""
+    base_offset = naming.parse_segment_file_name(entry.name)
+    segment_type = naming.parse_type_name(above[3])
+    if base_offset is None or segment_type is None:
+        return None
+    try:
+        found = entry.stat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _failed(entry.path, error) from error
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return SegmentListing(SegmentId("/".join(above[:3]), segment_type, base_offset), found.st_size)
+
+
+def _failed(path: str, error: OSError) -> Unavailable:
+    return Unavailable(f"cannot list {path}: {error.strerror or error}", path=path)

@@ -1,0 +1,250 @@
+"""Probes of a file system: what a Posix tier rests on there."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from tieredstore.contracts.probing import ProbeOptions, ProbeResult, Verdict
+from tieredstore.errors import Invalid, Unavailable
+from tieredstore.providers.posix.calls import PosixCalls
+from tieredstore.providers.probing import guarded_each, quantiles, rate, skew, timed
+
+_SMALL_BYTES = 4 << 10
+_LARGE_SAMPLES = 3
+_SPARE_BYTES = 1 << 30
+_LONGEST_NAME = 255
+
+
+def probe_posix(root: str, calls: PosixCalls, options: ProbeOptions) -> Iterator[ProbeResult]:
+    """All probes in `<root>/.doctor-<random>`, which is removed afterwards. Raises Invalid when the
+    folder is not there or nothing may be made in it."""
+    folder = f"{root}/.doctor-{uuid.uuid4().hex}"
+    try:
+        calls.make_directory(folder)
+    except OSError as error:
+        raise Invalid(f"cannot write in {root}: {error.strerror}", path=root) from error
+    probes = _PosixProbes(folder, calls, options)
+    try:
+        yield from guarded_each([(name, _mapped(name, probe)) for name, probe in probes.all()])
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    gone = not os.path.exists(folder)  # noqa: PTH110
+    yield ProbeResult(
+        "delete",
+        Verdict.OK if gone else Verdict.UNSAFE,
+        "everything removed" if gone else f"{folder} is still there",
+    )
+
+
+def _mapped(name: str, probe: Callable[[], ProbeResult]) -> Callable[[], ProbeResult]:
+    def run() -> ProbeResult:
+        try:
+            return probe()
+        except OSError as error:
+            raise Unavailable(f"{name}: {error.strerror or error}") from error
+
+    return run
+
+
+class _PosixProbes:
+    def __init__(self, folder: str, calls: PosixCalls, options: ProbeOptions) -> None:
+        self._folder = folder
+        self._calls = calls
+        self._options = options
+
+    def all(self) -> list[tuple[str, Callable[[], ProbeResult]]]:
+        found = [
+            ("write and read", self.write_and_read),
+            ("sync", self.sync),
+            ("lock", self.lock),
+            ("rename", self.rename),
+            ("names", self.names),
+            ("cached reads", self.cached_reads),
+            ("free space", self.free_space),
+            ("clock", self.clock),
+            ("latency of a write", self.write_latency),
+            ("latency of a read", self.read_latency),
+        ]
+        return [*found, ("throughput", self.throughput)] if self._options.large_bytes else found
+
+    def _path(self, name: str) -> str:
+        return f"{self._folder}/{name}"
+
+    def _made(self, name: str, data: bytes) -> str:
+        path = self._path(name)
+        fd = self._calls.open(path, os.O_RDWR | os.O_CREAT)
+        try:
+            self._calls.write(fd, [data], 0)
+        finally:
+            self._calls.close(fd)
+        return path
+
+    def _read(self, path: str, length: int) -> bytes:
+        fd = self._calls.open(path, os.O_RDONLY)
+        try:
+            return self._calls.read(fd, length, 0)
+        finally:
+            self._calls.close(fd)
+
+    def write_and_read(self) -> ProbeResult:
+        """Several buffers in one write, and a cut."""
+        path = self._path("basic")
+        fd = self._calls.open(path, os.O_RDWR | os.O_CREAT)
+        try:
+            self._calls.write(fd, [b"1234", b"56789"], 0)
+            self._calls.truncate(fd, 5)
+        finally:
+            self._calls.close(fd)
+        found = self._read(path, 100)
+        if found != b"12345":
+            return ProbeResult(
+                "write and read", Verdict.UNSAFE, f"12345 written and cut reads as {found!r}"
+            )
+        return ProbeResult("write and read", Verdict.OK, "as written, cut as asked")
+
+    def sync(self) -> ProbeResult:
+        """Of a file and of its folder: what makes a write durable."""
+        path = self._made("sync", b"x")
+        fd = self._calls.open(path, os.O_RDWR)
+        try:
+            taken = timed(lambda: self._calls.sync(fd), 3)
+        finally:
+            self._calls.close(fd)
+        self._calls.sync_directory(self._folder)
+        return ProbeResult("sync", Verdict.OK, f"of files and folders; {quantiles(taken)}")
+
+    def lock(self) -> ProbeResult:
+        """The writer epoch is an exclusive lock on a file."""
+        path = self._made("lock", b"")
+        first, second = (self._calls.open(path, os.O_RDWR) for _ in range(2))
+        try:
+            fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES}:
+                    raise
+                return ProbeResult("lock", Verdict.OK, "a second writer is kept out")
+        finally:
+            self._calls.close(first)
+            self._calls.close(second)
+        return ProbeResult(
+            "lock",
+            Verdict.UNSAFE,
+            "two locks on one file at once",
+            "a second writer could not be kept out",
+        )
+
+    def rename(self) -> ProbeResult:
+        """The metadata is replaced by a rename; the version before it is a second name."""
+        old, new = self._made("old", b"old"), self._made("new", b"new")
+        os.replace(new, old)  # noqa: PTH105
+        if self._read(old, 10) != b"new" or os.path.exists(new):  # noqa: PTH110
+            return ProbeResult("rename", Verdict.UNSAFE, "does not replace the file")
+        try:
+            os.link(old, new)
+        except OSError as error:
+            return ProbeResult(
+                "rename", Verdict.NOTE, f"replaces a file; no second names ({error.strerror})"
+            )
+        return ProbeResult("rename", Verdict.OK, "replaces a file in one step")
+
+    def names(self) -> ProbeResult:
+        """Topic names are folder names: their case counts, and they may be long."""
+        self._made("case", b"small")
+        self._made("CASE", b"large")
+        if self._read(self._path("case"), 10) != b"small":
+            return ProbeResult(
+                "names",
+                Verdict.UNSAFE,
+                "upper and lower case are the same",
+                "topics whose names differ in case only would share their files",
+            )
+        try:
+            self._made("n" * _LONGEST_NAME, b"")
+        except OSError as error:
+            return ProbeResult(
+                "names",
+                Verdict.NOTE,
+                f"no name of {_LONGEST_NAME} bytes ({error.strerror})",
+                "topics with long names are refused",
+            )
+        return ProbeResult("names", Verdict.OK, f"case counts, up to {_LONGEST_NAME} bytes")
+
+    def cached_reads(self) -> ProbeResult:
+        """RWF_NOWAIT: what is in the page cache is read without a thread."""
+        fd = self._calls.open(self._made("cached", b"cached"), os.O_RDONLY)
+        try:
+            self._calls.read(fd, 6, 0)
+            found = self._calls.read_cached(fd, memoryview(bytearray(6)), 0)
+        finally:
+            self._calls.close(fd)
+        if found == 6:
+            return ProbeResult("cached reads", Verdict.OK, "answered without waiting")
+        return ProbeResult(
+            "cached reads", Verdict.NOTE, "not possible here", "each read takes a thread; slower"
+        )
+
+    def free_space(self) -> ProbeResult:
+        usage = shutil.disk_usage(self._folder)
+        found = f"{usage.free / 1e9:.1f} of {usage.total / 1e9:.1f} GB"
+        if usage.free < _SPARE_BYTES:
+            return ProbeResult(
+                "free space", Verdict.UNSAFE, found, "no room for one commit log segment"
+            )
+        return ProbeResult("free space", Verdict.OK, found)
+
+    def clock(self) -> ProbeResult:
+        """Of the machine that keeps the files, which may be another one."""
+        changed = self._calls.stat(self._made("clock", b"x")).st_mtime_ns // 1_000_000
+        return skew("clock", changed - time.time_ns() // 1_000_000, whose="the file system's")
+
+    def write_latency(self) -> ProbeResult:
+        data, samples = bytes(_SMALL_BYTES), self._options.samples
+        fd = self._calls.open(self._path("small"), os.O_RDWR | os.O_CREAT)
+        positions = iter(range(0, samples * _SMALL_BYTES, _SMALL_BYTES))
+
+        def write() -> None:
+            self._calls.write(fd, [data], next(positions))
+            self._calls.sync(fd)
+
+        try:
+            taken = timed(write, samples)
+        finally:
+            self._calls.close(fd)
+        found = f"4 KiB and a sync: {quantiles(taken)}"
+        return ProbeResult("latency of a write", Verdict.INFO, found)
+
+    def read_latency(self) -> ProbeResult:
+        path = self._path("small")
+        taken = timed(lambda: self._read(path, _SMALL_BYTES), self._options.samples)
+        return ProbeResult(
+            "latency of a read", Verdict.INFO, f"4 KiB from the cache: {quantiles(taken)}"
+        )
+
+    def throughput(self) -> ProbeResult:
+        size = self._options.large_bytes
+        data = bytes(range(256)) * (size // 256)
+        path = self._path("large")
+        fd = self._calls.open(path, os.O_RDWR | os.O_CREAT)
+
+        def write() -> None:
+            self._calls.write(fd, [data], 0)
+            self._calls.sync(fd)
+
+        try:
+            up = timed(write, _LARGE_SAMPLES)
+        finally:
+            self._calls.close(fd)
+        down = timed(lambda: self._read(path, len(data)), _LARGE_SAMPLES)
+        with suppress(OSError):
+            self._calls.unlink(path)
+        found = f"{size >> 20} MiB: write and sync {rate(size, up)}, read {rate(size, down)}"
+        return ProbeResult("throughput", Verdict.INFO, found)

@@ -1,0 +1,396 @@
+"""PosixProvider: segments as plain files in Java's layout (`docs/formats/tier-layout.md`)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from tieredstore.contracts.segment import (
+    Buffer,
+    Capabilities,
+    SegmentId,
+    SegmentListing,
+    UnknownWrite,
+    WriteResult,
+    Written,
+)
+from tieredstore.errors import Corrupt, Invalid, TieredStoreError, Unavailable
+from tieredstore.providers import checks, naming
+from tieredstore.providers.posix.calls import PosixCalls
+from tieredstore.providers.posix.listing import list_clusters, list_segments
+from tieredstore.providers.posix.open_files import OpenFiles
+from tieredstore.providers.posix.probes import probe_posix
+from tieredstore.providers.posix.writer import PosixWriterEpoch
+
+if TYPE_CHECKING:
+    from tieredstore.config import StoreConfig
+    from tieredstore.contracts.probing import ProbeOptions, ProbeResult
+    from tieredstore.tier_url import TierUrl
+
+_CAPABILITIES = Capabilities(rewritable=True, conditional=False, durable=True)
+_MAX_KNOWN_DIRECTORIES = 65_536
+_MAX_INTERRUPTIONS = 100
+_UNCHECKED_READ_BYTES = 1 << 20
+_MAX_NOWAIT_BYTES = 64 << 20
+_BAD_NAME = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL})
+
+
+class PosixProvider:
+    """A tier below `root` on a file system; one process writes a broker prefix at a time.
+
+    fsync: whether a write returns only once its bytes (and the folders of a new file) are on
+    stable storage. max_open_files: descriptors kept open, over all segments.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        cluster: str,
+        *,
+        fsync: bool = True,
+        max_open_files: int = 512,
+        calls: PosixCalls | None = None,
+    ) -> None:
+        self._root = str(Path(root).absolute())
+        self._cluster_directory = f"{self._root}/{naming.cluster_directory_name(cluster)}"
+        self._fsync = fsync
+        self._calls = calls if calls is not None else PosixCalls()
+        self._files = OpenFiles(max_open_files, self._calls)
+        self._known_directories: set[str] = set()
+
+    @classmethod
+    def from_config(cls, config: StoreConfig) -> PosixProvider:
+        """The tier of `tieredStoreFilePath` and `brokerClusterName`. Raises Invalid."""
+        return cls(
+            config.tier_file_path,
+            config.broker_cluster_name,
+            fsync=config.posix_fsync_enable,
+            max_open_files=config.posix_max_open_files,
+        )
+
+    @classmethod
+    def at_url(cls, config: StoreConfig, url: TierUrl) -> StoreConfig:
+        """`config` with the tier in the folder of a `file:///…` URL. Raises Invalid."""
+        if not url.path.startswith("/"):
+            raise Invalid(f"tier {url}: expected an absolute path, such as file:///path/to/tier")
+        return msgspec.structs.replace(config, tier_file_path=url.path)
+
+    @classmethod
+    def clusters(cls, config: StoreConfig) -> list[str]:
+        """Names of the clusters that have a folder in the tier. Raises Invalid."""
+        return list_clusters(config.tier_file_path)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return _CAPABILITIES
+
+    @property
+    def url(self) -> str:
+        return f"file://{self._root}"
+
+    def list(self, prefix: str = "") -> Iterable[SegmentListing]:
+        """One walk over the files. Those whose names are not a segment's are not ours and are
+        left out; so is nothing else: a folder that cannot be read raises Unavailable, and so does
+        a root that is not there (an unmounted disk is not an empty tier)."""
+        parts = naming.parse_prefix(prefix)
+        try:
+            self._calls.stat(self._root)
+        except OSError as error:
+            raise _unavailable("list", self._root, error) from error
+        return list_segments(self._cluster_directory, parts, self._calls)
+
+    def open(self, id: SegmentId, listing: SegmentListing | None = None) -> PosixFileSegment:
+        del listing
+        path = f"{self._cluster_directory}/{naming.relative_segment_path(id)}"
+        return PosixFileSegment(id, path, self)
+
+    def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> PosixWriterEpoch:
+        """An exclusive `flock` on `<cluster folder>/<broker>/.writer`.
+
+        `take_over` changes nothing here: the system ends a lock with its owner, so the owner that
+        the error names is alive and must be stopped.
+        """
+        del take_over
+        naming.check_name(broker_name, "broker name")
+        directory = f"{self._cluster_directory}/{broker_name}"
+        try:
+            self.make_directories(directory)
+        except OSError as error:
+            raise _unavailable("create", directory, error) from error
+        return PosixWriterEpoch.acquire(directory)
+
+    def probes(self, options: ProbeOptions) -> Iterator[ProbeResult]:
+        """What `tieredstore doctor` asks of the file system, below the root."""
+        return probe_posix(self._root, self._calls, options)
+
+    def close(self) -> None:
+        self._files.close()
+
+    # What the segments of this provider share
+
+    @property
+    def files(self) -> OpenFiles:
+        return self._files
+
+    @property
+    def calls(self) -> PosixCalls:
+        return self._calls
+
+    @property
+    def fsync(self) -> bool:
+        return self._fsync
+
+    def make_directories(self, directory: str) -> None:
+        """Make a folder and those above it. Raises OSError."""
+        try:
+            self._calls.make_directory(directory)
+        except FileExistsError:
+            return
+        except FileNotFoundError:
+            parent = directory.rpartition("/")[0]
+            if not parent:
+                raise
+            self.make_directories(parent)
+            with suppress(FileExistsError):
+                self._calls.make_directory(directory)
+        if len(directory) <= len(self._root) and self._fsync:
+            # the root's own entry; `sync_entry` stops at the root
+            self._calls.sync_directory(directory.rpartition("/")[0] or "/")
+
+    def sync_entry(self, directory: str) -> None:
+        """Make a new entry of `directory` durable, and the folders up to the root. Raises
+        OSError."""
+        if not self._fsync:
+            return
+        self._calls.sync_directory(directory)
+        while directory not in self._known_directories and len(directory) > len(self._root):
+            parent = directory.rpartition("/")[0]
+            self._calls.sync_directory(parent)
+            if len(self._known_directories) >= _MAX_KNOWN_DIRECTORIES:
+                self._known_directories.clear()
+            self._known_directories.add(directory)
+            directory = parent
+
+
+class PosixFileSegment:
+    """One file. Made by its first write, not by opening it."""
+
+    def __init__(self, id: SegmentId, path: str, provider: PosixProvider) -> None:
+        self._id = id
+        self._path = path
+        self._provider = provider
+        self._calls = provider.calls
+        self._files = provider.files
+        self._write_lock = threading.Lock()
+        self._sealed = False
+
+    @property
+    def id(self) -> SegmentId:
+        return self._id
+
+    def size(self) -> int:
+        try:
+            found = self._calls.stat(self._path)
+        except FileNotFoundError:
+            self._files.forget(self._path)
+            return 0
+        except OSError as error:
+            raise self._error("stat", error) from error
+        if not stat.S_ISREG(found.st_mode):
+            raise self._not_a_file()
+        # another process may have deleted the file and made it again
+        self._files.forget(self._path, unless=(found.st_dev, found.st_ino))
+        return found.st_size
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
+        checks.check_range(self._id, position, 0)
+        length = checks.total_bytes(buffers)
+        with self._write_lock:
+            if self._sealed:
+                raise checks.sealed(self._id, position)
+            size = self.size()
+            if position > size:
+                raise checks.beyond_end(self._id, position, size)
+            if not length and position == size:
+                return Written(position)
+            try:
+                file = self._files.take(self._path, self._write_flags(position))
+            except OSError as error:
+                raise self._error("open for writing", error) from error
+            try:
+                if position < size:
+                    self._cut(file.fd, position)
+                return self._write(file.fd, position, length, buffers)
+            finally:
+                self._files.give_back(file)
+
+    def read(self, position: int, length: int) -> memoryview:
+        checks.check_range(self._id, position, length)
+        if not length:
+            return memoryview(b"")
+        try:
+            file = self._files.take(self._path)
+        except FileNotFoundError:
+            raise checks.ends_before(self._id, position, length, 0) from None
+        except OSError as error:
+            raise self._error("open for reading", error) from error
+        try:
+            if length > _UNCHECKED_READ_BYTES:  # no memory for what is not there
+                there = max(0, self._calls.fstat(file.fd).st_size - position)
+                if there < length:
+                    raise checks.ends_before(self._id, position, length, there)
+            return self._read(file.fd, position, length)
+        except OSError as error:
+            raise self._error(f"read {length} bytes at {position} of", error) from error
+        finally:
+            self._files.give_back(file)
+
+    def read_nowait(self, position: int, length: int) -> memoryview | None:
+        checks.check_range(self._id, position, length)
+        file = self._files.take_open(self._path) if length <= _MAX_NOWAIT_BYTES else None
+        if file is None:
+            return None
+        buffer = np.empty(length, np.uint8).data
+        try:
+            count = self._calls.read_cached(file.fd, buffer, position)
+        except OSError:
+            return None  # the blocking read says what is wrong
+        finally:
+            self._files.give_back(file)
+        # a part of it may be in the cache, or the file may end there
+        return buffer.toreadonly() if count == length else None
+
+    def seal(self) -> None:
+        """Ends writes through this object. Java has no seal, so nothing is stored."""
+        with self._write_lock:
+            self._sealed = True
+
+    def delete(self) -> None:
+        with self._write_lock:
+            directory = self._path.rpartition("/")[0]
+            try:
+                self._calls.unlink(self._path)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                raise self._error("delete", error) from error
+            self._files.forget(self._path)
+            try:
+                self._provider.sync_entry(directory)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                raise self._error("make durable the deletion of", error) from error
+
+    def close(self) -> None:
+        self._files.forget(self._path)
+
+    def _write_flags(self, position: int) -> int:
+        """Flags to open with; makes the folders of a new file. Raises OSError."""
+        if position:
+            return os.O_RDWR
+        self._provider.make_directories(self._path.rpartition("/")[0])
+        return os.O_RDWR | os.O_CREAT
+
+    def _write(self, fd: int, position: int, length: int, buffers: Sequence[Buffer]) -> WriteResult:
+        try:
+            self._write_all(fd, position, length, buffers)
+        except OSError as error:
+            return self._undo(fd, position, error)
+        if not self._provider.fsync:
+            return Written(position + length)
+        try:
+            self._calls.sync(fd)
+            if not position:
+                self._provider.sync_entry(self._path.rpartition("/")[0])
+        except OSError as error:
+            # The system may drop the pages and call the next sync a success, so what a reader
+            # sees in its cache now proves nothing: take the bytes away, they must come again.
+            reason = f"sync {self._path} after a write at {position}: {error}"
+            with suppress(OSError):
+                self._calls.truncate(fd, position)
+            return UnknownWrite(reason)
+        return Written(position + length)
+
+    def _write_all(self, fd: int, position: int, length: int, buffers: Sequence[Buffer]) -> None:
+        end, first = position + length, 0
+        while position < end:
+            part = buffers[first : first + self._calls.vector_limit]
+            first += len(part)
+            size = checks.total_bytes(part)
+            try:
+                count = self._calls.write(fd, part, position)
+            except (InterruptedError, BlockingIOError):
+                count = 0
+            if count < size:
+                self._write_rest(fd, position, count, b"".join(part))
+            position += size
+
+    def _write_rest(self, fd: int, position: int, done: int, data: bytes) -> None:
+        """Go on after a short write, of which `done` bytes were written."""
+        rest = memoryview(data)
+        tries = 0
+        while done < len(rest):
+            try:
+                count = self._calls.write(fd, [rest[done:]], position + done)
+            except (InterruptedError, BlockingIOError):
+                count = 0
+            tries = 0 if count > 0 else tries + 1
+            if tries > _MAX_INTERRUPTIONS:
+                raise OSError(errno.EIO, f"no progress after {tries} tries")
+            done += count
+
+    def _cut(self, fd: int, position: int) -> None:
+        """Drop a torn write before the bytes that replace it come: a crash in between must not
+        leave these followed by the rest of it."""
+        try:
+            self._calls.truncate(fd, position)
+        except OSError as error:
+            raise self._error(f"cut at {position}", error) from error
+
+    def _undo(self, fd: int, position: int, error: OSError) -> WriteResult:
+        try:
+            self._calls.truncate(fd, position)
+        except OSError as second:
+            return UnknownWrite(
+                f"write {self._path} at {position}: {error}; and cutting it off again: {second}"
+            )
+        raise self._error(f"write at {position} of", error) from error
+
+    def _read(self, fd: int, position: int, length: int) -> memoryview:
+        pieces: list[bytes] = []
+        found = interruptions = 0
+        while found < length:
+            try:
+                piece = self._calls.read(fd, length - found, position + found)
+            except (InterruptedError, BlockingIOError) as error:
+                interruptions += 1
+                if interruptions > _MAX_INTERRUPTIONS:
+                    raise self._error("read", error) from error
+                continue
+            if not piece:
+                raise checks.ends_before(self._id, position, length, found)
+            pieces.append(piece)
+            found += len(piece)
+        return memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def _error(self, action: str, error: OSError) -> TieredStoreError:
+        if error.errno in _BAD_NAME:
+            return Invalid(f"{action} {self._path}: {error.strerror}", path=self._path)
+        return _unavailable(action, self._path, error)
+
+    def _not_a_file(self) -> Corrupt:
+        return Corrupt(f"segment {self._id}: {self._path} is not a regular file", path=self._path)
+
+
+def _unavailable(action: str, path: str, error: OSError) -> Unavailable:
+    return Unavailable(f"cannot {action} {path}: {error.strerror or error}", path=path)

@@ -1,0 +1,317 @@
+"""S3Client: an ObjectClient on S3 and what is compatible with it, by boto3 (`docs/s3.md`)."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.contracts.probing import ProbeResult
+from tieredstore.contracts.segment import Buffer
+from tieredstore.contracts.usage import Prices
+from tieredstore.errors import Invalid, Unavailable
+from tieredstore.message.crc import raw_crc32
+from tieredstore.providers.chunks.chain import WHOLE_NAME
+from tieredstore.providers.chunks.client import ClientLimits, ObjectInfo, Part
+from tieredstore.providers.s3.errors import whole_answers
+from tieredstore.providers.s3.fast_path import FastPath
+from tieredstore.providers.s3.lane import Lane, S3Failure, ServerClock
+from tieredstore.providers.s3.limits import Gate, TokenBucket
+from tieredstore.providers.s3.listing import epoch_ms, list_folders, list_objects, list_uploads
+from tieredstore.providers.s3.meter import Meter
+from tieredstore.providers.s3.multipart import Multipart
+from tieredstore.providers.s3.obstore_reader import NO_ANSWER
+from tieredstore.providers.s3.place import S3Place
+from tieredstore.providers.s3.probes import probe_s3
+from tieredstore.providers.s3.reading import RangeReader, is_absent
+from tieredstore.providers.s3.session import make_client
+
+if TYPE_CHECKING:
+    from tieredstore.providers.s3.keys import S3Keys
+
+_DELETED_AT_ONCE = 1000
+_PASSING = frozenset({"InternalError", "SlowDown", "ServiceUnavailable", "OperationAborted"})
+_RETRY_PAUSE_MS = 50
+
+
+class S3Client:
+    """The objects below `keys.prefix` of `keys.bucket`. Nothing is sent before the first call.
+
+    Commits and reads go one way, merges, seals and deletions another (`bulk`), each with limits of
+    its own, so that neither waits for the other.
+    """
+
+    def __init__(self, keys: S3Keys, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        if not keys.bucket:
+            raise Invalid("objectStoreBucket: not set: an S3 tier needs the name of its bucket")
+        server_clock = ServerClock()
+        meter = Meter(
+            Prices(
+                keys.write_price,
+                keys.list_price,
+                keys.read_price,
+                keys.delete_price,
+                keys.transfer_price,
+            )
+        )
+        place = S3Place(keys.bucket, keys.prefix.strip("/"))
+        foreground = Lane(
+            partial(make_client, keys, bulk=False),
+            Gate(keys.max_connections),
+            TokenBucket(keys.requests_per_second, clock),
+            TokenBucket(keys.bytes_per_second, clock),
+            meter,
+            server_clock,
+            clock,
+        )
+        bulk = Lane(
+            partial(make_client, keys, bulk=True),
+            Gate(keys.bulk_connections),
+            TokenBucket(keys.bulk_requests_per_second, clock),
+            TokenBucket(keys.bulk_bytes_per_second, clock),
+            meter,
+            server_clock,
+            clock,
+        )
+        self._assemble(keys, place, foreground, bulk)
+
+    def _assemble(self, keys: S3Keys, place: S3Place, own: Lane, bulk: Lane) -> None:
+        self._keys = keys
+        self._place = place
+        self._lane = own
+        self._bulk_lane = bulk
+        self._limits = ClientLimits(conditional=True)
+        self._deletes_conditionally = True  # until the endpoint says that it cannot
+        self._reader = RangeReader(
+            own,
+            place,
+            keys.max_attempts,
+            keys.bulk_read_timeout_ms if own is bulk else keys.read_timeout_ms,
+            keys.minimum_bytes_per_second,
+        )
+        self._fast = FastPath(keys, own, place) if keys.fast_reads and own is not bulk else None
+        self._multipart = Multipart(bulk, place, self._limits, keys.checksums != "off")
+
+    def __repr__(self) -> str:
+        return f"S3Client({self.url})"
+
+    @property
+    def bulk(self) -> S3Client:
+        """The same objects, for maintenance: reads and writes wait for no commit, nor do commits
+        for them. Closed with this client."""
+        client = object.__new__(S3Client)
+        client._assemble(self._keys, self._place, self._bulk_lane, self._bulk_lane)
+        return client
+
+    @property
+    def url(self) -> str:
+        return self._place.url
+
+    @property
+    def limits(self) -> ClientLimits:
+        return self._limits
+
+    @property
+    def meter(self) -> Meter:
+        """Counts the requests of both ways."""
+        return self._lane.meter
+
+    def now_ms(self) -> int:
+        """The server's clock, within a second; asks for it when nothing was asked before."""
+        known = self._lane.server_clock.now_ms()
+        if known is None:
+            self._first_page()
+            known = self._lane.server_clock.now_ms()
+        if known is None:
+            raise Unavailable(f"{self.url}: the endpoint does not tell its time (no Date header)")
+        return known
+
+    def put_if_absent(
+        self, key: str, buffers: Sequence[Buffer], metadata: Mapping[str, str]
+    ) -> bool:
+        body = _joined(buffers)
+        params = self._write_params(key, metadata)
+        checksum = base64.b64encode(raw_crc32(body).to_bytes(4, "big")).decode()
+        if self._keys.checksums != "off":
+            params["ChecksumCRC32"] = checksum
+        try:
+            answer = self._call(
+                "put_object",
+                "PutObject",
+                key,
+                size_bytes=len(body),
+                Body=body,
+                IfNoneMatch="*",
+                **params,
+            )
+        except S3Failure as failure:
+            if failure.status == 412:
+                return False
+            raise failure.of_write() from None
+        if self._keys.checksums == "required" and answer.get("ChecksumCRC32") != checksum:
+            raise Invalid(
+                f"{self._place.what('PutObject', key)}: the endpoint does not confirm checksums "
+                f"(expected {checksum}, found {answer.get('ChecksumCRC32')}), and "
+                "tieredStoreS3Checksums is required",
+                path=key,
+            )
+        return True
+
+    def compose(self, key: str, parts: Sequence[Part], metadata: Mapping[str, str]) -> bool:
+        return self._multipart.compose(key, parts, self._write_params(key, metadata))
+
+    def get_range(self, key: str, position: int, length: int) -> bytes | None:
+        if length == 0:
+            return b"" if self.head(key) is not None else None
+        found = NO_ANSWER if self._fast is None else self._fast.get_range(key, position, length)
+        return self._reader.read(key, position, length) if found is NO_ANSWER else found
+
+    def head(self, key: str) -> ObjectInfo | None:
+        try:
+            answer = self._call("head_object", "HeadObject", key)
+        except S3Failure as failure:
+            if is_absent(failure):
+                return None
+            raise failure.error from None
+        with whole_answers(self._place.what("HeadObject", key)):
+            return ObjectInfo(
+                key,
+                answer["ContentLength"],
+                epoch_ms(answer["LastModified"]),
+                answer.get("Metadata", {}),
+                answer.get("ETag", "").strip('"'),
+            )
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        return list_objects(self._lane, self._place, prefix, start_after)
+
+    def folders(self) -> Sequence[str]:
+        """What is between the tier's prefix and the next slash. Raises Unavailable, Invalid."""
+        return list_folders(self._lane, self._place)
+
+    def delete(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
+        if etags and self._deletes_conditionally:
+            for key, etag in zip(keys, etags, strict=True):
+                self._delete_one(key, etag)
+            return
+        if self._keys.checksums == "off":
+            # a request for many keys must carry a checksum
+            for key in keys:
+                self._delete_one(key)
+            return
+        for first in range(0, len(keys), _DELETED_AT_ONCE):
+            self._delete_some(keys[first : first + _DELETED_AT_ONCE])
+
+    def abort_uploads(self, prefix: str, older_than_ms: int) -> int:
+        uploads = list_uploads(self._bulk_lane, self._place, prefix)
+        old = [upload for upload in uploads if upload.begun_ms <= older_than_ms]
+        return sum(self._multipart.abort(upload.key, upload.upload_id) for upload in old)
+
+    def probes(self, folder: str) -> Iterator[ProbeResult]:
+        """What `tieredstore doctor` asks of S3 besides, below `folder` of the tier."""
+        return probe_s3(self._lane, self._place, folder)
+
+    def close(self) -> None:
+        self._lane.close()
+        self._bulk_lane.close()
+
+    def _first_page(self) -> None:
+        try:
+            self._lane.call(
+                "list_objects_v2",
+                self._place.what("ListObjectsV2", ""),
+                key="",
+                Bucket=self._place.bucket,
+                Prefix=self._place.full(""),
+                MaxKeys=1,
+            )
+        except S3Failure as failure:
+            raise failure.error from None
+
+    def _write_params(self, key: str, metadata: Mapping[str, str]) -> dict[str, Any]:
+        """Metadata, encryption and storage class: the same for an object that is put and for one
+        that is composed."""
+        keys = self._keys
+        params: dict[str, Any] = {"Metadata": dict(metadata)}
+        if keys.sse != "none":
+            params["ServerSideEncryption"] = keys.sse
+        if keys.sse == "aws:kms":
+            if keys.sse_kms_key_id:
+                params["SSEKMSKeyId"] = keys.sse_kms_key_id
+            if keys.sse_bucket_key:
+                params["BucketKeyEnabled"] = True
+        if keys.storage_class and key.rpartition("/")[2] == WHOLE_NAME:
+            params["StorageClass"] = keys.storage_class
+        return params
+
+    def _delete_one(self, key: str, etag: str = "") -> None:
+        condition: dict[str, Any] = (
+            {"IfMatch": f'"{etag}"'} if etag and self._deletes_conditionally else {}
+        )
+        try:
+            self._call("delete_object", "DeleteObject", key, lane=self._bulk_lane, **condition)
+        except S3Failure as failure:
+            if condition and failure.status == 501:
+                self._deletes_conditionally = False  # the look at the epoch has to do there
+                self._delete_one(key)
+            elif not (is_absent(failure) or (condition and failure.status == 412)):
+                raise failure.error from None
+
+    def _delete_some(self, keys: Sequence[str]) -> None:
+        what = self._place.what("DeleteObjects", keys[0])
+        left = list(keys)
+        for attempt in range(1, self._keys.max_attempts + 1):
+            try:
+                answer = self._bulk_lane.call(
+                    "delete_objects",
+                    what,
+                    key=keys[0],
+                    Bucket=self._place.bucket,
+                    Delete={
+                        "Objects": [{"Key": self._place.full(key)} for key in left],
+                        "Quiet": True,
+                    },
+                )
+            except S3Failure as failure:
+                raise failure.error from None
+            errors = [e for e in answer.get("Errors", ()) if e.get("Code") != "NoSuchKey"]
+            if not errors:
+                return
+            first, code = errors[0].get("Key", ""), errors[0].get("Code", "")
+            text = f"{what}: {len(errors)} of {len(left)} keys are still there, the first: {first}"
+            if any(error.get("Code") not in _PASSING for error in errors):
+                kind = Invalid if code == "AccessDenied" else Unavailable
+                raise kind(f"{text} ({code})", path=first)
+            if attempt == self._keys.max_attempts:
+                raise Unavailable(f"{text} ({code})", path=first)
+            left = [self._place.relative(error["Key"]) for error in errors]
+            self._bulk_lane.clock.wait(threading.Event(), _RETRY_PAUSE_MS << attempt)
+
+    def _call(
+        self,
+        method: str,
+        operation: str,
+        key: str,
+        *,
+        size_bytes: int = 0,
+        lane: Lane | None = None,
+        **params: Any,
+    ) -> Any:
+        return (lane or self._lane).call(
+            method,
+            self._place.what(operation, key),
+            key=key,
+            size_bytes=size_bytes,
+            Bucket=self._place.bucket,
+            Key=self._place.full(key),
+            **params,
+        )
+
+
+def _joined(buffers: Sequence[Buffer]) -> bytes:
+    if len(buffers) == 1 and isinstance(buffers[0], bytes):
+        return buffers[0]
+    return b"".join(buffers)

@@ -1,0 +1,147 @@
+"""FastPath: the small ranges of an S3 tier through obstore, with the limits, the meter and the
+credentials of the boto3 client that it stands in front of."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from botocore.credentials import RefreshableCredentials
+
+from tieredstore.errors import Invalid
+from tieredstore.providers.s3.meter import file_type_of
+from tieredstore.providers.s3.obstore_reader import (
+    MAX_FAST_BYTES,
+    NO_ANSWER,
+    Credentials,
+    NoAnswer,
+    ObstoreReader,
+    ReaderSettings,
+)
+from tieredstore.providers.s3.session import addressing_style, open_session
+
+if TYPE_CHECKING:
+    from tieredstore.providers.s3.keys import S3Keys
+    from tieredstore.providers.s3.lane import Lane
+    from tieredstore.providers.s3.place import S3Place
+
+_HOST_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]", re.ASCII)
+_KEPT_S = 300
+_log = logging.getLogger(__name__)
+
+
+class FreshCredentials:
+    """Looked up again after some minutes and after a failure, except those that renew themselves:
+    a look-up takes longer than many reads."""
+
+    def __init__(
+        self,
+        look_up: Callable[[], Credentials | None],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._look_up = look_up
+        self._monotonic = monotonic
+        self._found: Credentials | None = None
+        self._found_at = 0.0
+        self._lock = threading.Lock()
+
+    def get_frozen_credentials(self) -> Any:
+        with self._lock:
+            found = self._found
+            is_old = self._monotonic() - self._found_at > _KEPT_S
+            if found is None or (is_old and not isinstance(found, RefreshableCredentials)):
+                found = self._found = self._look_up()
+                self._found_at = self._monotonic()
+        if found is None:
+            raise Invalid("there are no credentials to sign requests with")
+        return found.get_frozen_credentials()
+
+    def doubt(self) -> None:
+        """A request failed, perhaps for them: those that do not renew themselves are looked up
+        when they are asked for next."""
+        with self._lock:
+            if not isinstance(self._found, RefreshableCredentials):
+                self._found = None
+
+
+class FastPath:
+    """Opened by the first read, which needs what boto3 found out: endpoint and region."""
+
+    def __init__(self, keys: S3Keys, lane: Lane, place: S3Place) -> None:
+        self._keys = keys
+        self._lane = lane
+        self._place = place
+        self._lock = threading.Lock()
+        self._is_open = False
+        self._reader: ObstoreReader | None = None
+
+    def get_range(self, key: str, position: int, length: int) -> bytes | NoAnswer | None:
+        """As `ObstoreReader.get_range`; `key` is the tier's own."""
+        if length > MAX_FAST_BYTES:
+            return NO_ANSWER
+        reader = self._reader if self._is_open else self._opened()
+        if reader is None:
+            return NO_ANSWER
+        self._lane.request_rate.take(1)
+        self._lane.byte_rate.take(length)
+        with self._lane.gate.permit():
+            return reader.get_range(self._place.full(key), position, length)
+
+    def _opened(self) -> ObstoreReader | None:
+        with self._lock:
+            if not self._is_open:
+                self._reader = self._made()
+                self._is_open = True
+            return self._reader
+
+    def _made(self) -> ObstoreReader | None:
+        facts = self._lane.facts()
+        path_style = _path_style(self._keys)
+        if path_style is None or not facts.region:
+            return None
+        keys = self._keys
+        credentials = FreshCredentials(lambda: open_session(keys).get_credentials())
+        settings = ReaderSettings(
+            keys.bucket,
+            facts.region,
+            facts.endpoint,
+            path_style,
+            credentials,
+            connect_timeout_ms=keys.connect_timeout_ms,
+            read_timeout_ms=keys.read_timeout_ms,
+            verify_tls=keys.verify_tls,
+            ca_bundle=keys.ca_bundle,
+            proxy=keys.proxy,
+        )
+        try:
+            return ObstoreReader.make(settings, self._count, credentials.doubt)
+        except Exception as error:
+            _log.warning("obstore is not used: %s", type(error).__name__)
+            return None
+
+    def _count(self, key: str, status: str, received_bytes: int, elapsed_ms: float) -> None:
+        self._lane.meter.count(
+            "GetObject",
+            file_type_of(key),
+            status,
+            sent_bytes=0,
+            received_bytes=received_bytes,
+            elapsed_ms=elapsed_ms,
+        )
+
+
+def _path_style(keys: S3Keys) -> bool | None:
+    """None where only boto3 knows: `auto` with an endpoint that is neither Amazon's nor an
+    address."""
+    style = addressing_style(keys)
+    if style != "auto":
+        return style == "path"
+    host = urlsplit(keys.endpoint).hostname
+    if host is not None and not host.endswith(".amazonaws.com"):
+        return None
+    return _HOST_LABEL.fullmatch(keys.bucket) is None

@@ -1,0 +1,168 @@
+"""Objects made of parts: copied on the server or sent, published at once or not at all."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from tieredstore.errors import Invalid, TieredStoreError, Unavailable
+from tieredstore.providers.chunks.client import ClientLimits, CopiedPart, Part
+from tieredstore.providers.s3.errors import whole_answers
+from tieredstore.providers.s3.lane import Lane, S3Failure
+from tieredstore.providers.s3.place import S3Place
+from tieredstore.providers.s3.reading import is_absent
+
+_log = logging.getLogger(__name__)
+_PARTS_AT_ONCE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Multipart:
+    """checksums: whether sent parts carry a Content-MD5, which the server checks."""
+
+    lane: Lane
+    place: S3Place
+    limits: ClientLimits
+    checksums: bool
+
+    def compose(self, key: str, parts: Sequence[Part], create_params: dict[str, Any]) -> bool:
+        """As `ObjectClient.compose`. create_params: metadata, encryption, storage class."""
+        self._check(key, parts)
+        upload_id = self._create(key, create_params)
+        try:
+            with ThreadPoolExecutor(min(_PARTS_AT_ONCE, len(parts)), "tiered-parts") as pool:
+                numbers = range(1, len(parts) + 1)
+                uploaded = list(
+                    pool.map(lambda n, part: self._part(key, upload_id, n, part), numbers, parts)
+                )
+            made = self._complete(key, upload_id, uploaded)
+        except BaseException:
+            self._abort_quietly(key, upload_id)
+            raise
+        if not made:
+            self._abort_quietly(key, upload_id)
+        return made
+
+    def abort(self, key: str, upload_id: str) -> bool:
+        """Whether there was one to abort. Raises Unavailable, Invalid."""
+        try:
+            self._call("abort_multipart_upload", "AbortMultipartUpload", key, UploadId=upload_id)
+        except S3Failure as failure:
+            if failure.status == 404 and failure.code != "NoSuchBucket":
+                return False
+            raise failure.error from None
+        return True
+
+    def _check(self, key: str, parts: Sequence[Part]) -> None:
+        if not 1 <= len(parts) <= self.limits.max_parts:
+            raise Invalid(f"{self.place.what('compose', key)}: {len(parts)} parts", path=key)
+        for number, part in enumerate(parts, 1):
+            size = _size_of(part)
+            least = self.limits.min_part_bytes if number < len(parts) else 1
+            if not least <= size <= self.limits.max_part_bytes:
+                raise Invalid(
+                    f"{self.place.what('compose', key)}: part {number} has {size} bytes", path=key
+                )
+
+    def _create(self, key: str, params: dict[str, Any]) -> str:
+        try:
+            answer = self._call("create_multipart_upload", "CreateMultipartUpload", key, **params)
+        except S3Failure as failure:
+            raise failure.error from None
+        with whole_answers(self.place.what("CreateMultipartUpload", key)):
+            upload_id: str = answer["UploadId"]
+            return upload_id
+
+    def _part(self, key: str, upload_id: str, number: int, part: Part) -> dict[str, Any]:
+        params: dict[str, Any] = {"UploadId": upload_id, "PartNumber": number}
+        try:
+            if isinstance(part, CopiedPart):
+                answer = self._call(
+                    "upload_part_copy",
+                    "UploadPartCopy",
+                    key,
+                    CopySource={"Bucket": self.place.bucket, "Key": self.place.full(part.key)},
+                    CopySourceRange=f"bytes={part.position}-{part.position + part.length - 1}",
+                    **params,
+                ).get("CopyPartResult", {})
+            else:
+                body = b"".join(part)
+                if self.checksums:
+                    digest = hashlib.md5(body, usedforsecurity=False).digest()
+                    params["ContentMD5"] = base64.b64encode(digest).decode()
+                answer = self._call(
+                    "upload_part",
+                    "UploadPart",
+                    key,
+                    size_bytes=len(body),
+                    Body=body,
+                    **params,
+                )
+        except S3Failure as failure:
+            if isinstance(part, CopiedPart) and is_absent(failure):
+                raise Unavailable(
+                    f"{self.place.what('UploadPartCopy', key)}: its source {part.key} is gone",
+                    path=part.key,
+                ) from None
+            raise failure.error from None
+        with whole_answers(self.place.what(f"part {number} of", key)):
+            return {"PartNumber": number, "ETag": answer["ETag"]}
+
+    def _complete(self, key: str, upload_id: str, uploaded: list[dict[str, Any]]) -> bool:
+        try:
+            self._call(
+                "complete_multipart_upload",
+                "CompleteMultipartUpload",
+                key,
+                UploadId=upload_id,
+                MultipartUpload={"Parts": uploaded},
+                IfNoneMatch="*",
+            )
+        except S3Failure as failure:
+            if failure.status == 412:
+                return False
+            if failure.code == "NoSuchUpload" and self._is_there(key):
+                # an earlier attempt, whose reply was lost, or somebody else: the caller compares
+                return False
+            raise failure.of_write() from None
+        return True
+
+    def _is_there(self, key: str) -> bool:
+        try:
+            self._call("head_object", "HeadObject", key)
+        except S3Failure as failure:
+            if is_absent(failure):
+                return False
+            raise failure.error from None
+        return True
+
+    def _abort_quietly(self, key: str, upload_id: str) -> None:
+        """What is left over is reaped by its age."""
+        try:
+            self.abort(key, upload_id)
+        except TieredStoreError as error:
+            _log.warning("an unfinished upload stays for now: %s", error)
+
+    def _call(
+        self, method: str, operation: str, key: str, size_bytes: int = 0, **params: Any
+    ) -> Any:
+        return self.lane.call(
+            method,
+            self.place.what(operation, key),
+            key=key,
+            size_bytes=size_bytes,
+            Bucket=self.place.bucket,
+            Key=self.place.full(key),
+            **params,
+        )
+
+
+def _size_of(part: Part) -> int:
+    if isinstance(part, CopiedPart):
+        return part.length
+    return sum(memoryview(buffer).nbytes for buffer in part)

@@ -1,0 +1,95 @@
+"""S3Provider: a tier in a bucket of S3, or of what is compatible with it (`docs/s3.md`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tieredstore.contracts.usage import Prices, Usage
+from tieredstore.errors import Invalid
+from tieredstore.metrics import Metrics
+from tieredstore.properties import plugin_keys, query_properties
+from tieredstore.providers import naming
+from tieredstore.providers.chunks.provider import ChunkProvider
+from tieredstore.providers.chunks.segment import ChunkFileSegment
+from tieredstore.providers.chunks.settings import ChunkSettings
+from tieredstore.providers.s3.keys import S3Keys
+
+if TYPE_CHECKING:
+    from tieredstore.config import StoreConfig
+    from tieredstore.providers.s3.client import S3Client
+    from tieredstore.tier_url import TierUrl
+
+S3FileSegment = ChunkFileSegment
+"""A segment of an S3 tier is one of any chunk log."""
+
+
+class S3Provider(ChunkProvider):
+    """The chunk log over an S3Client, which counts and prices what it asks for."""
+
+    KEYS = S3Keys
+
+    def __init__(
+        self,
+        client: S3Client,
+        cluster: str = "DefaultCluster",
+        *,
+        settings: ChunkSettings | None = None,
+        owner: str | None = None,
+    ) -> None:
+        super().__init__(
+            client, cluster, settings=settings, owner=owner, maintenance_client=client.bulk
+        )
+        self._s3 = client
+
+    @classmethod
+    def from_config(cls, config: StoreConfig) -> S3Provider:
+        """The tier that `objectStore…`, `tieredStoreS3…` and `tieredStoreChunk…` keys describe.
+        Nothing is sent yet. Raises Invalid."""
+        keys = plugin_keys(S3Keys, config.plugin_properties)
+        return cls(_client(keys), config.broker_cluster_name, settings=keys.settings())
+
+    @classmethod
+    def at_url(cls, config: StoreConfig, url: TierUrl) -> StoreConfig:
+        """`config` with the tier at `s3://bucket/prefix?endpoint=…&region=…`: the parameters are
+        the Python names of the keys. Raises Invalid, for secrets too."""
+        if not url.authority:
+            raise Invalid(f"tier {url}: expected a bucket, such as s3://bucket/prefix")
+        own = query_properties(S3Keys, url.query, str(url))
+        place = {"objectStoreBucket": url.authority, "tieredStoreS3Prefix": url.path.strip("/")}
+        source = f"tier {url}"
+        properties = config.plugin_properties.with_values({**own, **place}, source)
+        plugin_keys(S3Keys, properties)  # a bad value is told now, with the URL
+        return msgspec.structs.replace(config, plugin_properties=properties)
+
+    @classmethod
+    def clusters(cls, config: StoreConfig) -> list[str]:
+        """Names of the clusters that have an object below the prefix. Raises Invalid,
+        Unavailable."""
+        client = _client(plugin_keys(S3Keys, config.plugin_properties))
+        try:
+            names = client.folders()
+        finally:
+            client.close()
+        return [found for name in names if (found := naming.parse_cluster_directory_name(name))]
+
+    @property
+    def prices(self) -> Prices:
+        """Those of the `tieredStoreS3…Price` keys."""
+        return self._s3.meter.prices
+
+    def usage(self) -> Usage:
+        """All requests since the provider was made, retries too, and what they cost."""
+        return self._s3.meter.usage()
+
+    def bind_metrics(self, metrics: Metrics) -> None:
+        self._s3.meter.metrics = metrics
+
+
+def _client(keys: S3Keys) -> S3Client:
+    try:
+        from tieredstore.providers.s3.client import S3Client
+    except ImportError as error:
+        raise Invalid(f"an S3 tier needs boto3 ({error}): pip install 'tieredstore[s3]'") from None
+    return S3Client(keys)

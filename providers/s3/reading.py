@@ -1,0 +1,181 @@
+"""Ranged reads that check what they got: status, range, length, and the time that it took."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from botocore.exceptions import BotoCoreError
+from urllib3.exceptions import HTTPError
+
+from tieredstore.errors import Unavailable
+from tieredstore.providers.s3.lane import Lane, S3Failure
+from tieredstore.providers.s3.place import S3Place
+
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)", re.ASCII)
+_PIECE_BYTES = 8 << 20
+"""Read at once: joining smaller pieces takes more processor time than all of the request."""
+_TOO_SLOW = "the body came too slowly"
+_NO_OBJECT = frozenset({"NoSuchKey", "NotFound", "404", ""})
+
+
+def is_absent(failure: S3Failure) -> bool:
+    """Whether it says that there is no such object (and not: no such bucket)."""
+    return failure.status == 404 and failure.code in _NO_OBJECT
+
+
+class _BodyCut(Exception):
+    """A body of the object `etag` that ended early, or came too slowly; `pieces` arrived."""
+
+    def __init__(self, why: str, pieces: list[bytes], etag: str = "") -> None:
+        super().__init__(why)
+        self.pieces = pieces
+        self.etag = etag
+
+
+class _TimedSocket:
+    """A socket below a body's buffers whose stream ends when time is over: what arrived until then
+    is kept, and no more pieces need be joined than without a look at the clock."""
+
+    def __init__(self, socket: Any, is_late: Callable[[], bool]) -> None:
+        self._socket = socket
+        self._is_late = is_late
+
+    def recv_into(self, buffer: Any) -> int:
+        """Never more than one wait, which the socket's own time-out bounds."""
+        received: int = 0 if self._is_late() else self._socket.recv_into(buffer)
+        return received
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+
+def _limit_time(body: Any, is_late: Callable[[], bool]) -> None:
+    """boto3 has time-outs for silence alone, and no way to read what is there. This is the way
+    that its `set_socket_timeout` takes to the socket; without it, time is limited by the piece."""
+    with suppress(AttributeError):
+        stream = body._raw_stream._fp.fp.raw  # noqa: SLF001
+        stream._sock = _TimedSocket(stream._sock, is_late)  # noqa: SLF001
+
+
+@dataclass(frozen=True, slots=True)
+class RangeReader:
+    """max_attempts: of one range, each going on where the one before was cut."""
+
+    lane: Lane
+    place: S3Place
+    max_attempts: int
+    read_timeout_ms: int
+    minimum_bytes_per_second: int
+    monotonic: Callable[[], float] = time.monotonic
+
+    def read(self, key: str, position: int, length: int) -> bytes | None:
+        """As `ObjectClient.get_range`, for a length of at least 1."""
+        pieces: list[bytes] = []
+        etag = ""
+        what = self.place.what("GetObject", key)
+        for attempt in range(1, self.max_attempts + 1):
+            done = sum(map(len, pieces))
+            first, wanted = position + done, length - done
+            try:
+                pieces += self.lane.call(
+                    "get_object",
+                    what,
+                    key=key,
+                    size_bytes=wanted,
+                    consume=partial(self._take, what, first, wanted),
+                    Bucket=self.place.bucket,
+                    Key=self.place.full(key),
+                    Range=f"bytes={first}-{first + wanted - 1}",
+                    **({"IfMatch": etag} if etag else {}),
+                )
+                return b"".join(pieces) if len(pieces) != 1 else pieces[0]
+            except S3Failure as failure:
+                if is_absent(failure):
+                    return None
+                if failure.status == 416 and not pieces:
+                    return b""
+                if failure.status == 412:
+                    raise Unavailable(f"{what}: the object changed while it was read") from None
+                raise failure.error from None
+            except _BodyCut as cut:
+                pieces += cut.pieces
+                etag = cut.etag
+                if attempt == self.max_attempts:
+                    raise Unavailable(f"{what}: {cut}", offset=first, path=key) from None
+        raise AssertionError("unreachable")
+
+    def _take(self, what: str, first: int, wanted: int, answer: Any) -> list[bytes]:
+        """The body, in pieces. Raises _BodyCut, Unavailable."""
+        with closing(answer["Body"]) as body:
+            expected = _check_range(answer, what, first, wanted)
+            try:
+                return self._body(body, expected)
+            except _BodyCut as cut:
+                found = sum(map(len, cut.pieces))
+                raise _BodyCut(
+                    f"bytes {first} to {first + expected}: expected {expected} bytes, found "
+                    f"{found}: {cut}",
+                    cut.pieces,
+                    answer.get("ETag", ""),
+                ) from None
+
+    def _body(self, body: Any, expected: int) -> list[bytes]:
+        """All `expected` bytes. Raises _BodyCut."""
+        pieces: list[bytes] = []
+        missing = expected
+        limit = self._deadline(expected)
+
+        def is_late() -> bool:
+            return self.monotonic() > limit
+
+        _limit_time(body, is_late)
+        try:
+            while missing:
+                piece = body.read(min(missing, _PIECE_BYTES))
+                if not piece:
+                    raise _BodyCut("the body ended early", pieces)
+                pieces.append(piece)
+                missing -= len(piece)
+                if missing and is_late():
+                    raise _BodyCut(_TOO_SLOW, pieces)
+        except (BotoCoreError, HTTPError, OSError) as error:
+            why = _TOO_SLOW if is_late() else type(error).__name__
+            raise _BodyCut(why, pieces) from None
+        return pieces
+
+    def _deadline(self, expected: int) -> float:
+        if not self.minimum_bytes_per_second:
+            return float("inf")
+        allowed = self.read_timeout_ms / 1000 + expected / self.minimum_bytes_per_second
+        return self.monotonic() + allowed
+
+
+def _check_range(answer: Any, what: str, first: int, wanted: int) -> int:
+    """The length of the body, when the answer is the range that was asked for. Raises
+    Unavailable: other bytes are never taken for these."""
+    status = answer["ResponseMetadata"]["HTTPStatusCode"]
+    asked = f"bytes {first} to {first + wanted - 1}"
+    if status != 206:
+        raise Unavailable(f"{what}: asked for {asked}: expected status 206, found {status}")
+    told = answer.get("ContentRange", "")
+    match = _CONTENT_RANGE.fullmatch(told)
+    if match is None:
+        raise Unavailable(f"{what}: asked for {asked}: found Content-Range {told!r}")
+    start, end = int(match[1]), int(match[2])
+    last = first + wanted - 1
+    if match[3] != "*":
+        last = min(last, int(match[3]) - 1)
+    length = end - start + 1
+    if start != first or end != last or answer.get("ContentLength", length) != length:
+        raise Unavailable(
+            f"{what}: asked for {asked}: found Content-Range {told!r} with "
+            f"{answer.get('ContentLength')} bytes",
+            offset=first,
+        )
+    return length

@@ -1,0 +1,160 @@
+"""Makes boto3 clients out of the configuration: credentials, addressing, time-outs, retries."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+import boto3
+import botocore.session
+import urllib3
+from botocore.config import Config
+from botocore.credentials import (
+    AssumeRoleCredentialFetcher,
+    CredentialProvider,
+    CredentialResolver,
+    DeferredRefreshableCredentials,
+)
+
+from tieredstore.errors import Invalid, TieredStoreError
+from tieredstore.providers.s3.errors import error_of_library
+
+if TYPE_CHECKING:
+    from types_boto3_s3.client import S3Client as BotoClient
+
+    from tieredstore.providers.s3.keys import S3Keys
+
+_SESSION_NAME = "tieredstore"
+_log = logging.getLogger(__name__)
+
+
+def make_client(keys: S3Keys, *, bulk: bool) -> BotoClient:
+    """A client with credentials of its own, looked up afresh. Raises Invalid.
+
+    bulk: for merges, seals and deletions: with fewer connections, more patience, and retries that
+    slow all of its requests down when the endpoint asks for that.
+    """
+    _keep_secrets_out_of_logs()
+    check_endpoint(keys.endpoint)
+    if not keys.verify_tls:
+        _log.warning("s3://%s: the server's certificate is not checked", keys.bucket)
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+    try:
+        session = open_session(keys)
+        return session.client(
+            "s3",
+            endpoint_url=keys.endpoint or None,
+            verify=(keys.ca_bundle or None) if keys.verify_tls else False,
+            config=_client_config(keys, bulk=bulk),
+        )
+    except TieredStoreError:
+        raise
+    except Exception as error:
+        raise error_of_library(error, f"s3://{keys.bucket}") from None
+
+
+def check_endpoint(endpoint: str) -> None:
+    """Raise Invalid for an endpoint that has a user or password in it, without showing them."""
+    if endpoint and "@" in urlsplit(endpoint).netloc:
+        raise Invalid(
+            "objectStoreEndpoint: a user or password in it is refused: use objectStoreAccessKey "
+            "and objectStoreSecretKey"
+        )
+
+
+def addressing_style(keys: S3Keys) -> Literal["auto", "path", "virtual"]:
+    """`auto` is botocore's own."""
+    if keys.path_style in {"path", "true"}:
+        return "path"
+    if keys.path_style in {"virtual", "false"}:
+        return "virtual"
+    host = urlsplit(keys.endpoint).hostname or ""
+    return "path" if host == "localhost" or _is_address(host) else "auto"
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _client_config(keys: S3Keys, *, bulk: bool) -> Config:
+    return Config(
+        connect_timeout=keys.connect_timeout_ms / 1000,
+        read_timeout=(keys.bulk_read_timeout_ms if bulk else keys.read_timeout_ms) / 1000,
+        retries={
+            "mode": "adaptive" if bulk else "standard",
+            "total_max_attempts": keys.max_attempts,
+        },
+        max_pool_connections=keys.bulk_connections if bulk else keys.max_connections,
+        tcp_keepalive=True,
+        proxies={"http": keys.proxy, "https": keys.proxy} if keys.proxy else None,
+        # The client computes its own checksums; bodies over TLS are not hashed a second time
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        s3={"addressing_style": addressing_style(keys), "payload_signing_enabled": False},
+        user_agent_extra=_SESSION_NAME,
+    )
+
+
+def open_session(keys: S3Keys) -> boto3.session.Session:
+    """Credentials and region as configured. Raises Invalid, or what botocore raises."""
+    session = botocore.session.Session(profile=keys.profile or None)
+    if keys.region:
+        session.set_config_variable("region", keys.region)
+    if bool(keys.access_key) != bool(keys.secret_key):
+        raise Invalid(
+            "objectStoreAccessKey and objectStoreSecretKey: one is given without the other"
+        )
+    if keys.access_key:
+        session.set_credentials(keys.access_key, keys.secret_key, keys.session_token or None)
+    if keys.role_arn:
+        session = _with_role(session, keys)
+    return boto3.session.Session(botocore_session=session)
+
+
+class _AssumedRole(CredentialProvider):
+    """Credentials of a role, renewed before they expire."""
+
+    METHOD = "assume-role"
+    CANONICAL_NAME = "AssumeRole"
+
+    def __init__(self, fetcher: AssumeRoleCredentialFetcher) -> None:
+        super().__init__()
+        self._fetcher = fetcher
+
+    def load(self) -> Any:
+        return DeferredRefreshableCredentials(
+            method=self.METHOD, refresh_using=self._fetcher.fetch_credentials
+        )
+
+
+def _with_role(source: botocore.session.Session, keys: S3Keys) -> botocore.session.Session:
+    extra = {"RoleSessionName": _SESSION_NAME}
+    if keys.external_id:
+        extra["ExternalId"] = keys.external_id
+    credentials = source.get_credentials()
+    if credentials is None:
+        raise Invalid("tieredStoreS3RoleArn: there are no credentials to assume the role with")
+    fetcher = AssumeRoleCredentialFetcher(
+        client_creator=source.create_client,
+        source_credentials=credentials,
+        role_arn=keys.role_arn,
+        extra_args=extra,
+    )
+    session = botocore.session.Session(profile=keys.profile or None)
+    if keys.region:
+        session.set_config_variable("region", keys.region)
+    session.register_component("credential_provider", CredentialResolver([_AssumedRole(fetcher)]))
+    return session
+
+
+def _keep_secrets_out_of_logs() -> None:
+    """At DEBUG botocore logs signed headers, session tokens among them: not unless asked for."""
+    logger = logging.getLogger("botocore")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
