@@ -22,7 +22,7 @@ from tieredstore.jobs.backfill import backfill, backfill_target
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
-from tieredstore.scan.arrow_schema import schema
+from tieredstore.scan.arrow.schema import schema
 from tieredstore.table import open_tier
 
 COLUMNS = (

@@ -18,12 +18,12 @@ import pyarrow as pa
 from benchmarks.scan_data import BODY_BYTES, CLUSTER, make
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.providers.posix.provider import PosixProvider
-from tieredstore.scan.arrow_encode import encode_batch
-from tieredstore.scan.arrow_read import arrow_batches
-from tieredstore.scan.arrow_schema import DEFAULT_COLUMNS, TYPES, UNIT_COLUMNS
+from tieredstore.scan.arrow.encode import encode_batch
+from tieredstore.scan.arrow.read import arrow_batches
+from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS, TYPES, UNIT_COLUMNS
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.plan import ScanRange, plan
-from tieredstore.scan.read_options import ReadOptions
+from tieredstore.scan.read.options import ReadOptions
 
 FROM_PROPERTIES = ("msg_id", "keys", "tags", "properties")
 FIXED = tuple(name for name in TYPES if name not in FROM_PROPERTIES)

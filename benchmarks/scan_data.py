@@ -17,7 +17,7 @@ import pyarrow as pa
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider, Written
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.providers.posix.provider import PosixProvider
-from tieredstore.scan.arrow_encode import encode_batch
+from tieredstore.scan.arrow.encode import encode_batch
 
 QUEUES = 4
 TOPIC, BROKER, CLUSTER = "scanTopic", "scanBroker", "ScanCluster"

@@ -25,7 +25,7 @@ from tieredstore.jobs.verify import verify_tier
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import raise_on_damage
 from tieredstore.scan.source import TierSource, locate
-from tieredstore.scan.verify import verify
+from tieredstore.scan.verify.verification import verify
 
 WANTED = 900
 TASK_BYTES = 64 << 20

@@ -40,7 +40,7 @@ from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
 from tieredstore.jobs.verify import verify_tier
-from tieredstore.scan.arrow_schema import DEFAULT_COLUMNS
+from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS
 from tieredstore.scan.source import TierSource, locate
 
 if TYPE_CHECKING:

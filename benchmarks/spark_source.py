@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import tieredstore
 from benchmarks.processes import Processes, Used
 from benchmarks.scan_data import BODY_BYTES, TOPIC, make
-from tieredstore.scan.arrow_schema import DEFAULT_COLUMNS, UNIT_COLUMNS
+from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS, UNIT_COLUMNS
 from tieredstore.table import Tier
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.errors import Invalid
 from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES
-from tieredstore.scan.batches import BATCH_BYTES
 from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
 from tieredstore.scan.findings import Report, raise_on_damage
 from tieredstore.scan.plan import RANGE_BYTES
-from tieredstore.scan.read_options import ReadOptions
+from tieredstore.scan.read.batches import BATCH_BYTES
+from tieredstore.scan.read.options import ReadOptions
 from tieredstore.scan.source import TierSource, locate
 from tieredstore.scan.tasks import ScanTask, Selection, plan_ranges
 from tieredstore.scan.times import parse_time
@@ -113,7 +113,7 @@ class Tier:
         Raises Invalid.
         """
         _require("pyarrow", "arrow")
-        from tieredstore.scan.arrow_schema import chosen
+        from tieredstore.scan.arrow.schema import chosen
 
         now_ms = SYSTEM_CLOCK.now_ms()
         selection = Selection(
@@ -156,7 +156,7 @@ class Scan:
 
     @property
     def schema(self) -> pa.Schema:
-        from tieredstore.scan.arrow_schema import schema_of
+        from tieredstore.scan.arrow.schema import schema_of
 
         return schema_of(self._columns)
 

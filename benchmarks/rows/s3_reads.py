@@ -28,9 +28,9 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import GetMessageStatus
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.providers.s3.client import S3Client
-from tieredstore.scan.batches import BATCH_BYTES, read_batches
 from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
 from tieredstore.scan.plan import ScanRange
+from tieredstore.scan.read.batches import BATCH_BYTES, read_batches
 
 RANGES_AT_ONCE = 4
 RANGE_BYTES = 64 << 10

@@ -16,7 +16,7 @@ from tieredstore.metadata.json_store import JsonMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding, Severity
-from tieredstore.scan.verify import TASK_BYTES, verify
+from tieredstore.scan.verify.verification import TASK_BYTES, verify
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.corruption import KINDS, Damager, Planted, StoredAt, TierImage
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tieredstore
-from tieredstore.scan.arrow_schema import TYPES
+from tieredstore.scan.arrow.schema import TYPES
 from tieredstore.table import Tier
 
 PLACE = ["topic", "queue_id", "queue_offset"]

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.unit.backfill.kit import contents, damage, new_run
-from tieredstore.cli.offload_job import OffloadOptions, run_offload
 from tieredstore.jobs.backfill import BackfillOptions, backfill, backfill_target
-from tieredstore.scan.arrow_schema import TYPES
+from tieredstore.jobs.offload.job import OffloadOptions, run_offload
+from tieredstore.scan.arrow.schema import TYPES
 from tieredstore.scan.source import TierSource
 from tieredstore.table import Tier
 

@@ -16,7 +16,7 @@ from tests.interop.conftest import Offloaded
 from tests.interop.harness import JavaTools, Manifest, key_queries, write_broker_conf
 from tests.interop.harness import tieredstore as run_tieredstore
 from tieredstore.message.crc import CRC_MASK, crc32
-from tieredstore.scan.arrow_schema import TYPES
+from tieredstore.scan.arrow.schema import TYPES
 
 PLAIN = "made-of-bodies"
 SEGMENT_BYTES = "300000"

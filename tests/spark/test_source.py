@@ -21,7 +21,7 @@ from tests.integration.object_store.servers import (
 from tests.spark.cluster import Cluster
 from tests.spark.growing_tier import BROKER, GrowingTier
 from tieredstore.contracts.segment import FileSegmentType
-from tieredstore.scan.arrow_schema import TYPES
+from tieredstore.scan.arrow.schema import TYPES
 from tieredstore.spark.source import RocketmqTieredDataSource
 
 if TYPE_CHECKING:

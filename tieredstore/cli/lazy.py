@@ -13,7 +13,7 @@ class LazyGroup(click.Group):
 
     def __init__(self, *, lines: Mapping[str, str], modules: str, **settings: object) -> None:
         """lines: command -> its line in `--help`. modules: a format such as
-        `tieredstore.cli.{}`."""
+        `tieredstore.cli.verbs.{}`."""
         super().__init__(**settings)  # type: ignore[arg-type]
         self._lines = lines
         self._modules = modules

@@ -39,7 +39,7 @@ VERBS = {
 @click.group(
     cls=LazyGroup,
     lines=VERBS,
-    modules="tieredstore.cli.{}",
+    modules="tieredstore.cli.verbs.{}",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="tieredstore")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.metrics import Metrics
 
 _MILLION = 1_000_000
@@ -106,3 +107,8 @@ class MeteredProvider(Protocol):
     def bind_metrics(self, metrics: Metrics) -> None:
         """Count into the store's metrics, too: `rocketmq_tiered_store_x_object_…`."""
         ...
+
+
+def read_usage(provider: SegmentProvider) -> Usage | None:
+    """What a provider counted since it was opened; None when it counts nothing."""
+    return provider.usage() if isinstance(provider, MeteredProvider) else None

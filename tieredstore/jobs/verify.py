@@ -19,7 +19,7 @@ from tieredstore.scan.catalogue import (
 )
 from tieredstore.scan.findings import Finding, Report, Severity, damage
 from tieredstore.scan.source import TierSource
-from tieredstore.scan.verify import Verification, VerifyTask, Work
+from tieredstore.scan.verify.verification import Verification, VerifyTask, Work
 
 MOST_FINDINGS = 10_000
 """Findings of a report; `report` of `verify_tier` is told all."""

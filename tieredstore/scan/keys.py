@@ -27,10 +27,10 @@ from tieredstore.message.tiered_index import (
     unpack_header,
     unsealed_size,
 )
-from tieredstore.scan.batches import whole_records
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.findings import Report, damage, raise_on_damage
-from tieredstore.scan.reading import QueueReader
+from tieredstore.scan.read.batches import whole_records
+from tieredstore.scan.read.extents import QueueReader
 from tieredstore.tier.index.item import IndexItem
 from tieredstore.tier.index.matching import MAX_CHAIN_ITEMS, Wanted
 from tieredstore.tier.index.uploaded_file import UploadedIndexFile

@@ -13,7 +13,7 @@ from tieredstore.message.layout import MIN_RECORD_SIZE
 from tieredstore.message.record import StoredMessage
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 from tieredstore.scan.findings import damage
-from tieredstore.scan.reading import QueueReader
+from tieredstore.scan.read.extents import QueueReader
 
 RANGE_BYTES = 128 << 20
 """Commit log bytes of one range, about."""

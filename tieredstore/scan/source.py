@@ -135,3 +135,11 @@ def _require_cluster(config: StoreConfig, url: str) -> None:
     if cluster not in clusters:
         known = ", ".join(clusters) or "none"
         raise Invalid(f"tier {shown_url(url)}: no cluster {cluster!r} in it; there are: {known}")
+
+
+def refuse_memory(url: str) -> None:
+    """Raise Invalid for a tier that ends with the process that made it."""
+    if url.startswith("memory:"):
+        raise Invalid(
+            f"tier {url!r}: a tier in memory is gone when the command ends; use file:///dir"
+        )

@@ -16,7 +16,7 @@ from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
 from tieredstore.scan.findings import Report, raise_on_damage
 from tieredstore.scan.keys import FIRST_MS, LAST_MS, find_by_key
 from tieredstore.scan.plan import RANGE_BYTES, ScanRange, plan
-from tieredstore.scan.read_options import ReadOptions
+from tieredstore.scan.read.options import ReadOptions
 from tieredstore.scan.source import TierSource
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class ScanTask:
         self, provider: SegmentProvider, *, report: Report = raise_on_damage
     ) -> Iterator[pa.RecordBatch]:
         """`read` over a connection that the caller has."""
-        from tieredstore.scan.arrow_read import arrow_batches
+        from tieredstore.scan.arrow.read import arrow_batches
 
         return arrow_batches(provider, self.range, self.columns, self.options, report=report)
 

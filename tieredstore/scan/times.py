@@ -40,3 +40,17 @@ def parse_time(text: str, now_ms: int) -> int:
 def _is_compact_date(value: str) -> bool:
     """`20261121` is read as a date: as epoch ms it would be six hours into 1970."""
     return len(value) == 8 and value[:2] in {"19", "20"}
+
+
+_LAST_FORMATTED_MS = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
+
+
+def format_time(timestamp_ms: int | None) -> str:
+    """ISO 8601 in UTC with milliseconds, or the number itself where no calendar reaches."""
+    if timestamp_ms is None:
+        return ""
+    if not 0 <= timestamp_ms <= _LAST_FORMATTED_MS:
+        return str(timestamp_ms)
+    moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"

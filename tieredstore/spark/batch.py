@@ -14,7 +14,7 @@ from tieredstore.errors import Invalid
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
 from tieredstore.scan.findings import Severity
 from tieredstore.scan.plan import ScanRange, offset_by_time, plan
-from tieredstore.scan.reading import QueueReader
+from tieredstore.scan.read.extents import QueueReader
 from tieredstore.scan.tasks import Selection, plan_ranges
 from tieredstore.spark.offsets import EARLIEST, LATEST, QueueKey
 from tieredstore.spark.options import STREAM_ONLY, Bound, SourceOptions

@@ -15,9 +15,9 @@ from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.errors import Invalid
 from tieredstore.jobs.run import TASK_BYTES
 from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES
-from tieredstore.scan.arrow_schema import DEFAULT_COLUMNS, chosen
-from tieredstore.scan.batches import BATCH_BYTES
-from tieredstore.scan.read_options import ReadOptions
+from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS, chosen
+from tieredstore.scan.read.batches import BATCH_BYTES
+from tieredstore.scan.read.options import ReadOptions
 from tieredstore.scan.source import TierSource, locate
 from tieredstore.scan.times import parse_time
 from tieredstore.spark.offsets import (

@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt, Invalid, Unavailable
-from tieredstore.scan.arrow_read import arrow_batches
+from tieredstore.scan.arrow.read import arrow_batches
 from tieredstore.scan.catalogue import QueueFiles, list_again
 from tieredstore.scan.findings import Finding, Report, Severity, raise_on_damage
 from tieredstore.scan.plan import ScanRange
-from tieredstore.scan.read_options import ReadOptions
-from tieredstore.scan.reading import QueueReader
+from tieredstore.scan.read.extents import QueueReader
+from tieredstore.scan.read.options import ReadOptions
 from tieredstore.scan.source import TierSource
 from tieredstore.spark.partitions import TieredPartition
 from tieredstore.spark.schema import Shape

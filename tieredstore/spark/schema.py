@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tieredstore.errors import Invalid
-from tieredstore.scan.arrow_schema import chosen, schema
+from tieredstore.scan.arrow.schema import chosen, schema
 
 _IN_UTC: dict[str, Any] = (
     {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}

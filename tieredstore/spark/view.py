@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue, load_catalogue
 from tieredstore.scan.findings import Severity
-from tieredstore.scan.reading import QueueReader
+from tieredstore.scan.read.extents import QueueReader
 from tieredstore.scan.source import TierSource
 from tieredstore.spark.committed import committed_end, incarnation_at, incarnation_of
 from tieredstore.spark.offsets import Incarnation, QueueKey

@@ -23,14 +23,14 @@ from tests.unit.scan.tier_builder import BROKER, BuiltTier, TierBuilder, message
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.contracts.segment import SegmentId, SegmentProvider
+from tieredstore.jobs.copy.job import copy_tier
+from tieredstore.jobs.copy.report import CopyOptions
+from tieredstore.jobs.copy.target import CopyTarget
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.scan.catalogue import load_catalogue
-from tieredstore.scan.copying.job import copy_tier
-from tieredstore.scan.copying.report import CopyOptions
-from tieredstore.scan.copying.target import CopyTarget
 from tieredstore.scan.findings import Finding, Severity
-from tieredstore.scan.verify import verify
+from tieredstore.scan.verify.verification import verify
 from tieredstore.testing.faults import (
     CrashPoint,
     Fault,

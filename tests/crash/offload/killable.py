@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tieredstore import registry
-from tieredstore.cli.offload_job import OffloadOptions, run_offload
 from tieredstore.contracts.segment import Buffer
+from tieredstore.jobs.offload.job import OffloadOptions, run_offload
 from tieredstore.metadata.file_operations import AppendFile, FileOperations
 from tieredstore.metadata.json_store import JsonMetadataStore
 from tieredstore.providers.posix.calls import PosixCalls

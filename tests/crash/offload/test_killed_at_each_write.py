@@ -18,7 +18,7 @@ from tieredstore.metadata.json_store import JsonMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
-from tieredstore.scan.verify import verify
+from tieredstore.scan.verify.verification import verify
 
 REPOSITORY = Path(__file__).parents[3]
 CASES_OF_THE_DAILY_LANE = 40

@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.cli.command_line import tieredstore
 from tests.unit.scan.tier_builder import TierBuilder, message
-from tieredstore.cli import cat
+from tieredstore.cli.verbs import cat
 
 BODIES = ("text", "base64", "sha256", "none")
 OUTPUTS = ("table", "json", "ndjson")
@@ -64,6 +64,6 @@ def test_odd_messages(odd: str, output: str, body: str, monkeypatch: pytest.Monk
 def test_without_pyarrow(odd: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given = ("--tier", odd, "--topic", "orders", "--output", "ndjson")
     with_it = printed(monkeypatch, *given, few=0)
-    monkeypatch.delitem(sys.modules, "tieredstore.scan.arrow_rows")
+    monkeypatch.delitem(sys.modules, "tieredstore.scan.arrow.rows")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert printed(monkeypatch, *given, few=0) == with_it

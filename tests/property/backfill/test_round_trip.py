@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.unit.backfill.kit import damage, found, memory_tier, new_run, tier_at
 from tieredstore.jobs.backfill import BackfillOptions, backfill
-from tieredstore.scan.arrow_schema import TYPES
+from tieredstore.scan.arrow.schema import TYPES
 
 TEXT = st.text(
     st.characters(blacklist_categories=["Cs"], blacklist_characters="\x01\x02"),

@@ -17,11 +17,11 @@ from tieredstore.message.encoding import Message, encode_record
 from tieredstore.message.properties import encode_properties
 from tieredstore.message.record import StoredMessage
 from tieredstore.message.sysflag import COMPRESSED, CompressionType, with_compression
-from tieredstore.scan.arrow_columns import ArrowColumns, compressed_rows
-from tieredstore.scan.arrow_encode import encode_batch
-from tieredstore.scan.arrow_schema import TYPES, schema
-from tieredstore.scan.batch import MessageBatch
+from tieredstore.scan.arrow.columns import ArrowColumns, compressed_rows
+from tieredstore.scan.arrow.encode import encode_batch
+from tieredstore.scan.arrow.schema import TYPES, schema
 from tieredstore.scan.catalogue import QueueFiles
+from tieredstore.scan.read.batch import MessageBatch
 from tieredstore.scan.rows import BodyForm, message_row
 
 TIMES = ("born_timestamp", "store_timestamp")

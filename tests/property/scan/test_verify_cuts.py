@@ -13,7 +13,7 @@ from tests.unit.scan.tier_builder import CLUSTER, TierBuilder, message
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
-from tieredstore.scan.verify import verify
+from tieredstore.scan.verify.verification import verify
 
 CHANGES = st.lists(
     st.tuples(

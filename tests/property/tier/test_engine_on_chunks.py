@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tests.unit.tier.hostile import Fate, World, body_of
 from tests.unit.tier.kit import BROKER, KEY, bodies
 from tieredstore.errors import TieredStoreError
-from tieredstore.scan.batches import read_batches
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.plan import plan
-from tieredstore.scan.verify import verify
+from tieredstore.scan.read.batches import read_batches
+from tieredstore.scan.verify.verification import verify
 from tieredstore.testing.faults import SimulatedCrash
 
 _FATES = st.sampled_from([Fate.WELL] * 4 + list(Fate))

@@ -22,7 +22,7 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import TieredStoreError
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
-from tieredstore.scan.verify import verify
+from tieredstore.scan.verify.verification import verify
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.flat.file_store import FlatFileStore

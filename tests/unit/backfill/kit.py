@@ -17,11 +17,11 @@ from tieredstore.jobs.runner import LocalRunner
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.scan.arrow_schema import TYPES
+from tieredstore.scan.arrow.schema import TYPES
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.source import TierSource
-from tieredstore.scan.verify import verify
+from tieredstore.scan.verify.verification import verify
 from tieredstore.table import Tier
 
 CLUSTER, BROKER = "cluster-a", "broker-a"

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.cli.offload_plan import roll
+from tieredstore.jobs.offload.plan import roll
 
 
 def one_by_one(sizes: list[int], used: int, most: int) -> tuple[int, int]:

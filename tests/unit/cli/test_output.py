@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tieredstore.cli.exits import OutputClosed
-from tieredstore.cli.output import Output, OutputFormat
+from tieredstore.cli.output.rows import Output, OutputFormat
 from tieredstore.errors import Corrupt
 
 ROWS = [

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.cli.times import format_time, parse_time
 from tieredstore.errors import Invalid
+from tieredstore.scan.times import format_time, parse_time
 
 NOW = 1_795_266_316_182
 

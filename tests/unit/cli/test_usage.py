@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tieredstore import registry
-from tieredstore.cli.offload import report_record
-from tieredstore.cli.offload_report import OffloadReport
-from tieredstore.cli.output import cell
-from tieredstore.cli.usage import usage_fields, usage_of
+from tieredstore.cli.output.rows import cell
+from tieredstore.cli.output.usage import usage_fields
+from tieredstore.cli.verbs.offload import report_record
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
-from tieredstore.contracts.usage import Prices, RequestUsage, Usage
+from tieredstore.contracts.usage import Prices, RequestUsage, Usage, read_usage
+from tieredstore.jobs.offload.report import OffloadReport
 from tieredstore.metrics import Metrics
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.tier.store import TieredMessageStore
@@ -37,7 +37,7 @@ class Metered(MemoryProvider):
 
 
 def test_a_summary_has_the_requests_their_price_and_each_operation() -> None:
-    fields = usage_fields(usage_of(Metered()))
+    fields = usage_fields(read_usage(Metered()))
     assert (fields["requests"], fields["cost_usd"]) == (6, 3e-5)
     rows: Any = fields["requests_by_operation"]
     assert rows[0] == {
@@ -56,7 +56,7 @@ def test_a_summary_has_the_requests_their_price_and_each_operation() -> None:
 
 def test_without_a_meter_there_is_nothing_to_tell() -> None:
     nothing: dict[str, object] = {"requests": None, "cost_usd": None, "requests_by_operation": []}
-    assert usage_fields(usage_of(MemoryProvider())) == nothing
+    assert usage_fields(read_usage(MemoryProvider())) == nothing
     assert report_record(OffloadReport()) | nothing == report_record(OffloadReport())
     assert json.dumps(nothing)
 

@@ -17,16 +17,16 @@ from tieredstore.contracts.segment import (
     SegmentProvider,
     WriteResult,
 )
+from tieredstore.jobs.copy.job import copy_tier
+from tieredstore.jobs.copy.report import CopyOptions, CopyReport
+from tieredstore.jobs.copy.target import CopyTarget
 from tieredstore.metadata.file_operations import FileOperations
 from tieredstore.metadata.json_store import JsonMetadataStore
 from tieredstore.providers.memory.provider import MemoryFileSegment, MemoryProvider
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.catalogue import load_catalogue
-from tieredstore.scan.copying.job import copy_tier
-from tieredstore.scan.copying.report import CopyOptions, CopyReport
-from tieredstore.scan.copying.target import CopyTarget
 from tieredstore.scan.findings import Finding
-from tieredstore.scan.verify import verify
+from tieredstore.scan.verify.verification import verify
 
 PIECE_BYTES = 512
 

@@ -24,10 +24,10 @@ from tests.unit.scan.tier_builder import BROKER, BuiltTier, flip, small_tier
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentListing
 from tieredstore.errors import Corrupt, Fenced, Invalid
+from tieredstore.jobs.copy.job import copy_tier
+from tieredstore.jobs.copy.report import CopyOptions, CopyProgress
+from tieredstore.jobs.copy.target import CopyTarget
 from tieredstore.providers.memory.provider import MemoryFileSegment, MemoryProvider
-from tieredstore.scan.copying.job import copy_tier
-from tieredstore.scan.copying.report import CopyOptions, CopyProgress
-from tieredstore.scan.copying.target import CopyTarget
 
 
 @pytest.fixture

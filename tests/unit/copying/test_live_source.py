@@ -22,12 +22,12 @@ from tests.unit.scan.tier_builder import BROKER, BuiltTier, TierBuilder, message
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.segment import FileSegmentType, SegmentProvider
 from tieredstore.errors import Invalid
+from tieredstore.jobs.copy.job import copy_tier
+from tieredstore.jobs.copy.report import CopyOptions, CopyReport
+from tieredstore.jobs.copy.target import CopyTarget
 from tieredstore.scan.catalogue import load_catalogue
-from tieredstore.scan.copying.job import copy_tier
-from tieredstore.scan.copying.report import CopyOptions, CopyReport
-from tieredstore.scan.copying.target import CopyTarget
 from tieredstore.scan.findings import Finding, Severity
-from tieredstore.scan.verify import verify
+from tieredstore.scan.verify.verification import verify
 
 MOST_STEPS = 60
 """A run: a copy makes more calls the more there is, and the writer works at each of them."""

@@ -16,11 +16,13 @@ from pyiceberg.catalog.sql import SqlCatalog
 from tests.spark.growing_tier import GrowingTier
 from tests.unit.export.kit import FORMATS, Export, places_of
 from tieredstore.errors import Fenced, TieredStoreError
-from tieredstore.jobs.export import Format, job, to_delta, to_iceberg
+from tieredstore.jobs.export import Format, job
 from tieredstore.jobs.export.state import TargetState
-from tieredstore.jobs.export.storage import ArrowFiles
-from tieredstore.jobs.export.to_iceberg import IcebergFiles
-from tieredstore.jobs.export.to_parquet import ParquetTarget
+from tieredstore.jobs.export.targets import delta as to_delta
+from tieredstore.jobs.export.targets import iceberg as to_iceberg
+from tieredstore.jobs.export.targets.iceberg import IcebergFiles
+from tieredstore.jobs.export.targets.parquet import ParquetTarget
+from tieredstore.jobs.export.targets.storage import ArrowFiles
 from tieredstore.jobs.export.work import WriteOutcome, WriteTask, write
 from tieredstore.jobs.journal import Journal
 from tieredstore.scan.catalogue import TierCatalogue

@@ -13,8 +13,8 @@ import pytest
 from tieredstore.jobs.export import files as files_module
 from tieredstore.jobs.export.files import FileForm, PartitionedFiles, merged
 from tieredstore.jobs.export.state import DataFile
-from tieredstore.jobs.export.storage import ArrowFolder
-from tieredstore.scan.arrow_schema import TYPES
+from tieredstore.jobs.export.targets.storage import ArrowFolder
+from tieredstore.scan.arrow.schema import TYPES
 
 DAY_US = 86_400_000_000
 COLUMNS = ("queue_offset", "store_timestamp", "body")

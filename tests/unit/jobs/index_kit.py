@@ -26,7 +26,7 @@ from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.source import TierSource, locate
-from tieredstore.scan.verify import verify
+from tieredstore.scan.verify.verification import verify
 from tieredstore.testing.faults import Faults, FaultyMetadataStore, FaultyProvider
 
 SLOTS, MAX_ITEMS = 8, 17

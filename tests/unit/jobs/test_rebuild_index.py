@@ -30,7 +30,7 @@ from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.keys import find_by_key
 from tieredstore.scan.source import TierSource, locate
-from tieredstore.scan.verify import verify
+from tieredstore.scan.verify.verification import verify
 from tieredstore.testing.faults import Fault, Faults, crash_points, run_until_crash
 
 EVERY = [7, pytest.param(1, marks=pytest.mark.slow)]

@@ -14,9 +14,9 @@ from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
 from tieredstore.jobs.verify import verify_tier
-from tieredstore.scan import verify_outcome
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.source import TierSource, locate
+from tieredstore.scan.verify import outcome as verify_outcome
 
 TASK_BYTES = 600
 VARYING = ("runner", "started_ms", "seconds", "stages")

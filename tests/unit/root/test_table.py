@@ -21,7 +21,7 @@ from tests.unit.scan.tier_builder import (
 )
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.scan import tasks
-from tieredstore.scan.arrow_schema import DEFAULT_COLUMNS
+from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS
 from tieredstore.scan.findings import Finding
 from tieredstore.table import Tier
 

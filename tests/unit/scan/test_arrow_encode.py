@@ -17,7 +17,7 @@ from tieredstore.message.encoding import (
 from tieredstore.message.hosts import encode_host
 from tieredstore.message.record import decode_record
 from tieredstore.message.sysflag import COMPRESSED
-from tieredstore.scan.arrow_encode import EncodedBatch, encode_batch
+from tieredstore.scan.arrow.encode import EncodedBatch, encode_batch
 
 
 def encode(columns: dict[str, Any], topic: str = "t", **options: Any) -> EncodedBatch:

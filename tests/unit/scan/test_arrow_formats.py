@@ -18,11 +18,11 @@ from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.encoding import Message
 from tieredstore.message.record import decode_record
 from tieredstore.message.sysflag import CompressionType, with_compression
-from tieredstore.scan.arrow_read import arrow_batches
-from tieredstore.scan.arrow_schema import TYPES, UNIT_COLUMNS
+from tieredstore.scan.arrow.read import arrow_batches
+from tieredstore.scan.arrow.schema import TYPES, UNIT_COLUMNS
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.plan import plan
-from tieredstore.scan.read_options import ReadOptions
+from tieredstore.scan.read.options import ReadOptions
 
 LONG_TOPIC = "topic-of-more-than-127-bytes-" + "x" * 110
 CODA = (16).to_bytes(4, "big") + bytes.fromhex("cbd43194") + bytes(8)

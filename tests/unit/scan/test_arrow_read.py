@@ -24,12 +24,12 @@ from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message.compression import compress
 from tieredstore.message.encoding import Message
 from tieredstore.message.sysflag import CompressionType, with_compression
-from tieredstore.scan import arrow_read
-from tieredstore.scan.arrow_read import arrow_batches
-from tieredstore.scan.arrow_schema import DEFAULT_COLUMNS, TYPES, UNIT_COLUMNS, schema
+from tieredstore.scan.arrow import read as arrow_read
+from tieredstore.scan.arrow.read import arrow_batches
+from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS, TYPES, UNIT_COLUMNS, schema
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.plan import plan
-from tieredstore.scan.read_options import ReadOptions
+from tieredstore.scan.read.options import ReadOptions
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ import pytest
 
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.providers.memory.provider import MemoryProvider
-from tieredstore.scan import read_ahead
-from tieredstore.scan.batch import UnitRun
 from tieredstore.scan.findings import Report, damage
-from tieredstore.scan.read_ahead import (
+from tieredstore.scan.read import read_ahead
+from tieredstore.scan.read.batch import UnitRun
+from tieredstore.scan.read.read_ahead import (
     RUNS_AHEAD,
     RUNS_AHEAD_IN_ALL,
     RUNS_PLANNED,

@@ -24,7 +24,7 @@ from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.tiered_index import COMPACTED_ITEM_SIZE, HEADER_SIZE, SLOT_SIZE
 from tieredstore.scan.catalogue import SegmentExtent
 from tieredstore.scan.findings import Finding
-from tieredstore.scan.verify import verify
+from tieredstore.scan.verify.verification import verify
 
 LOG, QUEUE, INDEX = (
     FileSegmentType.COMMIT_LOG,

@@ -26,7 +26,7 @@ from tieredstore.metadata.json_store import JsonMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
 from tieredstore.scan.findings import Finding, Severity
-from tieredstore.scan.verify import VerifyReport, verify
+from tieredstore.scan.verify.verification import VerifyReport, verify
 
 BROKER, CLUSTER = "broker-a", "cluster-a"
 STORE_HOST = encode_host("10.0.0.7", 10911)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tieredstore.errors import Invalid
-from tieredstore.scan.arrow_schema import DEFAULT_COLUMNS
+from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS
 from tieredstore.spark.offsets import EARLIEST, LATEST
 from tieredstore.spark.options import SourceOptions, parse_options, tier_url
 

@@ -14,7 +14,7 @@ from tieredstore.contracts.segment import Buffer
 from tieredstore.errors import Fenced, Unavailable
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
-from tieredstore.scan.verify import verify
+from tieredstore.scan.verify.verification import verify
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.outcome import DispatchOutcome, DispatchStatus
 

@@ -24,8 +24,8 @@ from tieredstore.jobs.backfill.rows import (
 from tieredstore.jobs.backfill.source import Place, SourceFile, Table
 from tieredstore.jobs.run import gathered
 from tieredstore.message.encoding import topic_field
-from tieredstore.scan.arrow_buffers import Int64s
-from tieredstore.scan.arrow_encode import record_sizes
+from tieredstore.scan.arrow.buffers import Int64s
+from tieredstore.scan.arrow.encode import record_sizes
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tieredstore.errors import Invalid
 from tieredstore.jobs.backfill.measure import Measured, QueueRows, packed, unpacked
 from tieredstore.jobs.backfill.source import SourceFile, place_of
 from tieredstore.message.tier_layout import queue_path
-from tieredstore.scan.arrow_buffers import Int64s
+from tieredstore.scan.arrow.buffers import Int64s
 
 
 @dataclass(frozen=True, slots=True)

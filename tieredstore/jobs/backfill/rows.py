@@ -16,8 +16,8 @@ from tieredstore.errors import Invalid
 from tieredstore.jobs.backfill.source import Place, Rows
 from tieredstore.message.encoding import DEFAULT_MAX_BODY_BYTES
 from tieredstore.message.hashes import java_string_hashes
-from tieredstore.scan.arrow_buffers import Int64s
-from tieredstore.scan.arrow_schema import TYPES
+from tieredstore.scan.arrow.buffers import Int64s
+from tieredstore.scan.arrow.schema import TYPES
 from tieredstore.tier.topic_filter import LIGHT_QUEUE_PREFIX, SYSTEM_PREFIX, SYSTEM_TOPICS
 
 _TIMES = ("store_timestamp", "born_timestamp")

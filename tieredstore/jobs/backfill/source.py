@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from tieredstore.errors import Invalid, Unavailable
-from tieredstore.scan.arrow_schema import TYPES
+from tieredstore.scan.arrow.schema import TYPES
 from tieredstore.tier_url import parse_tier_url, shown_url
 
 BATCH_BYTES = 16 << 20

@@ -23,7 +23,7 @@ from tieredstore.jobs.backfill.plan import Piece, QueuePlan, QueueStart
 from tieredstore.local.store_lock import is_owned
 from tieredstore.message.consume_queue import UNIT_SIZE, make_units
 from tieredstore.message.tier_layout import queue_path
-from tieredstore.scan.arrow_buffers import Int64s
+from tieredstore.scan.arrow.buffers import Int64s
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.source import TierSource, load_config, placed
 from tieredstore.tier import indexing

@@ -16,8 +16,8 @@ from tieredstore.jobs.backfill.measure import packed, unpacked
 from tieredstore.jobs.backfill.plan import Piece
 from tieredstore.jobs.backfill.rows import RowRules, columns_of, messages_of, with_ids
 from tieredstore.jobs.backfill.source import BATCH_BYTES, SourceFile, Table
-from tieredstore.scan.arrow_buffers import Int64s
-from tieredstore.scan.arrow_encode import encode_batch
+from tieredstore.scan.arrow.buffers import Int64s
+from tieredstore.scan.arrow.encode import encode_batch
 from tieredstore.scan.source import TierSource
 
 WRITE_BYTES = 16 << 20

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tieredstore.jobs.export.state import DataFile
-from tieredstore.jobs.export.storage import Files
+from tieredstore.jobs.export.targets.storage import Files
 
 ROW_GROUP_BYTES = 64 << 20
 """Of a row group in memory, about; on disk it is a half or less."""

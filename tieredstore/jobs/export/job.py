@@ -29,7 +29,7 @@ from tieredstore.jobs.export.work import (
 )
 from tieredstore.jobs.run import TASK_BYTES, JobRun, gathered
 from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
-from tieredstore.scan.reading import QueueReader
+from tieredstore.scan.read.extents import QueueReader
 from tieredstore.scan.source import TierSource
 
 _SMALL = 4
@@ -106,15 +106,15 @@ def target_of(request: ExportRequest) -> Target:
     """The place to export into. Raises Invalid, Unavailable."""
     match request.format:
         case Format.PARQUET:
-            from tieredstore.jobs.export.to_parquet import ParquetTarget
+            from tieredstore.jobs.export.targets.parquet import ParquetTarget
 
             return ParquetTarget(request)
         case Format.ICEBERG:
-            from tieredstore.jobs.export.to_iceberg import IcebergTarget
+            from tieredstore.jobs.export.targets.iceberg import IcebergTarget
 
             return IcebergTarget(request)
         case Format.DELTA:
-            from tieredstore.jobs.export.to_delta import DeltaTarget
+            from tieredstore.jobs.export.targets.delta import DeltaTarget
 
             return DeltaTarget(request)
 

@@ -12,14 +12,14 @@ import msgspec
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt, Invalid
+from tieredstore.jobs.copy.source import last_message
 from tieredstore.jobs.export.request import Accept, ExportRequest
 from tieredstore.jobs.export.state import Position, TargetState
 from tieredstore.jobs.run import TASK_BYTES, gathered
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
-from tieredstore.scan.copying.source import last_message
 from tieredstore.scan.plan import ScanRange, offset_by_time, plan, store_time
-from tieredstore.scan.reading import QueueReader
+from tieredstore.scan.read.extents import QueueReader
 
 _log = logging.getLogger(__name__)
 

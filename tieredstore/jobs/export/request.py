@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tieredstore.errors import Invalid
-from tieredstore.scan.arrow_schema import chosen
+from tieredstore.scan.arrow.schema import chosen
 from tieredstore.scan.tasks import Selection
 from tieredstore.tier_url import shown_url
 

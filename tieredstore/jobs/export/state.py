@@ -10,7 +10,7 @@ import msgspec
 
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.jobs.export.request import Accept, ExportRequest
-from tieredstore.jobs.export.storage import Folder
+from tieredstore.jobs.export.targets.storage import Folder
 from tieredstore.scan.source import TierSource
 from tieredstore.tier_url import shown_url
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.jobs.export.files import FileForm, PartitionedFiles, merged
 from tieredstore.jobs.export.state import DataFile
-from tieredstore.jobs.export.storage import Folder, told
-from tieredstore.scan.arrow_read import arrow_batches
+from tieredstore.jobs.export.targets.storage import Folder, told
+from tieredstore.scan.arrow.read import arrow_batches
 from tieredstore.scan.findings import Finding, Report, Severity, raise_on_damage
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.source import TierSource

@@ -9,9 +9,9 @@ from tieredstore.jobs.index.rows import KeyRows, StagedRows, key_rows, stage_row
 from tieredstore.jobs.index.staging import Staging
 from tieredstore.message.hashes import tiered_key_hashes
 from tieredstore.message.key_columns import keys_of_batch
-from tieredstore.scan.batches import read_batches
 from tieredstore.scan.findings import Finding, Report, Severity
 from tieredstore.scan.plan import ScanRange
+from tieredstore.scan.read.batches import read_batches
 from tieredstore.scan.source import TierSource
 
 MOST_FINDINGS = 20

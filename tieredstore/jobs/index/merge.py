@@ -25,9 +25,9 @@ from tieredstore.message.tiered_index import (
     COMPACTED_ITEM_SIZE,
     compacted_size,
 )
-from tieredstore.scan.batches import cut_runs, whole_records
 from tieredstore.scan.catalogue import QueueFiles, list_again
-from tieredstore.scan.reading import QueueReader
+from tieredstore.scan.read.batches import cut_runs, whole_records
+from tieredstore.scan.read.extents import QueueReader
 from tieredstore.scan.source import TierSource
 from tieredstore.tier.index.segments import INDEX_TOPIC
 

@@ -21,7 +21,7 @@ from tieredstore.jobs.index.staging import StagedIndex
 from tieredstore.local.store_lock import is_owned
 from tieredstore.message.tiered_index import HEADER_SIZE, infer_slots, unpack_header
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue, load_catalogue
-from tieredstore.scan.copying.topic_ids import find_topic_ids
+from tieredstore.scan.segments.topic_ids import find_topic_ids
 from tieredstore.scan.source import TierSource
 from tieredstore.tier.index.segments import IndexSegments
 from tieredstore.tier.index.service import DIRECTORY

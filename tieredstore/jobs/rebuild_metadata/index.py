@@ -15,7 +15,7 @@ from tieredstore.errors import Corrupt
 from tieredstore.jobs.rebuild_metadata.queues import FoundQueue
 from tieredstore.message.tiered_index import HEADER_SIZE
 from tieredstore.scan.catalogue import SegmentExtent
-from tieredstore.scan.copying.topic_ids import read_items
+from tieredstore.scan.segments.topic_ids import read_items
 from tieredstore.scan.source import TierSource
 from tieredstore.tier.index.uploaded_file import check_whole, header_of
 

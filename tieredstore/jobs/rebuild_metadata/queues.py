@@ -11,17 +11,17 @@ from itertools import pairwise
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider
 from tieredstore.errors import Corrupt
+from tieredstore.jobs.copy.source import cut_behind, last_message
 from tieredstore.jobs.rebuild_metadata.ends import BLOCK_BYTES, EndsReader
 from tieredstore.jobs.rebuild_metadata.probes import Probe, probes_of
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
 from tieredstore.message.record import StoredMessage
-from tieredstore.scan.batches import read_batches
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, by_base
-from tieredstore.scan.copying.source import cut_behind, last_message
-from tieredstore.scan.copying.times import NO_TIMES, Times, first_unit_behind
 from tieredstore.scan.findings import Finding, damage, note
 from tieredstore.scan.plan import ScanRange
+from tieredstore.scan.read.batches import read_batches
+from tieredstore.scan.segments.times import NO_TIMES, Times, first_unit_behind
 from tieredstore.scan.source import TierSource
 
 _THREADS = 32

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.usage import Prices
 from tieredstore.message.consume_queue import UNIT_SIZE
-from tieredstore.scan.batches import BATCH_BYTES, UNITS_PER_READ
 from tieredstore.scan.catalogue import QueueFiles
+from tieredstore.scan.read.batches import BATCH_BYTES, UNITS_PER_READ
 
 MONTH_S = 30 * 24 * 3600
 LIST_KEYS = 1000

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tieredstore.scan.arrow_buffers import content
+from tieredstore.scan.arrow.buffers import content
 
 HEAVY_HITTERS = 256
 DISTINCT_HASHES = 2048

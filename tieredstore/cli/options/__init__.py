@@ -1,0 +1,1 @@
+"""Options that verbs share, each declared once."""

@@ -1,0 +1,1 @@
+"""What verbs print: rows, records, progress, requests."""

@@ -1,0 +1,52 @@
+"""What `ls` and `stat` say about a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.errors import Corrupt
+from tieredstore.scan.catalogue import QueueFiles
+from tieredstore.scan.plan import store_time
+from tieredstore.scan.read.extents import QueueReader
+
+QUEUE_COLUMNS = (
+    "broker",
+    "topic",
+    "queue_id",
+    "min_offset",
+    "max_offset",
+    "messages",
+    "segments",
+    "bytes",
+    "min_store_timestamp",
+    "max_store_timestamp",
+)
+
+
+def queue_rows(provider: SegmentProvider, queues: list[QueueFiles]) -> Iterator[dict[str, object]]:
+    """One row a queue. min_offset and the times are null where damage hides them."""
+    for queue in queues:
+        low: int | None = None
+        first: int | None = None
+        last: int | None = None
+        with QueueReader(provider, queue) as reader:
+            high = reader.max_offset()
+            try:
+                low = reader.min_offset()
+                if low < high:
+                    first, last = store_time(reader, low), store_time(reader, high - 1)
+            except Corrupt:
+                pass
+        yield {
+            "broker": queue.broker,
+            "topic": queue.topic,
+            "queue_id": queue.queue_id,
+            "min_offset": low,
+            "max_offset": high,
+            "messages": None if low is None else max(high - low, 0),
+            "segments": len(queue.commit_log) + len(queue.consume_queue),
+            "bytes": queue.size_bytes,
+            "min_store_timestamp": first,
+            "max_store_timestamp": last,
+        }

@@ -1,0 +1,139 @@
+"""`tieredstore cat`: messages of a topic, oldest offset first."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tieredstore.cli.options.tier import (
+    TierOptions,
+    body_option,
+    output_option,
+    tier_options,
+    time_options,
+)
+from tieredstore.cli.output.rows import Output, OutputFormat
+from tieredstore.clock import SYSTEM_CLOCK
+from tieredstore.scan.times import parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from tieredstore.contracts.segment import SegmentProvider
+    from tieredstore.scan.plan import ScanRange
+    from tieredstore.scan.read.batch import MessageBatch
+    from tieredstore.scan.rows import BodyForm
+
+    RowsOf = Callable[[MessageBatch, BodyForm, tuple[str, ...]], Iterator[dict[str, object]]]
+
+MESSAGE_COLUMNS = ("queue_id", "queue_offset", "store_timestamp", "tags", "keys", "msg_id", "body")
+"""What a table shows; JSON has every field."""
+_FEW = 4096
+"""Messages for which pyarrow is not worth its import."""
+
+
+@click.command("cat")
+@tier_options
+@click.option("--topic", metavar="T", required=True, help="The topic.")
+@click.option("--queue", metavar="Q", type=click.IntRange(min=0), help="Only this queue.")
+@click.option("--from-offset", metavar="N", type=click.IntRange(min=0), help="First queue offset.")
+@click.option(
+    "--until-offset", metavar="N", type=click.IntRange(min=0), help="Queue offset behind the last."
+)
+@time_options
+@click.option("--tag", metavar="T", help="Only messages with this tag.")
+@click.option("--limit", metavar="N", type=click.IntRange(min=0), help="At most so many messages.")
+@body_option
+@output_option
+def command(
+    tier: str,
+    state: Path | None,
+    config: Path | None,
+    cluster: str | None,
+    broker: str | None,
+    topic: str,
+    queue: int | None,
+    from_offset: int | None,
+    until_offset: int | None,
+    since: str | None,
+    until: str | None,
+    tag: str | None,
+    limit: int | None,
+    body: str,
+    output: str,
+) -> None:
+    """Print messages of a topic, queue by queue, in the order of their offsets.
+
+    Stops with an error at the first message that is damaged: a damaged message is never printed.
+    """
+    from tieredstore.cli.composition import open_tier
+    from tieredstore.scan.plan import plan
+    from tieredstore.scan.rows import COLUMNS, BodyForm
+
+    now = SYSTEM_CLOCK.now_ms()
+    since_ms = None if since is None else parse_time(since, now)
+    until_ms = None if until is None else parse_time(until, now)
+    with open_tier(TierOptions(tier, state, config, cluster, broker)) as opened:
+        queues = opened.catalogue().select(topic, queue, opened.broker)
+        ranges = plan(
+            opened.provider,
+            queues,
+            from_offset=from_offset,
+            until_offset=until_offset,
+            since_ms=since_ms,
+            until_ms=until_ms,
+        )
+        form = OutputFormat(output)
+        names = MESSAGE_COLUMNS if form is OutputFormat.TABLE else COLUMNS
+        rows = message_rows(opened.provider, ranges, tag, BodyForm(body), names)
+        if limit is not None:
+            rows = islice(rows, limit)
+        Output(form).rows(MESSAGE_COLUMNS, rows)
+
+
+def message_rows(
+    provider: SegmentProvider,
+    ranges: Iterable[ScanRange],
+    tag: str | None,
+    body: BodyForm,
+    names: tuple[str, ...],
+) -> Iterator[dict[str, object]]:
+    """Rows of the messages of some ranges, with these fields at least; those with one tag if it is
+    given. After the first ones whole batches become rows, where pyarrow is installed."""
+    from tieredstore.message.hashes import tags_code
+    from tieredstore.scan.read.batches import read_batches
+
+    code = None if tag is None else tags_code(tag)
+    rows_of: RowsOf = _one_by_one
+    count = 0
+    for scan_range in ranges:
+        for batch in read_batches(provider, scan_range):
+            chosen = batch if code is None else batch.select(batch.tags_codes == code)
+            for row in rows_of(chosen, body, names):
+                if tag is None or row["tags"] == tag:
+                    yield row
+            count += len(chosen)
+            if count >= _FEW:
+                rows_of = _many()
+
+
+def _one_by_one(
+    batch: MessageBatch,
+    body: BodyForm,
+    names: tuple[str, ...],  # noqa: ARG001
+) -> Iterator[dict[str, object]]:
+    from tieredstore.scan.rows import message_row
+
+    for message in batch.messages():
+        yield message_row(message, batch.queue.broker, body)
+
+
+def _many() -> RowsOf:
+    try:
+        from tieredstore.scan.arrow.rows import batch_rows
+    except ImportError:
+        return _one_by_one
+    return batch_rows

@@ -1,0 +1,114 @@
+"""`tieredstore query`: messages by key or message id."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tieredstore.cli.exits import ExitCode
+from tieredstore.cli.options.tier import (
+    TierOptions,
+    body_option,
+    output_option,
+    tier_options,
+    time_options,
+)
+from tieredstore.cli.output.rows import Output, OutputFormat
+from tieredstore.cli.verbs.cat import MESSAGE_COLUMNS
+from tieredstore.clock import SYSTEM_CLOCK
+from tieredstore.scan.times import parse_time
+
+if TYPE_CHECKING:
+    from tieredstore.scan.findings import Finding
+
+
+@click.command("query")
+@tier_options
+@click.option("--topic", metavar="T", help="The topic (needed with --key).")
+@click.option("--queue", metavar="Q", type=click.IntRange(min=0), help="Only this queue.")
+@click.option("--key", metavar="K", help="One of the message's KEYS, or its UNIQ_KEY.")
+@click.option("--msg-id", metavar="ID", help="UNIQ_KEY, or offset message id as `cat` prints it.")
+@time_options
+@click.option(
+    "--limit",
+    metavar="N",
+    type=click.IntRange(min=1, max=100_000),
+    default=64,
+    show_default=True,
+    help="At most so many messages.",
+)
+@body_option
+@output_option
+def command(
+    tier: str,
+    state: Path | None,
+    config: Path | None,
+    cluster: str | None,
+    broker: str | None,
+    topic: str | None,
+    queue: int | None,
+    key: str | None,
+    msg_id: str | None,
+    since: str | None,
+    until: str | None,
+    limit: int,
+    body: str,
+    output: str,
+) -> int:
+    """Find messages by --topic and --key, or by --msg-id. Exit code 3 when there is none.
+
+    With --state, index files that are not uploaded yet are asked as well.
+    """
+    if (key is None) == (msg_id is None):
+        raise click.UsageError("give either --topic and --key, or --msg-id")
+    if key is not None and topic is None:
+        raise click.UsageError("--key needs --topic")
+    from tieredstore.cli.composition import open_tier
+    from tieredstore.scan.keys import FIRST_MS, LAST_MS, find_by_key, find_by_message_id
+    from tieredstore.scan.rows import BodyForm, message_row
+
+    now = SYSTEM_CLOCK.now_ms()
+    since_ms = FIRST_MS if since is None else parse_time(since, now)
+    until_ms = LAST_MS if until is None else parse_time(until, now)
+    with open_tier(TierOptions(tier, state, config, cluster, broker)) as opened:
+        catalogue = opened.catalogue()
+        queues = catalogue.select(topic, queue, opened.broker)
+        if key is not None and topic is not None:
+            hits = find_by_key(
+                opened.provider,
+                catalogue,
+                queues,
+                topic,
+                key,
+                since_ms=since_ms,
+                until_ms=until_ms,
+                limit=limit,
+                unsealed=opened.unsealed_index(),
+                report=_warn,
+            )
+        else:
+            hits = find_by_message_id(
+                opened.provider,
+                catalogue,
+                queues,
+                msg_id or "",
+                limit=limit,
+                unsealed=opened.unsealed_index(),
+                report=_warn,
+            )
+        rows = (message_row(hit.message, hit.queue.broker, BodyForm(body)) for hit in hits)
+        found = Output(OutputFormat(output)).rows(MESSAGE_COLUMNS, rows)
+        if found:
+            return int(ExitCode.OK)
+        what = f"key {key!r} in topic {topic!r}" if key is not None else f"id {msg_id!r}"
+        hint = (
+            "" if catalogue.indexes else "; the tier has no index segments: `cat` finds by offset"
+        )
+        click.echo(f"tieredstore: no message with {what}{hint}", err=True)
+        return int(ExitCode.NOT_FOUND)
+
+
+def _warn(finding: Finding) -> None:
+    click.echo(f"tieredstore: warning: {finding}", err=True)

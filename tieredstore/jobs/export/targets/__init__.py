@@ -1,0 +1,1 @@
+"""What an export writes to: plain Parquet, Iceberg, Delta."""

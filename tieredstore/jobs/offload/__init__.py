@@ -1,0 +1,1 @@
+"""The job `offload`: what a broker's store has and a tier lacks goes into the tier."""

@@ -1,0 +1,1 @@
+"""Messages of a tier as Arrow columns, and such columns as records again."""

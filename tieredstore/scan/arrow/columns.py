@@ -1,0 +1,225 @@
+"""Checked records of a batch as Arrow columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tieredstore.message import layout, sysflag
+from tieredstore.message.buffers import unaligned
+from tieredstore.message.hosts import V4_SIZE, V6_SIZE, format_host
+from tieredstore.scan.arrow.buffers import (
+    Bools,
+    Int64s,
+    constant_text,
+    fixed_text,
+    gathered,
+    interleaved,
+)
+from tieredstore.scan.arrow.properties import PropertyColumns
+from tieredstore.scan.arrow.schema import TYPES, schema_of
+from tieredstore.scan.read.batch import MessageBatch
+
+_HEX = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), dtype=np.uint16)
+_MOST_MS = (2**63 - 1) // 1000
+
+
+class ArrowColumns:
+    """Makes the columns of one batch, each when it is asked for.
+
+    inflated: the bodies of the compressed rows (`sys_flag`), in their order.
+    """
+
+    def __init__(self, batch: MessageBatch, inflated: Sequence[bytes] = ()) -> None:
+        self._batch = batch
+        self._columns = batch.columns
+        self._inflated = inflated
+        self._properties: PropertyColumns | None = None
+        self._ids: pa.Array | None = None
+
+    @property
+    def properties(self) -> PropertyColumns:
+        if self._properties is None:
+            self._properties = PropertyColumns(self._batch.buffer, self._columns)
+        return self._properties
+
+    def record_batch(self, names: tuple[str, ...]) -> pa.RecordBatch:
+        """Columns that `arrow_schema.chosen` gave."""
+        return pa.RecordBatch.from_arrays(
+            [self.column(name) for name in names], schema=schema_of(names)
+        )
+
+    def column(self, name: str) -> pa.Array:
+        """One of `arrow_schema.TYPES`."""
+        return _MAKERS[name](self)
+
+    # What the queue and its units know
+
+    def topic(self) -> pa.Array:
+        return constant_text(self._batch.queue.topic, len(self._batch))
+
+    def broker(self) -> pa.Array:
+        return constant_text(self._batch.queue.broker, len(self._batch))
+
+    def queue_offset(self) -> pa.Array:
+        return pa.array(self._columns.queue_offsets)
+
+    # Fields of a fixed place
+
+    def born_timestamp(self) -> pa.Array:
+        return _time(self._columns.born_timestamps)
+
+    def store_timestamp(self) -> pa.Array:
+        return _time(self._columns.store_timestamps)
+
+    def stored_length(self) -> pa.Array:
+        return pa.array(self._columns.body_lengths.astype(np.int32))
+
+    def born_host(self) -> pa.Array:
+        return self._hosts("born_host")
+
+    def store_host(self) -> pa.Array:
+        return self._hosts("store_host")
+
+    def offset_msg_id(self) -> pa.Array:
+        if self._ids is None:
+            headers = self._columns.headers
+            offsets = _bytes(headers["physical_offset"])
+            parts = [
+                (rows, _message_ids(_bytes(hosts), offsets if rows is None else offsets[rows]))
+                for rows, hosts in self._addresses("store_host")
+            ]
+            self._ids = interleaved(parts)
+        return self._ids
+
+    def _hosts(self, which: str) -> pa.Array:
+        return interleaved([(rows, _host_text(raw)) for rows, raw in self._addresses(which)])
+
+    def _addresses(self, which: str) -> Iterator[tuple[Bools | None, npt.NDArray[np.void]]]:
+        """The 8 or 20 bytes of each address, those of a kind together with the mask of their rows
+        (None when all are of 8)."""
+        columns, buffer = self._columns, self._batch.buffer
+        if columns.is_v4:
+            yield None, columns.headers[which]
+            return
+        flag = sysflag.BORN_HOST_V6 if which == "born_host" else sysflag.STORE_HOST_V6
+        is_v6: Bools = (columns.sys_flags & flag) != 0
+        for rows, size in ((~is_v6, V4_SIZE), (is_v6, V6_SIZE)):
+            if which == "born_host":
+                starts = columns.positions[rows] + layout.BORN_HOST_POSITION
+            else:  # 16 bytes in front of the body is what follows it
+                starts = columns.body_offsets[rows] - 16 - size
+            yield rows, unaligned(buffer, f"V{size}")[starts]
+
+    # The body
+
+    def body(self) -> pa.Array:
+        columns = self._columns
+        if not self._inflated:
+            return gathered(self._batch.buffer, columns.body_offsets, columns.body_lengths)
+        packed = compressed_rows(self._batch)
+        plain = ~packed
+        stored = gathered(
+            self._batch.buffer, columns.body_offsets[plain], columns.body_lengths[plain]
+        )
+        return interleaved([(plain, stored), (packed, pa.array(self._inflated, pa.binary()))])
+
+    def body_length(self) -> pa.Array:
+        lengths = self._columns.body_lengths.astype(np.int32)
+        if self._inflated:
+            lengths[compressed_rows(self._batch)] = [len(body) for body in self._inflated]
+        return pa.array(lengths)
+
+    # Properties
+
+    def msg_id(self) -> pa.Array:
+        unique = self.properties.values(b"UNIQ_KEY")
+        return pc.coalesce(unique, self.offset_msg_id()) if unique.null_count else unique
+
+    def keys(self) -> pa.Array:
+        return self.properties.keys()
+
+    def tags(self) -> pa.Array:
+        return self.properties.values(b"TAGS")
+
+    def properties_map(self) -> pa.Array:
+        return self.properties.maps()
+
+    def number(self, name: str) -> pa.Array:
+        return pa.array(getattr(self._columns, name))
+
+
+def compressed_rows(batch: MessageBatch) -> Bools:
+    """bool[n]: rows whose body is to be inflated (an empty one is what it is)."""
+    columns = batch.columns
+    packed: Bools = ((columns.sys_flags & sysflag.COMPRESSED) != 0) & (columns.body_lengths > 0)
+    return packed
+
+
+def _time(times_ms: Int64s) -> pa.Array:
+    """Microseconds; null for a time that they cannot say, which is more than 290,000 years off."""
+    sayable = (times_ms <= _MOST_MS) & (times_ms >= -_MOST_MS)
+    if sayable.all():
+        return pa.array(times_ms * 1000).view(TYPES["store_timestamp"])
+    return pa.array(np.where(sayable, times_ms, 0) * 1000, mask=~sayable).view(
+        TYPES["store_timestamp"]
+    )
+
+
+def _bytes(raw: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:
+    """uint8[n, size of an element]."""
+    return np.ascontiguousarray(raw).view(np.uint8).reshape(len(raw), raw.itemsize)
+
+
+def _host_text(raw: npt.NDArray[np.void]) -> pa.Array:
+    """Each distinct address is written once."""
+    data = np.ascontiguousarray(raw)
+    if len(data) and data.tobytes() == data[:1].tobytes() * len(data):
+        return constant_text(format_host(data[:1].tobytes()), len(data))
+    fixed = pa.Array.from_buffers(
+        pa.binary(data.itemsize), len(data), [None, pa.py_buffer(data.view(np.uint8))]
+    )
+    encoded = fixed.dictionary_encode()
+    texts = [format_host(host) for host in encoded.dictionary.to_pylist()]
+    return pa.array(texts, type=pa.string()).take(encoded.indices)
+
+
+def _message_ids(hosts: npt.NDArray[np.uint8], offsets: npt.NDArray[np.uint8]) -> pa.Array:
+    """Host and physical offset of each row in upper-case hex."""
+    size = hosts.shape[1]
+    letters = np.empty((len(hosts), size + 8), np.uint16)
+    if len(hosts) and hosts.tobytes() == hosts[:1].tobytes() * len(hosts):
+        letters[:, :size] = _HEX[hosts[0]]
+    else:
+        letters[:, :size] = _HEX[hosts]
+    letters[:, size:] = _HEX[offsets]
+    return fixed_text(letters.view(np.uint8))
+
+
+_MAKERS: dict[str, Callable[[ArrowColumns], pa.Array]] = {
+    "topic": ArrowColumns.topic,
+    "queue_id": lambda columns: columns.number("queue_ids"),
+    "queue_offset": ArrowColumns.queue_offset,
+    "msg_id": ArrowColumns.msg_id,
+    "offset_msg_id": ArrowColumns.offset_msg_id,
+    "keys": ArrowColumns.keys,
+    "tags": ArrowColumns.tags,
+    "born_timestamp": ArrowColumns.born_timestamp,
+    "store_timestamp": ArrowColumns.store_timestamp,
+    "body": ArrowColumns.body,
+    "body_length": ArrowColumns.body_length,
+    "properties": ArrowColumns.properties_map,
+    "stored_length": ArrowColumns.stored_length,
+    "body_crc": lambda columns: columns.number("body_crcs"),
+    "broker": ArrowColumns.broker,
+    "physical_offset": lambda columns: columns.number("physical_offsets"),
+    "sys_flag": lambda columns: columns.number("sys_flags"),
+    "flag": lambda columns: columns.number("flags"),
+    "reconsume_times": lambda columns: columns.number("reconsume_times"),
+    "born_host": ArrowColumns.born_host,
+    "store_host": ArrowColumns.store_host,
+}

@@ -1,0 +1,129 @@
+"""Properties of many records as Arrow columns, by the rules of `message.properties`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tieredstore.message.buffers import Buffer, unaligned
+from tieredstore.message.columns import RecordColumns
+from tieredstore.message.properties import is_blank
+from tieredstore.scan.arrow.buffers import Bools, Int64s, content, gathered, text
+
+_NAME_END, _PAIR_END, _SPACE = 1, 2, 0x20
+_NUMBERS = {4: "u4", 8: "u8"}
+"""Names are compared as numbers, which is several times faster than as texts."""
+
+
+class PropertyColumns:
+    """The properties of n records, copied behind each other and cut at their separators."""
+
+    def __init__(self, buffer: Buffer, columns: RecordColumns) -> None:
+        self._count = len(columns)
+        # Each with the byte in front of it, which then ends what is before it.
+        pieces = gathered(buffer, columns.properties_offsets - 1, columns.properties_lengths + 1)
+        ends, data = content(pieces)
+        blob = data[: ends[-1]].copy()
+        blob[ends[:-1]] = _PAIR_END
+        self._blob = blob
+        self._is_ascii = bool((blob < 0x80).all())
+        marks = np.flatnonzero(blob == _PAIR_END)
+        self._begins = marks + 1
+        self._ends = np.append(marks[1:], len(blob))
+        is_first = np.zeros(len(marks), np.bool_)
+        is_first[np.searchsorted(marks, ends[:-1])] = True
+        self._rows = np.cumsum(is_first) - 1
+
+    def values(self, name: bytes) -> pa.Array:
+        """string[n]: one property of each record, null where it has none. Its name has 4 or 8
+        bytes."""
+        width = len(name) + 1
+        kind = _NUMBERS[len(name)]
+        found = np.flatnonzero(self._ends - self._begins > width)
+        begins = self._begins[found]
+        named = unaligned(self._blob.data, kind)[begins] == np.frombuffer(name, kind)[0]
+        found = found[named]
+        found = found[self._blob[self._begins[found] + len(name)] == _NAME_END]
+        rows = self._rows[found]
+        is_last = np.ones(len(rows), np.bool_)  # of equal names the last wins
+        is_last[:-1] = rows[1:] != rows[:-1]
+        found = found[is_last]
+        there = np.zeros(self._count, np.bool_)
+        there[self._rows[found]] = True
+        begins = self._begins[found] + width
+        return self._text(begins, self._ends[found] - begins, None if there.all() else there)
+
+    def _text(self, starts: Int64s, lengths: Int64s, there: Bools | None = None) -> pa.Array:
+        pieces = gathered(self._blob.data, starts, lengths, there)
+        return text(pieces, is_ascii=self._is_ascii)
+
+    def keys(self) -> pa.Array:
+        """list<string>[n]: the keys of KEYS, parted by single spaces; empty where there is none."""
+        values = self.values(b"KEYS")
+        owners = np.arange(self._count)
+        if values.null_count:
+            owners = owners[values.is_valid().to_numpy(zero_copy_only=False)]
+            values = values.drop_null()
+        blank = _blank(values)
+        if blank.any():
+            owners, values = owners[~blank], values.filter(pa.array(~blank))
+        ends, data = content(values)
+        if (data[ends[0] : ends[-1]] == _SPACE).any():
+            parts = pc.split_pattern(values, " ")
+            owners = np.repeat(owners, np.diff(parts.offsets.to_numpy()))
+            values = parts.flatten()
+            kept = np.diff(content(values)[0]) > 0
+            owners, values = owners[kept], values.filter(pa.array(kept))
+        offsets = np.zeros(self._count + 1, np.int32)
+        np.cumsum(np.bincount(owners, minlength=self._count), out=offsets[1:])
+        return pa.ListArray.from_arrays(pa.array(offsets), values)
+
+    def maps(self) -> pa.Array:
+        """map<string, string>[n]: names in the order of the record, none twice in a row."""
+        pairs, marks = self._pairs()
+        begins, ends = self._begins[pairs], self._ends[pairs]
+        names = self._text(begins, marks - begins)
+        rows, values, value_ends = self._rows[pairs], marks + 1, ends
+        kept, winners = _distinct(rows, names)
+        if len(kept) < len(rows):
+            rows, names = rows[kept], names.take(pa.array(kept))
+            values, value_ends = values[winners], value_ends[winners]
+        items = self._text(values, value_ends - values)
+        offsets = np.zeros(self._count + 1, np.int32)
+        np.cumsum(np.bincount(rows, minlength=self._count), out=offsets[1:])
+        return pa.MapArray.from_arrays(pa.array(offsets), names, items)
+
+    def _pairs(self) -> tuple[Int64s, Int64s]:
+        """Pairs that have a name and a value, and where the mark between the two is."""
+        pairs = np.flatnonzero(self._ends > self._begins)
+        begins, ends = self._begins[pairs], self._ends[pairs]
+        marks = np.flatnonzero(self._blob == _NAME_END)
+        if len(marks) != len(pairs) or not ((marks > begins) & (marks + 1 < ends)).all():
+            at = np.searchsorted(marks, begins)
+            marks = np.append(marks, len(self._blob))[at]
+            good = (marks > begins) & (marks + 1 < ends)
+            pairs, marks = pairs[good], marks[good]
+        return pairs, marks
+
+
+def _blank(values: pa.Array) -> Bools:
+    """bool[n]: texts of nothing but white space, as Java sees it. None is empty."""
+    ends, data = content(values)
+    first = data[ends[:-1]]
+    blank: Bools = (first <= _SPACE) | (first >= 0x80)
+    for row in np.flatnonzero(blank).tolist():
+        blank[row] = is_blank(values[row].as_py())
+    return blank
+
+
+def _distinct(rows: Int64s, names: pa.Array) -> tuple[Int64s, Int64s]:
+    """Of equal names in a row: the first ones, and the last ones, whose values count."""
+    codes = names.dictionary_encode().indices.to_numpy().astype(np.int64)
+    place = rows * (int(codes.max(initial=0)) + 1) + codes
+    kept = np.sort(np.unique(place, return_index=True)[1])
+    if len(kept) == len(place):
+        return kept, kept
+    last = len(place) - 1 - np.unique(place[::-1], return_index=True)[1]
+    by_place = {int(place[i]): i for i in last.tolist()}
+    return kept, np.array([by_place[int(place[i])] for i in kept.tolist()], np.int64)

@@ -1,1 +1,0 @@
-"""Copies a tier, or some of its topics, from one provider to another."""

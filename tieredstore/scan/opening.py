@@ -1,0 +1,65 @@
+"""Opens a tier for reading, with what its state directory knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tieredstore.config import StoreConfig
+from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
+from tieredstore.scan.keys import UnsealedFiles
+from tieredstore.scan.source import TierSource
+
+if TYPE_CHECKING:
+    from tieredstore.contracts.metadata_store import MetadataStore
+    from tieredstore.contracts.segment import SegmentProvider
+
+INDEX_DIRECTORY = "tiered_index_file"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTier:
+    """A tier to read, and what its state directory knows (None without one)."""
+
+    provider: SegmentProvider
+    metadata: MetadataStore | None
+    broker: str | None
+    config: StoreConfig
+    state: Path | None
+
+    def catalogue(self) -> TierCatalogue:
+        """A fresh listing, and the metadata as it is after it. Raises Unavailable, Corrupt."""
+        catalogue = load_catalogue(self.provider, self.metadata, broker=self.broker)
+        if self.broker is not None and not catalogue.brokers:
+            # So that the error can name the brokers that there are.
+            catalogue = load_catalogue(self.provider, self.metadata)
+        return catalogue
+
+    def unsealed_index(self) -> UnsealedFiles | None:
+        """Where the state directory keeps index files that are not uploaded yet."""
+        if self.state is None:
+            return None
+        return UnsealedFiles(
+            self.state / INDEX_DIRECTORY,
+            self.config.index_file_max_hash_slot_num,
+            self.config.index_file_max_index_num,
+        )
+
+
+@contextmanager
+def open_source(source: TierSource) -> Iterator[OpenTier]:
+    """Open a tier for reading. Nothing is written, neither in the tier nor in the state directory.
+
+    Raises Invalid, Corrupt or Unavailable with a line that says what to do.
+    """
+    metadata = source.metadata()
+    provider = source.connect()
+    try:
+        yield OpenTier(provider, metadata, source.broker, source.config, source.state)
+    finally:
+        provider.close()
+        if metadata is not None:
+            metadata.close()

@@ -1,0 +1,1 @@
+"""Reads planned ranges of queues in batches of bounded size, every record checked."""

@@ -1,0 +1,144 @@
+"""Reads of the runs to come, under way while the caller works on the one before.
+
+An object store takes many times longer to answer than a record takes to be checked, and answers
+several requests at once in about the time of one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from queue import Empty, SimpleQueue
+from threading import Event, Semaphore
+from typing import NamedTuple, Self, TypeAlias
+
+from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.scan.findings import Finding, Report
+from tieredstore.scan.read.batch import UnitRun
+
+RUNS_AHEAD = 4
+"""Runs that one reader reads ahead, at most."""
+RUNS_AHEAD_IN_ALL = 16
+"""Runs that all readers of the process read ahead, beside the one that each reads anyway: with a
+run of 4 MiB they hold 64 MiB."""
+RUNS_PLANNED = 16
+"""Runs whose units are read before their messages."""
+
+Read: TypeAlias = Callable[[UnitRun], Callable[[], memoryview]]
+"""Prepares the read of a run: what is returned may be called in another thread."""
+
+
+class LoadedRun(NamedTuple):
+    """A run and the read of its bytes; `load`, to be called before the next run is asked for, gives
+    them, or raises what the read raised."""
+
+    run: UnitRun
+    load: Callable[[], memoryview]
+
+
+_Planned: TypeAlias = "Finding | Exception | tuple[UnitRun, Callable[[], memoryview]] | None"
+
+
+def is_worth_it(provider: SegmentProvider) -> bool:
+    """Whether its reads wait for a network: bytes of an object store are never rewritten."""
+    return not provider.capabilities.rewritable
+
+
+def load_ahead(
+    runs_of: Callable[[Report], Iterator[UnitRun]], read: Read, report: Report
+) -> Iterator[LoadedRun]:
+    """The runs in order, a few of them being read meanwhile.
+
+    runs_of: makes the runs, in a thread of its own, given whom to tell what is wrong with units.
+    Findings and errors come when the caller gets to their place, as without reading ahead.
+    """
+    planned: SimpleQueue[_Planned] = SimpleQueue()
+    room = Semaphore(RUNS_PLANNED)
+    stopping = Event()
+
+    def plan() -> None:
+        try:
+            for run in runs_of(planned.put):
+                planned.put((run, read(run)))
+                room.acquire()
+                if stopping.is_set():
+                    return
+            planned.put(None)
+        except Exception as error:
+            planned.put(error)  # raised in the caller's thread
+
+    with ThreadPoolExecutor(RUNS_AHEAD + 2, "tiered-scan") as pool:
+        try:
+            pool.submit(plan)
+            for item in _window(planned, pool):
+                if isinstance(item, Finding):
+                    report(item)
+                elif isinstance(item, LoadedRun):
+                    room.release()
+                    yield item
+                else:
+                    raise item
+        finally:
+            stopping.set()
+            room.release()
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _window(
+    planned: SimpleQueue[_Planned], pool: ThreadPoolExecutor
+) -> Iterator[Finding | Exception | LoadedRun]:
+    """What was planned, in order; the next runs of it are being read."""
+    window: deque[Finding | Exception | LoadedRun] = deque()
+    loading, is_end = 0, False
+    with _Share() as share:
+        while True:
+            while not is_end and share.covers(loading):
+                try:
+                    item = planned.get(block=not window)
+                except Empty:
+                    break
+                if item is None:
+                    is_end = True
+                elif isinstance(item, tuple):
+                    run, load = item
+                    window.append(LoadedRun(run, pool.submit(load).result))
+                    loading += 1
+                else:
+                    window.append(item)
+            if not window:
+                return
+            first = window.popleft()
+            loading -= isinstance(first, LoadedRun)
+            share.reduce(loading)
+            yield first
+
+
+_IN_ALL = Semaphore(RUNS_AHEAD_IN_ALL)
+
+
+class _Share:
+    """What one reader has of the runs that all may read ahead."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.reduce(0)
+
+    def covers(self, loading: int) -> bool:
+        """Whether one more run may be read beside `loading`; the only one always may."""
+        if loading > RUNS_AHEAD:
+            return False
+        if loading > self._count and _IN_ALL.acquire(blocking=False):
+            self._count += 1
+        return loading <= self._count
+
+    def reduce(self, loading: int) -> None:
+        """Give back what `loading` runs do not need."""
+        while self._count > loading:
+            self._count -= 1
+            _IN_ALL.release()

@@ -1,0 +1,363 @@
+"""Compares items of an index file with the messages that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.errors import Corrupt
+from tieredstore.message.columns import (
+    RecordColumns,
+    gather_headers,
+    index_keys,
+    properties_of,
+    record_columns,
+)
+from tieredstore.message.hashes import java_string_hashes, tiered_key_hash, tiered_key_hashes
+from tieredstore.message.layout import MAGIC_V1, MAGIC_V2
+from tieredstore.message.properties import find_text, has_empty_key
+from tieredstore.message.tiered_index import time_diff_seconds
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
+from tieredstore.scan.findings import Report, damage
+from tieredstore.scan.read.batch import Bools, Int64s
+from tieredstore.scan.read.batches import cut_runs, whole_records
+from tieredstore.scan.read.extents import QueueReader
+from tieredstore.scan.read.record_checks import has_topic
+from tieredstore.scan.verify.java_times import java_store_times
+
+_PROBE_ITEMS = 64
+Rows = npt.NDArray[np.intp]
+
+
+@dataclass(slots=True)
+class ItemVerdicts:
+    """good: items that name a good message with their key; dangling: items of expired messages and
+    of topics or queues that are gone; damaged: items that are wrong; store_times: of the messages,
+    as we and as Java read them (epoch ms)."""
+
+    good: int = 0
+    dangling: int = 0
+    damaged: int = 0
+    store_times: list[Int64s] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Items:
+    """Items of one topic id and queue, sorted by offset and size."""
+
+    items: npt.NDArray[np.void]
+    positions: Int64s
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def take(self, rows: Rows | slice | Bools) -> _Items:
+        return _Items(self.items[rows], self.positions[rows])
+
+
+class ItemChecker:
+    """Checks items of the index files of one broker.
+
+    Without state it learns from the messages which topic has which id.
+    """
+
+    def __init__(
+        self, provider: SegmentProvider, catalogue: TierCatalogue, broker: str, report: Report
+    ) -> None:
+        self._provider = provider
+        self._report = report
+        self._queues = {
+            (queue.topic, queue.queue_id): queue
+            for queue in catalogue.queues
+            if queue.broker == broker
+        }
+        self._may_learn = catalogue.topic_ids is None
+        self._topics = {number: name for name, number in (catalogue.topic_ids or {}).items()}
+        self._readers: dict[tuple[str, int], QueueReader] = {}
+
+    def close(self) -> None:
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+
+    def check(
+        self,
+        extent: SegmentExtent,
+        items: npt.NDArray[np.void],
+        positions: Int64s,
+        begin_timestamp_ms: int,
+    ) -> ItemVerdicts:
+        """Check items at those positions of an index segment, whose times count from
+        `begin_timestamp_ms`. Raises Unavailable."""
+        verdicts = ItemVerdicts()
+        for group in _groups(items, positions):
+            topic_id = int(group.items["topic_id"][0])
+            queue_id = int(group.items["queue_id"][0])
+            topic = self._topics.get(topic_id) or self._learn(topic_id, queue_id, group)
+            if topic is None or (topic, queue_id) not in self._queues:
+                self._explain(extent, topic, queue_id, group, verdicts)
+            else:
+                check = _GroupCheck(self._reader(topic, queue_id), begin_timestamp_ms)
+                check.run(group)
+                for position, what, expected, found in check.wrong:
+                    self._report(
+                        damage(
+                            "index-item",
+                            what,
+                            segment=extent.id,
+                            position=position,
+                            expected=expected,
+                            found=found,
+                        )
+                    )
+                verdicts.good += check.good
+                verdicts.dangling += check.dangling
+                verdicts.damaged += len(check.wrong)
+                verdicts.store_times += check.times
+        return verdicts
+
+    def _learn(self, topic_id: int, queue_id: int, group: _Items) -> str | None:
+        """Without state: the topic whose messages the items name, if no other id has it."""
+        if not self._may_learn:
+            return None
+        # The last ones: those in front may have expired.
+        topic = self._topic_by_contents(queue_id, group.take(slice(-_PROBE_ITEMS, None)))
+        if topic is None or topic in self._topics.values():
+            return None
+        self._topics[topic_id] = topic
+        return topic
+
+    def _topic_by_contents(self, queue_id: int, probe: _Items) -> str | None:
+        best, most = None, 0
+        for topic, queue in self._queues:
+            if queue == queue_id:
+                check = _GroupCheck(self._reader(topic, queue_id), None)
+                check.run(probe)
+                if check.good > most:
+                    best, most = topic, check.good
+        return best
+
+    def _explain(
+        self,
+        extent: SegmentExtent,
+        topic: str | None,
+        queue_id: int,
+        group: _Items,
+        verdicts: ItemVerdicts,
+    ) -> None:
+        """Items of an unknown topic id or queue: of a topic that is gone, or with a damaged id."""
+        ids = {name: number for number, name in self._topics.items()}
+        for row in range(len(group)):
+            item = group.take(slice(row, row + 1))
+            if topic is None:
+                named = self._topic_by_contents(queue_id, item)
+                field, position = "topic id", 4
+                expected = None if named is None else ids.get(named)
+            else:
+                field, position = "queue id", 8
+                expected = self._queue_by_contents(topic, item)
+            if expected is None:
+                # Those that name nothing are alike: do not look for each of a million.
+                verdicts.dangling += len(group) - row
+                return
+            verdicts.damaged += 1
+            self._report(
+                damage(
+                    "index-item",
+                    f"{field} of an item",
+                    segment=extent.id,
+                    position=int(item.positions[0]) + position,
+                    expected=str(expected),
+                    found=str(int(item.items["topic_id" if topic is None else "queue_id"][0])),
+                )
+            )
+
+    def _queue_by_contents(self, topic: str, item: _Items) -> int | None:
+        for name, queue_id in self._queues:
+            if name == topic:
+                check = _GroupCheck(self._reader(topic, queue_id), None)
+                check.run(item)
+                if check.good:
+                    return queue_id
+        return None
+
+    def _reader(self, topic: str, queue_id: int) -> QueueReader:
+        reader = self._readers.get((topic, queue_id))
+        if reader is None:
+            reader = QueueReader(self._provider, self._queues[topic, queue_id])
+            self._readers[topic, queue_id] = reader
+        return reader
+
+
+def _groups(items: npt.NDArray[np.void], positions: Int64s) -> Iterator[_Items]:
+    """Items by topic id and queue, the largest groups first (they teach the topic ids)."""
+    topic_ids, queue_ids = items["topic_id"], items["queue_id"]
+    order = np.lexsort((items["size"], items["offset"], queue_ids, topic_ids))
+    changes = (np.diff(topic_ids[order]) != 0) | (np.diff(queue_ids[order]) != 0)
+    groups = np.split(order, np.flatnonzero(changes) + 1) if len(order) else []
+    for rows in sorted(groups, key=len, reverse=True):
+        yield _Items(items[rows], positions[rows])
+
+
+class _GroupCheck:
+    """Checks the items of one queue. `begin_timestamp_ms` None leaves times unchecked."""
+
+    def __init__(self, reader: QueueReader, begin_timestamp_ms: int | None) -> None:
+        self._reader = reader
+        self._queue: QueueFiles = reader.queue
+        self._begin = begin_timestamp_ms
+        self.good = 0
+        self.dangling = 0
+        self.wrong: list[tuple[int, str, str, str]] = []
+        self.times: list[Int64s] = []
+
+    def run(self, group: _Items) -> None:
+        offsets = group.items["offset"].astype(np.int64)
+        expired = (offsets >= 0) & (offsets < self._queue.commit_log_min_offset)
+        self.dangling += int(np.count_nonzero(expired))
+        group = group.take(~expired)
+        offsets = group.items["offset"].astype(np.int64)
+        sizes = group.items["size"].astype(np.int64)
+        whole = whole_records(self._queue, offsets, sizes)
+        if not whole.all() and self._reader.see_growth():
+            self._queue = self._reader.queue
+            whole = whole_records(self._queue, offsets, sizes)
+        self._add(group.take(~whole), 12, "an item names bytes that no segment has", "a message")
+        group, offsets, sizes = group.take(whole), offsets[whole], sizes[whole]
+        if not len(group):
+            return
+        # Several keys of one message follow each other.
+        new = np.concatenate(([True], (np.diff(offsets) != 0) | (np.diff(sizes) != 0)))
+        first = np.flatnonzero(new)
+        owner = np.cumsum(new) - 1
+        for part in cut_runs(self._queue, offsets[first], sizes[first]):
+            rows = slice(
+                int(np.searchsorted(owner, part.start)), int(np.searchsorted(owner, part.stop))
+            )
+            self._check_run(
+                group.take(rows), owner[rows] - part.start, offsets[first][part], sizes[first][part]
+            )
+
+    def _add(self, items: _Items, field_position: int, what: str, expected: str) -> None:
+        for row in range(len(items)):
+            item = items.items[row]
+            found = f"offset {int(item['offset'])}, size {int(item['size'])}"
+            position = int(items.positions[row]) + field_position
+            self.wrong.append((position, what, expected, found))
+
+    def _check_run(self, group: _Items, owner: Rows, offsets: Int64s, sizes: Int64s) -> None:
+        """`owner`: for each item, the row of its message in `offsets` and `sizes`."""
+        start = int(offsets[0])
+        try:
+            buffer = self._reader.commit_log.read(start, int((offsets + sizes).max()) - start)
+        except Corrupt as error:
+            if start < self._reader.log_start_now():
+                self.dangling += len(group)  # expired meanwhile
+                return
+            self._add(group, 12, f"the message of an item cannot be read: {error}", "a message")
+            return
+        positions = offsets - start
+        headers = gather_headers(buffer, positions)
+        magic = headers["magic"]
+        good: Bools = (headers["size"] == sizes) & ((magic == MAGIC_V1) | (magic == MAGIC_V2))
+        good &= headers["physical_offset"] == offsets
+        good &= headers["queue_id"] == self._queue.queue_id
+        columns, rows = _decodable(buffer, positions, np.flatnonzero(good))
+        good[:] = False
+        if columns is not None:
+            right_topic = has_topic(buffer, columns, self._queue.topic)
+            good[rows[right_topic]] = True
+        self._add(group.take(~good[owner]), 12, "an item names no message of the queue", "one")
+        if columns is None:
+            return
+        place = np.full(len(offsets), -1, dtype=np.intp)
+        place[rows] = np.arange(len(rows))
+        group, owner = group.take(good[owner]), owner[good[owner]]
+        self._check_keys_and_times(buffer, columns, group, place[owner])
+
+    def _check_keys_and_times(
+        self, buffer: memoryview, columns: RecordColumns, group: _Items, rows: Rows
+    ) -> None:
+        key_rows, keys = index_keys(buffer, columns)
+        stored = tiered_key_hashes(self._queue.topic, keys).astype(np.int64)
+        java = java_string_hashes([f"{self._queue.topic}#{key}" for key in keys]).astype(np.int64)
+        shifted = key_rows << 32
+        known = np.concatenate((shifted | stored, shifted | (java & 0x7FFFFFFF)))
+        hashes = group.items["hash"].astype(np.int64)
+        has_key = np.isin(rows.astype(np.int64) << 32 | (hashes & 0xFFFFFFFF), known)
+        if not has_key.all():
+            has_key |= self._is_empty_key(buffer, columns, hashes, rows)
+        for i in np.flatnonzero(~has_key).tolist():
+            self.wrong.append(
+                (
+                    int(group.positions[i]),
+                    "hash of an item is that of no key of its message",
+                    "the hash of a key",
+                    str(int(hashes[i])),
+                )
+            )
+        in_time = self._in_time(buffer, columns, group, rows)
+        self.good += int(np.count_nonzero(has_key & in_time))
+
+    def _is_empty_key(
+        self, buffer: memoryview, columns: RecordColumns, hashes: Int64s, rows: Rows
+    ) -> Bools:
+        """Items of the empty text in front of a key, which Java indexes as if it were one."""
+        parts = (find_text(properties, b"KEYS") for properties in properties_of(buffer, columns))
+        has_empty = np.array([part is not None and has_empty_key(part) for part in parts])
+        empty: Bools = hashes == tiered_key_hash(self._queue.topic, "")
+        empty &= has_empty[rows]
+        return empty
+
+    def _in_time(
+        self, buffer: memoryview, columns: RecordColumns, group: _Items, rows: Rows
+    ) -> Bools:
+        ours = columns.store_timestamps[rows]
+        java = java_store_times(buffer, columns.positions)[rows]
+        self.times += [ours, java]
+        found = group.items["time_diff_seconds"].astype(np.int64)
+        if self._begin is None:
+            return np.ones(len(found), dtype=np.bool_)
+        expected = time_diff_seconds(ours, self._begin)
+        right: Bools = found == expected
+        for times in (ours, java):
+            # Java drops the high bits of a difference that 32 bits cannot hold.
+            millis = times - self._begin
+            seconds = np.where(millis < 0, -(-millis // 1000), millis // 1000)
+            right |= found == ((seconds + 2**31) & 0xFFFFFFFF) - 2**31
+            right |= found == time_diff_seconds(times, self._begin)
+        for i in np.flatnonzero(~right).tolist():
+            self.wrong.append(
+                (
+                    int(group.positions[i]) + 24,
+                    "time of an item is not that of its message",
+                    f"{int(expected[i])} s after the file's begin",
+                    f"{int(found[i])}",
+                )
+            )
+        return right
+
+
+def _decodable(
+    buffer: memoryview, positions: Int64s, rows: Rows
+) -> tuple[RecordColumns | None, Rows]:
+    """Columns of the records at `positions[rows]` that can be decoded, and their rows."""
+    if not len(rows):
+        return None, rows
+    try:
+        return record_columns(buffer, positions[rows]), rows
+    except Corrupt:
+        pass
+    kept: list[int] = []
+    for row in rows.tolist():
+        try:
+            record_columns(buffer, positions[row : row + 1])
+        except Corrupt:
+            continue
+        kept.append(row)
+    rows = np.array(kept, dtype=np.intp)
+    return (record_columns(buffer, positions[rows]) if kept else None), rows

@@ -1,0 +1,331 @@
+"""Checks one queue: cuts it into ranges, and puts together what they came to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+
+from tieredstore.contracts.metadata_store import FileSegmentMetadata
+from tieredstore.contracts.segment import (
+    FileSegmentType,
+    SegmentId,
+    SegmentListing,
+    SegmentProvider,
+)
+from tieredstore.errors import Corrupt
+from tieredstore.message.consume_queue import UNIT_SIZE
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, extent_at, list_again
+from tieredstore.scan.findings import Finding, damage, note
+from tieredstore.scan.read.batches import UNITS_PER_READ
+from tieredstore.scan.read.extents import QueueReader
+from tieredstore.scan.verify.gaps import VerifyGap, touched
+from tieredstore.scan.verify.metadata import SegmentTimes, check_metadata
+from tieredstore.scan.verify.outcome import (
+    Anchored,
+    GapOutcome,
+    Interval,
+    RangeOutcome,
+    is_damage,
+    unpacked,
+    without,
+)
+from tieredstore.scan.verify.range import VerifyRange, time_order_finding
+
+MOST_UNITS = 1 << 21
+"""Units of one range, at most: their bytes are 40 MB."""
+_SURE_UNITS = 4 * UNITS_PER_READ
+"""So many more units that can be read than others settle that the expired ones end before."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlan:
+    """How a queue is checked: as it was when that was decided, and from which queue offset on its
+    messages are still there."""
+
+    queue: QueueFiles
+    first_alive: int
+
+    @classmethod
+    def of_sound(cls, queue: QueueFiles) -> QueuePlan:
+        """The plan of a queue of which nothing has expired and which has no hole."""
+        spans = queue.unit_spans()
+        return cls(queue, spans[0][0] if spans else 0)
+
+    def ranges(self, range_bytes: int) -> list[VerifyRange]:
+        """All units, cut into ranges of about `range_bytes` of commit log each. Empty for a queue
+        without units."""
+        spans = self.queue.unit_spans()
+        log_bytes = sum(extent.size_bytes for extent in self.queue.commit_log)
+        units = sum(end - max(start, self.first_alive) for start, end in spans if end > start)
+        pieces = max(-(-log_bytes // range_bytes), -(-units // MOST_UNITS), 1)
+        step = max(-(-units // pieces), 1)
+        mean = log_bytes // max(units, 1)
+        found: list[VerifyRange] = []
+        for span_start, end in spans:
+            start = min(max(span_start, self.first_alive), end)
+            expired_from = span_start if span_start == spans[0][0] else start
+            for low in range(start, end, step) or [start]:
+                high = min(low + step, end)
+                size = (high - low) * mean
+                found.append(
+                    VerifyRange(self.queue, low, high, start, end, min(expired_from, low), size)
+                )
+                expired_from = end
+        return found
+
+
+@dataclass(slots=True)
+class PlanOutcome:
+    """What planning a queue came to. segments: (type, base offset, size, surplus) of a queue that
+    has other segments by now than in the catalogue."""
+
+    first_alive: int
+    segments: list[tuple[int, int, int, int]] | None = None
+
+    def plan(self, queue: QueueFiles) -> QueuePlan:
+        if self.segments is None:
+            return QueuePlan(queue, self.first_alive)
+        files: dict[int, list[SegmentExtent]] = {}
+        for kind, base, size, surplus in self.segments:
+            segment = SegmentId(queue.path, FileSegmentType(kind), base)
+            extent = SegmentExtent(segment, size, SegmentListing(segment, size), surplus)
+            files.setdefault(kind, []).append(extent)
+        log, units = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
+        queue = replace(
+            queue,
+            commit_log=tuple(files.get(log, ())),
+            consume_queue=tuple(files.get(units, ())),
+        )
+        return QueuePlan(queue, self.first_alive)
+
+
+def plan_queue(provider: SegmentProvider, queue: QueueFiles) -> PlanOutcome:
+    """Raises Unavailable."""
+    outcome = PlanOutcome(0)
+    if not queue.is_contiguous:
+        # Segments of a queue that is written meanwhile may have been listed at two moments.
+        now = list_again(provider, queue)
+        if now.is_contiguous:
+            queue = now
+            outcome.segments = [
+                (int(e.id.type), e.base_offset, e.size_bytes, e.surplus_bytes)
+                for e in (*now.commit_log, *now.consume_queue)
+            ]
+    spans = queue.unit_spans()
+    if spans:
+        with QueueReader(provider, queue) as reader:
+            outcome.first_alive = _first_alive(reader, *spans[0])
+    return outcome
+
+
+def needs_planning(queue: QueueFiles) -> bool:
+    """Whether `plan_queue` asks the backend anything about it."""
+    return not queue.is_contiguous or queue.commit_log_min_offset > 0
+
+
+def _first_alive(reader: QueueReader, start: int, end: int) -> int:
+    """Where expired units end, by the units of a span: the border that the fewest contradict.
+    (A binary search would be led astray by a damaged unit.)"""
+    log_start = reader.queue.commit_log_min_offset
+    if log_start == 0:
+        return start
+    best, lowest, height = start, 0, 0
+    for low in range(start, end, UNITS_PER_READ):
+        try:
+            units = reader.read_units(low, min(UNITS_PER_READ, end - low))
+        except Corrupt:
+            continue  # reported where messages are read
+        alive = units["physical_offset"].astype(np.int64) >= log_start
+        heights = height + np.cumsum(np.where(alive, 1, -1))
+        at = int(heights.argmin())
+        if int(heights[at]) < lowest:
+            best, lowest = low + at + 1, int(heights[at])
+        height = int(heights[-1])
+        if height - lowest > _SURE_UNITS:
+            break
+    return best
+
+
+@dataclass(slots=True)
+class _Hole:
+    """Queue offsets [before, after) that no consume queue segment has."""
+
+    before: int
+    after: int
+
+
+@dataclass(slots=True)
+class Assembly:
+    """The outcomes of one queue's ranges put together, in their order.
+
+    The bytes between ranges that no unit names (`gaps`) are then looked at, and their outcomes
+    added, before `findings` gives all there is.
+    """
+
+    plan: QueuePlan
+    provider: SegmentProvider
+    messages: int = 0
+    message_bytes: int = 0
+    gaps: list[VerifyGap] = field(default_factory=list)
+    _found: list[Anchored] = field(default_factory=list)
+    _packed: list[bytes] = field(default_factory=list)
+    _times: dict[SegmentId, SegmentTimes] = field(default_factory=dict)
+    _damaged: set[SegmentId] = field(default_factory=set)
+
+    def add_ranges(self, ranges: Sequence[VerifyRange], outcomes: Sequence[RangeOutcome]) -> None:
+        """Called once, with all of them."""
+        queue = self.plan.queue
+        position = queue.commit_log_min_offset
+        loose: list[Interval] = []
+        holes: list[_Hole] = []
+        span_end: int | None = None
+        last_time: int | None = None
+        for part, outcome in zip(ranges, outcomes, strict=True):
+            self.messages += outcome.messages
+            self.message_bytes += outcome.message_bytes
+            self._take(outcome)
+            if span_end is not None and part.span_end != span_end:
+                holes.append(_Hole(span_end, part.span_start))
+            span_end = part.span_end
+            coverage = outcome.coverage
+            loose += coverage.head
+            if coverage.head_start is not None:
+                self._between(position, coverage.head_start, loose, holes, coverage.head_offset)
+                position, loose, holes = coverage.tail_end, list(coverage.tail), []
+            if outcome.first_time is not None:
+                if last_time is not None and outcome.first_time.store_time_ms < last_time:
+                    self._add(time_order_finding(queue, outcome.first_time, last_time))
+                last_time = outcome.last_time
+        end, anchor = queue.commit_log_max_offset, queue.consume_queue_max_offset
+        self._between(position, end, loose, holes, anchor)
+
+    def add_gap(self, outcome: GapOutcome) -> None:
+        self._take(outcome)
+
+    def _take(self, outcome: RangeOutcome | GapOutcome) -> None:
+        path = self.plan.queue.path
+        self._packed.append(outcome.findings)
+        for one in outcome.times:
+            segment = SegmentId(path, FileSegmentType(one.type), one.base_offset)
+            self._times.setdefault(segment, SegmentTimes()).merge(
+                SegmentTimes(one.low, one.high, one.java_low, one.java_high)
+            )
+        self._damaged.update(
+            SegmentId(path, FileSegmentType(kind), base) for kind, base in outcome.damaged
+        )
+
+    def _add(self, finding: Finding, anchor: int | None = None) -> None:
+        if is_damage(finding):
+            self._damaged.update(touched(self.plan.queue, finding))
+        if anchor is None:
+            anchor = finding.queue_offset or 0
+        self._found.append(Anchored(anchor, finding))
+
+    def _between(
+        self, low: int, high: int, loose: list[Interval], holes: list[_Hole], anchor: int
+    ) -> None:
+        """What is between two good messages of which the ranges know no more."""
+        left = without(low, high, loose)
+        self.gaps += (VerifyGap(self.plan.queue, start, end, anchor) for start, end in left)
+        for hole in holes:
+            self._add(self._hole_finding(hole, is_named=not left))
+
+    def _hole_finding(self, hole: _Hole, *, is_named: bool) -> Finding:
+        """A hole in the queue offsets: left by the dispatcher, or a lost consume queue segment."""
+        extent = extent_at(self.plan.queue.consume_queue, hole.after * UNIT_SIZE)
+        segment = None if extent is None else extent.id
+        messages = f"messages {hole.before} to {hole.after - 1}"
+        if is_named:
+            return note(
+                "queue-hole",
+                f"{messages} were never uploaded: the broker had deleted them before",
+                segment=segment,
+                queue_offset=hole.before,
+            )
+        return damage(
+            "units-missing",
+            f"no consume queue segment has the units of {messages}",
+            segment=segment,
+            queue_offset=hole.before,
+            expected=f"a segment from byte {hole.before * UNIT_SIZE}",
+            found=f"the next one from byte {hole.after * UNIT_SIZE}",
+        )
+
+    def findings(self, known: Mapping[SegmentId, FileSegmentMetadata] | None) -> Iterator[Anchored]:
+        """All of the queue, in the order of its report. Raises Unavailable."""
+        for finding in _chain_findings(self.plan.queue, self.provider):
+            if is_damage(finding) and finding.segment is not None:
+                self._damaged.add(finding.segment)
+            yield Anchored(0, finding)
+        found = self._found + [one for packed in self._packed for one in unpacked(packed)]
+        yield from sorted(found, key=lambda one: one.order)
+        if known is None:
+            return
+        after: list[Finding] = []
+        with QueueReader(self.provider, self.plan.queue) as reader:
+            check_metadata(
+                reader,
+                known,
+                self._times,
+                self._damaged,
+                after.append,
+                first_alive=self.plan.first_alive,
+            )
+        yield from (Anchored(0, finding) for finding in after)
+
+
+def _chain_findings(queue: QueueFiles, provider: SegmentProvider) -> Iterator[Finding]:
+    """Segments of each file follow each other."""
+    for before, after in pairwise(queue.commit_log):
+        if before.end_offset < after.base_offset:
+            yield damage(
+                "segment-truncated",
+                f"commit log segment ends before the next one's start ({after.id})",
+                segment=before.id,
+                position=before.size_bytes,
+                expected=f"{after.base_offset - before.base_offset} bytes",
+                found=f"{before.size_bytes} bytes",
+            )
+    yield from _surplus_findings("commit log", queue.commit_log, provider)
+    for extent in queue.consume_queue:
+        if extent.base_offset % UNIT_SIZE:
+            yield damage(
+                "segment-base",
+                "base offset of a consume queue segment",
+                segment=extent.id,
+                expected=f"a multiple of {UNIT_SIZE}",
+                found=str(extent.base_offset),
+            )
+        rest = extent.size_bytes % UNIT_SIZE
+        if rest:
+            yield damage(
+                "unit-torn",
+                "the last consume queue unit of the segment is cut",
+                segment=extent.id,
+                position=extent.size_bytes - rest,
+                expected=f"{UNIT_SIZE} bytes",
+                found=f"{rest}",
+            )
+    # A hole between segments may be one that the dispatcher left on purpose: see `_hole_finding`.
+    yield from _surplus_findings("consume queue", queue.consume_queue, provider)
+
+
+def _surplus_findings(
+    what: str, extents: tuple[SegmentExtent, ...], provider: SegmentProvider
+) -> Iterator[Finding]:
+    """Bytes behind the next segment's start. Where bytes cannot be written again a writer leaves
+    those of another one there, and goes on beside them."""
+    kind = damage if provider.capabilities.rewritable else note
+    for extent in extents:
+        if extent.surplus_bytes:
+            yield kind(
+                "segment-overlap",
+                f"{what} segment goes on behind the next one's start",
+                segment=extent.id,
+                position=extent.size_bytes,
+                expected=f"{extent.size_bytes} bytes",
+                found=f"{extent.size_bytes + extent.surplus_bytes} bytes",
+            )

@@ -1,0 +1,95 @@
+"""Reads consume queue units for a verification, and gathers those that name nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import numpy as np
+
+from tieredstore.errors import Corrupt
+from tieredstore.message.consume_queue import UNIT_SIZE
+from tieredstore.scan.findings import Report, damage
+from tieredstore.scan.read.batch import Bools, UnitRun
+from tieredstore.scan.read.batches import UNITS_PER_READ, runs_of_rows, unusable_finding
+from tieredstore.scan.read.extents import QueueReader, Units
+
+Lose: TypeAlias = Callable[[int, int], None]
+"""Told of messages that nobody can look at: first and last queue offset."""
+
+
+def read_blocks(
+    reader: QueueReader, start: int, end: int, tell: Report, lose: Lose
+) -> Iterator[tuple[int, Units]]:
+    """Units [start, end) in blocks, each with its first queue offset. What cannot be read is told,
+    and `lose` called with its first and last queue offset."""
+    for low, count in blocks(start, end):
+        try:
+            yield low, reader.read_units(low, count)
+        except Corrupt:  # a segment became shorter: the other ones can be read
+            yield from _read_apart(reader, low, low + count, tell, lose)
+
+
+def _read_apart(
+    reader: QueueReader, start: int, end: int, tell: Report, lose: Lose
+) -> Iterator[tuple[int, Units]]:
+    for extent in reader.queue.consume_queue:
+        low = max(start, -(-extent.base_offset // UNIT_SIZE))
+        high = min(end, extent.end_offset // UNIT_SIZE)
+        if low >= high:
+            continue
+        try:
+            yield low, reader.read_units(low, high - low)
+        except Corrupt as error:
+            lose(low, high - 1)
+            tell(
+                damage(
+                    "units-missing",
+                    f"units {low} to {high - 1} cannot be read: {error}",
+                    segment=extent.id,
+                    position=low * UNIT_SIZE - extent.base_offset,
+                    queue_offset=low,
+                )
+            )
+
+
+class BadUnits:
+    """Gathers units that name no whole record: one finding for each run of them."""
+
+    def __init__(self, reader: QueueReader, tell: Report, lose: Lose) -> None:
+        self._reader = reader
+        self._tell = tell
+        self._lose = lose
+        self._first: tuple[int, int, int] | None = None
+        self.last: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a run is gathered that nobody was told of yet."""
+        return self._first is not None
+
+    def begin_before(self, last: int) -> None:
+        """Units up to `last` are bad as well, and somebody else tells of them."""
+        self.last = last
+
+    def add(self, units: UnitRun, usable: Bools) -> None:
+        for group in runs_of_rows(np.flatnonzero(~usable)):
+            first, last = int(group[0]), int(group[-1])
+            number = int(units.queue_offsets[first])
+            if self.last != number - 1:
+                self.tell()
+                self._first = number, int(units.offsets[first]), int(units.sizes[first])
+            self.last = int(units.queue_offsets[last])
+
+    def tell(self) -> None:
+        if self._first is not None and self.last is not None:
+            number, offset, size = self._first
+            self._tell(unusable_finding(self._reader, offset, size, number, self.last))
+            self._lose(number, self.last)
+        self._first = None
+
+
+def blocks(start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Queue offsets [start, end) as (first, count) of one read each."""
+    for low in range(start, end, UNITS_PER_READ):
+        yield low, min(UNITS_PER_READ, end - low)
