@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.model import BODY_BYTES, QUEUES, Figure, Pass, Row, Sizes, Workbench
 from benchmarks.workload import RING, TOPIC, body, config, message, ring
-from tieredstore.local.handover import HELP_ROWS
+from tieredstore.local.dispatch.rows import HELP_ROWS
 from tieredstore.local.message_store import DefaultMessageStore
 
 POLL_S = 0.0002

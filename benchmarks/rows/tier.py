@@ -19,7 +19,7 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import BoundaryType, GetMessageStatus
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import StoredMessage
-from tieredstore.tier.block_reading import read_block
+from tieredstore.tier.fetch.block_reading import read_block
 from tieredstore.tier.reading import run as read
 from tieredstore.tier.store import TieredMessageStore
 

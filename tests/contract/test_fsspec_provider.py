@@ -26,8 +26,8 @@ from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 from tieredstore.providers.fsspec.client import FsspecClient
 from tieredstore.providers.fsspec.provider import FsspecProvider
-from tieredstore.testing.provider_contract import ProviderContract
-from tieredstore.testing.provider_samples import content, segment_id, written
+from tieredstore.testing.provider.contract import ProviderContract
+from tieredstore.testing.provider.samples import content, segment_id, written
 
 SETTINGS = ChunkSettings(
     fencing=False,

@@ -14,7 +14,7 @@ from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.providers.posix.calls import PosixCalls
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.testing.chunks import chunk_provider
-from tieredstore.testing.provider_capabilities import (
+from tieredstore.testing.provider.capabilities import (
     ConditionalProviderContract,
     RewritableProviderContract,
 )

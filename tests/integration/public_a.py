@@ -18,7 +18,7 @@ from tieredstore.message.tag_filter import TagFilter
 from tieredstore.metadata.json_store import JsonMetadataStore
 from tieredstore.metrics import Metrics
 from tieredstore.providers.posix.provider import PosixProvider
-from tieredstore.tier.fetcher import MessageStoreFetcher
+from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.index import IndexStoreService
 from tieredstore.tier.topic_filter import TopicFilter

@@ -18,7 +18,7 @@ from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding, Severity
 from tieredstore.scan.verify.verification import TASK_BYTES, verify
 from tieredstore.testing.chunks import chunk_provider
-from tieredstore.testing.corruption import KINDS, Damager, Planted, StoredAt, TierImage
+from tieredstore.testing.corruption.damager import KINDS, Damager, Planted, StoredAt, TierImage
 
 CLUSTER, BROKER = "LabCluster", "labBroker"
 FINDING_OF = {

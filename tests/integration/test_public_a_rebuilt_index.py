@@ -13,7 +13,7 @@ import pytest
 from tests.integration import public_a as kit
 from tests.integration.cli.command_line import tieredstore
 from tests.integration.oracle import Oracle
-from tieredstore.message.tiered_index import (
+from tieredstore.message.index.tiered import (
     COMPACTED_ITEM_DTYPE,
     compacted_size,
     infer_slots,

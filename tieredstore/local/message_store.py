@@ -13,22 +13,22 @@ from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import PutMessageResult
 from tieredstore.errors import Invalid, TieredStoreError
-from tieredstore.local.checkpoint import CHECKPOINT_FILE, read_checkpoint, write_checkpoint
-from tieredstore.local.commit_log import COMMIT_LOG_DIRECTORY, CommitLog
-from tieredstore.local.consume_queue import ConsumeQueue
-from tieredstore.local.consume_queue_store import (
+from tieredstore.local.dispatch.reput import Reput
+from tieredstore.local.dispatch_source import LocalDispatchSource
+from tieredstore.local.index.reader import INDEX_DIRECTORY, IndexShape
+from tieredstore.local.index.service import IndexService
+from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY, CommitLog
+from tieredstore.local.open_files import OpenFiles, os_error
+from tieredstore.local.put.plain import MessageAppender
+from tieredstore.local.queues.consume_queue import ConsumeQueue
+from tieredstore.local.queues.consume_queue_store import (
     CONSUME_QUEUE_DIRECTORY,
     ConsumeQueueStore,
     batch_topics,
     refuse_rocksdb,
 )
-from tieredstore.local.dispatch_source import LocalDispatchSource
-from tieredstore.local.index_reader import INDEX_DIRECTORY, IndexShape
-from tieredstore.local.index_service import IndexService
-from tieredstore.local.open_files import OpenFiles, os_error
-from tieredstore.local.put import MessageAppender
-from tieredstore.local.reput import Reput
-from tieredstore.local.store_lock import (
+from tieredstore.local.recovery.checkpoint import CHECKPOINT_FILE, read_checkpoint, write_checkpoint
+from tieredstore.local.recovery.store_lock import (
     ABORT_FILE,
     LOCK_FILE,
     StoreLock,
@@ -36,8 +36,8 @@ from tieredstore.local.store_lock import (
     delete_abort_file,
     has_abort_file,
 )
+from tieredstore.local.recovery.tail import find_tail
 from tieredstore.local.store_reads import StoreReads, record_time
-from tieredstore.local.tail import find_tail
 from tieredstore.local.topics import parse_delay_levels, read_topics
 from tieredstore.message.encoding import RecordEncoder
 from tieredstore.message.hosts import LOCALHOST

@@ -19,22 +19,22 @@ from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import BoundaryType, PutMessageResult
 from tieredstore.errors import Invalid, Unavailable
-from tieredstore.local.checkpoint import checkpoint_time_ns, read_checkpoint
-from tieredstore.local.commit_log import COMMIT_LOG_DIRECTORY
-from tieredstore.local.consume_queue import ConsumeQueue
-from tieredstore.local.consume_queue_store import (
+from tieredstore.local.dispatch_source import LocalDispatchSource
+from tieredstore.local.index.reader import IndexShape, candidates, index_paths, infer_shape
+from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY
+from tieredstore.local.log.file_names import FileRun, file_name, list_files
+from tieredstore.local.open_files import OpenFiles
+from tieredstore.local.queues.consume_queue import ConsumeQueue
+from tieredstore.local.queues.consume_queue_store import (
     CONSUME_QUEUE_DIRECTORY,
     batch_topics,
     list_queues,
     refuse_rocksdb,
 )
-from tieredstore.local.dispatch_source import LocalDispatchSource
-from tieredstore.local.file_names import FileRun, file_name, list_files
-from tieredstore.local.index_reader import IndexShape, candidates, index_paths, infer_shape
-from tieredstore.local.open_files import OpenFiles
-from tieredstore.local.store_lock import has_abort_file, is_owned
+from tieredstore.local.queues.time_search import offset_by_time
+from tieredstore.local.recovery.checkpoint import checkpoint_time_ns, read_checkpoint
+from tieredstore.local.recovery.store_lock import has_abort_file, is_owned
 from tieredstore.local.store_reads import NO_TIME_LIMIT_MS, StoreReads, record_time
-from tieredstore.local.time_search import offset_by_time
 from tieredstore.local.topics import read_topics
 from tieredstore.message.record import Message
 

@@ -15,10 +15,10 @@ from tieredstore.contracts.message_store import (
     MessageFilter,
 )
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.local.commit_log import CommitLogReader
-from tieredstore.local.consume_queue import ConsumeQueue
-from tieredstore.local.record_check import QueuePlaces, checked_record, message_at
-from tieredstore.local.time_search import offset_by_time
+from tieredstore.local.log.commit_log import CommitLogReader
+from tieredstore.local.log.record_check import QueuePlaces, checked_record, message_at
+from tieredstore.local.queues.consume_queue import ConsumeQueue
+from tieredstore.local.queues.time_search import offset_by_time
 from tieredstore.message.consume_queue import MIN_EXTENDED_ADDRESS, UNIT_SIZE
 from tieredstore.message.hashes import local_key_hash
 from tieredstore.message.hashes import tags_code as tags_code_of

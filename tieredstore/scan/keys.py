@@ -13,12 +13,10 @@ import numpy as np
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt, Unavailable
-from tieredstore.message.columns import keys_to_index
+from tieredstore.message.columns.records import keys_to_index
 from tieredstore.message.hashes import tiered_key_hash_candidates
 from tieredstore.message.ids import is_offset_message_id, parse_offset_message_id
-from tieredstore.message.layout import CODA_SIZE
-from tieredstore.message.record import StoredMessage, decode_record
-from tieredstore.message.tiered_index import (
+from tieredstore.message.index.tiered import (
     HEADER_SIZE,
     ITEM_DTYPE,
     ITEM_SIZE,
@@ -27,6 +25,8 @@ from tieredstore.message.tiered_index import (
     unpack_header,
     unsealed_size,
 )
+from tieredstore.message.layout import CODA_SIZE
+from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.findings import Report, damage, raise_on_damage
 from tieredstore.scan.read.batches import whole_records

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.message.tiered_index import HEADER_SIZE, unpack_header
+from tieredstore.message.index.tiered import HEADER_SIZE, unpack_header
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
 from tieredstore.scan.findings import Report, raise_on_damage
 from tieredstore.scan.keys import FIRST_MS, LAST_MS, find_by_key

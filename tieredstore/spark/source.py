@@ -51,7 +51,7 @@ class RocketmqTieredDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Raises Invalid, Unavailable."""
-        from tieredstore.spark.streaming import TieredStreamReader
+        from tieredstore.spark.stream.reader import TieredStreamReader
 
         return TieredStreamReader(self._parsed, Shape.of(schema, self._parsed.columns))
 

@@ -29,10 +29,10 @@ from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.providers.s3.meter import Meter, file_type_of
-from tieredstore.tier.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.expiry import TierExpiry
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

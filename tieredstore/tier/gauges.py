@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tieredstore.clock import Clock
     from tieredstore.metrics import Metrics
+    from tieredstore.tier.fetch.read_ahead import ReadAheadCache
     from tieredstore.tier.flat.file_store import FlatFileStore
-    from tieredstore.tier.read_ahead import ReadAheadCache
 
 CACHE_COUNT = "rocketmq_tiered_store_read_ahead_cache_count"
 CACHE_BYTES = "rocketmq_tiered_store_read_ahead_cache_bytes"

@@ -25,13 +25,13 @@ from tieredstore.contracts.usage import MeteredProvider
 from tieredstore.errors import TieredStoreError
 from tieredstore.metrics import Metrics
 from tieredstore.tier import routing
-from tieredstore.tier.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.expiry import TierExpiry
-from tieredstore.tier.fetcher import MessageStoreFetcher
+from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.gauges import TierGauges
 from tieredstore.tier.index import IndexStoreService
 from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore

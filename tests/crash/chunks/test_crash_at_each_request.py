@@ -22,7 +22,7 @@ from tieredstore.testing.object_faults import (
     request_points,
     run_until_crash_at,
 )
-from tieredstore.testing.provider_samples import content
+from tieredstore.testing.provider.samples import content
 
 LOG = SegmentId("broker-a/TopicA/0", FileSegmentType.COMMIT_LOG, 0)
 UNITS = SegmentId("broker-a/TopicA/0", FileSegmentType.CONSUME_QUEUE, 0)

@@ -27,7 +27,7 @@ from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.chunks import chunk_provider
-from tieredstore.testing.provider_samples import content
+from tieredstore.testing.provider.samples import content
 
 LOG = SegmentId("broker-a/TopicA/0", FileSegmentType.COMMIT_LOG, 0)
 OTHER = SegmentId("broker-a/TopicB/0", FileSegmentType.COMMIT_LOG, 0)

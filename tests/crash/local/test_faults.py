@@ -24,9 +24,9 @@ from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import PutMessageStatus
 from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
-from tieredstore.local.checkpoint import read_checkpoint
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.read_only import open_read_only
+from tieredstore.local.recovery.checkpoint import read_checkpoint
 
 KEY = QueueKey("T", 0)
 
@@ -172,7 +172,7 @@ def _check_pieces(reader: Any) -> None:
 
 
 def _check_piece(piece: memoryview) -> None:
-    from tieredstore.message.columns import check_bodies, record_columns, record_positions
+    from tieredstore.message.columns.records import check_bodies, record_columns, record_positions
 
     columns = record_columns(piece, record_positions(piece))
     offsets = columns.queue_offsets.tolist()
@@ -356,7 +356,7 @@ def test_l09_a_file_truncated_underneath_is_an_error_for_the_reader(public_a_cop
 HOLD = """
 import sys
 from pathlib import Path
-from tieredstore.local.store_lock import StoreLock
+from tieredstore.local.recovery.store_lock import StoreLock
 lock = StoreLock(Path(sys.argv[1]))
 lock.acquire()
 print("held", flush=True)
@@ -461,7 +461,8 @@ def test_l10_a_read_only_file_system_is_refused(
 def test_p01_an_error_in_the_middle_of_a_put_keeps_no_lock_and_stores_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: str
 ) -> None:
-    from tieredstore.local import put, put_any
+    from tieredstore.local.put import general as put_any
+    from tieredstore.local.put import plain as put
 
     calls = 0
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tieredstore.contracts.segment import FileSegmentType
-from tieredstore.message.tiered_index import COMPACTED_ITEM_DTYPE, infer_slots, unpack_header
+from tieredstore.message.index.tiered import COMPACTED_ITEM_DTYPE, infer_slots, unpack_header
 from tieredstore.metadata.json_store import JsonMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.catalogue import load_catalogue

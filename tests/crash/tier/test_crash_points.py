@@ -40,10 +40,10 @@ from tieredstore.testing.faults import (
     crash_points,
     run_until_crash,
 )
-from tieredstore.tier.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.expiry import TierExpiry
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 
 KEY = QueueKey("TopicA", 0)
 SIZE = len(record(0)[0])

@@ -14,8 +14,8 @@ from tests.integration.object_store.servers import (
     ObjectStore,
     Servers,
 )
-from tieredstore.testing.fault_proxy import FaultProxy
-from tieredstore.testing.fault_proxy_http import Credentials
+from tieredstore.testing.fault_proxy.http import Credentials
+from tieredstore.testing.fault_proxy.proxy import FaultProxy
 
 
 @pytest.fixture(scope="session", autouse=True)

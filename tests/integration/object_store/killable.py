@@ -26,7 +26,7 @@ from tieredstore.contracts.segment import (
     Written,
 )
 from tieredstore.properties import plugin_keys
-from tieredstore.testing.provider_samples import segment_id
+from tieredstore.testing.provider.samples import segment_id
 
 if TYPE_CHECKING:
     from tieredstore.providers.s3.provider import S3Provider

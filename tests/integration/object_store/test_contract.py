@@ -11,7 +11,7 @@ from tests.integration.object_store.conftest import new_bucket
 from tests.integration.object_store.servers import ObjectStore, Servers
 from tests.integration.object_store.tiers import open_tier
 from tieredstore.contracts.segment import SegmentProvider
-from tieredstore.testing.provider_capabilities import ConditionalProviderContract
+from tieredstore.testing.provider.capabilities import ConditionalProviderContract
 
 
 class _OnServer(ConditionalProviderContract):

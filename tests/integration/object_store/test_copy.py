@@ -11,8 +11,8 @@ from tests.integration.cli.command_line import Ran, one_line, tieredstore
 from tests.integration.object_store.conftest import new_bucket
 from tests.integration.object_store.servers import ObjectStore, Servers
 from tests.unit.scan.tier_builder import BuiltTier, small_tier
-from tieredstore.testing.fault_proxy import FaultProxy
-from tieredstore.testing.fault_proxy_faults import answer, lose_reply
+from tieredstore.testing.fault_proxy.faults import answer, lose_reply
+from tieredstore.testing.fault_proxy.proxy import FaultProxy
 
 
 @pytest.fixture

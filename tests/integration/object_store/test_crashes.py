@@ -28,8 +28,8 @@ from tests.integration.object_store.killable import (
 )
 from tests.integration.object_store.servers import ObjectStore, Servers
 from tieredstore.contracts.segment import SegmentId
-from tieredstore.testing.fault_proxy import FaultProxy
-from tieredstore.testing.fault_proxy_http import NOTHING, Forward, Reply, Request
+from tieredstore.testing.fault_proxy.http import NOTHING, Forward, Reply, Request
+from tieredstore.testing.fault_proxy.proxy import FaultProxy
 
 if TYPE_CHECKING:
     from tieredstore.providers.s3.provider import S3Provider

@@ -11,9 +11,9 @@ import pytest
 from tests.integration.cli.command_line import Ran, one_line, tieredstore
 from tests.integration.object_store.servers import ObjectStore
 from tests.unit.scan.tier_builder import small_tier
-from tieredstore.testing.fault_proxy import FaultProxy
-from tieredstore.testing.fault_proxy_faults import answer
-from tieredstore.testing.fault_proxy_http import Forward, Reply, Request
+from tieredstore.testing.fault_proxy.faults import answer
+from tieredstore.testing.fault_proxy.http import Forward, Reply, Request
+from tieredstore.testing.fault_proxy.proxy import FaultProxy
 
 
 def doctor(store: ObjectStore, *options: str) -> Ran:

@@ -25,14 +25,14 @@ from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
 from tieredstore.metadata.json_store import JsonMetadataStore
 from tieredstore.metrics import Metrics
-from tieredstore.testing.fault_proxy import FaultProxy
-from tieredstore.testing.fault_proxy_faults import (
+from tieredstore.testing.fault_proxy.faults import (
     answer,
     corrupt_body,
     cut_body,
     lose_reply,
     slow_down,
 )
+from tieredstore.testing.fault_proxy.proxy import FaultProxy
 from tieredstore.tier.store import TieredMessageStore
 
 MESSAGES = 19

@@ -9,8 +9,7 @@ from botocore.exceptions import ClientError, HTTPClientError
 from types_boto3_s3.client import S3Client
 
 from tests.integration.object_store.servers import ObjectStore
-from tieredstore.testing.fault_proxy import FaultProxy
-from tieredstore.testing.fault_proxy_faults import (
+from tieredstore.testing.fault_proxy.faults import (
     corrupt_upload,
     cut_body,
     drop_from_list,
@@ -19,7 +18,8 @@ from tieredstore.testing.fault_proxy_faults import (
     other_range,
     whole_object,
 )
-from tieredstore.testing.fault_proxy_http import Credentials
+from tieredstore.testing.fault_proxy.http import Credentials
+from tieredstore.testing.fault_proxy.proxy import FaultProxy
 
 KEY = "a+b c/%RETRY%é/0"
 DATA = bytes(range(256)) * 40

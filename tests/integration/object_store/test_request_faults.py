@@ -18,8 +18,7 @@ from tests.integration.object_store.tiers import s3_client
 from tieredstore.errors import Busy, Invalid, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.client import CopiedPart
 from tieredstore.providers.s3.client import S3Client
-from tieredstore.testing.fault_proxy import FaultProxy
-from tieredstore.testing.fault_proxy_faults import (
+from tieredstore.testing.fault_proxy.faults import (
     answer,
     answer_after,
     corrupt_upload,
@@ -35,7 +34,8 @@ from tieredstore.testing.fault_proxy_faults import (
     slow_down,
     whole_object,
 )
-from tieredstore.testing.fault_proxy_http import Forward, Reply, Request
+from tieredstore.testing.fault_proxy.http import Forward, Reply, Request
+from tieredstore.testing.fault_proxy.proxy import FaultProxy
 
 ATTEMPTS = 3
 PART = 5 << 20

@@ -15,8 +15,7 @@ from tests.integration.object_store.killable import BROKER, open_tier
 from tests.integration.object_store.servers import ObjectStore
 from tieredstore.contracts.segment import FileSegment, FileSegmentType, UnknownWrite
 from tieredstore.errors import Corrupt, Invalid, TieredStoreError, Unavailable
-from tieredstore.testing.fault_proxy import FaultProxy
-from tieredstore.testing.fault_proxy_faults import (
+from tieredstore.testing.fault_proxy.faults import (
     answer,
     cut_body,
     drop_from_list,
@@ -25,7 +24,8 @@ from tieredstore.testing.fault_proxy_faults import (
     slow_down,
     whole_object,
 )
-from tieredstore.testing.provider_samples import content, segment_id, written
+from tieredstore.testing.fault_proxy.proxy import FaultProxy
+from tieredstore.testing.provider.samples import content, segment_id, written
 
 if TYPE_CHECKING:
     from tieredstore.providers.s3.provider import S3Provider

@@ -14,10 +14,10 @@ from tests.integration.object_store.killable import BROKER, open_tier
 from tests.integration.object_store.servers import ObjectStore
 from tieredstore.contracts.segment import FencedWrite, UnknownWrite, Written
 from tieredstore.errors import Fenced, Invalid, TieredStoreError
-from tieredstore.testing.fault_proxy import FaultProxy
-from tieredstore.testing.fault_proxy_faults import hold
-from tieredstore.testing.fault_proxy_http import Forward, Reply, Request
-from tieredstore.testing.provider_samples import content, segment_id, written
+from tieredstore.testing.fault_proxy.faults import hold
+from tieredstore.testing.fault_proxy.http import Forward, Reply, Request
+from tieredstore.testing.fault_proxy.proxy import FaultProxy
+from tieredstore.testing.provider.samples import content, segment_id, written
 
 if TYPE_CHECKING:
     from tieredstore.providers.s3.provider import S3Provider

@@ -14,7 +14,7 @@ from tieredstore.config import StoreConfig
 from tieredstore.jobs.index.build import BuildTask, Capacity, begin_times, build, shares
 from tieredstore.jobs.index.rows import KeyRows, key_rows, stage_rows
 from tieredstore.jobs.index.staging import Staging, read_staged
-from tieredstore.message.tiered_index import (
+from tieredstore.message.index.tiered import (
     IndexHeader,
     compact,
     pack_header,

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.local import index_keys
-from tieredstore.local.index_keys import TopicPrefixes, index_entries, index_keys_of
+from tieredstore.local.index import keys as index_keys
+from tieredstore.local.index.keys import TopicPrefixes, index_entries, index_keys_of
 from tieredstore.message.hashes import local_key_hash, tags_code
 from tieredstore.message.properties import find_text
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.property.message.strategies import I32, I64, corrupt_or_none
 from tieredstore.errors import Corrupt
-from tieredstore.message import local_index as li
-from tieredstore.message import tiered_index as ti
+from tieredstore.message.index import local as li
+from tieredstore.message.index import tiered as ti
 
 SLOTS = st.integers(1, 12)
 HASHES = st.integers(0, 30) | st.integers(0, 2**31 - 1)

@@ -7,9 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.message import key_columns
-from tieredstore.message.columns import RecordColumns, index_keys, record_columns, record_positions
-from tieredstore.message.key_columns import keys_of_batch
+from tieredstore.message.columns import keys as key_columns
+from tieredstore.message.columns.keys import keys_of_batch
+from tieredstore.message.columns.records import (
+    RecordColumns,
+    index_keys,
+    record_columns,
+    record_positions,
+)
 from tieredstore.message.record import Message, encode_record
 
 names = st.sampled_from(["KEYS", "UNIQ_KEY", "XKEYS", "KEYS2", "TAGS", "A_UNIQ_KEY", "", "\0"])

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.property.message.strategies import HOST, I64, MESSAGE, corrupt_or_none
-from tieredstore.message import columns, layout, sysflag
+from tieredstore.message import layout, sysflag
+from tieredstore.message.columns import records as columns
+from tieredstore.message.columns.split import split_messages
 from tieredstore.message.consume_queue import make_units
 from tieredstore.message.properties import decode_properties, remove_property
 from tieredstore.message.property_crc import property_crc_matches
@@ -23,7 +25,6 @@ from tieredstore.message.record import (
     decode_record,
     encode_record,
 )
-from tieredstore.message.split import split_messages
 
 STORED = st.tuples(MESSAGE, I64, I64, I64)
 LOGS = st.lists(STORED, max_size=40).map(lambda rows: [encode_record(*row) for row in rows])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.property.message.strategies import HOST, I64, MESSAGE, PROPERTIES, TEXT, TOPIC
-from tieredstore.message.columns import record_columns
+from tieredstore.message.columns.records import record_columns
 from tieredstore.message.compression import compress
 from tieredstore.message.encoding import Message, encode_record
 from tieredstore.message.properties import encode_properties

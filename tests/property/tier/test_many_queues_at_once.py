@@ -24,9 +24,9 @@ from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.verify.verification import verify
 from tieredstore.testing.chunks import chunk_provider
-from tieredstore.tier.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 
 FATES = [fate for fate in Fate if not fate.name.startswith("CRASH")]
 KEYS = [QueueKey(f"Topic{number}", number % 3) for number in range(12)]

@@ -14,7 +14,7 @@ from tieredstore.errors import Fenced, Invalid, Unavailable
 from tieredstore.providers.chunks.chain import Chain, chunk_name, merged_name
 from tieredstore.testing.faults import SimulatedCrash
 from tieredstore.testing.object_faults import ObjectFault
-from tieredstore.testing.provider_samples import content
+from tieredstore.testing.provider.samples import content
 
 FAIL, LOSE = ObjectFault.FAIL, ObjectFault.LOSE_REPLY
 

@@ -17,7 +17,7 @@ from tieredstore.providers.chunks.reading.blocks import BlockReader, Wanted
 from tieredstore.providers.chunks.reading.cache import ByteCache
 from tieredstore.providers.chunks.reading.hedging import Hedge
 from tieredstore.testing.object_faults import ObjectFault
-from tieredstore.testing.provider_samples import content
+from tieredstore.testing.provider.samples import content
 
 FAIL, SHORT = ObjectFault.FAIL, ObjectFault.SHORT
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.config_keys.broker import Broker, MakeBroker, sizes
 from tieredstore.contracts.segment import FileSegmentType
-from tieredstore.tier import fetcher
-from tieredstore.tier.block_fetcher import BAD_MESSAGES
+from tieredstore.tier.fetch import fetcher
+from tieredstore.tier.fetch.block_fetcher import BAD_MESSAGES
 
 COMMIT_LOG, CONSUME_QUEUE, _ = FileSegmentType
 

@@ -18,7 +18,7 @@ from tests.unit.config_keys.broker import (
 )
 from tieredstore.contracts.message_store import GetMessageResult, GetMessageStatus
 from tieredstore.contracts.segment import FileSegmentType
-from tieredstore.message.tiered_index import compacted_size
+from tieredstore.message.index.tiered import compacted_size
 from tieredstore.tier.flat.file_store import FlatFileStore
 
 COMMIT_LOG, CONSUME_QUEUE, INDEX = FileSegmentType

@@ -20,10 +20,10 @@ from tieredstore.contracts.segment import (
     WriterEpoch,
     WriteResult,
 )
-from tieredstore.tier.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.index import IndexStoreService
 from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 
 QUEUES = (QueueKey("TopicA", 0), QueueKey("TopicA", 1), QueueKey("TopicB", 0))
 

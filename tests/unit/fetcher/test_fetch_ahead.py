@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.fetcher.tiers import TOPIC, CountingProvider, Tier
 from tieredstore.contracts.segment import Capabilities, FileSegmentType
-from tieredstore.tier.fetcher import MessageStoreFetcher
+from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
 
 
 class AtOnce(Executor):

@@ -17,8 +17,8 @@ from tieredstore.errors import Invalid
 from tieredstore.message.hashes import tags_code
 from tieredstore.message.record import StoredMessage
 from tieredstore.message.tag_filter import TagFilter
-from tieredstore.tier.block_fetcher import BAD_MESSAGES, READ_ERRORS
-from tieredstore.tier.block_reading import read_block
+from tieredstore.tier.fetch.block_fetcher import BAD_MESSAGES, READ_ERRORS
+from tieredstore.tier.fetch.block_reading import read_block
 from tieredstore.tier.reading import run
 
 LOG, QUEUE = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE

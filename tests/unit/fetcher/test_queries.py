@@ -12,7 +12,7 @@ import pytest
 from tests.unit.fetcher.tiers import FIRST_TIME_MS, TOPIC, Tier
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Unavailable
-from tieredstore.tier.queries import COALESCE_GAP_BYTES
+from tieredstore.tier.fetch.queries import COALESCE_GAP_BYTES
 from tieredstore.tier.reading import run
 
 LOG = FileSegmentType.COMMIT_LOG

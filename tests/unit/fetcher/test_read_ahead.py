@@ -14,8 +14,8 @@ from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.message.record import StoredMessage
 from tieredstore.message.tag_filter import TagFilter
-from tieredstore.tier.block_fetcher import SingleFlight
-from tieredstore.tier.read_ahead import (
+from tieredstore.tier.fetch.block_fetcher import SingleFlight
+from tieredstore.tier.fetch.read_ahead import (
     MESSAGE_OVERHEAD_BYTES,
     Block,
     ReadAheadCache,

@@ -11,8 +11,8 @@ import pytest
 from tests.unit.fetcher.tiers import Tier
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import TieredStoreError
-from tieredstore.tier import block_reading
-from tieredstore.tier.block_reading import read_block
+from tieredstore.tier.fetch import block_reading
+from tieredstore.tier.fetch.block_reading import read_block
 from tieredstore.tier.reading import run
 
 COUNT = 20

@@ -21,12 +21,12 @@ from tieredstore.message.record import Message, encode_record
 from tieredstore.metadata.json_store import JsonMetadataStore
 from tieredstore.metrics import Metrics
 from tieredstore.providers.memory.provider import MemoryFileSegment, MemoryProvider
-from tieredstore.tier import indexing
-from tieredstore.tier.fetcher import MessageStoreFetcher
+from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.index import IndexStoreService
 from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.upload import indexing
 
 BROKER = "broker-a"
 TOPIC = "TopicA"

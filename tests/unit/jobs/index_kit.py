@@ -20,7 +20,7 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentProvider
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
-from tieredstore.message.tiered_index import COMPACTED_ITEM_DTYPE, compacted_size, unpack_header
+from tieredstore.message.index.tiered import COMPACTED_ITEM_DTYPE, compacted_size, unpack_header
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.scan.catalogue import load_catalogue

@@ -19,7 +19,7 @@ from tieredstore.jobs.index import rebuild
 from tieredstore.jobs.index.compact import compact_index
 from tieredstore.jobs.index.rebuild import RebuildOptions, rebuild_index
 from tieredstore.jobs.run import JobRun
-from tieredstore.message.tiered_index import unpack_header
+from tieredstore.message.index.tiered import unpack_header
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.source import TierSource, locate
 from tieredstore.testing.faults import crash_points, run_until_crash

@@ -23,9 +23,9 @@ from tieredstore.jobs.index import rebuild
 from tieredstore.jobs.index.rebuild import RebuildOptions, rebuild_index
 from tieredstore.jobs.rebuild_metadata.job import rebuild_metadata
 from tieredstore.jobs.run import JobRun
-from tieredstore.local.store_lock import StoreLock
+from tieredstore.local.recovery.store_lock import StoreLock
 from tieredstore.message.hashes import tiered_key_hash
-from tieredstore.message.tiered_index import infer_slots, unpack_header
+from tieredstore.message.index.tiered import infer_slots, unpack_header
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.keys import find_by_key

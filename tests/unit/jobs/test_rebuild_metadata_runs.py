@@ -35,9 +35,9 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Fenced, Invalid
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.rebuild_metadata import job
-from tieredstore.local.store_lock import StoreLock
+from tieredstore.local.recovery.store_lock import StoreLock
 from tieredstore.message.hashes import tiered_key_hash
-from tieredstore.message.tiered_index import IndexHeader, pack_header, put_item, unsealed_size
+from tieredstore.message.index.tiered import IndexHeader, pack_header, put_item, unsealed_size
 from tieredstore.metadata.json_store import JsonMetadataStore
 from tieredstore.scan.source import METADATA_FILE, TierSource
 

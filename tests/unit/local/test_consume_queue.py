@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tieredstore.errors import Corrupt, Invalid, Unavailable
-from tieredstore.local.consume_queue import ConsumeQueue
 from tieredstore.local.open_files import OpenFiles
+from tieredstore.local.queues.consume_queue import ConsumeQueue
 from tieredstore.message.consume_queue import BLANK_UNIT, pack_unit
 
 UNITS_PER_FILE = 10

@@ -18,7 +18,7 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.read_only import open_read_only
-from tieredstore.message.columns import walk_records
+from tieredstore.message.columns.records import walk_records
 from tieredstore.message.record import StoredMessage, decode_record
 
 STORES = ["local-plain", "local-propcrc"]

@@ -10,8 +10,8 @@ import pytest
 from tests.unit.local.stores import FOREVER, START_MS, plain, put_all, running, small_config
 from tieredstore.clock import ManualClock
 from tieredstore.errors import Invalid
-from tieredstore.local.index_reader import IndexShape, infer_shape, read_header
-from tieredstore.local.index_service import IndexService
+from tieredstore.local.index.reader import IndexShape, infer_shape, read_header
+from tieredstore.local.index.service import IndexService
 from tieredstore.local.open_files import OpenFiles
 
 SHAPE = IndexShape(7, 20)

@@ -19,7 +19,7 @@ from tieredstore.contracts.message_store import BoundaryType
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.read_only import open_read_only
 from tieredstore.local.store_reads import StoreReads
-from tieredstore.message.columns import record_positions
+from tieredstore.message.columns.records import record_positions
 from tieredstore.message.tag_filter import TagFilter
 
 

@@ -16,7 +16,7 @@ from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import GetMessageStatus, PutMessageStatus
 from tieredstore.errors import Corrupt, Unavailable
-from tieredstore.local.file_names import FileRun, file_name, list_files
+from tieredstore.local.log.file_names import FileRun, file_name, list_files
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.read_only import open_read_only
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.local.stores import FOREVER, START_MS, plain, put_all, running, small_config
 from tieredstore.clock import ManualClock
-from tieredstore.local import handover
+from tieredstore.local.dispatch import rows as handover
 from tieredstore.message.record import Message
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.message import columns
-from tieredstore.message.columns import (
+from tieredstore.message.columns import records as columns
+from tieredstore.message.columns.records import (
     Stop,
     check_bodies,
     gather_headers,

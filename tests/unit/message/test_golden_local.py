@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tieredstore.message import consume_queue, local_index
+from tieredstore.message import consume_queue
 from tieredstore.message.batch import expand_batch, inner_messages
-from tieredstore.message.columns import (
+from tieredstore.message.columns.records import (
     Stop,
     check_bodies,
     properties_of,
@@ -18,7 +18,9 @@ from tieredstore.message.columns import (
     topics,
     walk_records,
 )
+from tieredstore.message.columns.split import split_messages
 from tieredstore.message.hashes import java_string_hash, local_key_hash, local_key_hashes, tags_code
+from tieredstore.message.index import local as local_index
 from tieredstore.message.property_crc import property_crc_matches
 from tieredstore.message.record import (
     MAGIC_V1,
@@ -29,7 +31,6 @@ from tieredstore.message.record import (
     decode_record,
     encode_record,
 )
-from tieredstore.message.split import split_messages
 
 STORES = ["local-plain", "local-propcrc", "local-rocksdb"]
 FILE_STORES = STORES[:2]

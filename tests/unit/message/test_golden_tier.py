@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tieredstore.message import tiered_index
-from tieredstore.message.columns import record_columns, record_positions
+from tieredstore.message.columns.records import record_columns, record_positions
+from tieredstore.message.columns.split import split_messages
 from tieredstore.message.consume_queue import pack_units, units_from
 from tieredstore.message.hashes import tiered_key_hash, tiered_key_hashes
-from tieredstore.message.split import split_messages
+from tieredstore.message.index import tiered as tiered_index
 
 VERSIONS = ["java-5.3.3", "java-5.5.0"]
 SLOTS, MAX_ITEMS = 4, 10

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.message import local_index as li
+from tieredstore.message.index import local as li
 
 SLOTS, MAX_ITEMS, BEGIN = 7, 400, 1_700_000_000_000
 ALWAYS = (-(2**62), 2**62)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tieredstore.errors import Corrupt
-from tieredstore.message.columns import rewrite_physical_offsets
+from tieredstore.message.columns.records import rewrite_physical_offsets
 from tieredstore.message.property_crc import (
     crc_block,
     property_crc_matches,

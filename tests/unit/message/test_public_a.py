@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tieredstore.message import columns, consume_queue, sysflag, tiered_index
+from tieredstore.message import consume_queue, sysflag
+from tieredstore.message.columns import records as columns
+from tieredstore.message.columns.split import split_messages
 from tieredstore.message.hashes import tags_code, tiered_key_hash_candidates
+from tieredstore.message.index import tiered as tiered_index
 from tieredstore.message.record import Message, RecordEncoder, StoredMessage, decode_record
-from tieredstore.message.split import split_messages
 from tieredstore.message.tier_layout import queue_path
 
 Expected = list[tuple[StoredMessage, dict[str, Any]]]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.message.columns import record_columns
+from tieredstore.message.columns.records import record_columns
 from tieredstore.message.encoding import DIRECT_COPY_BYTES, copy_parts
 from tieredstore.message.hosts import encode_host
 from tieredstore.message.layout import CODA_SIZE

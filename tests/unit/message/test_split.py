@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tieredstore.message.columns.split import split_messages
 from tieredstore.message.consume_queue import make_units
 from tieredstore.message.record import MAGIC_BLANK, Message, encode_record
-from tieredstore.message.split import split_messages
 
 COUNT = 10
 BASE = 5000

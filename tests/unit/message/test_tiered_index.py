@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.message import tiered_index as ti
+from tieredstore.message.index import tiered as ti
 
 SLOTS, MAX_ITEMS, BEGIN = 7, 50, 1_700_000_000_000
 

@@ -14,7 +14,7 @@ from tieredstore.errors import Invalid
 from tieredstore.properties import PluginProperties, plugin_keys
 from tieredstore.providers.fsspec.keys import FsspecKeys
 from tieredstore.providers.fsspec.provider import FsspecProvider
-from tieredstore.testing.provider_samples import segment_id
+from tieredstore.testing.provider.samples import segment_id
 
 SECRET = "hunter-2-secret"
 

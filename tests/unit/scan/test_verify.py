@@ -21,7 +21,7 @@ from tests.unit.scan.tier_builder import (
 )
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.message.consume_queue import UNIT_SIZE
-from tieredstore.message.tiered_index import COMPACTED_ITEM_SIZE, HEADER_SIZE, SLOT_SIZE
+from tieredstore.message.index.tiered import COMPACTED_ITEM_SIZE, HEADER_SIZE, SLOT_SIZE
 from tieredstore.scan.catalogue import SegmentExtent
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.verify.verification import verify

@@ -15,7 +15,7 @@ from tieredstore.message.consume_queue import UNIT_SIZE, pack_unit
 from tieredstore.message.encoding import Message, encode_record
 from tieredstore.message.hashes import tiered_key_hash
 from tieredstore.message.hosts import encode_host
-from tieredstore.message.tiered_index import (
+from tieredstore.message.index.tiered import (
     IndexHeader,
     compact,
     pack_header,

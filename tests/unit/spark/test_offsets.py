@@ -7,7 +7,6 @@ import json
 import pytest
 
 from tieredstore.errors import Invalid
-from tieredstore.spark.admission import at_least_one, shares
 from tieredstore.spark.offsets import (
     Incarnation,
     Position,
@@ -15,6 +14,7 @@ from tieredstore.spark.offsets import (
     parse_offsets,
     to_json,
 )
+from tieredstore.spark.stream.admission import at_least_one, shares
 
 KNOWN = Incarnation(3, 111, 1_700_000_000_123, 258, 42)
 POSITIONS = {("orders", "b", 1): Position(4), ("orders", "b", 0): Position(112, KNOWN)}

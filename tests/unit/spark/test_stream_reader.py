@@ -14,10 +14,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from tests.spark.growing_tier import BROKER, GrowingTier
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Invalid, Unavailable
-from tieredstore.spark import streaming
 from tieredstore.spark.options import parse_options
 from tieredstore.spark.schema import Shape, spark_schema
-from tieredstore.spark.streaming import TieredStreamReader
+from tieredstore.spark.stream import reader as streaming
+from tieredstore.spark.stream.reader import TieredStreamReader
 
 COLUMNS = ("topic", "queue_id", "queue_offset")
 Offset = dict[str, Any]

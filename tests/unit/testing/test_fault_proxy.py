@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tieredstore.testing.fault_proxy import FaultProxy
-from tieredstore.testing.fault_proxy_faults import (
+from tieredstore.testing.fault_proxy.faults import (
     answer,
     answer_after,
     change_list,
@@ -32,7 +31,8 @@ from tieredstore.testing.fault_proxy_faults import (
     slow_down,
     whole_object,
 )
-from tieredstore.testing.fault_proxy_http import Forward, Reply, Request
+from tieredstore.testing.fault_proxy.http import Forward, Reply, Request
+from tieredstore.testing.fault_proxy.proxy import FaultProxy
 
 OBJECT = bytes(range(100))
 LISTING = (

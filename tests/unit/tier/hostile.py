@@ -22,10 +22,10 @@ from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import SimulatedCrash
-from tieredstore.tier.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.flat.file_store import FlatFileStore
-from tieredstore.tier.outcome import DispatchOutcome
 from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
+from tieredstore.tier.upload.outcome import DispatchOutcome
 
 KEY = QueueKey("TopicA", 0)
 SIZE = len(record(0)[0])

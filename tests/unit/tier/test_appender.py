@@ -20,7 +20,7 @@ from tieredstore.contracts.segment import (
     Written,
 )
 from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
-from tieredstore.tier.appender import AppendResult, SegmentAppender, TailDiffers
+from tieredstore.tier.flat.appender import AppendResult, SegmentAppender, TailDiffers
 
 ID = SegmentId("b/t/0", FileSegmentType.COMMIT_LOG, 0)
 REWRITABLE = Capabilities(rewritable=True, conditional=False, durable=True)

@@ -20,10 +20,10 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.errors import Corrupt
 from tieredstore.providers.memory.provider import MemoryFileSegment, MemoryProvider
-from tieredstore.tier.commit_interval import CommitInterval
-from tieredstore.tier.dispatcher import FINISH_MS, MessageStoreDispatcher
-from tieredstore.tier.outcome import DispatchStatus
 from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.upload.commit_interval import CommitInterval
+from tieredstore.tier.upload.dispatcher import FINISH_MS, MessageStoreDispatcher
+from tieredstore.tier.upload.outcome import DispatchStatus
 
 KEY = QueueKey("TopicA", 0)
 MIB = 1 << 20

@@ -8,8 +8,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from tieredstore.tier import crew
-from tieredstore.tier.crew import run_crew
+from tieredstore.tier import worker_pool as crew
+from tieredstore.tier.worker_pool import run_crew
 
 
 def taking(count: int, do: Callable[[int], object]) -> Callable[[], bool]:

@@ -31,13 +31,13 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.metrics import Metrics
-from tieredstore.tier import dispatcher as module
-from tieredstore.tier.dispatcher import (
+from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.upload import dispatcher as module
+from tieredstore.tier.upload.dispatcher import (
     SCAN_PERIOD_MS,
     MessageStoreDispatcher,
 )
-from tieredstore.tier.outcome import DispatchOutcome, DispatchStatus
-from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus
 
 KEY = QueueKey("TopicA", 0)
 OTHER = QueueKey("TopicB", 3)
@@ -279,7 +279,7 @@ def test_defect_d24_another_local_store_is_noticed_at_the_first_visit(rig: Rig) 
 
 
 def module_metric(which: str) -> str:
-    from tieredstore.tier import upload
+    from tieredstore.tier.upload import queue_upload as upload
 
     return {"GAP": upload.GAP_METRIC}[which]
 

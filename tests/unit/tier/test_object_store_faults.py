@@ -16,7 +16,7 @@ from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.verify.verification import verify
 from tieredstore.testing.chunks import chunk_provider
-from tieredstore.tier.outcome import DispatchOutcome, DispatchStatus
+from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus
 
 
 @pytest.fixture

@@ -24,10 +24,10 @@ from tieredstore.contracts.segment import (
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.chunks import chunk_provider
-from tieredstore.tier.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.expiry import TierExpiry
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 
 KEY = QueueKey("TopicA", 0)
 MINUTE_MS = 60_000

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.tier_index.kit import NOW, Node, fill, find, offsets_of, put
 from tieredstore.errors import Corrupt
 from tieredstore.message.hashes import tiered_key_hash
-from tieredstore.message.tiered_index import item_position
+from tieredstore.message.index.tiered import item_position
 from tieredstore.metrics import Metrics
 from tieredstore.tier.index import IndexStoreService
 from tieredstore.tier.reading import run

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.unit.tier_index.kit import FOREVER, Node, find, header_of
-from tieredstore.message.tiered_index import ITEM_DTYPE
+from tieredstore.message.index.tiered import ITEM_DTYPE
 from tieredstore.tier.index import IndexItem, IndexStoreService
 
 JAVA_VERSIONS = ["java-5.3.3", "java-5.5.0"]

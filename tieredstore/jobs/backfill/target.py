@@ -20,18 +20,18 @@ from tieredstore.contracts.metadata_store import FileSegmentMetadata, MetadataSt
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider
 from tieredstore.errors import Fenced, Invalid, Unavailable
 from tieredstore.jobs.backfill.plan import Piece, QueuePlan, QueueStart
-from tieredstore.local.store_lock import is_owned
+from tieredstore.local.recovery.store_lock import is_owned
 from tieredstore.message.consume_queue import UNIT_SIZE, make_units
 from tieredstore.message.tier_layout import queue_path
 from tieredstore.scan.arrow.buffers import Int64s
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.source import TierSource, load_config, placed
-from tieredstore.tier import indexing
-from tieredstore.tier.appender import AppendResult
+from tieredstore.tier.flat.appender import AppendResult
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.index import IndexStoreService
 from tieredstore.tier.reading import run
+from tieredstore.tier.upload import indexing
 from tieredstore.tier_url import shown_url
 
 _INDEX_BYTES = 256 << 20

@@ -20,8 +20,8 @@ from tieredstore.contracts.metadata_store import (
 from tieredstore.contracts.segment import SegmentId, SegmentProvider
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message.consume_queue import UNIT_SIZE
+from tieredstore.message.index.tiered import HEADER_SIZE
 from tieredstore.message.layout import MAGIC_V1, MAGIC_V2
-from tieredstore.message.tiered_index import HEADER_SIZE
 from tieredstore.scan.catalogue import (
     QueueFiles,
     SegmentExtent,

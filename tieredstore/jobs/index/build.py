@@ -13,8 +13,8 @@ from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Invalid
 from tieredstore.jobs.index.rows import ROW_DTYPE, StagedRows, read_rows, read_times
 from tieredstore.jobs.index.staging import StagedFile, Staging
-from tieredstore.message.index_compaction import compact_items
-from tieredstore.message.tiered_index import (
+from tieredstore.message.index.compaction import compact_items
+from tieredstore.message.index.tiered import (
     ITEM_DTYPE,
     MAGIC_END,
     IndexHeader,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.jobs.index.rows import KeyRows, StagedRows, key_rows, stage_rows
 from tieredstore.jobs.index.staging import Staging
+from tieredstore.message.columns.keys import keys_of_batch
 from tieredstore.message.hashes import tiered_key_hashes
-from tieredstore.message.key_columns import keys_of_batch
 from tieredstore.scan.findings import Finding, Report, Severity
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.batches import read_batches

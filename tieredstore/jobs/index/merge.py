@@ -18,13 +18,13 @@ from tieredstore.jobs.index.collect import Collected, Complaints
 from tieredstore.jobs.index.rows import ROW_DTYPE, KeyRows, stage_rows
 from tieredstore.jobs.index.staging import Staging
 from tieredstore.jobs.index.tier import IndexFile
-from tieredstore.message.columns import gather_headers, store_timestamps
-from tieredstore.message.layout import MAGIC_V1, MAGIC_V2
-from tieredstore.message.tiered_index import (
+from tieredstore.message.columns.records import gather_headers, store_timestamps
+from tieredstore.message.index.tiered import (
     COMPACTED_ITEM_DTYPE,
     COMPACTED_ITEM_SIZE,
     compacted_size,
 )
+from tieredstore.message.layout import MAGIC_V1, MAGIC_V2
 from tieredstore.scan.catalogue import QueueFiles, list_again
 from tieredstore.scan.read.batches import cut_runs, whole_records
 from tieredstore.scan.read.extents import QueueReader

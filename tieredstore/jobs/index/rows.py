@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.jobs.index.staging import StagedFile, Staging, read_staged
-from tieredstore.message.tiered_index import COMPACTED_ITEM_DTYPE
+from tieredstore.message.index.tiered import COMPACTED_ITEM_DTYPE
 
 ROW_DTYPE: Final = np.dtype(COMPACTED_ITEM_DTYPE.descr[:-1])
 _ROW_BYTES: Final = np.dtype((np.void, ROW_DTYPE.itemsize))

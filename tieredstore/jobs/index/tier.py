@@ -18,8 +18,8 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentPro
 from tieredstore.errors import Corrupt, Fenced, Invalid
 from tieredstore.jobs.index.build import BuiltIndex
 from tieredstore.jobs.index.staging import StagedIndex
-from tieredstore.local.store_lock import is_owned
-from tieredstore.message.tiered_index import HEADER_SIZE, infer_slots, unpack_header
+from tieredstore.local.recovery.store_lock import is_owned
+from tieredstore.message.index.tiered import HEADER_SIZE, infer_slots, unpack_header
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue, load_catalogue
 from tieredstore.scan.segments.topic_ids import find_topic_ids
 from tieredstore.scan.source import TierSource

@@ -26,14 +26,14 @@ from tieredstore.jobs.offload.report import OffloadReport, ProgressCallback
 from tieredstore.jobs.offload.source import OffloadSource, skipped_topics
 from tieredstore.jobs.target import TierTarget
 from tieredstore.local.read_only import ReadOnlyMessageStore, open_read_only
-from tieredstore.tier.dispatcher import SCAN_PERIOD_MS, MessageStoreDispatcher
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.index import IndexStoreService
 from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.upload.dispatcher import SCAN_PERIOD_MS, MessageStoreDispatcher
 
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
-    from tieredstore.tier.outcome import DispatchOutcome
+    from tieredstore.tier.upload.outcome import DispatchOutcome
 
 _log = logging.getLogger(__name__)
 

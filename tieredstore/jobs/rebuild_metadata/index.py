@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt
 from tieredstore.jobs.rebuild_metadata.queues import FoundQueue
-from tieredstore.message.tiered_index import HEADER_SIZE
+from tieredstore.message.index.tiered import HEADER_SIZE
 from tieredstore.scan.catalogue import SegmentExtent
 from tieredstore.scan.segments.topic_ids import read_items
 from tieredstore.scan.source import TierSource

@@ -6,7 +6,7 @@ import numpy as np
 
 from tieredstore.errors import Corrupt
 from tieredstore.jobs.rebuild_metadata.ends import BLOCK_BYTES, EndsReader
-from tieredstore.message.columns import keys_to_index
+from tieredstore.message.columns.records import keys_to_index
 from tieredstore.message.hashes import tiered_key_hash_candidates
 from tieredstore.message.layout import MIN_RECORD_SIZE
 from tieredstore.message.record import StoredMessage, decode_record

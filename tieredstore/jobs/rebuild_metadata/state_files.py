@@ -15,7 +15,7 @@ from tieredstore.clock import Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.errors import Fenced, Invalid, Unavailable
-from tieredstore.local.store_lock import is_owned
+from tieredstore.local.recovery.store_lock import is_owned
 from tieredstore.scan.source import METADATA_FILE
 
 _STAGING = "config/.rebuild-metadata"

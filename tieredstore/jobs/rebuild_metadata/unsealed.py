@@ -10,7 +10,7 @@ from pathlib import Path
 from tieredstore.config import StoreConfig
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.jobs.rebuild_metadata.index import FoundIndex, Probes, Tally
-from tieredstore.message.tiered_index import HEADER_SIZE, items_view, unpack_header, unsealed_size
+from tieredstore.message.index.tiered import HEADER_SIZE, items_view, unpack_header, unsealed_size
 
 _FOLDER = "tiered_index_file"
 _ITEMS_AT_ONCE = 1 << 16

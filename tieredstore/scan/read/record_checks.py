@@ -7,8 +7,8 @@ import numpy.typing as npt
 
 from tieredstore.contracts.segment import SegmentId
 from tieredstore.errors import Corrupt
-from tieredstore.message.buffers import unaligned
-from tieredstore.message.columns import (
+from tieredstore.message.columns.buffers import unaligned
+from tieredstore.message.columns.records import (
     RecordColumns,
     check_bodies,
     gather_headers,

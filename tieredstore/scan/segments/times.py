@@ -6,7 +6,7 @@ from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS, FileSegmentMe
 from tieredstore.contracts.segment import FileSegmentType, SegmentProvider
 from tieredstore.errors import Corrupt
 from tieredstore.message.consume_queue import UNIT_SIZE
-from tieredstore.message.tiered_index import HEADER_SIZE, unpack_header
+from tieredstore.message.index.tiered import HEADER_SIZE, unpack_header
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.plan import ScanRange

@@ -14,10 +14,9 @@ import numpy.typing as npt
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt
-from tieredstore.message.columns import keys_to_index
+from tieredstore.message.columns.records import keys_to_index
 from tieredstore.message.hashes import tiered_key_hash_candidates
-from tieredstore.message.record import decode_record
-from tieredstore.message.tiered_index import (
+from tieredstore.message.index.tiered import (
     COMPACTED_ITEM_DTYPE,
     COMPACTED_ITEM_SIZE,
     HEADER_SIZE,
@@ -25,6 +24,7 @@ from tieredstore.message.tiered_index import (
     infer_slots,
     unpack_header,
 )
+from tieredstore.message.record import decode_record
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 from tieredstore.scan.read.batches import whole_records
 from tieredstore.scan.read.extents import QueueReader

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tieredstore.contracts.segment import FileSegment, SegmentProvider
 from tieredstore.errors import Corrupt
-from tieredstore.message.tiered_index import (
+from tieredstore.message.index.tiered import (
     COMPACTED_ITEM_DTYPE,
     COMPACTED_ITEM_SIZE,
     COMPACTED_SLOT_DTYPE,

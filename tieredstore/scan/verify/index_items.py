@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt
-from tieredstore.message.columns import (
+from tieredstore.message.columns.records import (
     RecordColumns,
     gather_headers,
     index_keys,
@@ -18,9 +18,9 @@ from tieredstore.message.columns import (
     record_columns,
 )
 from tieredstore.message.hashes import java_string_hashes, tiered_key_hash, tiered_key_hashes
+from tieredstore.message.index.tiered import time_diff_seconds
 from tieredstore.message.layout import MAGIC_V1, MAGIC_V2
 from tieredstore.message.properties import find_text, has_empty_key
-from tieredstore.message.tiered_index import time_diff_seconds
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.findings import Report, damage
 from tieredstore.scan.read.batch import Bools, Int64s

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tieredstore.errors import Corrupt
-from tieredstore.message.columns import Stop, walk_records
+from tieredstore.message.columns.records import Stop, walk_records
 from tieredstore.message.layout import CODA_SIZE, MAGIC_BLANK, MAGIC_POSITION
 from tieredstore.message.record import decode_record
 from tieredstore.scan.catalogue import SegmentExtent

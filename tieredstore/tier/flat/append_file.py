@@ -20,7 +20,7 @@ from tieredstore.contracts.segment import (
     SegmentProvider,
 )
 from tieredstore.errors import Busy, Corrupt, Invalid, Unavailable
-from tieredstore.tier.appender import AppendResult, SegmentAppender, TailDiffers
+from tieredstore.tier.flat.appender import AppendResult, SegmentAppender, TailDiffers
 from tieredstore.tier.flat.deletion import mark_deleted, remove
 from tieredstore.tier.flat.opening import open_segments
 from tieredstore.tier.flat.segment import STATUS_DELETED, FlatSegment

@@ -23,10 +23,10 @@ from tieredstore.contracts.segment import (
     WriterEpoch,
 )
 from tieredstore.errors import Busy, Corrupt
-from tieredstore.tier.crew import run_crew
 from tieredstore.tier.flat.deletion import finish_deletion
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.flat.segment import STATUS_DELETED
+from tieredstore.tier.worker_pool import run_crew
 
 _RECOVERY_THREADS = 16
 _log = logging.getLogger(__name__)

@@ -27,8 +27,8 @@ from tieredstore.errors import Busy, Corrupt, Invalid
 from tieredstore.message import layout
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.tier_layout import queue_path
-from tieredstore.tier.appender import AppendResult
 from tieredstore.tier.flat import batch, recovery
+from tieredstore.tier.flat.appender import AppendResult
 from tieredstore.tier.flat.batch import RecordBatch
 from tieredstore.tier.flat.commit_log_file import FlatCommitLogFile
 from tieredstore.tier.flat.consume_queue_file import FlatConsumeQueueFile

@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 
 from tieredstore.errors import TieredStoreError, Unavailable
-from tieredstore.message.tiered_index import compact, compacted_size
+from tieredstore.message.index.tiered import compact, compacted_size
 from tieredstore.tier.index.durable import sync_file
 from tieredstore.tier.index.local_file import LocalIndexFile
 from tieredstore.tier.index.segments import CompactedIndex

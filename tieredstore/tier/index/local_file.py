@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tieredstore.errors import Corrupt, Unavailable
-from tieredstore.message.tiered_index import (
+from tieredstore.message.index.tiered import (
     HEADER_SIZE,
     MAGIC_BEGIN,
     MAGIC_END,

@@ -10,8 +10,8 @@ from tieredstore.tier.index.item import IndexItem
 from tieredstore.tier.index.local_file import LocalIndexFile
 from tieredstore.tier.index.matching import Wanted
 from tieredstore.tier.index.uploaded_file import UploadedIndexFile
+from tieredstore.tier.joined_reading import together
 from tieredstore.tier.reading import Reading
-from tieredstore.tier.together import together
 
 FAN_OUT = 16
 """Uploaded files that are read at once."""

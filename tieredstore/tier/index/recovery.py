@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
-from tieredstore.message.tiered_index import unsealed_size
+from tieredstore.message.index.tiered import unsealed_size
 from tieredstore.tier.index.local_file import LocalIndexFile
 from tieredstore.tier.index.relink import valid_items
 from tieredstore.tier.index.replay import ReplayFilter

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore.message.tiered_index import link_previous
+from tieredstore.message.index.tiered import link_previous
 
 _BLOCK_ITEMS = 1 << 20
 

@@ -30,7 +30,7 @@ from tieredstore.contracts.segment import (
     UnknownWrite,
 )
 from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
-from tieredstore.message.tiered_index import HEADER_SIZE
+from tieredstore.message.index.tiered import HEADER_SIZE
 from tieredstore.tier.index.uploaded_file import UploadedIndexFile, check_whole, header_of
 
 INDEX_TOPIC = "rmq_sys_INDEX"

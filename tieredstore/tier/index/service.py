@@ -20,7 +20,7 @@ from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt, Fenced, Invalid, TieredStoreError
 from tieredstore.message.hashes import tiered_key_hash_candidates, tiered_key_hashes
-from tieredstore.message.tiered_index import compacted_size
+from tieredstore.message.index.tiered import compacted_size
 from tieredstore.metrics import Metrics
 from tieredstore.tier.index.compaction import compact_file
 from tieredstore.tier.index.item import IndexItem

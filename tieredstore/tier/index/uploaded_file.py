@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import FileSegment
 from tieredstore.errors import Corrupt
-from tieredstore.message.tiered_index import (
+from tieredstore.message.index.tiered import (
     COMPACTED_ITEM_DTYPE,
     COMPACTED_ITEM_SIZE,
     HEADER_SIZE,

@@ -1,0 +1,302 @@
+"""Dispatch: from what was appended to the log to consume queues and index ("reput").
+
+Live, the rows come from the put path in memory. Where rows are missing (at the start, or when they
+were dropped because too many waited) the log itself is read.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.errors import Corrupt, TieredStoreError
+from tieredstore.local.dispatch.rows import ROW_FIELDS, SPECIAL, Rows
+from tieredstore.local.index.keys import TopicPrefixes, index_entries, index_keys_of
+from tieredstore.local.index.service import IndexService
+from tieredstore.local.log.commit_log import CommitLog
+from tieredstore.local.put.plain import MessageAppender
+from tieredstore.local.queues.consume_queue import ConsumeQueue
+from tieredstore.local.queues.consume_queue_store import ConsumeQueueStore
+from tieredstore.local.queues.light_queues import LIGHT_QUEUE_ID, light_queue_offsets
+from tieredstore.local.topics import SCHEDULE_TOPIC
+from tieredstore.message.columns.records import (
+    RecordColumns,
+    properties_of,
+    record_columns,
+    topics,
+    walk_records,
+)
+from tieredstore.message.consume_queue import make_units, pack_unit
+from tieredstore.message.hashes import local_key_hash, tags_code
+from tieredstore.message.properties import find_text
+from tieredstore.message.record import StoredMessage, decode_record
+from tieredstore.message.sysflag import (
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
+
+PASS_ROWS: Final = 4_096
+_log = logging.getLogger(__name__)
+
+Int64s = npt.NDArray[np.int64]
+
+
+class Reput:
+    """Builds consume queues and index in the order of the log.
+
+    Passes are run by a thread of its own and by producers that find too many rows waiting, one at a
+    time. `offset` is the end of what was dispatched. After an error nothing more is dispatched and
+    `error` says why: the store must not take messages that nobody could find.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        appender: MessageAppender,
+        queues: ConsumeQueueStore,
+        index: IndexService | None,
+        delays_ms: tuple[int, ...],
+        *,
+        dispatch_light_queues: bool,
+    ) -> None:
+        self.offset = 0
+        self.error: TieredStoreError | None = None
+        self.timestamp_ms = 0
+        self._log = log
+        self._appender = appender
+        self._queues = queues
+        self._index = index
+        self._delays_ms = delays_ms
+        self._dispatch_light_queues = dispatch_light_queues
+        self._lock = threading.RLock()  # taken before the put lock
+        self._prefixes = TopicPrefixes()
+        self._by_number: list[ConsumeQueue] = []
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        """Begin to dispatch in the background."""
+        self._appender.help_dispatch = self.run_pass
+        self._thread = threading.Thread(target=self._run, name="reput", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Dispatch what is left and end the thread."""
+        self._stopping.set()
+        self._appender.wake.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        while self.run_pass():
+            pass
+
+    def _run(self) -> None:
+        wake = self._appender.wake
+        while not self._stopping.is_set():
+            if not self.run_pass():
+                wake.wait()
+                wake.clear()
+
+    def run_pass(self) -> bool:
+        """Dispatch what waits now; returns whether anything did."""
+        with self._lock:
+            if self.error is not None:
+                return False
+            try:
+                handover = self._appender.take_rows()
+                if handover.is_cut:
+                    if self.offset < handover.end_offset:
+                        self.scan(handover.end_offset)
+                    self._appender.resume_rows(self.offset)
+                    return True
+                rows = handover.rows
+                for start in range(0, len(rows), PASS_ROWS * ROW_FIELDS):
+                    self._dispatch(rows[start : start + PASS_ROWS * ROW_FIELDS])
+                if rows:
+                    self.offset = handover.end_offset
+                return bool(rows)
+            except Exception as error:
+                _log.exception("dispatch stops at %d", self.offset)
+                self.error = (
+                    error
+                    if isinstance(error, TieredStoreError)
+                    else TieredStoreError(f"dispatch stops at {self.offset}: {error!r}")
+                )
+                self._appender.close()
+                self._appender.drop_rows()
+                return False
+            except BaseException:
+                # Interrupted with rows in hand, which nobody has any more: the log has them.
+                self._appender.drop_rows()
+                raise
+
+    @contextmanager
+    def caught_up(self) -> Iterator[None]:
+        """Within the block all is dispatched, and nothing is put. Raises what stopped the
+        dispatch."""
+        with self._lock, self._appender.held():
+            while self.run_pass():
+                pass
+            if self.error is not None:
+                raise self.error
+            yield
+
+    def scan(self, end: int) -> None:
+        """Dispatch the records of the log from `offset` to `end`. Raises Corrupt."""
+        offset = max(self.offset, self._log.min_offset)
+        while offset < end:
+            chunk = self._log.rest_of_file(offset)[: end - offset]
+            walk = walk_records(chunk)
+            for first in range(0, len(walk.positions), PASS_ROWS):
+                records = record_columns(chunk, walk.positions[first : first + PASS_ROWS])
+                self._check_places(records, offset)
+                self._dispatch(self._rows_of(chunk, records))
+                self.offset = offset + int(records.positions[-1] + records.sizes[-1])
+            file_end = offset - offset % self._log.file_size + self._log.file_size
+            offset += walk.next_position
+            if offset < min(file_end, end):
+                if not _is_blank(chunk, walk.next_position):
+                    raise Corrupt(
+                        f"{self._log.path_of(offset)}: expected a record at {offset}",
+                        path=str(self._log.path_of(offset)),
+                        offset=offset,
+                    )
+                offset = file_end
+        self.offset = end
+
+    def _check_places(self, records: RecordColumns, base: int) -> None:
+        right = records.positions + base == records.physical_offsets
+        if not right.all():
+            place = base + int(records.positions[int(right.argmin())])
+            raise Corrupt(
+                f"{self._log.path_of(place)}: the record at {place} says that it is at "
+                f"{int(records.physical_offsets[int(right.argmin())])}",
+                path=str(self._log.path_of(place)),
+                offset=place,
+            )
+
+    def _rows_of(self, chunk: memoryview, records: RecordColumns) -> Rows:
+        """The rows that the put path would have handed over."""
+        properties = properties_of(chunk, records)
+        special = (records.sys_flags & TRANSACTION_MASK) != 0
+        if self._dispatch_light_queues:
+            special |= np.array([b"INNER_MULTI_" in found for found in properties], dtype=np.bool_)
+        numbers = self._queue_numbers(
+            topics(chunk, records), records.queue_ids.tolist(), special.tolist()
+        )
+        for row, number in enumerate(numbers):
+            if number == SPECIAL:
+                properties[row] = b""
+        rows: Rows = [0] * (ROW_FIELDS * len(numbers))
+        rows[0::ROW_FIELDS] = numbers
+        rows[1::ROW_FIELDS] = records.physical_offsets.tolist()
+        rows[2::ROW_FIELDS] = records.sizes.tolist()
+        rows[3::ROW_FIELDS] = records.store_timestamps.tolist()
+        rows[4::ROW_FIELDS] = records.queue_offsets.tolist()
+        rows[5::ROW_FIELDS] = properties
+        return rows
+
+    def _queue_numbers(
+        self, topics_of: list[str], queue_ids: list[int], special: list[bool]
+    ) -> list[int]:
+        rows = list(zip(topics_of, queue_ids, special, strict=True))
+        known = {
+            row: SPECIAL
+            if row[2] or row[0] == SCHEDULE_TOPIC
+            else self._appender.register(row[0], row[1]).number
+            for row in set(rows)
+        }
+        return [known[row] for row in rows]
+
+    def _dispatch(self, rows: Rows) -> None:
+        if not rows:
+            return
+        numbers = rows[::ROW_FIELDS]
+        if SPECIAL not in numbers:
+            self._dispatch_columns(rows)
+            return
+        # In the order of the log: runs of plain rows, and the others one by one.
+        first = 0
+        for row, number in enumerate(numbers):
+            if number == SPECIAL:
+                if first < row:
+                    self._dispatch_columns(rows[first * ROW_FIELDS : row * ROW_FIELDS])
+                self._dispatch_record(rows[row * ROW_FIELDS + 1], rows[row * ROW_FIELDS + 2])
+                first = row + 1
+        if first < len(numbers):
+            self._dispatch_columns(rows[first * ROW_FIELDS :])
+
+    def _dispatch_columns(self, rows: Any) -> None:
+        numbers = np.array(rows[::ROW_FIELDS], dtype=np.int64)
+        offsets = np.array(rows[1::ROW_FIELDS], dtype=np.int64)
+        sizes = np.array(rows[2::ROW_FIELDS], dtype=np.int64)
+        self._learn_queues()
+        entries = index_entries(self._prefixes, numbers, rows[5::ROW_FIELDS])
+        units = make_units(offsets, sizes, entries.tags_codes)
+        ends = offsets + sizes
+        queue_offsets = rows[4::ROW_FIELDS]
+        order = np.argsort(numbers, kind="stable")
+        grouped = numbers[order]
+        starts = np.flatnonzero(np.append(True, grouped[1:] != grouped[:-1])).tolist()
+        for start, stop in zip(starts, [*starts[1:], len(order)], strict=True):
+            chosen = order[start:stop]
+            queue = self._by_number[int(grouped[start])]
+            first = queue_offsets[int(chosen[0])]
+            queue.append(first, units[chosen].tobytes(), int(ends[chosen[-1]]))
+        times = rows[3::ROW_FIELDS]
+        if self._index is not None and len(entries.rows):
+            timestamps = np.array(times, dtype=np.int64)
+            self._index.put(entries.hashes, offsets[entries.rows], timestamps[entries.rows])
+        self.timestamp_ms = times[-1]
+
+    def _learn_queues(self) -> None:
+        for state in self._appender.queues[len(self._by_number) :]:
+            self._by_number.append(
+                self._queues.get_or_create(QueueKey(state.topic, state.queue_id))
+            )
+            self._prefixes.add(state.topic)
+
+    def _dispatch_record(self, offset: Any, size: Any) -> None:
+        record = self._log.get(offset, size)
+        if record is None:
+            raise Corrupt(f"expected a record of {size} bytes at {offset}", offset=offset)
+        message = decode_record(record)
+        kind = message.sys_flag & TRANSACTION_MASK
+        topic, properties = message.topic, message.properties_bytes
+        if kind not in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
+            unit = pack_unit(offset, size, self._tags_code(message, topic, properties))
+            queue = self._queues.get_or_create(QueueKey(topic, message.queue_id))
+            queue.append(message.queue_offset, unit, offset + size)
+            if self._dispatch_light_queues:
+                for name, light_offset in light_queue_offsets(topic, properties):
+                    light = self._queues.get_or_create(QueueKey(name, LIGHT_QUEUE_ID))
+                    light.append(light_offset, unit, offset + size)
+        if self._index is not None and kind != TRANSACTION_ROLLBACK:
+            hashes = [local_key_hash(topic, key) for key in index_keys_of(properties)]
+            count = len(hashes)
+            self._index.put(
+                np.array(hashes, dtype=np.int32),
+                np.full(count, offset, dtype=np.int64),
+                np.full(count, message.store_timestamp_ms, dtype=np.int64),
+            )
+        self.timestamp_ms = message.store_timestamp_ms
+
+    def _tags_code(self, message: StoredMessage, topic: str, properties: bytes) -> int:
+        if topic == SCHEDULE_TOPIC:
+            text = find_text(properties, b"DELAY")
+            if text is not None and text.isdigit() and int(text) > 0:
+                level = min(int(text), len(self._delays_ms))
+                return message.store_timestamp_ms + self._delays_ms[level - 1]
+        return tags_code(find_text(properties, b"TAGS"))
+
+
+def _is_blank(chunk: memoryview, position: int) -> bool:
+    return bytes(chunk[position + 4 : position + 8]) == b"\xcb\xd4\x31\x94"

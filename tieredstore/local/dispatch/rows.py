@@ -1,0 +1,102 @@
+"""What the put path hands to the dispatch: rows about the messages that were appended."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple, Self
+
+from tieredstore.local.log.commit_log import CommitLog
+
+ROW_FIELDS: Final = 6
+"""A row: queue number, physical offset, size, store time, queue offset, properties. The queue
+number is SPECIAL for records that the dispatch has to look at themselves."""
+SPECIAL: Final = -1
+MAX_ROWS: Final = 65_536
+"""Rows kept for the dispatch; past it they are dropped and it reads the log instead."""
+HELP_ROWS: Final = 8_192
+"""Rows from which on a producer runs a pass of the dispatch itself."""
+MAX_ROW_PROPERTIES_BYTES: Final = 4_096
+"""Larger properties are not kept in a row: they would make MAX_ROWS no bound."""
+
+Rows = list[int | bytes]
+
+
+class Handover(NamedTuple):
+    """What was appended since the last one: rows (ROW_FIELDS values each) and where the log ends.
+    is_cut: rows were dropped, so the log has to be read."""
+
+    rows: Rows
+    end_offset: int
+    is_cut: bool
+
+
+class NoRows(list[int | bytes]):
+    """Takes rows and keeps none, while the dispatch reads the log."""
+
+    def __iadd__(self, rows: object) -> Self:  # type: ignore[override,misc]
+        return self
+
+
+class RowSource:
+    """The side of the put path that the dispatch sees.
+
+    `last_timestamp_ms` is the store time of the last message. `help_dispatch` is called by a
+    producer that finds HELP_ROWS rows waiting; `wake` is set when rows come after none were left.
+    """
+
+    def __init__(self, log: CommitLog) -> None:
+        self.last_timestamp_ms = 0
+        self.wake = threading.Event()
+        self.help_dispatch: Callable[[], object] = lambda: None
+        self._log = log
+        self._lock = threading.RLock()  # the put lock
+        self._rows: Rows = []
+        self._is_idle = False
+        self._help_values = HELP_ROWS * ROW_FIELDS
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Others put nothing within the block."""
+        with self._lock:
+            yield
+
+    def _publish(self, new_rows: Rows, end: int, timestamp: int) -> int:
+        """What was copied into the log becomes part of it; returns how many row values wait."""
+        self._rows += new_rows
+        self._log.max_offset = end
+        self.last_timestamp_ms = timestamp
+        if self._is_idle:
+            self._is_idle = False
+            self.wake.set()
+        return len(self._rows)
+
+    def _backlog(self) -> None:
+        self.help_dispatch()
+        with self._lock:
+            if len(self._rows) > MAX_ROWS * ROW_FIELDS:
+                self._rows = NoRows()
+
+    def take_rows(self) -> Handover:
+        """What the dispatch has not seen yet; an empty answer makes the next put set `wake`."""
+        with self._lock:
+            rows = self._rows
+            if isinstance(rows, NoRows):
+                return Handover([], self._log.max_offset, True)
+            self._rows = []
+            self._is_idle = not rows
+            return Handover(rows, self._log.max_offset, False)
+
+    def resume_rows(self, offset: int) -> bool:
+        """Hand rows over again if the log ends at an offset, up to which the dispatch has read."""
+        with self._lock:
+            if self._log.max_offset != offset:
+                return False
+            self._rows = []
+            return True
+
+    def drop_rows(self) -> None:
+        """Hand over nothing until `resume_rows`: the dispatch has to read the log."""
+        with self._lock:
+            self._rows = NoRows()

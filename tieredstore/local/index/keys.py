@@ -1,0 +1,244 @@
+"""From the properties of many messages to their tags codes and the entries of the key index.
+
+An entry is the hash of `topic#key` for the UNIQ_KEY, each of the KEYS and, as 5.5.0 does,
+`topic#T#tags`, in this order (`docs/formats/local-index.md`). Text is looked at as bytes: ASCII
+properties become columns, others go one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.message.columns.buffers import unaligned
+from tieredstore.message.hashes import (
+    index_hashes,
+    java_string_hash,
+    local_key_hash,
+    tags_code,
+)
+from tieredstore.message.properties import MAX_PROPERTIES_BYTES, find_text
+
+SCALAR_LIMIT: Final = 32
+"""Below this number of messages the loop is faster than the columns."""
+
+_BLOCK_BYTES: Final = 1 << 19
+_MASK: Final = 0xFFFFFFFF
+_END: Final = 2
+_SPACE: Final = 32
+_PADDING: Final = b"\x02" * 16
+_KEYS: Final = int.from_bytes(b"KEYS", "big")
+_TAGS: Final = int.from_bytes(b"TAGS", "big")
+_UNIQ: Final = int.from_bytes(b"UNIQ_KEY", "big")
+
+Int64s = npt.NDArray[np.int64]
+UInt32s = npt.NDArray[np.uint32]
+
+
+def _powers() -> UInt32s:
+    powers = np.full(MAX_PROPERTIES_BYTES + 1, 31, dtype=np.uint32)
+    powers[0] = 1
+    return np.multiply.accumulate(powers, dtype=np.uint32)
+
+
+_POWERS: Final = _powers()
+"""31^0, 31^1, … modulo 2^32."""
+
+
+class IndexEntries(NamedTuple):
+    """tags_codes: int64[n], one per message; rows (int64[k], ascending) and hashes (int32[k], 0 to
+    2^31 - 1): one per index entry."""
+
+    tags_codes: Int64s
+    rows: Int64s
+    hashes: npt.NDArray[np.int32]
+
+
+def index_keys_of(properties: bytes) -> list[str]:
+    """What follows `topic#` in the index entries of one message."""
+    found: list[str] = []
+    uniq_key = find_text(properties, b"UNIQ_KEY")
+    if uniq_key:
+        found.append(uniq_key)
+    keys = find_text(properties, b"KEYS")
+    if keys:
+        found += [key for key in keys.split(" ") if key]
+    tags = find_text(properties, b"TAGS")
+    if tags:
+        found.append(f"T#{tags}")
+    return found
+
+
+class TopicPrefixes:
+    """The hashes of what stands in front of the keys of each topic, by the topic's number."""
+
+    __slots__ = ("_hashes", "topics")
+
+    def __init__(self) -> None:
+        self.topics: list[str] = []
+        self._hashes = np.empty((64, 2), dtype=np.uint32)
+
+    def add(self, topic: str) -> None:
+        """The topic of the next number."""
+        number = len(self.topics)
+        if number == len(self._hashes):
+            self._hashes = np.concatenate([self._hashes, np.empty_like(self._hashes)])
+        self._hashes[number] = (
+            java_string_hash(f"{topic}#") & _MASK,
+            java_string_hash(f"{topic}#T#") & _MASK,
+        )
+        self.topics.append(topic)
+
+    def of(self, numbers: Int64s) -> UInt32s:
+        """uint32[n, 2]: of `topic#` and of `topic#T#`."""
+        return self._hashes[numbers]
+
+
+def index_entries(
+    prefixes: TopicPrefixes, numbers: Int64s, properties: Sequence[bytes]
+) -> IndexEntries:
+    """Tags codes and index entries of n messages, whose topics have these numbers."""
+    count = len(properties)
+    if count < SCALAR_LIMIT:
+        return _one_by_one(prefixes, numbers, properties)
+    lengths = np.fromiter(map(len, properties), dtype=np.int64, count=count)
+    ends = np.cumsum(lengths + 1)
+    blocks: list[IndexEntries] = []
+    start = 0
+    while start < count:
+        before = int(ends[start - 1]) if start else 0
+        end = int(np.searchsorted(ends, before + _BLOCK_BYTES)) + 1
+        entries = _block(
+            prefixes, numbers[start:end], properties[start:end], ends[start:end] - (before + 1)
+        )
+        blocks.append(entries._replace(rows=entries.rows + start))
+        start = end
+    if len(blocks) == 1:
+        return blocks[0]
+    return IndexEntries(
+        np.concatenate([block.tags_codes for block in blocks]),
+        np.concatenate([block.rows for block in blocks]),
+        np.concatenate([block.hashes for block in blocks]),
+    )
+
+
+def _one_by_one(
+    prefixes: TopicPrefixes, numbers: Int64s, properties: Sequence[bytes]
+) -> IndexEntries:
+    codes: list[int] = []
+    rows: list[int] = []
+    hashes: list[int] = []
+    for row, (number, data) in enumerate(zip(numbers.tolist(), properties, strict=True)):
+        topic = prefixes.topics[number]
+        codes.append(tags_code(find_text(data, b"TAGS")))
+        for key in index_keys_of(data):
+            rows.append(row)
+            hashes.append(local_key_hash(topic, key))
+    return IndexEntries(
+        np.array(codes, dtype=np.int64),
+        np.array(rows, dtype=np.int64),
+        np.array(hashes, dtype=np.int32),
+    )
+
+
+class _Values(NamedTuple):
+    """Where values are: rows ascending, bytes [start, end) of the block."""
+
+    rows: Int64s
+    starts: Int64s
+    ends: Int64s
+
+
+def _block(
+    prefixes: TopicPrefixes, numbers: Int64s, properties: Sequence[bytes], row_ends: Int64s
+) -> IndexEntries:
+    """row_ends: where each message's properties end when one byte follows them."""
+    joined = b"\x02".join(properties) + _PADDING
+    if not joined.isascii():
+        return _one_by_one(prefixes, numbers, properties)
+    data = np.frombuffer(joined, dtype=np.uint8)
+    pair_ends = np.flatnonzero(data[: int(row_ends[-1]) + 1] == _END)
+    pair_starts = np.empty_like(pair_ends)
+    pair_starts[0] = 0
+    np.add(pair_ends[:-1], 1, out=pair_starts[1:])
+    names = unaligned(joined, ">u8")[pair_starts]
+    # A name of four letters and the byte behind it are the upper five bytes of eight.
+    short_names = names >> 24
+    uniq = np.flatnonzero((names == _UNIQ) & (data[pair_starts + 8] == 1))
+    uniq_values = _values(pair_starts, pair_ends, uniq, 9, row_ends)
+    keys = np.flatnonzero(short_names == (_KEYS << 8 | 1))
+    key_values = _split(_values(pair_starts, pair_ends, keys, 5, row_ends), data)
+    tags = np.flatnonzero(short_names == (_TAGS << 8 | 1))
+    tag_values = _values(pair_starts, pair_ends, tags, 5, row_ends)
+
+    before = prefixes.of(numbers)
+    tag_hashes = _hash(data, tag_values)
+    codes = np.zeros(len(properties), dtype=np.int64)
+    codes[tag_values.rows] = tag_hashes.view(np.int32)
+    rows = np.concatenate([uniq_values.rows, key_values.rows, tag_values.rows])
+    hashes = np.concatenate(
+        [
+            _hash(data, uniq_values) + _shifted(before[:, 0], uniq_values),
+            _hash(data, key_values) + _shifted(before[:, 0], key_values),
+            tag_hashes + _shifted(before[:, 1], tag_values),
+        ]
+    )
+    order = np.argsort(rows, kind="stable")
+    return IndexEntries(codes, rows[order], index_hashes(hashes[order].view(np.int32)))
+
+
+def _values(
+    pair_starts: Int64s, pair_ends: Int64s, chosen: Int64s, name_bytes: int, row_ends: Int64s
+) -> _Values:
+    """The values of the chosen pairs: not the empty ones, of each row the last."""
+    starts, ends = pair_starts[chosen] + name_bytes, pair_ends[chosen]
+    used = starts < ends
+    if not used.all():
+        starts, ends = starts[used], ends[used]
+    rows = np.searchsorted(row_ends, ends)
+    if len(rows) > 1:
+        is_last = np.append(rows[1:] != rows[:-1], True)
+        if not is_last.all():
+            return _Values(rows[is_last], starts[is_last], ends[is_last])
+    return _Values(rows, starts, ends)
+
+
+def _split(values: _Values, data: npt.NDArray[np.uint8]) -> _Values:
+    """The texts between the spaces of the values."""
+    spaces = np.flatnonzero(data == _SPACE)
+    if not len(spaces) or not len(values.rows):
+        return values
+    owner = np.searchsorted(values.starts, spaces, side="right") - 1
+    inside = (owner >= 0) & (spaces < values.ends[owner])
+    if not inside.any():
+        return values
+    spaces, owner = spaces[inside], owner[inside]
+    starts = np.sort(np.concatenate([values.starts, spaces + 1]))
+    ends = np.sort(np.concatenate([values.ends, spaces]))
+    rows = np.sort(np.concatenate([values.rows, values.rows[owner]]))
+    used = starts < ends
+    return _Values(rows[used], starts[used], ends[used])
+
+
+def _hash(data: npt.NDArray[np.uint8], values: _Values) -> UInt32s:
+    """String.hashCode of each value, modulo 2^32."""
+    lengths = values.ends - values.starts
+    hashes = np.empty(len(lengths), dtype=np.uint32)
+    kinds = np.flatnonzero(np.bincount(lengths))
+    for length in kinds.tolist():
+        chosen = slice(None) if len(kinds) == 1 else np.flatnonzero(lengths == length)
+        texts: npt.NDArray[Any] = np.ndarray(
+            (len(data) - length + 1,), f"V{length}", buffer=data, strides=(1,)
+        )[values.starts[chosen]]
+        units = texts.view(np.uint8).reshape(-1, length)
+        hashes[chosen] = units @ _POWERS[length - 1 :: -1] if length > 1 else units[:, 0]
+    return hashes
+
+
+def _shifted(prefix_hashes: UInt32s, values: _Values) -> UInt32s:
+    """The hash of what stands in front of each value, moved in front of it."""
+    shifted: UInt32s = prefix_hashes[values.rows] * _POWERS[values.ends - values.starts]
+    return shifted

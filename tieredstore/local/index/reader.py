@@ -1,0 +1,148 @@
+"""Looking keys up in the index files of a local store (`docs/formats/local-index.md`).
+
+Files are read by position, never mapped: the same code serves the owner and readers of a store
+that another process owns.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tieredstore.errors import Corrupt, Invalid
+from tieredstore.local.open_files import OpenFiles, os_error
+from tieredstore.message.index import local as local_index
+from tieredstore.message.index.local import (
+    HEADER_SIZE,
+    ITEM_DTYPE,
+    ITEM_SIZE,
+    SLOT_SIZE,
+    LocalIndexHeader,
+    LocalIndexItem,
+)
+
+INDEX_DIRECTORY: Final = "index"
+_HEAD: Final = struct.Struct(">i")
+_ITEM: Final = struct.Struct(">iqii")
+_ITEMS_TRIED: Final = 512
+_SEARCH_BYTES: Final = 64 << 20
+
+
+class IndexShape(NamedTuple):
+    """Hash slots and items of each index file of a store."""
+
+    slots: int
+    max_items: int
+
+    @property
+    def size_bytes(self) -> int:
+        return local_index.file_size(self.slots, self.max_items)
+
+
+def index_paths(root: Path) -> list[str]:
+    """The index files, oldest first; names that are no number are skipped, as Java does."""
+    directory = root / INDEX_DIRECTORY
+    try:
+        names = [path.name for path in directory.iterdir() if path.is_file()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise os_error(error, "list", directory) from error
+    return [str(directory / name) for name in sorted(names) if name.isascii() and name.isdigit()]
+
+
+def read_header(files: OpenFiles, path: str) -> LocalIndexHeader:
+    """The header as it is now. Raises Corrupt."""
+    try:
+        return LocalIndexHeader.unpack(files.read(path, HEADER_SIZE, 0))
+    except Corrupt as error:
+        raise Corrupt(f"{path}: {error}", path=path) from error
+
+
+def check_shape(files: OpenFiles, path: str, shape: IndexShape) -> None:
+    """Raise Corrupt when a file does not have the size of its shape."""
+    size = files.size(path)
+    if size != shape.size_bytes:
+        raise Corrupt(
+            f"{path}: expected {shape.size_bytes} bytes for {shape.slots} slots (maxHashSlotNum) "
+            f"and {shape.max_items} items (maxIndexNum), found {size}",
+            path=path,
+        )
+
+
+def candidates(
+    files: OpenFiles, path: str, shape: IndexShape, key_hash: int, begin_ms: int, end_ms: int
+) -> Iterator[int]:
+    """Physical offsets of the messages that may have the key, newest first: the hash is the same
+    and the store time may lie in [begin, end]. Raises Corrupt when the file is too short."""
+    header = read_header(files, path)
+    if header.index_count <= 1 or header.end_timestamp_ms < begin_ms:
+        return
+    if header.begin_timestamp_ms > end_ms:
+        return
+    slot = HEADER_SIZE + key_hash % shape.slots * SLOT_SIZE
+    (number,) = _HEAD.unpack(files.read(path, SLOT_SIZE, slot))
+    limit = min(header.index_count, shape.max_items)
+    items = HEADER_SIZE + shape.slots * SLOT_SIZE
+    # A link leads to an older item or ends the chain, so a damaged chain is finite.
+    while 0 < number < limit:
+        data = files.read(path, ITEM_SIZE, items + number * ITEM_SIZE)
+        item = LocalIndexItem(number, *_ITEM.unpack(data))
+        if item.hash == key_hash:
+            earliest, latest = local_index.time_range_ms(header, item)
+            if latest >= begin_ms and earliest <= end_ms:
+                yield item.physical_offset
+        number, limit = item.previous, number
+
+
+def infer_shape(files: OpenFiles, path: str, configured: IndexShape) -> IndexShape:
+    """Slots and items of a file, from the configuration or the file itself.
+
+    A shape fits when the file's own items are in the slots where it puts them. Raises Invalid when
+    none is found.
+    """
+    size = files.size(path)
+    guesses = [configured]
+    slots, rest = divmod(size - HEADER_SIZE, SLOT_SIZE + 4 * ITEM_SIZE)
+    if rest == 0:
+        guesses.append(IndexShape(slots, 4 * slots))  # the proportion of the defaults
+    for shape in guesses:
+        if shape.size_bytes == size and _fits(files, path, shape):
+            return shape
+    if size <= _SEARCH_BYTES:
+        first = (size - HEADER_SIZE) // SLOT_SIZE % (ITEM_SIZE // SLOT_SIZE) or 5
+        for slots in range(first, (size - HEADER_SIZE) // SLOT_SIZE, ITEM_SIZE // SLOT_SIZE):
+            shape = IndexShape(slots, (size - HEADER_SIZE - slots * SLOT_SIZE) // ITEM_SIZE)
+            if shape.max_items >= 2 and _fits(files, path, shape):
+                return shape
+    raise Invalid(
+        f"{path}: cannot tell how many slots an index file of {size} bytes has: "
+        "give maxHashSlotNum and maxIndexNum",
+        path=path,
+    )
+
+
+def _fits(files: OpenFiles, path: str, shape: IndexShape) -> bool:
+    header = read_header(files, path)
+    count = min(header.index_count - 1, _ITEMS_TRIED)
+    if header.index_count > shape.max_items or header.hash_slot_count > shape.slots:
+        return False
+    if count <= 0:
+        return True
+    # Newest items: one of them heads each of their slots.
+    first = header.index_count - count
+    position = HEADER_SIZE + shape.slots * SLOT_SIZE + first * ITEM_SIZE
+    items = np.frombuffer(files.read(path, count * ITEM_SIZE, position), dtype=ITEM_DTYPE)
+    newest: dict[int, int] = {}
+    for number, (key_hash, _, _, previous) in enumerate(items.tolist(), first):
+        if key_hash < 0 or not 0 <= previous < number:
+            return False
+        newest[key_hash % shape.slots] = number
+    return all(
+        _HEAD.unpack(files.read(path, SLOT_SIZE, HEADER_SIZE + slot * SLOT_SIZE))[0] == number
+        for slot, number in newest.items()
+    )

@@ -1,0 +1,1 @@
+"""The put path: verdicts, offsets, encoding and the append to the log."""

@@ -1,0 +1,270 @@
+"""Putting plain messages of known queues, nearly all there are: checks, offsets, encoding and the
+append, in one short critical section of the caller's thread.
+
+`put` and `put_batch` encode in line: there each call and each attribute counts. Anything else takes
+the long way of `put_any`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from tieredstore.clock import Clock
+from tieredstore.contracts.message_store import PutMessageResult, PutMessageStatus
+from tieredstore.errors import TieredStoreError
+from tieredstore.local.dispatch.rows import (
+    MAX_ROW_PROPERTIES_BYTES,
+    Rows,
+)
+from tieredstore.local.log.commit_log import CommitLog
+from tieredstore.local.put.general import AnyAppender, QueueState
+from tieredstore.local.put.verdicts import (
+    DURABLE,
+    refused,
+    status_of,
+)
+from tieredstore.local.topics import SCHEDULE_TOPIC, illegal_topic
+from tieredstore.message.columns.buffers import Buffer
+from tieredstore.message.crc import CRC_MASK, raw_crc32
+from tieredstore.message.encoding import (
+    DIRECT_COPY_BYTES,
+    Message,
+    RecordEncoder,
+)
+from tieredstore.message.sysflag import (
+    BORN_HOST_V6,
+    INNER_BATCH,
+    STORE_HOST_V6,
+    TRANSACTION_MASK,
+)
+
+_OK: Final = PutMessageStatus.PUT_OK
+_ILLEGAL: Final = PutMessageStatus.MESSAGE_ILLEGAL
+_NOT_PLAIN: Final = TRANSACTION_MASK | INNER_BATCH | BORN_HOST_V6 | STORE_HOST_V6
+_V4_SIZE: Final = 8
+_LENGTHS: Final = tuple(length.to_bytes(2, "big") for length in range(MAX_ROW_PROPERTIES_BYTES + 1))
+
+
+_Plain: TypeAlias = tuple[QueueState, Callable[..., bytes], int, int, bytes, bytes]
+
+
+class MessageAppender(AnyAppender):
+    """The only writer of a commit log; thread-safe. Takes messages between `open` and `close`.
+
+    Store times never go back, whatever the clock does, so that searches by time stay right.
+    max_body_bytes: largest body; refused_topics: topics of which nothing is taken.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        encoder: RecordEncoder,
+        clock: Clock,
+        *,
+        max_body_bytes: int,
+        enable_light_queues: bool = False,
+    ) -> None:
+        super().__init__(
+            log,
+            encoder,
+            clock,
+            max_body_bytes=max_body_bytes,
+            enable_light_queues=enable_light_queues,
+        )
+        self._max_plain_body_bytes = min(max_body_bytes, DIRECT_COPY_BYTES)
+        # Queues whose messages may take the short way; none while nothing may be put.
+        self._plain: dict[tuple[str, int], _Plain] = {}
+
+    def close(self) -> None:
+        with self._lock:
+            self._plain = {}
+            super().close()
+
+    def _learn(self, state: QueueState) -> None:
+        # Units of delayed messages carry a time in place of a tags code.
+        if (
+            state.topic == SCHEDULE_TOPIC
+            or state.topic in self.refused_topics
+            or illegal_topic(state.topic, state.queue_id)
+        ):
+            return
+        template = self._encoder.plain_template(state.topic)
+        if template is not None:
+            self._plain[state.topic, state.queue_id] = (state, *template)
+
+    def put(self, message: Message) -> PutMessageResult:
+        """Append one message. The statuses are RocketMQ's: nothing is raised for a bad message, and
+        nothing is stored of it."""
+        try:
+            state, pack, magic, fixed_bytes, topic_field, store_host = self._plain[
+                message.topic, message.queue_id
+            ]
+        except KeyError:
+            return self._put_other(message)
+        body = message.body
+        properties = message.properties
+        born_host = message.born_host
+        sys_flag = message.sys_flag
+        properties_length = len(properties)
+        if (
+            sys_flag & _NOT_PLAIN
+            or properties_length > MAX_ROW_PROPERTIES_BYTES
+            or body is None
+            or len(body) > self._max_plain_body_bytes
+            or len(born_host) != _V4_SIZE
+            or b"INNER_" in properties
+        ):
+            return self._put_other(message)
+        body_length = len(body)
+        size = fixed_bytes + body_length + properties_length
+        crc = raw_crc32(body) & CRC_MASK
+        lock = self._lock
+        lock.acquire()  # `with` would take twice as long
+        try:
+            timestamp = self._now_ms()
+            if timestamp > self.last_timestamp_ms:
+                self.last_timestamp_ms = timestamp
+            else:
+                timestamp = self.last_timestamp_ms
+            log = self._log
+            position = log.max_offset
+            if position + size > log.limit:
+                position = log.make_room(size)
+            end = position + size
+            queue_offset = state.next_offset
+            head = pack(
+                size,
+                magic,
+                crc,
+                message.queue_id,
+                message.flag,
+                queue_offset,
+                position,
+                sys_flag,
+                message.born_timestamp_ms,
+                born_host,
+                timestamp,
+                store_host,
+                message.reconsume_times,
+                message.prepared_transaction_offset,
+                body_length,
+            )
+            inside = position - log.view_from
+            log.view[inside : inside + size] = b"".join(
+                (head, body, topic_field, _LENGTHS[properties_length], properties)
+            )
+            rows = self._rows
+            rows += (state.number, position, size, timestamp, queue_offset, properties)
+            log.max_offset = end
+            state.next_offset = queue_offset + 1
+            if self._is_idle:
+                self._is_idle = False
+                self.wake.set()
+        except TieredStoreError as error:
+            return refused(status_of(error))
+        except struct.error:  # a number that its field cannot hold
+            return refused(_ILLEGAL)
+        finally:
+            lock.release()
+        if len(rows) > self._help_values:
+            self._backlog()
+        return PutMessageResult(_OK, position, queue_offset, size, 1, timestamp, DURABLE)
+
+    def put_batch(self, messages: Sequence[Message]) -> PutMessageResult:
+        """Append messages of one queue with consecutive offsets in one file, all or none."""
+        if not messages:
+            return refused(_ILLEGAL)
+        plain = self._plain.get((messages[0].topic, messages[0].queue_id))
+        if plain is None:
+            return self._put_other_batch(messages)
+        state = plain[0]
+        with self._lock:
+            try:
+                timestamp = max(self._now_ms(), self.last_timestamp_ms)
+                queue_offset = state.next_offset
+                start = self._log.max_offset
+                encoded = self._encode_plain(plain, messages, queue_offset, start, timestamp)
+                if encoded is not None:
+                    data, rows = encoded
+                    if start + len(data) > self._log.limit:
+                        here, start = start, self._log.make_room(len(data))
+                        if start != here:
+                            encoded = self._encode_plain(
+                                plain, messages, queue_offset, start, timestamp
+                            )
+                            assert encoded is not None
+                            data, rows = encoded
+                    inside = start - self._log.view_from
+                    self._log.view[inside : inside + len(data)] = data
+                    waiting = self._publish(rows, start + len(data), timestamp)
+                    state.next_offset = queue_offset + len(messages)
+            except TieredStoreError as error:
+                return refused(status_of(error))
+            except struct.error:  # a number that its field cannot hold
+                return refused(_ILLEGAL)
+        if encoded is None:
+            return self._put_other_batch(messages)
+        if waiting > self._help_values:
+            self._backlog()
+        return PutMessageResult(
+            _OK, start, queue_offset, len(data), len(messages), timestamp, DURABLE
+        )
+
+    def _encode_plain(
+        self,
+        plain: _Plain,
+        messages: Sequence[Message],
+        queue_offset: int,
+        position: int,
+        timestamp: int,
+    ) -> tuple[bytes, Rows] | None:
+        """Records and rows of a batch of one queue; None when it has to take the long way."""
+        state, pack, magic, fixed_bytes, topic_field, store_host = plain
+        topic, queue_id, number = state.topic, state.queue_id, state.number
+        max_body_bytes = self._max_plain_body_bytes
+        parts: list[Buffer] = []
+        rows: Rows = []
+        for message in messages:
+            body = message.body
+            properties = message.properties
+            born_host = message.born_host
+            sys_flag = message.sys_flag
+            properties_length = len(properties)
+            if (
+                message.queue_id != queue_id
+                or message.topic != topic
+                or sys_flag & _NOT_PLAIN
+                or properties_length > MAX_ROW_PROPERTIES_BYTES
+                or body is None
+                or len(body) > max_body_bytes
+                or len(born_host) != _V4_SIZE
+                or b"INNER_" in properties
+                or b"DELAY\x01" in properties
+            ):
+                return None
+            body_length = len(body)
+            size = fixed_bytes + body_length + properties_length
+            head = pack(
+                size,
+                magic,
+                raw_crc32(body) & CRC_MASK,
+                queue_id,
+                message.flag,
+                queue_offset,
+                position,
+                sys_flag,
+                message.born_timestamp_ms,
+                born_host,
+                timestamp,
+                store_host,
+                message.reconsume_times,
+                message.prepared_transaction_offset,
+                body_length,
+            )
+            parts += (head, body, topic_field, _LENGTHS[properties_length], properties)
+            rows += (number, position, size, timestamp, queue_offset, properties)
+            position += size
+            queue_offset += 1
+        return b"".join(parts), rows

@@ -1,0 +1,310 @@
+"""One file-based consume queue: where the messages of a queue are, in order.
+
+Unit q (20 bytes, `docs/formats/consume-queue.md`) is at byte 20·q of the queue's address space,
+which is cut into files of one size. A queue that began at a higher offset is filled with blank
+units before it; they are never a message.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.errors import Corrupt
+from tieredstore.local.log.file_names import file_name, list_files
+from tieredstore.local.open_files import OpenFiles
+from tieredstore.message.consume_queue import (
+    BLANK_SIZE_FIELD,
+    BLANK_UNIT,
+    UNIT_DTYPE,
+    UNIT_SIZE,
+)
+
+Units = npt.NDArray[np.void]
+
+_FILL_BYTES = 1 << 20
+TAIL_UNITS = 4096
+"""The search for the tail halves down to this many units and then reads them at once."""
+
+
+class ConsumeQueue:
+    """Offsets are queue offsets (messages) unless a name says otherwise.
+
+    One writer; any number of readers, which see whole units only. `max_physical_offset` is the end
+    of the last message that was put in the queue (bytes of the commit log, 0 when unknown).
+    """
+
+    __slots__ = (
+        "_directory",
+        "_end",
+        "_file_size",
+        "_files",
+        "_lock",
+        "_start",
+        "dirty_from",
+        "max_offset",
+        "max_physical_offset",
+        "min_offset",
+        "queue_id",
+        "topic",
+    )
+
+    def __init__(
+        self, topic: str, queue_id: int, directory: Path, files: OpenFiles, file_size: int | None
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.min_offset = 0
+        self.max_offset = 0
+        self.max_physical_offset = 0
+        self.dirty_from = -1
+        self._directory = directory
+        self._files = files
+        self._file_size = file_size or 0
+        self._start = 0  # bytes: first byte of the first file, first byte behind the last one
+        self._end = 0
+        self._lock = threading.Lock()
+
+    def load(self, *, owner: bool) -> None:
+        """Find the files and the tail. Raises Corrupt, Invalid or Unavailable.
+
+        The tail is the first unit that is no unit (size 0); `truncate` corrects it afterwards.
+        """
+        run = list_files(
+            self._directory,
+            file_size=self._file_size or None,
+            unit_size=UNIT_SIZE,
+            delete_empty_last=owner,
+        )
+        self._file_size = run.file_size or self._file_size
+        self._start, self._end = run.start, run.end
+        self.min_offset = run.start // UNIT_SIZE
+        self.max_offset = self.min_offset
+        self._find_tail()
+
+    def _find_tail(self) -> None:
+        if self._end == self._start:
+            self.max_physical_offset = 0
+            return
+        # Files are filled in order: the tail is in the first file whose last unit is unused.
+        unused = self._end
+        for begin in range(self._end - self._file_size, self._start - 1, -self._file_size):
+            if self._is_used((begin + self._file_size) // UNIT_SIZE - 1):
+                break
+            unused = begin
+        low, high = unused // UNIT_SIZE, min(unused + self._file_size, self._end) // UNIT_SIZE
+        while high - low > TAIL_UNITS:
+            middle = (low + high) // 2
+            if self._is_used(middle):
+                low = middle + 1
+            else:
+                high = middle
+        used = 0
+        if low < high:
+            units = self._read_file(low, high - low)
+            free = (units["size"] <= 0) | (units["physical_offset"] < 0)
+            used = int(free.argmax()) if free.any() else high - low
+        self.max_offset = low + used
+        self._set_max_physical(units[used - 1] if used else None)
+
+    def _is_used(self, offset: int) -> bool:
+        unit = self._read_file(offset, 1)
+        return int(unit["size"][0]) > 0 and int(unit["physical_offset"][0]) >= 0
+
+    def _set_max_physical(self, last: np.void | None = None) -> None:
+        """last: the last unit, where it was read already."""
+        self.max_physical_offset = 0
+        if self.max_offset > self.min_offset:
+            begin, size, _ = (
+                last if last is not None else self._read_file(self.max_offset - 1, 1)[0]
+            ).item()
+            if size != BLANK_SIZE_FIELD:
+                self.max_physical_offset = begin + size
+
+    def _path(self, begin: int) -> str:
+        return f"{self._directory}/{file_name(begin)}"
+
+    def path_of(self, offset: int) -> str:
+        """The file that holds (or would hold) the unit of an offset."""
+        position = offset * UNIT_SIZE
+        return self._path(position - position % self._file_size if self._file_size else 0)
+
+    @property
+    def units_per_file(self) -> int:
+        return self._file_size // UNIT_SIZE
+
+    def roll_next_file(self, offset: int) -> int:
+        """First offset of the file behind the one that holds an offset."""
+        per_file = self.units_per_file
+        return offset + per_file - offset % per_file if per_file else offset
+
+    def _read_file(self, offset: int, count: int) -> Units:
+        position = offset * UNIT_SIZE
+        begin = position - position % self._file_size
+        data = self._files.read(self._path(begin), count * UNIT_SIZE, position - begin)
+        return np.frombuffer(data, dtype=UNIT_DTYPE)
+
+    def read_units(self, offset: int, count: int) -> Units:
+        """Up to `count` units from an offset on: fewer where a file or the queue ends, none outside
+        [min_offset, max_offset)."""
+        maximum = self.max_offset
+        if count <= 0 or not self.min_offset <= offset < maximum:
+            return np.empty(0, dtype=UNIT_DTYPE)
+        per_file = self.units_per_file
+        return self._read_file(offset, min(count, maximum - offset, per_file - offset % per_file))
+
+    def unit(self, offset: int) -> tuple[int, int, int] | None:
+        """(physical offset, size, tags code) of one message; None outside the queue."""
+        units = self.read_units(offset, 1)
+        return None if not len(units) else units[0].item()
+
+    # Everything below is for the owner only.
+
+    def append(self, offset: int, units: bytes, max_physical_offset: int) -> None:
+        """Put consecutive units, the first of which belongs to an offset.
+
+        Units that the queue already has are skipped, so records may be dispatched again. A new
+        queue may begin anywhere; units that leave a hole behind the tail raise Corrupt, and so
+        does another message for an offset that is taken.
+        max_physical_offset: end of the last message (bytes of the commit log).
+        """
+        with self._lock:
+            skip = self.max_offset - offset
+            if skip > 0 and offset >= self.min_offset:
+                self._check_same(offset, units)
+            if skip * UNIT_SIZE >= len(units):
+                return
+            if skip > 0:
+                units, offset = units[skip * UNIT_SIZE :], self.max_offset
+            elif skip < 0:
+                self._begin_at(offset)
+            position = offset * UNIT_SIZE
+            if self.dirty_from < 0:
+                self.dirty_from = position
+            begin = position - position % self._file_size
+            if position + len(units) <= begin + self._file_size:
+                self._make_files(position + len(units))
+                self._files.write(self._path(begin), units, position - begin)
+            else:
+                self._write_across(units, position)
+            self.max_physical_offset = max_physical_offset
+            self.max_offset = offset + len(units) // UNIT_SIZE
+
+    def _check_same(self, offset: int, units: bytes) -> None:
+        """Raise Corrupt when the queue has another message at that offset: it would be lost."""
+        new, old = np.frombuffer(units, UNIT_DTYPE, count=1), self._read_file(offset, 1)
+        if int(new["physical_offset"][0]) != int(old["physical_offset"][0]):
+            raise Corrupt(
+                f"{self._directory}: offset {offset} belongs to the message at "
+                f"{int(old['physical_offset'][0])}, and the one at "
+                f"{int(new['physical_offset'][0])} has it too",
+                topic=self.topic,
+                queue_id=self.queue_id,
+                offset=offset,
+                path=str(self._directory),
+            )
+
+    def _write_across(self, units: bytes, position: int) -> None:
+        self._make_files(position + len(units))
+        done = 0
+        while done < len(units):
+            inside = (position + done) % self._file_size
+            part = units[done : done + self._file_size - inside]
+            self._files.write(self._path(position + done - inside), part, inside)
+            done += len(part)
+
+    def _make_files(self, end: int) -> None:
+        while self._end < end:
+            self._files.create(self._path(self._end), self._file_size)
+            self._end += self._file_size
+
+    def _begin_at(self, offset: int) -> None:
+        if self._end > self._start:
+            raise Corrupt(
+                f"{self._directory}: the queue ends at offset {self.max_offset}, but the next "
+                f"message has {offset}",
+                topic=self.topic,
+                queue_id=self.queue_id,
+                offset=offset,
+                path=str(self._directory),
+            )
+        inside = offset * UNIT_SIZE % self._file_size
+        self._start = self._end = offset * UNIT_SIZE - inside
+        self._make_files(offset * UNIT_SIZE + 1)
+        self._files.write(self._path(self._start), BLANK_UNIT * (inside // UNIT_SIZE), 0)
+        self.min_offset = self.max_offset = offset
+
+    def truncate(self, physical_offset: int) -> None:
+        """Drop the units at the tail whose messages are not wholly before a commit log offset."""
+        with self._lock:
+            low, high = self._start // UNIT_SIZE, self.max_offset
+            while low < high:
+                middle = (low + high) // 2
+                if self._ends_after(middle, physical_offset):
+                    high = middle
+                else:
+                    low = middle + 1
+            if low < self.max_offset:
+                self._cut(low)
+
+    def _ends_after(self, offset: int, physical_offset: int) -> bool:
+        begin, size, _ = self._read_file(offset, 1)[0].item()
+        return bool(size != BLANK_SIZE_FIELD and begin + size > physical_offset)
+
+    def _cut(self, offset: int) -> None:
+        position, end = offset * UNIT_SIZE, self.max_offset * UNIT_SIZE
+        while position < end:  # zero what is dropped, so that it is not found again
+            inside = position % self._file_size
+            length = min(end - position, self._file_size - inside, _FILL_BYTES)
+            self._files.write(self._path(position - inside), bytes(length), inside)
+            position += length
+        self.max_offset = offset
+        self.min_offset = min(self.min_offset, offset)
+        self._set_max_physical()
+
+    def correct_min_offset(self, min_physical_offset: int) -> None:
+        """Set min_offset to the first message that the commit log still holds (max_offset when
+        there is none); blank units never count."""
+
+        def is_held(offset: int) -> bool:
+            begin, size, _ = self._read_file(offset, 1)[0].item()
+            return bool(size != BLANK_SIZE_FIELD and begin >= min_physical_offset)
+
+        low, high = self._start // UNIT_SIZE, self.max_offset
+        if low < high and is_held(low):
+            high = low  # as mostly: one look instead of a search
+        while low < high:
+            middle = (low + high) // 2
+            if is_held(middle):
+                high = middle
+            else:
+                low = middle + 1
+        self.min_offset = low
+
+    def sync(self) -> None:
+        """The units are on disk when this returns."""
+        with self._lock:
+            begin = self.dirty_from
+            self.dirty_from = -1
+        if begin < 0 or not self._file_size:
+            return
+        begin -= begin % self._file_size
+        for start in range(begin, self.max_offset * UNIT_SIZE, self._file_size):
+            self._files.sync(self._path(start))
+
+    def destroy(self) -> None:
+        """Delete the queue's files."""
+        with self._lock:
+            for begin in range(self._start, self._end, self._file_size or 1):
+                path = self._path(begin)
+                self._files.forget(path)
+                Path(path).unlink(missing_ok=True)
+            for folder in (self._directory, self._directory.parent):
+                if folder.is_dir() and not any(folder.iterdir()):
+                    folder.rmdir()
+            self._start = self._end = self.min_offset = self.max_offset = 0
+            self.max_physical_offset = 0
+            self.dirty_from = -1

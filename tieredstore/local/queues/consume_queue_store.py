@@ -1,0 +1,112 @@
+"""All file-based consume queues of a store: `consumequeue/<topic>/<queueId>/`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.errors import Corrupt, Invalid
+from tieredstore.local.open_files import OpenFiles, os_error
+from tieredstore.local.queues.consume_queue import ConsumeQueue
+
+CONSUME_QUEUE_DIRECTORY: Final = "consumequeue"
+BATCH_DIRECTORY: Final = "batchconsumequeue"
+
+
+def refuse_rocksdb(root: Path) -> None:
+    """Raise Invalid when the store keeps its consume queues in RocksDB."""
+    for name in (CONSUME_QUEUE_DIRECTORY, "consumequeue_rocksdb"):
+        path = root / name / "CURRENT"
+        if path.exists():
+            raise Invalid(
+                f"{path.parent}: this store keeps its consume queues in RocksDB "
+                "(storeType=defaultRocksDB), which is not supported yet",
+                path=str(path.parent),
+            )
+
+
+def list_queues(directory: Path) -> Iterator[QueueKey]:
+    """The queues that have a folder, in no order."""
+    for topic in _folders(directory):
+        for name in _folders(directory / topic):
+            if name.isascii() and name.isdigit():
+                yield QueueKey(topic, int(name))
+
+
+def _folders(directory: Path) -> list[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return [entry.name for entry in entries if entry.is_dir()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise os_error(error, "list", directory) from error
+
+
+def batch_topics(root: Path) -> frozenset[str]:
+    """Topics with batch consume queues, whose units this store does not read."""
+    return frozenset(_folders(root / BATCH_DIRECTORY))
+
+
+class ConsumeQueueStore:
+    """The queues of the owner, all of them loaded. file_size: bytes, rounded up to whole units."""
+
+    def __init__(self, root: Path, files: OpenFiles, file_size: int) -> None:
+        self._directory = root / CONSUME_QUEUE_DIRECTORY
+        self._files = files
+        self._file_size = -(-file_size // 20) * 20
+        self._queues: dict[QueueKey, ConsumeQueue] = {}
+
+    def load(self) -> None:
+        """Open every queue and find its tail. Raises Corrupt, Invalid or Unavailable."""
+        for key in sorted(list_queues(self._directory)):
+            queue = self._new(key)
+            queue.load(owner=True)
+            self._queues[key] = queue
+
+    def _new(self, key: QueueKey) -> ConsumeQueue:
+        if key.topic in ("", ".", "..") or "/" in key.topic or "\0" in key.topic:
+            raise Corrupt(
+                f"a record of topic {key.topic!r}: expected a name that can be a folder's",
+                topic=key.topic,
+                queue_id=key.queue_id,
+            )
+        directory = self._directory / key.topic / str(key.queue_id)
+        return ConsumeQueue(key.topic, key.queue_id, directory, self._files, self._file_size)
+
+    def get(self, key: QueueKey) -> ConsumeQueue | None:
+        return self._queues.get(key)
+
+    def get_or_create(self, key: QueueKey) -> ConsumeQueue:
+        """The queue; a new one has no files until a unit is put in it."""
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = self._new(key)
+        return queue
+
+    def keys(self) -> list[QueueKey]:
+        return list(self._queues)
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(list(self._queues.values()))
+
+    @property
+    def max_physical_offset(self) -> int:
+        """End of the last message that any queue knows (bytes of the commit log)."""
+        return max((queue.max_physical_offset for queue in self), default=0)
+
+    def delete(self, topic: str) -> int:
+        """Delete the files of a topic's queues, which begin at 0 again; returns how many queues
+        there were."""
+        queues = [queue for queue in self if queue.topic == topic]
+        for queue in queues:
+            queue.destroy()
+        return len(queues)
+
+    def sync(self) -> None:
+        """All units put so far are on disk when this returns."""
+        for queue in self:
+            queue.sync()

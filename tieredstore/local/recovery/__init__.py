@@ -1,0 +1,1 @@
+"""What of a store counts when it is opened: who owned it, and where its log ends."""

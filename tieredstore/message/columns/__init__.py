@@ -1,0 +1,1 @@
+"""Many records of one buffer at once, as columns."""

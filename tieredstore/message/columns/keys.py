@@ -1,0 +1,126 @@
+"""The keys of many messages at once: `columns.index_keys` where the messages are ordinary.
+
+A batch whose properties are all ASCII, and whose values begin with no white space, is taken apart
+by comparing columns; any other batch goes to the scalar form.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.message.columns.buffers import Buffer, unaligned
+from tieredstore.message.columns.records import RecordColumns, index_keys
+from tieredstore.message.properties import split_keys
+
+Int64s: TypeAlias = npt.NDArray[np.int64]
+
+
+class _Values(NamedTuple):
+    """Ascending rows of records, and a text of each."""
+
+    rows: Int64s
+    texts: list[str]
+
+
+SCALAR_LIMIT = 64
+"""Below this many messages the scalar form is faster."""
+
+_SEPARATOR = b"\x02"
+_KEYS = int.from_bytes(b"KEYS", "big")
+_UNIQ_KEY = int.from_bytes(b"UNIQ_KEY", "big")
+
+
+def keys_of_batch(buffer: Buffer, columns: RecordColumns) -> tuple[Int64s, list[str]]:
+    """Exactly what `columns.index_keys` gives: (row of the record int64[k], key[k])."""
+    if len(columns) < SCALAR_LIMIT:
+        return index_keys(buffer, columns)
+    view = memoryview(buffer)
+    starts, lengths = columns.properties_offsets, columns.properties_lengths
+    blob = _SEPARATOR.join(
+        [
+            b"",
+            *(
+                view[start:end]
+                for start, end in zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+            ),
+            b"",
+        ]
+    )
+    if not blob.isascii():
+        return index_keys(buffer, columns)
+    found = np.frombuffer(blob, np.uint8)
+    marks = np.flatnonzero(found == _SEPARATOR[0])
+    begins, ends = marks[:-1] + 1, marks[1:]
+    behind_rows = np.cumsum(lengths + 1)
+    uniq = _values(blob, begins, ends, _UNIQ_KEY, ">u8")
+    keys = _values(blob, begins, ends, _KEYS, ">u4")
+    if (found[uniq[0]] <= 0x20).any() or (found[keys[0]] <= 0x20).any():
+        return index_keys(buffer, columns)
+    text = blob.decode("ascii")
+    uniq_keys = _last_of_each_row(text, *uniq, behind_rows)
+    key_values = _last_of_each_row(text, *keys, behind_rows)
+    if not _all_single(found, keys) or _some_equal(uniq_keys, key_values):
+        key_values = _parted(key_values, uniq_keys)
+    return _merged(uniq_keys, key_values)
+
+
+def _values(
+    blob: bytes, begins: Int64s, ends: Int64s, name: int, dtype: str
+) -> tuple[Int64s, Int64s]:
+    """Where the values of the properties of that name begin and end; empty ones do not count."""
+    size = np.dtype(dtype).itemsize
+    long_enough = ends - begins > size + 1
+    begins, ends = begins[long_enough], ends[long_enough]
+    named = unaligned(blob, dtype)[begins] == name
+    named &= np.frombuffer(blob, np.uint8)[begins + size] == 1
+    return begins[named] + size + 1, ends[named]
+
+
+def _last_of_each_row(text: str, begins: Int64s, ends: Int64s, behind_rows: Int64s) -> _Values:
+    """Rows of values and the values; where a row has several, its last one."""
+    rows = np.searchsorted(behind_rows, begins, side="right")
+    last = np.ones(len(rows), np.bool_)
+    last[:-1] = rows[1:] != rows[:-1]
+    spans = zip(begins[last].tolist(), ends[last].tolist(), strict=True)
+    return _Values(rows[last], [text[begin:end] for begin, end in spans])
+
+
+def _all_single(found: npt.NDArray[np.uint8], keys: tuple[Int64s, Int64s]) -> bool:
+    """Whether no KEYS value has a space, so that each is one key."""
+    spaces = np.flatnonzero(found == 0x20)
+    begins, ends = keys
+    return bool((np.searchsorted(spaces, begins) == np.searchsorted(spaces, ends)).all())
+
+
+def _some_equal(uniq_keys: _Values, key_values: _Values) -> bool:
+    """Whether a KEYS value may be the UNIQ_KEY of its row as well."""
+    if not uniq_keys.texts or not key_values.texts:
+        return False
+    if np.array_equal(uniq_keys.rows, key_values.rows):
+        return any(map(operator.eq, uniq_keys.texts, key_values.texts))
+    return not set(uniq_keys.texts).isdisjoint(key_values.texts)
+
+
+def _parted(key_values: _Values, uniq_keys: _Values) -> _Values:
+    """The single keys of KEYS values, each once per row and not if it is the row's UNIQ_KEY."""
+    uniq_of = dict(zip(uniq_keys.rows.tolist(), uniq_keys.texts, strict=True))
+    rows: list[int] = []
+    texts: list[str] = []
+    for row, text in zip(key_values.rows.tolist(), key_values.texts, strict=True):
+        for key in dict.fromkeys(split_keys(text)):
+            if uniq_of.get(row) != key:
+                rows.append(row)
+                texts.append(key)
+    return _Values(np.array(rows, np.int64), texts)
+
+
+def _merged(uniq_keys: _Values, key_values: _Values) -> tuple[Int64s, list[str]]:
+    """By row, UNIQ_KEY first."""
+    places = np.concatenate((uniq_keys.rows * 2, key_values.rows * 2 + 1))
+    order = np.argsort(places, kind="stable")
+    texts = uniq_keys.texts + key_values.texts
+    return places[order] // 2, list(map(texts.__getitem__, order.tolist()))

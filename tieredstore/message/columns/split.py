@@ -1,0 +1,114 @@
+"""Consume queue units and the commit log bytes that they name, made into messages
+(`docs/formats/consume-queue.md`)."""
+
+from __future__ import annotations
+
+import struct
+from itertools import repeat
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.message.columns.buffers import Buffer, unaligned
+from tieredstore.message.layout import (
+    CODA_SIZE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MAGICS,
+    MIN_RECORD_SIZE,
+)
+from tieredstore.message.record import StoredMessage
+
+_SIZE_AND_MAGIC: Final = struct.Struct(">iI")
+
+
+class SplitMessages(NamedTuple):
+    """messages: what was found; indexes: the row of the unit of each, int64[len(messages)];
+    units_seen: rows looked at before the commit log bytes ended (a message of the rest needs
+    another read)."""
+
+    messages: list[StoredMessage]
+    indexes: npt.NDArray[np.int64]
+    units_seen: int
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every unit seen had its message."""
+        return len(self.messages) == self.units_seen
+
+
+def split_messages(
+    units: npt.NDArray[np.void], buffer: Buffer, *, buffer_offset: int | None = None
+) -> SplitMessages:
+    """The messages of `units` in `buffer`, whose first byte is at commit log offset `buffer_offset`
+    (default: that of the first unit).
+
+    A unit whose place holds no record of its size is left out; its neighbours keep their own
+    indexes. A coda in front of a record is skipped.
+    """
+    if not len(units) or not len(buffer):
+        return SplitMessages([], np.zeros(0, dtype=np.int64), 0)
+    offsets = units["physical_offset"].astype(np.int64)
+    base = int(offsets[0]) if buffer_offset is None else buffer_offset
+    sizes = units["size"].astype(np.int64)
+    seen = len(units)
+    if _all_there(buffer, base, offsets, sizes):
+        indexes = np.arange(seen, dtype=np.int64)
+        where = (offsets - base).tolist()
+    else:
+        where, chosen, seen = _split_scalar(buffer, base, offsets.tolist(), sizes.tolist())
+        indexes = np.array(chosen, dtype=np.int64)
+        sizes = sizes[indexes]
+        units = units[indexes]
+    tags = units["tags_code"].tolist()
+    messages = list(map(StoredMessage, repeat(buffer), where, sizes.tolist(), tags))
+    return SplitMessages(messages, indexes, seen)
+
+
+def _all_there(
+    buffer: Buffer, base: int, offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> bool:
+    # Compared before they are subtracted: offsets of damaged units can be anything.
+    if (
+        int(offsets.min()) < base
+        or int(offsets.max()) > base + len(buffer)
+        or int(sizes.min()) < MIN_RECORD_SIZE
+    ):
+        return False
+    positions = offsets - base
+    if int((positions + sizes).max()) > len(buffer):
+        return False
+    heads = unaligned(buffer, ">u8")[positions]
+    magics = heads & np.uint64(0xFFFFFFFF)
+    good = (heads >> np.uint64(32) == sizes.astype(np.uint64)) & (
+        (magics == MAGIC_V1) | (magics == MAGIC_V2)
+    )
+    return bool(good.all())
+
+
+def _split_scalar(
+    buffer: Buffer, base: int, offsets: list[int], sizes: list[int]
+) -> tuple[list[int], list[int], int]:
+    """Positions and indexes of the messages found, and the number of units looked at."""
+    found: list[int] = []
+    indexes: list[int] = []
+    end = len(buffer)
+    for index, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
+        position = offset - base
+        if position < 0 or size < MIN_RECORD_SIZE:
+            continue
+        if position + size > end:
+            return found, indexes, index
+        stored_size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, position)
+        if magic == MAGIC_BLANK and stored_size == CODA_SIZE:
+            position += CODA_SIZE
+            if position + size > end:
+                return found, indexes, index
+            stored_size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, position)
+        if magic not in MAGICS or stored_size != size:
+            continue
+        found.append(position)
+        indexes.append(index)
+    return found, indexes, len(offsets)

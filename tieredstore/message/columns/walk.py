@@ -1,0 +1,111 @@
+"""Where the records of a buffer are: the chain of their sizes (`docs/formats/record.md`)."""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.errors import Invalid
+from tieredstore.message import layout
+from tieredstore.message.columns.buffers import Buffer
+from tieredstore.message.layout import MAGIC_BLANK, MAGICS, MIN_RECORD_SIZE
+
+SCALAR_LIMIT: Final = 16
+"""Below this number of records the loop is faster than the columns."""
+
+_SIZE_AND_MAGIC: Final = struct.Struct(">iI")
+_RUN_LIMIT: Final = 4096
+
+Positions = npt.NDArray[np.int64]
+
+
+class Stop(enum.Enum):
+    """Why a walk over records ended."""
+
+    END = "end"  # exactly behind the last record
+    BLANK = "blank"  # a blank record: the file ends
+    EMPTY = "empty"  # zeros where a record would begin: nothing was written there
+    CUT = "cut"  # a record that goes on behind the end
+    BAD = "bad"  # no record
+
+
+class Walk(NamedTuple):
+    """positions of the records; `next_position` is the byte behind the last of them."""
+
+    positions: Positions
+    next_position: int
+    stop: Stop
+
+
+def walk_records(buffer: Buffer, start: int = 0, end: int | None = None) -> Walk:
+    """Follow the chain of sizes from `start` while records end within [0, end).
+
+    Only sizes and magics are looked at. Runs of equal sizes are guessed and then verified as
+    columns: a record counts only when every size before it is the guessed one.
+    """
+    limit = _limit(buffer, start, end)
+    found: list[Positions] = []
+    single: list[int] = []
+    position, last_size, run = start, -1, SCALAR_LIMIT
+    stop = Stop.END
+    while position < limit:
+        if position + 8 > limit:
+            stop = Stop.CUT
+            break
+        size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, position)
+        if magic not in MAGICS or size < MIN_RECORD_SIZE:
+            stop = _why(size, magic)
+            break
+        if position + size > limit:
+            stop = Stop.CUT
+            break
+        if size != last_size:
+            single.append(position)
+            position += size
+            last_size, run = size, SCALAR_LIMIT
+            continue
+        count = _run_length(buffer, position, size, magic, min(run, (limit - position) // size))
+        if single:
+            found.append(np.array(single, dtype=np.int64))
+            single = []
+        found.append(np.arange(position, position + count * size, size, dtype=np.int64))
+        position += count * size
+        # A full run invites a longer guess, a broken one a cheaper way.
+        last_size, run = (size, min(run * 4, _RUN_LIMIT)) if count >= run else (-1, SCALAR_LIMIT)
+    if single or not found:
+        found.append(np.array(single, dtype=np.int64))
+    return Walk(found[0] if len(found) == 1 else np.concatenate(found), position, stop)
+
+
+def _why(size: int, magic: int) -> Stop:
+    if magic == MAGIC_BLANK:
+        return Stop.BLANK
+    return Stop.EMPTY if size == 0 and magic == 0 else Stop.BAD
+
+
+def _run_length(buffer: Buffer, position: int, size: int, magic: int, count: int) -> int:
+    heads = np.ndarray((count,), ">u8", buffer=buffer, offset=position, strides=(size,))
+    equal = heads == (size << 32 | magic)
+    return count if equal.all() else int(equal.argmin())
+
+
+def _limit(buffer: Buffer, start: int, end: int | None) -> int:
+    limit = len(buffer) if end is None else end
+    if not 0 <= start <= limit <= len(buffer):
+        raise Invalid(f"records from {start} to {limit}: expected a range of {len(buffer)} bytes")
+    return limit
+
+
+def record_positions(buffer: Buffer, start: int = 0, end: int | None = None) -> Positions:
+    """Positions of the records from `start` on, up to `end`, a blank record or unwritten zeros.
+
+    Raises Corrupt for anything else, a record that is cut by the end included.
+    """
+    walk = walk_records(buffer, start, end)
+    if walk.stop in (Stop.BAD, Stop.CUT):
+        layout.checked_size(buffer, walk.next_position, len(buffer) if end is None else end)
+    return walk.positions

@@ -1,0 +1,244 @@
+"""The index files of a local store (`docs/formats/local-index.md`).
+
+slots is the capacity S, max_items the capacity N of a file; item numbers run from 1 to N - 1.
+Functions that take the whole file take any buffer, a mapped one too: their views are dropped before
+they return.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.errors import Corrupt, Invalid
+from tieredstore.message.columns.buffers import Buffer
+from tieredstore.message.index.chains import Int32s, Int64s, link_items
+
+HEADER_SIZE: Final = 40
+SLOT_SIZE: Final = 4
+ITEM_SIZE: Final = 20
+SCALAR_LIMIT: Final = 16
+"""Below this number of items the loop is faster than the columns."""
+
+ITEM_DTYPE: Final = np.dtype(
+    [("hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
+)
+
+_HEADER: Final = struct.Struct(">qqqqii")
+_HEAD: Final = struct.Struct(">i")
+_ITEM: Final = struct.Struct(">iqii")
+_INT32_MAX: Final = 2**31 - 1
+_FAR_MS: Final = 2**62
+
+
+@dataclass(slots=True)
+class LocalIndexHeader:
+    """Times (epoch ms) and physical offsets (bytes) of the first and the last item;
+    hash_slot_count: slots that hold items; index_count: number of the next item."""
+
+    begin_timestamp_ms: int = 0
+    end_timestamp_ms: int = 0
+    begin_physical_offset: int = 0
+    end_physical_offset: int = 0
+    hash_slot_count: int = 0
+    index_count: int = 1
+
+    def pack(self) -> bytes:
+        """40 bytes."""
+        return _HEADER.pack(*astuple(self))
+
+    @classmethod
+    def unpack(cls, buffer: Buffer) -> LocalIndexHeader:
+        """A new file's zeros read as the header of an empty one. Raises Corrupt for fewer than 40
+        bytes or a negative count."""
+        if len(buffer) < HEADER_SIZE:
+            raise Corrupt(
+                f"index file header: expected {HEADER_SIZE} bytes, found {len(buffer)}", offset=0
+            )
+        header = cls(*_HEADER.unpack_from(buffer))
+        if header.hash_slot_count < 0 or header.index_count < 0:
+            raise Corrupt(
+                f"index file header at 32: expected counts of 0 or more, found "
+                f"{header.hash_slot_count} slots and {header.index_count} items",
+                offset=32,
+            )
+        header.index_count = max(header.index_count, 1)
+        return header
+
+
+class LocalIndexItem(NamedTuple):
+    """seconds: since the begin of the file; previous: item number, 0 for none."""
+
+    number: int
+    hash: int
+    physical_offset: int
+    seconds: int
+    previous: int
+
+
+def file_size(slots: int, max_items: int) -> int:
+    """Bytes of a file; the defaults of 5,000,000 and 20,000,000 give 420,000,040."""
+    return HEADER_SIZE + slots * SLOT_SIZE + max_items * ITEM_SIZE
+
+
+def infer_slots(size_bytes: int, max_items: int) -> int | None:
+    """S of a file of that many bytes with room for `max_items`; None when none fits."""
+    slots, rest = divmod(size_bytes - file_size(0, max_items), SLOT_SIZE)
+    return slots if slots > 0 and rest == 0 else None
+
+
+def is_full(header: LocalIndexHeader, max_items: int) -> bool:
+    """Whether the file takes no more items."""
+    return header.index_count >= max_items
+
+
+def _item_position(slots: int, number: int) -> int:
+    return HEADER_SIZE + slots * SLOT_SIZE + number * ITEM_SIZE
+
+
+def _max_items(buffer: Buffer, slots: int) -> int:
+    return (len(buffer) - HEADER_SIZE - slots * SLOT_SIZE) // ITEM_SIZE
+
+
+def _seconds(store_timestamp_ms: int, begin_timestamp_ms: int) -> int:
+    if begin_timestamp_ms <= 0:
+        return 0
+    return max(0, min((store_timestamp_ms - begin_timestamp_ms) // 1000, _INT32_MAX))
+
+
+def put_item(
+    buffer: bytearray | memoryview,
+    slots: int,
+    key_hash: int,
+    physical_offset: int,
+    store_timestamp_ms: int,
+) -> bool:
+    """Put one item, header included; False (and nothing written) when the file is full. Raises
+    Invalid for a value that does not fit its field."""
+    header = LocalIndexHeader.unpack(buffer)
+    number = header.index_count
+    if number >= _max_items(buffer, slots):
+        return False
+    slot = HEADER_SIZE + key_hash % slots * SLOT_SIZE
+    previous = _HEAD.unpack_from(buffer, slot)[0]
+    if not 0 < previous < number:
+        previous = 0
+    seconds = _seconds(store_timestamp_ms, header.begin_timestamp_ms)
+    position = _item_position(slots, number)
+    try:
+        _ITEM.pack_into(buffer, position, key_hash, physical_offset, seconds, previous)
+    except struct.error as error:
+        raise Invalid(f"index item {number}: {error}") from error
+    _HEAD.pack_into(buffer, slot, number)
+    if number <= 1:
+        header.begin_physical_offset = physical_offset
+        header.begin_timestamp_ms = store_timestamp_ms
+    header.hash_slot_count += previous == 0
+    header.index_count = number + 1
+    header.end_physical_offset = physical_offset
+    header.end_timestamp_ms = store_timestamp_ms
+    buffer[:HEADER_SIZE] = header.pack()
+    return True
+
+
+def put_items(
+    buffer: bytearray | memoryview,
+    slots: int,
+    key_hashes: Int32s,
+    physical_offsets: Int64s,
+    store_timestamps: Int64s,
+) -> int:
+    """`put_item` for columns of n rows: the same bytes. Returns how many (of the first) fitted."""
+    header = LocalIndexHeader.unpack(buffer)
+    done = 0
+    if len(key_hashes) and header.index_count <= 1:
+        # The first item of a file is measured against the begin that it then replaces.
+        first = (int(key_hashes[0]), int(physical_offsets[0]), int(store_timestamps[0]))
+        if not put_item(buffer, slots, *first):
+            return 0
+        header = LocalIndexHeader.unpack(buffer)
+        done = 1
+    number = header.index_count
+    count = min(len(key_hashes) - done, _max_items(buffer, slots) - number)
+    if count <= 0:
+        return done
+    chosen = slice(done, done + count)
+    hashes, offsets, times = (
+        key_hashes[chosen],
+        physical_offsets[chosen],
+        store_timestamps[chosen],
+    )
+    heads: npt.NDArray[np.int32] = np.ndarray((slots,), ">i4", buffer=buffer, offset=HEADER_SIZE)
+    links = link_items(heads, hashes.astype(np.int64) % slots, number)
+    items: npt.NDArray[np.void] = np.ndarray(
+        (count,), ITEM_DTYPE, buffer=buffer, offset=_item_position(slots, number)
+    )
+    items["hash"] = hashes
+    items["physical_offset"] = offsets
+    if header.begin_timestamp_ms > 0:
+        # Held above the begin before the subtraction, which could not hold any two i64.
+        later = np.maximum(times, header.begin_timestamp_ms) - header.begin_timestamp_ms
+        items["seconds"] = np.minimum(later // 1000, _INT32_MAX)
+    else:
+        items["seconds"] = 0
+    items["previous"] = links.previous
+    heads[links.slots] = links.heads
+    header.hash_slot_count += links.new_slots
+    header.index_count = number + count
+    header.end_physical_offset = int(offsets[-1])
+    header.end_timestamp_ms = int(times[-1])
+    buffer[:HEADER_SIZE] = header.pack()
+    return done + count
+
+
+def walk_chain(
+    buffer: Buffer, slots: int, key_hash: int, header: LocalIndexHeader | None = None
+) -> Iterator[LocalIndexItem]:
+    """The items of a slot that have that hash, newest first.
+
+    Ends at a link that does not lead to an older item, so a damaged chain is finite. Raises Corrupt
+    when the file is too short for `slots`.
+    """
+    head = LocalIndexHeader.unpack(buffer) if header is None else header
+    slot = HEADER_SIZE + key_hash % slots * SLOT_SIZE
+    if slot + SLOT_SIZE > len(buffer):
+        raise Corrupt(f"index slot at {slot}: expected a file of {slots} slots", offset=slot)
+    limit = min(head.index_count, _max_items(buffer, slots))
+    number = _HEAD.unpack_from(buffer, slot)[0]
+    while 0 < number < limit:
+        item = LocalIndexItem(number, *_ITEM.unpack_from(buffer, _item_position(slots, number)))
+        if item.hash == key_hash:
+            yield item
+        number, limit = item.previous, number
+
+
+def time_range_ms(header: LocalIndexHeader, item: LocalIndexItem) -> tuple[int, int]:
+    """The store times (epoch ms, inclusive) that an item may have: whole seconds are kept, an
+    earlier time than the file's begin as 0. Of the first item the time is exact."""
+    if item.number == 1:
+        return header.begin_timestamp_ms, header.begin_timestamp_ms
+    start = header.begin_timestamp_ms + item.seconds * 1000
+    earliest = -_FAR_MS if item.seconds <= 0 else start
+    latest = _FAR_MS if item.seconds == _INT32_MAX else start + 999
+    return earliest, latest
+
+
+def lookup(
+    buffer: Buffer, slots: int, key_hash: int, begin_ms: int, end_ms: int, max_count: int
+) -> list[int]:
+    """Physical offsets of the items with that hash whose store time may lie in [begin, end], newest
+    first, at most `max_count`. Topic, key and exact time are to be verified with the record."""
+    header = LocalIndexHeader.unpack(buffer)
+    found: list[int] = []
+    for item in walk_chain(buffer, slots, key_hash, header):
+        if len(found) >= max_count:
+            break
+        earliest, latest = time_range_ms(header, item)
+        if latest >= begin_ms and earliest <= end_ms:
+            found.append(item.physical_offset)
+    return found

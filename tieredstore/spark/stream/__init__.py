@@ -1,0 +1,1 @@
+"""Streaming reads: micro-batches up to what is committed, each message once."""

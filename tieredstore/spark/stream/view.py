@@ -1,0 +1,137 @@
+"""A tier as a running stream looks at it, again and again: what changed is read, what did not is
+remembered."""
+
+from __future__ import annotations
+
+import bisect
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.scan.catalogue import QueueFiles, TierCatalogue, load_catalogue
+from tieredstore.scan.findings import Severity
+from tieredstore.scan.read.extents import QueueReader
+from tieredstore.scan.source import TierSource
+from tieredstore.spark.offsets import Incarnation, QueueKey
+from tieredstore.spark.selection import key_of
+from tieredstore.spark.stream.committed import committed_end, incarnation_at, incarnation_of
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class QueueView:
+    """One queue at one moment: messages [least, end) are there, and committed."""
+
+    provider: SegmentProvider
+    queue: QueueFiles
+    topic_id: int | None
+    least: int
+    end: int
+    _witnesses: dict[int, Incarnation] = field(default_factory=dict)
+
+    def incarnation(self, offset: int) -> Incarnation:
+        """What the queue is known by at a position."""
+        with QueueReader(self.provider, self.queue) as reader:
+            return incarnation_at(reader, offset, self.topic_id)
+
+    def incarnation_like(self, then: Incarnation) -> Incarnation:
+        """What the same message says now, as far as it is still there."""
+        witness = then.message
+        if witness is None or not self.least <= witness < self.end:
+            return Incarnation(self.topic_id)
+        if witness not in self._witnesses:
+            with QueueReader(self.provider, self.queue) as reader:
+                self._witnesses[witness] = incarnation_of(reader, witness, self.topic_id)
+        return self._witnesses[witness]
+
+    def log_bytes(self, start: int, end: int) -> int:
+        """Commit log bytes of messages [start, end)."""
+        if end <= start:
+            return 0
+        with QueueReader(self.provider, self.queue) as reader:
+            return _end_of(reader, end - 1) - _start_of(reader, start)
+
+    def end_within(self, start: int, end: int, size_bytes: int) -> int:
+        """The largest end of [start, end) whose messages are so many commit log bytes at most."""
+        with QueueReader(self.provider, self.queue) as reader:
+            limit = _start_of(reader, start) + size_bytes
+            return bisect.bisect_right(
+                range(end), limit, lo=start, key=lambda number: _end_of(reader, number)
+            )
+
+
+class TierView:
+    """A connection to a tier, and what was seen through it last. check_bodies: whether a message
+    whose body has another CRC counts as not there."""
+
+    def __init__(self, source: TierSource, *, check_bodies: bool = True) -> None:
+        self._source = source
+        self._check_bodies = check_bodies
+        self._provider = source.connect()
+        self._told: set[str] = set()
+        self.last_seen: dict[QueueKey, QueueView] = {}
+
+    def listed(self) -> TierCatalogue:
+        """What the tier has now. Damage that listing and metadata show is told once, as a warning.
+        Raises Corrupt, Unavailable."""
+        metadata = self._source.metadata()
+        try:
+            catalogue = load_catalogue(self._provider, metadata, broker=self._source.broker)
+        finally:
+            if metadata is not None:
+                metadata.close()
+        for finding in catalogue.findings:
+            text = str(finding)
+            if finding.severity is Severity.DAMAGE and text not in self._told:
+                self._told.add(text)
+                _log.warning("%s", text)
+        return catalogue
+
+    def look(
+        self,
+        catalogue: TierCatalogue,
+        queues: Iterable[QueueFiles],
+        known: Mapping[QueueKey, int],
+    ) -> dict[QueueKey, QueueView]:
+        """Those of the queues that have units; `known` are ends that were proven before. Raises
+        Corrupt, Unavailable."""
+        ids = catalogue.topic_ids or {}
+        found: dict[QueueKey, QueueView] = {}
+        for queue in queues:
+            if not queue.unit_spans():
+                continue  # announced, or expired: where it begins is not known yet
+            key = key_of(queue)
+            before = self.last_seen.get(key)
+            if before is not None and before.queue == queue:
+                found[key] = before
+            else:
+                floor = known.get(key, 0 if before is None else before.end)
+                found[key] = self._view(queue, ids.get(queue.topic), floor)
+        self.last_seen = found
+        return found
+
+    def _view(self, queue: QueueFiles, topic_id: int | None, known_end: int) -> QueueView:
+        with QueueReader(self._provider, queue) as reader:
+            least = reader.min_offset()
+            end = committed_end(reader, known_end, check_bodies=self._check_bodies)
+            if end < reader.max_offset():
+                _log.warning(
+                    "%s: units up to offset %d name messages that are not there (yet): committed "
+                    "up to %d",
+                    queue.path, reader.max_offset(), end,
+                )  # fmt: skip
+        return QueueView(self._provider, queue, topic_id, min(least, end), end)
+
+    def close(self) -> None:
+        self._provider.close()
+
+
+def _start_of(reader: QueueReader, offset: int) -> int:
+    return int(reader.read_units(offset, 1)[0]["physical_offset"])
+
+
+def _end_of(reader: QueueReader, offset: int) -> int:
+    unit = reader.read_units(offset, 1)[0]
+    return int(unit["physical_offset"]) + int(unit["size"])

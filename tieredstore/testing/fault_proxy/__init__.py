@@ -1,0 +1,1 @@
+"""A proxy in front of an S3 server that fails on purpose."""

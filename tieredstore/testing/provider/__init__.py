@@ -1,0 +1,1 @@
+"""Contract kits for segment providers."""

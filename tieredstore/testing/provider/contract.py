@@ -1,0 +1,446 @@
+"""What every segment provider must hold. In the tests of a provider, subclass the kit for what it
+can (`tieredstore.testing.provider.capabilities`), or this one when it can neither:
+
+    class TestMyProvider(ConditionalProviderContract):
+        @pytest.fixture
+        def provider(self, tmp_path):
+            with closing(MyProvider(tmp_path)) as provider:
+                yield provider
+
+        def reopen(self, provider):
+            return MyProvider(provider.root)
+
+Needs pytest and hypothesis.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
+
+import pytest
+
+from tieredstore.contracts.segment import (
+    Capabilities,
+    FileSegment,
+    FileSegmentType,
+    SegmentProvider,
+    WriterEpoch,
+    Written,
+)
+from tieredstore.errors import Corrupt, Fenced, Invalid
+from tieredstore.testing.provider.samples import (
+    UNUSABLE_PATHS,
+    UNUSABLE_TOPICS,
+    USABLE_TOPICS,
+    content,
+    segment_id,
+    written,
+)
+from tieredstore.testing.provider.segment_model import check_against_model
+
+
+class ProviderContract:
+    """The contract of `tieredstore.contracts.segment`, as promises."""
+
+    rewritable: ClassVar[bool] = False
+    conditional: ClassVar[bool] = False
+    listing_count: ClassVar[int] = 1_100
+    """Segments in the test of a long listing: more than one page of an object store."""
+    state_machine_examples: ClassVar[int] = 30
+
+    @pytest.fixture
+    def provider(self) -> SegmentProvider:
+        """An empty tier."""
+        raise NotImplementedError
+
+    def reopen(self, provider: Any) -> SegmentProvider:
+        """Another provider object on the same tier, as another process would open it."""
+        raise NotImplementedError
+
+    def test_the_kit_is_the_one_for_its_capabilities(self, provider: SegmentProvider) -> None:
+        can = provider.capabilities
+        assert (can.rewritable, can.conditional) == (self.rewritable, self.conditional), (
+            "take RewritableProviderContract or ConditionalProviderContract"
+        )
+
+    # An absent segment
+
+    def test_opening_a_segment_makes_nothing(self, provider: SegmentProvider) -> None:
+        segment = provider.open(segment_id())
+        assert segment.size() == 0
+        segment.close()
+        assert list(provider.list()) == []
+
+    def test_an_absent_segment_is_not_read_as_data(self, provider: SegmentProvider) -> None:
+        segment = provider.open(segment_id())
+        with pytest.raises(Corrupt):
+            segment.read(0, 1)
+        assert segment.read_nowait(0, 1) is None
+
+    # Writing and reading
+
+    def test_what_was_written_is_read(self, provider: SegmentProvider) -> None:
+        data = content(100_000)
+        segment = written(provider.open(segment_id()), data)
+        assert segment.size() == len(data)
+        assert bytes(segment.read(0, len(data))) == data
+        assert bytes(segment.read(99_990, 10)) == data[99_990:]
+        assert bytes(segment.read(1, 70_000)) == data[1:70_001]
+
+    def test_a_segment_grows_at_its_end(self, provider: SegmentProvider) -> None:
+        segment = provider.open(segment_id())
+        whole = b""
+        for length in (1, 20, 4096, 5, 70_000):
+            written(segment, content(length, length), len(whole))
+            whole += content(length, length)
+            assert segment.size() == len(whole)
+        assert bytes(segment.read(0, len(whole))) == whole
+        assert bytes(segment.read(20, 5_000)) == whole[20:5_020]
+
+    def test_buffers_are_written_in_order(self, provider: SegmentProvider) -> None:
+        pieces = [content(n % 50, n) for n in range(3_000)]
+        buffers = [(bytes, bytearray, memoryview)[n % 3](piece) for n, piece in enumerate(pieces)]
+        segment = provider.open(segment_id())
+        whole = b"".join(pieces)
+        assert segment.write(0, buffers) == Written(len(whole))
+        assert bytes(segment.read(0, len(whole))) == whole
+
+    def test_buffers_may_change_after_the_write(self, provider: SegmentProvider) -> None:
+        buffer = bytearray(b"before")
+        segment = provider.open(segment_id())
+        segment.write(0, [buffer])
+        buffer[:] = b"after!"
+        assert bytes(segment.read(0, 6)) == b"before"
+
+    def test_a_buffer_that_was_read_never_changes(self, provider: SegmentProvider) -> None:
+        segment = written(provider.open(segment_id()), b"first")
+        found = segment.read(0, 5)
+        written(segment, b"second", 5)
+        segment.delete()
+        assert bytes(found) == b"first"
+        assert found.readonly
+
+    def test_writing_nothing_makes_nothing(self, provider: SegmentProvider) -> None:
+        segment = provider.open(segment_id())
+        assert segment.write(0, []) == Written(0)
+        assert segment.write(0, [b"", b""]) == Written(0)
+        written(segment, b"abc")
+        assert segment.write(3, [b""]) == Written(3)
+        assert bytes(segment.read(0, 3)) == b"abc"
+
+    def test_a_write_beyond_the_end_is_invalid(self, provider: SegmentProvider) -> None:
+        segment = provider.open(segment_id())
+        with pytest.raises(Invalid):
+            segment.write(1, [b"x"])
+        assert segment.size() == 0
+        written(segment, b"abc")
+        with pytest.raises(Invalid, match="4"):
+            segment.write(4, [b"x"])
+        assert bytes(segment.read(0, segment.size())) == b"abc"
+
+    def test_negative_positions_are_invalid(self, provider: SegmentProvider) -> None:
+        segment = written(provider.open(segment_id()), b"abc")
+        for call in (
+            lambda: segment.write(-1, [b"x"]),
+            lambda: segment.read(-1, 1),
+            lambda: segment.read(0, -1),
+            lambda: segment.read_nowait(-1, 1),
+        ):
+            with pytest.raises(Invalid):
+                call()
+
+    def test_a_read_past_the_end_is_an_error_not_zeros(self, provider: SegmentProvider) -> None:
+        segment = written(provider.open(segment_id()), b"abc")
+        for position, length in ((0, 4), (2, 2), (3, 1), (100, 1)):
+            with pytest.raises(Corrupt) as caught:
+                segment.read(position, length)
+            assert caught.value.offset == position
+            assert segment.read_nowait(position, length) is None
+        assert bytes(segment.read(3, 0)) == b""
+
+    def test_i06_huge_ranges_are_errors_of_their_own(self, provider: SegmentProvider) -> None:
+        segment = written(provider.open(segment_id()), b"abc")
+        for position, length in ((0, 2**40), (2**62, 5), (0, 2**63 - 1)):
+            with pytest.raises(Corrupt):
+                segment.read(position, length)
+            assert segment.read_nowait(position, length) is None
+        for position, length in ((0, 2**63), (2**63 - 1, 1), (2**70, 0)):
+            with pytest.raises(Invalid):
+                segment.read(position, length)
+        with pytest.raises(Invalid):
+            segment.write(2**63, [b"x"])
+
+    def test_what_is_at_hand_is_the_same_bytes(self, provider: SegmentProvider) -> None:
+        data = content(50_000)
+        segment = written(provider.open(segment_id()), data)
+        segment.read(0, len(data))
+        for position, length in ((0, 50_000), (49_999, 1), (123, 4567)):
+            found = segment.read_nowait(position, length)
+            assert found is None or found == data[position : position + length]
+
+    def test_two_handles_see_one_segment(self, provider: SegmentProvider) -> None:
+        first, second = provider.open(segment_id()), provider.open(segment_id())
+        written(first, b"abc")
+        assert bytes(second.read(0, 3)) == b"abc"
+        written(second, b"def", 3)
+        assert first.size() == 6
+        assert bytes(first.read(0, 6)) == b"abcdef"
+
+    def test_segments_do_not_mix(self, provider: SegmentProvider) -> None:
+        ids = [
+            segment_id(f"broker-{b}/{topic}/{queue}", kind, base)
+            for b in "ab"
+            for topic in ("T", "T1")
+            for queue in (0, 1, 10)
+            for kind in FileSegmentType
+            for base in (0, 1, 10)
+        ]
+        for n, name in enumerate(ids):
+            written(provider.open(name), content(n + 1, n))
+        for n, name in enumerate(ids):
+            segment = provider.open(name)
+            assert bytes(segment.read(0, segment.size())) == content(n + 1, n)
+
+    # Writing again
+
+    def test_the_same_write_again_is_written(self, provider: SegmentProvider) -> None:
+        segment = written(provider.open(segment_id()), b"abc")
+        written(segment, b"def", 3)
+        written(segment, b"def", 3)
+        assert bytes(segment.read(0, segment.size())) == b"abcdef"
+
+    # Sealing and deleting
+
+    def test_a_sealed_segment_takes_no_more(self, provider: SegmentProvider) -> None:
+        segment = written(provider.open(segment_id()), b"abc")
+        segment.seal()
+        segment.seal()
+        with pytest.raises(Invalid):
+            segment.write(3, [b"x"])
+        assert segment.size() == 3
+        assert bytes(segment.read(0, 3)) == b"abc"
+
+    def test_an_empty_segment_can_be_sealed(self, provider: SegmentProvider) -> None:
+        segment = provider.open(segment_id())
+        segment.seal()
+        assert segment.size() == 0
+        with pytest.raises(Invalid):
+            segment.write(0, [b"x"])
+
+    def test_a_deleted_segment_is_gone(self, provider: SegmentProvider) -> None:
+        segment = written(provider.open(segment_id()), b"abc")
+        kept = written(provider.open(segment_id(base_offset=3)), b"kept")
+        segment.delete()
+        segment.delete()
+        assert segment.size() == 0
+        assert [listing.id for listing in provider.list()] == [kept.id]
+        with pytest.raises(Corrupt):
+            segment.read(0, 1)
+        assert segment.read_nowait(0, 1) is None
+
+    def test_a_deleted_segment_can_be_made_again(self, provider: SegmentProvider) -> None:
+        for seal in (False, True):
+            segment = written(provider.open(segment_id()), b"old content")
+            segment.read(0, 11)
+            if seal:
+                segment.seal()
+            segment.delete()
+            written(provider.open(segment_id()), b"new")
+            again = provider.open(segment_id())
+            assert bytes(again.read(0, again.size())) == b"new"
+            again.delete()
+
+    def test_closing_a_segment_is_idempotent_and_keeps_it(self, provider: SegmentProvider) -> None:
+        segment = written(provider.open(segment_id()), b"abc")
+        segment.close()
+        segment.close()
+        assert bytes(provider.open(segment_id()).read(0, 3)) == b"abc"
+
+    # Listing
+
+    def test_a_listing_finds_all_segments_with_their_sizes(self, provider: SegmentProvider) -> None:
+        expected = {}
+        for n, topic in enumerate(USABLE_TOPICS):
+            for kind in FileSegmentType:
+                name = segment_id(f"broker-a/{topic}/{n}", kind, n * 1000)
+                written(provider.open(name), content(n + 1))
+                expected[name] = n + 1
+        found = {listing.id: listing.size_bytes for listing in provider.list()}
+        assert found == expected
+        for listing in provider.list():
+            segment = provider.open(listing.id, listing)
+            assert bytes(segment.read(0, listing.size_bytes)) == content(listing.size_bytes)
+
+    def test_a_prefix_means_whole_path_components(self, provider: SegmentProvider) -> None:
+        paths = {"b/T/0", "b/T/1", "b/T/10", "b/T1/0", "b/T1/1", "b1/T/0"}
+        for path in paths:
+            written(provider.open(segment_id(path)), b"x")
+        for prefix, expected in {
+            "": paths,
+            "b": {path for path in paths if path.startswith("b/")},
+            "b/T": {"b/T/0", "b/T/1", "b/T/10"},
+            "b/T/1": {"b/T/1"},
+            "b/T/1/": {"b/T/1"},
+            "b/": {path for path in paths if path.startswith("b/")},
+            "b/X": set(),
+            "B": set(),
+        }.items():
+            assert {listing.id.path for listing in provider.list(prefix)} == expected, prefix
+
+    def test_o07_a_long_listing_is_complete(self, provider: SegmentProvider) -> None:
+        ids = {segment_id(base_offset=n * 20) for n in range(self.listing_count)}
+        for name in ids:
+            written(provider.open(name), b"x")
+        found = [listing.id for listing in provider.list("broker-a/TopicTest/0")]
+        assert len(found) == len(ids)
+        assert set(found) == ids
+
+    def test_a_listing_prefix_cannot_leave_the_tier(self, provider: SegmentProvider) -> None:
+        for prefix in ("..", "../x", "b/../..", "b//t", "/b", "b/t/0/COMMIT_LOG"):
+            with pytest.raises(Invalid):
+                list(provider.list(prefix))
+
+    # Names
+
+    @pytest.mark.parametrize("topic", UNUSABLE_TOPICS, ids=repr)
+    def test_i02_unusable_topics_are_refused(self, provider: SegmentProvider, topic: str) -> None:
+        with pytest.raises(Invalid):
+            provider.open(segment_id(f"broker-a/{topic}/0"))
+        with pytest.raises(Invalid):
+            provider.open(segment_id(f"{topic}/TopicTest/0"))
+
+    @pytest.mark.parametrize("path", UNUSABLE_PATHS, ids=repr)
+    def test_i02_unusable_paths_are_refused(self, provider: SegmentProvider, path: str) -> None:
+        with pytest.raises(Invalid):
+            provider.open(segment_id(path))
+
+    @pytest.mark.parametrize("base_offset", [0, 2**31, 2**32 - 1, 2**32, 10**18, 2**63 - 1])
+    def test_i06_large_base_offsets(self, provider: SegmentProvider, base_offset: int) -> None:
+        name = segment_id(f"broker-a/TopicTest/{2**31 - 1}", base_offset=base_offset)
+        written(provider.open(name), b"x")
+        assert [listing.id for listing in provider.list()] == [name]
+
+    @pytest.mark.parametrize("base_offset", [-1, 2**63])
+    def test_i06_impossible_base_offsets_are_refused(
+        self, provider: SegmentProvider, base_offset: int
+    ) -> None:
+        with pytest.raises(Invalid):
+            provider.open(segment_id(base_offset=base_offset))
+
+    # The tier
+
+    def test_another_provider_sees_the_same_tier(self, provider: SegmentProvider) -> None:
+        segment = written(provider.open(segment_id()), b"abc")
+        written(segment, b"def", 3)
+        segment.close()
+        other = self.reopen(provider)
+        assert [(listing.id, listing.size_bytes) for listing in other.list()] == [(segment_id(), 6)]
+        again = other.open(segment_id())
+        assert again.size() == 6
+        assert bytes(again.read(0, 6)) == b"abcdef"
+        written(again, b"ghi", 6)
+        assert bytes(again.read(3, 6)) == b"defghi"
+
+    def test_a_provider_says_what_it_can(self, provider: SegmentProvider) -> None:
+        assert isinstance(provider, SegmentProvider)
+        assert isinstance(provider.open(segment_id()), FileSegment)
+        assert isinstance(provider.capabilities, Capabilities)
+        assert provider.capabilities.preferred_batch_bytes >= 0
+        assert "://" in provider.url
+
+    # Writers
+
+    def test_w01_a_broker_prefix_has_one_writer(self, provider: SegmentProvider) -> None:
+        epoch = provider.acquire_writer("broker-a")
+        assert epoch.owner
+        epoch.check()
+        with pytest.raises(Fenced) as caught:
+            self.reopen(provider).acquire_writer("broker-a")
+        assert epoch.owner in str(caught.value)
+        epoch.check()
+        provider.acquire_writer("broker-b").release()
+        epoch.release()
+
+    def test_a_released_writer_makes_room(self, provider: SegmentProvider) -> None:
+        first = provider.acquire_writer("broker-a")
+        first.release()
+        first.release()
+        second = self.reopen(provider).acquire_writer("broker-a")
+        second.check()
+        with pytest.raises(Fenced):
+            first.check()
+        second.release()
+
+    def test_taking_over_ends_the_other_or_is_refused(self, provider: SegmentProvider) -> None:
+        first = provider.acquire_writer("broker-a")
+        second: WriterEpoch | None
+        try:
+            second = self.reopen(provider).acquire_writer("broker-a", take_over=True)
+        except Fenced:
+            second = None
+        if second is None:
+            first.check()
+            first.release()
+        else:
+            second.check()
+            with pytest.raises(Fenced):
+                first.check()
+            first.release()
+            second.check()
+            second.release()
+
+    def test_i02_unusable_broker_names_are_refused(self, provider: SegmentProvider) -> None:
+        for name in UNUSABLE_TOPICS:
+            with pytest.raises(Invalid):
+                provider.acquire_writer(name)
+
+    def test_the_writer_is_not_a_segment(self, provider: SegmentProvider) -> None:
+        epoch = provider.acquire_writer("broker-a")
+        assert list(provider.list()) == []
+        epoch.release()
+
+    # Threads
+
+    def test_segments_are_written_and_read_by_many_threads(self, provider: SegmentProvider) -> None:
+        def work(number: int) -> None:
+            segment = provider.open(segment_id(f"broker-a/TopicTest/{number}"))
+            whole = b""
+            for turn in range(8):
+                data = content(500 + turn, number)
+                written(segment, data, len(whole))
+                whole += data
+                assert bytes(segment.read(0, len(whole))) == whole
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(work, range(16)))
+
+    def test_readers_see_only_what_was_written(self, provider: SegmentProvider) -> None:
+        segment = written(provider.open(segment_id()), content(1_000))
+        stop = threading.Event()
+
+        def read() -> int:
+            turns = 0
+            while not stop.is_set() or not turns:
+                size = provider.open(segment_id()).size()
+                found = segment.read(0, size)
+                assert b"\x00" not in bytes(found)
+                turns += 1
+            return turns
+
+        with ThreadPoolExecutor(3) as pool:
+            readers = [pool.submit(read) for _ in range(3)]
+            try:
+                for turn in range(30):
+                    written(segment, content(1_000), 1_000 * (turn + 1))
+            finally:
+                stop.set()
+            assert all(reader.result() for reader in readers)
+
+    # A model
+
+    def test_any_sequence_of_calls_agrees_with_a_plain_bytearray(
+        self, provider: SegmentProvider
+    ) -> None:
+        check_against_model(provider, self.reopen, max_examples=self.state_machine_examples)

@@ -1,0 +1,240 @@
+"""Brings blocks from the tier into the read-ahead cache: one fetch at a time for an offset,
+whoever waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tieredstore.errors import Busy, TieredStoreError
+from tieredstore.tier.fetch.block_reading import read_block
+from tieredstore.tier.reading import Reading, run, run_async
+
+if TYPE_CHECKING:
+    from tieredstore.config import StoreConfig
+    from tieredstore.contracts.dispatch_source import QueueKey
+    from tieredstore.metrics import Metrics
+    from tieredstore.tier.fetch.read_ahead import Block, ReadAheadCache
+    from tieredstore.tier.flat.message_file import FlatMessageFile
+
+BAD_MESSAGES = "rocketmq_tiered_store_x_bad_messages_total"
+READ_ERRORS = "rocketmq_tiered_store_x_read_errors_total"
+
+_NO_LIMIT = 2**63 - 1
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """A block that a get needs: up to `count` messages of `file` from `start` on.
+
+    room_bytes: most that the block may weigh in the cache; 0 when it is not to be kept there.
+    """
+
+    file: FlatMessageFile
+    key: QueueKey
+    start: int
+    count: int
+    room_bytes: int
+
+    @property
+    def keep(self) -> bool:
+        return self.room_bytes > 0
+
+
+class Flight:
+    """A fetch that is under way, planned to bring [start, end); who wants a part of it waits.
+
+    `landed` completes with the block, with the error that the backend gave, or with None when the
+    leader gave up without an answer: those who waited then fetch for themselves.
+    """
+
+    __slots__ = ("end", "landed", "leader_thread", "start")
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start = start
+        self.end = end
+        self.leader_thread = threading.get_ident()
+        self.landed: Future[Block | TieredStoreError | None] = Future()
+
+
+class SingleFlight:
+    """At most one fetch of a queue offset at a time. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._flights: dict[QueueKey, list[Flight]] = {}
+
+    def join(self, key: QueueKey, start: int, end: int) -> tuple[Flight, bool]:
+        """The flight that brings `start`, and whether the caller leads it: then it must `land`."""
+        with self._lock:
+            flights = self._flights.setdefault(key, [])
+            for flight in flights:
+                if flight.start <= start < flight.end:
+                    return flight, False
+            flight = Flight(start, end)
+            flights.append(flight)
+            return flight, True
+
+    def land(self, key: QueueKey, flight: Flight, landed: Block | TieredStoreError | None) -> None:
+        """End a flight."""
+        with self._lock:
+            flights = self._flights[key]
+            flights.remove(flight)
+            if not flights:
+                del self._flights[key]
+        flight.landed.set_result(landed)
+
+
+def report_failure(metrics: Metrics, key: QueueKey, offset: int, error: TieredStoreError) -> None:
+    """Count and log a read that failed and whose error ends here."""
+    kind = type(error).__name__
+    metrics.count(READ_ERRORS, topic=key.topic, kind=kind)
+    _log.warning("%s/%d: read at %d failed: %s: %s", *key, offset, kind, error)
+
+
+class BlockFetcher:
+    """Thread-safe. Coroutines and threads share fetches; `executor` runs what coroutines would
+    block on. A failed fetch is counted and logged, and answered with None.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        cache: ReadAheadCache,
+        metrics: Metrics,
+        executor: Executor | None,
+    ) -> None:
+        self._config = config
+        self._cache = cache
+        self._metrics = metrics
+        self._executor = executor
+        self._flights = SingleFlight()
+        self._ahead: set[tuple[QueueKey, int]] = set()
+        # Bounds what waits in the executor's queue.
+        self._pending = threading.BoundedSemaphore(config.max_pending_limit)
+
+    def fetch(self, fetch: Fetch) -> Block | None:
+        """A block that holds `fetch.start`, blocking."""
+        while True:
+            flight, leads = self._join(fetch)
+            if flight is None or leads:
+                return self._lead(fetch, flight)
+            if flight.leader_thread == threading.get_ident():
+                # The leader is a coroutine of this thread, which goes on only when we return.
+                return self._lead(fetch, None)
+            landed = flight.landed.result()
+            if isinstance(landed, TieredStoreError):
+                return None
+            if landed is not None and _serves(landed, fetch):
+                return landed
+
+    def fetch_ahead(self, fetch: Fetch) -> None:
+        """Fetch into the cache in the background what a reader will want next, once. Nothing is
+        done without an executor."""
+        place = (fetch.key, fetch.start)
+        if self._executor is None or not fetch.keep or place in self._ahead:
+            return
+        self._ahead.add(place)
+
+        def fetched() -> None:
+            try:
+                flight, leads = self._join(fetch)
+                # Who is under way already is not waited for: it may be a coroutine, whose reads
+                # wait in the executor behind this.
+                if leads:
+                    self._lead(fetch, flight)
+            finally:
+                self._ahead.discard(place)
+
+        try:
+            self._executor.submit(fetched)
+        except RuntimeError:  # shut down meanwhile
+            self._ahead.discard(place)
+
+    async def fetch_async(self, fetch: Fetch) -> Block | None:
+        """A block that holds `fetch.start`, without blocking the event loop."""
+        while True:
+            flight, leads = self._join(fetch)
+            if flight is None or leads:
+                return await self._lead_async(fetch, flight)
+            # Shielded: a reader that gives up must not cancel the flight of the others.
+            landed = await asyncio.shield(asyncio.wrap_future(flight.landed))
+            if isinstance(landed, TieredStoreError):
+                return None
+            if landed is not None and _serves(landed, fetch):
+                return landed
+
+    def _join(self, fetch: Fetch) -> tuple[Flight | None, bool]:
+        if not fetch.keep:
+            return None, True
+        return self._flights.join(fetch.key, fetch.start, fetch.start + fetch.count)
+
+    def _lead(self, fetch: Fetch, flight: Flight | None) -> Block | None:
+        landed: Block | TieredStoreError | None = None
+        try:
+            landed = self._fetched(fetch, run(self._reading(fetch)))
+            return landed
+        except TieredStoreError as error:
+            landed = error
+            report_failure(self._metrics, fetch.key, fetch.start, error)
+            return None
+        finally:
+            self._land(fetch, flight, landed)
+
+    async def _lead_async(self, fetch: Fetch, flight: Flight | None) -> Block | None:
+        landed: Block | TieredStoreError | None = None
+        may_read = self._pending.acquire(blocking=False)
+        try:
+            if not may_read:
+                raise Busy(f"{self._config.max_pending_limit} reads of the tier are under way")
+            landed = self._fetched(fetch, await run_async(self._reading(fetch), self._executor))
+            return landed
+        except TieredStoreError as error:
+            landed = error
+            report_failure(self._metrics, fetch.key, fetch.start, error)
+            return None
+        finally:
+            if may_read:
+                self._pending.release()
+            self._land(fetch, flight, landed)
+
+    def _land(
+        self, fetch: Fetch, flight: Flight | None, landed: Block | TieredStoreError | None
+    ) -> None:
+        if flight is not None:
+            self._flights.land(fetch.key, flight, landed)
+
+    def _reading(self, fetch: Fetch) -> Reading[Block]:
+        return read_block(
+            fetch.file,
+            fetch.start,
+            fetch.count,
+            self._config.read_ahead_message_size_threshold_bytes,
+            room_bytes=fetch.room_bytes if fetch.keep else _NO_LIMIT,
+            check_bodies=self._config.crc_check_enable,
+        )
+
+    def _fetched(self, fetch: Fetch, block: Block) -> Block:
+        if fetch.keep:
+            self._cache.put(block)
+        if block.bad_count:
+            topic, queue_id = fetch.key
+            self._metrics.count(BAD_MESSAGES, block.bad_count, topic=topic, queue_id=queue_id)
+            _log.warning(
+                "%s/%d: %d of the queue offsets %d to %d have no usable message in the tier",
+                topic,
+                queue_id,
+                block.bad_count,
+                block.start,
+                block.end - 1,
+            )
+        return block
+
+
+def _serves(block: Block, fetch: Fetch) -> bool:
+    return block.owner is fetch.file and block.start <= fetch.start < block.end

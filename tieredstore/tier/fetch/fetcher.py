@@ -1,0 +1,404 @@
+"""MessageStoreFetcher: reads of what is in the tier, through the read-ahead cache."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Generator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeAlias
+
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.message_store import (
+    BoundaryType,
+    GetMessageResult,
+    GetMessageStatus,
+    MessageFilter,
+)
+from tieredstore.errors import Invalid, TieredStoreError
+from tieredstore.metrics import LATENCY_BUCKETS_MS
+from tieredstore.tier.fetch.block_fetcher import BlockFetcher, Fetch, report_failure
+from tieredstore.tier.fetch.memory_limit import usable_memory_bytes
+from tieredstore.tier.fetch.queries import query_message
+from tieredstore.tier.fetch.read_ahead import Block, ReadAheadCache
+from tieredstore.tier.reading import Reading, run, run_async
+from tieredstore.tier.routing import TimeSide
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tieredstore.clock import Clock
+    from tieredstore.config import StoreConfig
+    from tieredstore.contracts.metadata_store import MetadataStore
+    from tieredstore.message.record import StoredMessage
+    from tieredstore.metrics import Metrics
+    from tieredstore.tier.flat.file_store import FlatFileStore
+    from tieredstore.tier.flat.message_file import FlatMessageFile
+    from tieredstore.tier.index.service import IndexStoreService
+    from tieredstore.tier.topic_filter import TopicFilter
+
+API_LATENCY = "rocketmq_tiered_store_api_latency"
+POP_FETCH_COUNT = 32
+"""Messages fetched for a reader that asks for one at a time."""
+
+_log = logging.getLogger(__name__)
+
+
+_Getting: TypeAlias = Generator[Fetch, "Block | None", GetMessageResult]
+
+
+class MessageStoreFetcher:
+    """Gets, time searches and key queries over the tier alone. Thread-safe.
+
+    Each read exists once, as a generator; the blocking calls and the coroutines drive the same
+    one. `index` may be None where nobody asks by key. `executor` runs what coroutines would block
+    on (None: the event loop's own).
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        flat_files: FlatFileStore,
+        index: IndexStoreService | None,
+        metadata: MetadataStore,
+        topic_filter: TopicFilter,
+        clock: Clock,
+        metrics: Metrics,
+        executor: Executor | None = None,
+    ) -> None:
+        self._config = config
+        self._flat_files = flat_files
+        self._index = index
+        self._metadata = metadata
+        self._topic_filter = topic_filter
+        self._metrics = metrics
+        self._executor = executor
+        limit_bytes = config.read_ahead_cache_size_bytes or int(
+            usable_memory_bytes() * config.read_ahead_cache_size_threshold_rate
+        )
+        self.cache = ReadAheadCache(limit_bytes, config.read_ahead_cache_expire_duration_ms, clock)
+        self._blocks = BlockFetcher(config, self.cache, metrics, executor)
+        # Bytes of an object store are never rewritten; each read of it waits for a network.
+        is_remote = not flat_files.provider.capabilities.rewritable
+        self._reads_wait = is_remote and config.read_ahead_cache_enable
+
+    # Messages
+
+    def get_message(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        message_filter: MessageFilter | None = None,
+    ) -> GetMessageResult:
+        """Up to `max_count` messages from a queue offset on that the filter wants.
+
+        OFFSET_FOUND_NULL means that the backend failed: ask again. Raises Invalid for a count
+        below 1, nothing else.
+        """
+        key = QueueKey(topic, queue_id)
+        with self._timed("get_message", topic, group=group):
+            file = self._file_for_get(key, max_count)
+            if file is None:
+                return GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, offset)
+            try:
+                minimum = run(file.min_offset())
+            except TieredStoreError as error:
+                return self._failed_get(key, offset, error)
+            getting = self._get(file, key, minimum, offset, max_count, message_filter)
+            try:
+                fetch = next(getting)
+                while True:
+                    fetch = getting.send(self._blocks.fetch(fetch))
+            except StopIteration as stop:
+                return self._report(group, key, offset, stop.value)
+
+    async def get_message_async(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        message_filter: MessageFilter | None = None,
+    ) -> GetMessageResult:
+        """`get_message` without blocking the event loop."""
+        key = QueueKey(topic, queue_id)
+        with self._timed("get_message", topic, group=group):
+            file = self._file_for_get(key, max_count)
+            if file is None:
+                return GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, offset)
+            try:
+                minimum = await run_async(file.min_offset(), self._executor)
+            except TieredStoreError as error:
+                return self._failed_get(key, offset, error)
+            getting = self._get(file, key, minimum, offset, max_count, message_filter)
+            try:
+                fetch = next(getting)
+                while True:
+                    fetch = getting.send(await self._blocks.fetch_async(fetch))
+            except StopIteration as stop:
+                return self._report(group, key, offset, stop.value)
+
+    def _file_for_get(self, key: QueueKey, max_count: int) -> FlatMessageFile | None:
+        if max_count < 1:
+            raise Invalid(f"{key.topic}/{key.queue_id}: get of {max_count} messages")
+        return self._flat_files.get(key.topic, key.queue_id)
+
+    def _failed_get(self, key: QueueKey, offset: int, error: TieredStoreError) -> GetMessageResult:
+        self._failed(key, offset, error)
+        return GetMessageResult(GetMessageStatus.OFFSET_FOUND_NULL, offset)
+
+    def _get(
+        self,
+        file: FlatMessageFile,
+        key: QueueKey,
+        minimum: int,
+        offset: int,
+        max_count: int,
+        message_filter: MessageFilter | None,
+    ) -> _Getting:
+        maximum = file.consume_queue_commit_offset
+        refusal = _refuse(offset, minimum, maximum)
+        if refusal is not None:
+            status, following = refusal
+            return GetMessageResult(status, following, minimum, maximum)
+        block = self._cached(file, key, offset)
+        if block is None:
+            block = yield self._plan(file, key, offset, maximum, max_count)
+            if block is None:
+                return GetMessageResult(
+                    GetMessageStatus.OFFSET_FOUND_NULL, offset, minimum, maximum
+                )
+        result = self._collect(block, offset, minimum, maximum, max_count, message_filter)
+        if self._reads_wait and max_count > 1:
+            self._read_ahead(file, key, block, result.next_begin_offset, maximum)
+        return result
+
+    def _read_ahead(
+        self, file: FlatMessageFile, key: QueueKey, block: Block, following: int, maximum: int
+    ) -> None:
+        """Begin to fetch what a reader will want next: one block when it is in the second half of
+        its first one, two as soon as it goes on from one block to the next."""
+        count = self._config.read_ahead_message_count_threshold
+        if self.cache.holds(key, block.start - 1, file):
+            starts = [block.end, block.end + count]
+        elif following >= (block.start + block.end) // 2:
+            starts = [block.end]
+        else:
+            return
+        for start in starts:
+            if start < maximum and self.cache.next_start(key, start - 1) != start:
+                self._blocks.fetch_ahead(self._plan(file, key, start, maximum, count))
+
+    def _cached(self, file: FlatMessageFile, key: QueueKey, offset: int) -> Block | None:
+        if not self._config.read_ahead_cache_enable:
+            return None
+        return self.cache.find(key, offset, file)
+
+    def _plan(
+        self, file: FlatMessageFile, key: QueueKey, offset: int, maximum: int, max_count: int
+    ) -> Fetch:
+        """What to fetch for a reader at `offset`: ahead of it, unless the cache has no room for
+        what one get may answer."""
+        room_bytes = self.cache.room_bytes() if self._config.read_ahead_cache_enable else 0
+        keep = room_bytes >= self._config.max_transfer_bytes_in_memory
+        threshold = self._config.read_ahead_message_count_threshold
+        if not keep:
+            count = min(max_count, threshold)
+        elif max_count == 1:
+            count = min(POP_FETCH_COUNT, threshold)
+        else:
+            count = threshold
+        count = min(count, maximum - offset)
+        if keep:
+            following = self.cache.next_start(key, offset)
+            if following is not None:
+                count = min(count, following - offset)
+        return Fetch(file, key, offset, count, room_bytes if keep else 0)
+
+    def _collect(
+        self,
+        block: Block,
+        offset: int,
+        minimum: int,
+        maximum: int,
+        max_count: int,
+        message_filter: MessageFilter | None,
+    ) -> GetMessageResult:
+        """Answer from a block and the cached ones behind it, within one window of offsets."""
+        window_end = offset + self._config.read_ahead_message_count_threshold
+        max_bytes = self._config.max_transfer_bytes_in_memory
+        messages: list[StoredMessage] = []
+        following = offset
+        size_bytes = 0
+        current: Block | None = block
+        while current is not None:
+            taken = current.take(
+                following, max_count - len(messages), max_bytes - size_bytes, message_filter
+            )
+            messages += taken.messages
+            following = taken.next_offset
+            size_bytes += taken.size_bytes
+            if following == current.end:
+                self.cache.read_to_end(current)
+            if (
+                len(messages) >= max_count
+                or size_bytes >= max_bytes
+                or not current.end <= following < min(maximum, window_end)
+            ):
+                break
+            current = self.cache.following(current)
+        status = GetMessageStatus.FOUND if messages else GetMessageStatus.NO_MATCHED_MESSAGE
+        return GetMessageResult(status, following, minimum, maximum, messages)
+
+    def _failed(self, key: QueueKey, offset: int, error: TieredStoreError) -> None:
+        report_failure(self._metrics, key, offset, error)
+
+    # Times
+
+    def offset_by_time(
+        self,
+        topic: str,
+        queue_id: int,
+        timestamp_ms: int,
+        boundary: BoundaryType = BoundaryType.LOWER,
+    ) -> int:
+        """LOWER: first offset at or after the time, else the end; UPPER: last one at or before it,
+        else the minimum. -1 for a queue that the tier does not have. Raises Unavailable, Corrupt.
+        """
+        with self._timed("get_offset_by_time", topic):
+            file = self._flat_files.get(topic, queue_id)
+            if file is None or not file.is_initialised:
+                return -1
+            return run(file.offset_by_time(timestamp_ms, boundary))
+
+    def time_side(self, topic: str, queue_id: int) -> TimeSide | None:
+        """The queue's messages in the tier, searchable by time; None when there are none. Its
+        calls raise Unavailable and Corrupt."""
+        file = self._flat_files.get(topic, queue_id)
+        if file is None or not file.is_initialised:
+            return None
+        low, high = file.consume_queue_min_offset, file.consume_queue_commit_offset
+        if low >= high:
+            return None
+        return TimeSide(
+            low,
+            high,
+            lambda time_ms, boundary: self.offset_by_time(topic, queue_id, time_ms, boundary),
+            lambda offset: run(file.store_timestamp_at(offset)),
+        )
+
+    def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
+        """Store time of a message, epoch ms; -1 when it is not in the tier or cannot be read."""
+        with self._timed("get_time_by_offset", topic):
+            file = self._flat_files.get(topic, queue_id)
+            if file is None:
+                return -1
+            try:
+                if file.consume_queue_min_offset <= offset < file.consume_queue_commit_offset:
+                    return run(file.store_timestamp_at(offset))
+            except TieredStoreError as error:
+                self._failed(QueueKey(topic, queue_id), offset, error)
+            return -1
+
+    def earliest_time(self, topic: str, queue_id: int) -> int:
+        """Store time of the first message of a queue in the tier, epoch ms; -1 without one."""
+        with self._timed("get_earliest_message_time", topic):
+            file = self._flat_files.get(topic, queue_id)
+            if file is None:
+                return -1
+            try:
+                minimum = file.consume_queue_min_offset
+                if minimum < file.consume_queue_commit_offset:
+                    return run(file.store_timestamp_at(minimum))
+            except TieredStoreError as error:
+                self._failed(QueueKey(topic, queue_id), -1, error)
+                return file.min_store_timestamp_ms
+            return -1
+
+    # Keys
+
+    def query_message(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+    ) -> list[StoredMessage]:
+        """Messages of a topic with a key or UNIQ_KEY, store time within [begin, end], by queue and
+        offset. Each has the key: what only has its hash is left out. Raises Unavailable, Corrupt.
+        """
+        with self._timed("query_message", topic):
+            return run(self.query_reading(topic, key, max_count, begin_ms, end_ms))
+
+    async def query_message_async(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+    ) -> list[StoredMessage]:
+        """`query_message` without blocking the event loop."""
+        with self._timed("query_message", topic):
+            reading = self.query_reading(topic, key, max_count, begin_ms, end_ms)
+            return await run_async(reading, self._executor)
+
+    def query_reading(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+    ) -> Reading[list[StoredMessage]]:
+        """`query_message` for a caller that drives the reads itself."""
+        if self._index is None or self._topic_filter.is_filtered(topic):
+            return _nothing()
+        return query_message(
+            self._index, self._metadata, self._flat_files, topic, key, max_count, begin_ms, end_ms
+        )
+
+    # Metrics
+
+    @contextmanager
+    def _timed(self, operation: str, topic: str, **labels: object) -> Iterator[None]:
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            elapsed_ms = (time.perf_counter() - begin) * 1000
+            self._metrics.observe(
+                API_LATENCY,
+                elapsed_ms,
+                LATENCY_BUCKETS_MS,
+                operation=operation,
+                topic=topic,
+                **labels,
+            )
+
+    def _report(
+        self, group: str, key: QueueKey, offset: int, result: GetMessageResult
+    ) -> GetMessageResult:
+        if self._config.record_get_message_result:
+            _log.info(
+                "get: group %s, %s/%d at %d: %s, next %d, %d messages, [%d, %d)",
+                group,
+                key.topic,
+                key.queue_id,
+                offset,
+                result.status.name,
+                result.next_begin_offset,
+                len(result.messages),
+                result.min_offset,
+                result.max_offset,
+            )
+        return result
+
+
+def _refuse(offset: int, minimum: int, maximum: int) -> tuple[GetMessageStatus, int] | None:
+    """Status and next offset of a get outside [minimum, maximum); None inside."""
+    if maximum <= 0:
+        return GetMessageStatus.NO_MESSAGE_IN_QUEUE, offset
+    if offset < minimum:
+        return GetMessageStatus.OFFSET_TOO_SMALL, minimum
+    if offset == maximum:
+        return GetMessageStatus.OFFSET_OVERFLOW_ONE, maximum
+    if offset > maximum:
+        return GetMessageStatus.OFFSET_OVERFLOW_BADLY, maximum
+    return None
+
+
+def _nothing() -> Reading[list[StoredMessage]]:
+    yield from ()
+    return []

@@ -1,0 +1,382 @@
+"""MessageStoreDispatcher: which queues are uploaded when, and by how many threads."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterable
+
+from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.config import StorageLevel, StoreConfig
+from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey, QueueRange
+from tieredstore.errors import Busy, Fenced, TieredStoreError, Unavailable
+from tieredstore.metrics import Metrics
+from tieredstore.tier.flat.file_store import FlatFileStore
+from tieredstore.tier.flat.message_file import FlatMessageFile
+from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.upload import indexing
+from tieredstore.tier.upload.indexing import KeyIndex
+from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus
+from tieredstore.tier.upload.queue_upload import QueueState, QueueUpload
+from tieredstore.tier.worker_pool import run_crew
+
+SCAN_PERIOD_MS = 20_000
+VISIT_BYTES = 64 << 20
+"""About how much one visit uploads before the next queue gets its turn."""
+FINISH_MS = 60_000
+"""How long the upload of what waits may hold up a shutdown."""
+GIVE_UP_AFTER = 16
+"""Visits in a row that find the backend unavailable, after which a scan leaves the others alone."""
+
+BEHIND_METRIC = "rocketmq_tiered_store_dispatch_behind"
+LATENCY_METRIC = "rocketmq_tiered_store_dispatch_latency"
+FAILURES_METRIC = "rocketmq_tiered_store_x_dispatch_failures_total"
+
+_NEVER_MS = 2**63 - 1
+_log = logging.getLogger(__name__)
+
+
+class MessageStoreDispatcher:
+    """Copies what the local store has into the tier, queue by queue.
+
+    Thread-safe; each queue is in the hands of one thread at a time. After a Fenced error nothing
+    is uploaded any more.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        source: DispatchSource,
+        flat_files: FlatFileStore,
+        index: KeyIndex | None,
+        topic_filter: TopicFilter,
+        clock: Clock = SYSTEM_CLOCK,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._config = config
+        self._source = source
+        self._flat_files = flat_files
+        self._index = index if config.message_index_enable else None
+        self._topic_filter = topic_filter
+        self._clock = clock
+        self._metrics = metrics if metrics is not None else Metrics()
+        capabilities = flat_files.provider.capabilities
+        self._is_durable = capabilities.durable
+        self._upload = QueueUpload(
+            config,
+            source,
+            index,
+            clock,
+            self._metrics,
+            preferred_bytes=capabilities.preferred_batch_bytes,
+        )
+        self._states: dict[QueueKey, QueueState] = {}
+        self._failing: dict[QueueKey, str] = {}
+        self._fenced: Fenced | None = None
+        self._stopping = threading.Event()
+        self._deadline_ms = _NEVER_MS
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether this broker uploads: not as a SLAVE, not with the tier switched off."""
+        return (
+            self._config.broker_role != "SLAVE"
+            and self._config.storage_level is not StorageLevel.DISABLE
+        )
+
+    @property
+    def failing(self) -> dict[QueueKey, str]:
+        """Queues whose last visit failed, and how."""
+        return dict(self._failing)
+
+    # Life
+
+    def start(self) -> None:
+        """Become the tier's writer and scan every 20 s. Raises Fenced, Unavailable."""
+        if self._thread is not None or not self.is_enabled:
+            return
+        self._flat_files.become_writer()
+        self._source.set_retention_guard(self.retention_guard)
+        self._stopping.clear()
+        self._deadline_ms = _NEVER_MS
+        self._thread = threading.Thread(target=self._run, name="tiered-dispatcher", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the loop after the visits in progress. Idempotent."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def finish(self) -> None:
+        """Stop, and `drain` when the loop was running."""
+        was_running = self._thread is not None
+        self.stop()
+        if was_running:
+            self.drain()
+
+    def drain(self) -> list[DispatchOutcome]:
+        """After `stop`: where messages wait longer than `tieredStoreGroupCommitTimeout` for others,
+        upload what waits. What fails, or takes more than FINISH_MS, is left for the next start."""
+        if self._fenced is not None or not self._upload.is_adaptive:
+            return []
+        self._deadline_ms = self._clock.now_ms() + FINISH_MS
+        self._stopping.clear()
+        try:
+            return self.scan(force=True)
+        except TieredStoreError as error:
+            _log.warning("not everything that waited is uploaded: %s", error)
+            return []
+        finally:
+            self._stopping.set()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self.scan()
+            except TieredStoreError as error:
+                _log.error("dispatch: %s", error)
+            except Exception:
+                # The loop is the only thing that uploads: it outlives a bug in one round.
+                _log.exception("dispatch")
+            self._clock.wait(self._stopping, SCAN_PERIOD_MS)
+
+    def retention_guard(self, key: QueueKey) -> int | None:
+        """The queue offset from which the tier still needs a queue's messages; None when it needs
+        nothing of it. For the local store's cleaning."""
+        if not self.is_enabled or not self._is_durable or self._topic_filter.is_filtered(key.topic):
+            return None
+        file = self._flat_files.get(key.topic, key.queue_id)
+        if file is not None and file.is_initialised:
+            return file.consume_queue_commit_offset
+        return 0 if self._config.backlog == "all" else None
+
+    # Visits
+
+    def scan(self, force: bool = False) -> list[DispatchOutcome]:
+        """Visit all queues that have something to upload; returns what came of each.
+
+        force: do not wait for a batch to fill. Raises Fenced when the right to write is lost.
+        """
+        if not self.is_enabled:
+            return []
+        self._check_fenced()
+        keys = [key for key in self._source.queues() if self._has_work(key)]
+        keys, failed = self._announce(keys)
+        if not keys:
+            return failed
+        visits = _Visits(keys)
+        limit = max(self._config.max_pending_limit // 4, 1)
+        workers = min(self._config.dispatch_threads, limit, len(keys))
+        run_crew(lambda: self._work(visits, force), workers, "tiered-upload")
+        if visits.given_up:
+            _log.error("%s is unavailable, trying again later", self._flat_files.provider.url)
+        self._check_fenced()
+        return [*failed, *visits.outcomes.values()]
+
+    def _work(self, visits: _Visits, force: bool) -> bool:
+        """One visit; False when there is none to make."""
+        if self._stopping.is_set() or self._fenced is not None:
+            return False
+        key = visits.take()
+        if key is None or self._clock.now_ms() > self._deadline_ms:
+            return False
+        try:
+            outcome = self.dispatch(key, force, max_bytes=VISIT_BYTES)
+        except Exception as error:
+            # A bug met by one queue must not take this worker from the others.
+            _log.exception("%s/%d: dispatch failed", *key)
+            failure = TieredStoreError(f"{key.topic}/{key.queue_id}: {error!r}")
+            outcome = DispatchOutcome(key, DispatchStatus.FAILED, error=failure)
+        visits.put_back(outcome)
+        return True
+
+    def dispatch(
+        self, key: QueueKey, force: bool = False, *, max_bytes: int | None = None
+    ) -> DispatchOutcome:
+        """Upload what is due of one queue, blocking. Errors are in the outcome.
+
+        force: wait for the queue when another thread has it, and do not wait for a batch to fill.
+        max_bytes: stop after about that much, with `more` set.
+        """
+        if self._stopping.is_set() or self._fenced is not None:
+            return DispatchOutcome(key, DispatchStatus.STOPPED, error=self._fenced)
+        if not self.is_enabled:
+            return DispatchOutcome(key, DispatchStatus.DISABLED)
+        if self._topic_filter.is_filtered(key.topic):
+            return DispatchOutcome(key, DispatchStatus.FILTERED)
+        try:
+            outcome = self._visit(key, force, max_bytes)
+        except Busy:
+            outcome = DispatchOutcome(key, DispatchStatus.BUSY)
+        except TieredStoreError as error:
+            outcome = DispatchOutcome(key, DispatchStatus.FAILED, error=error)
+        if isinstance(outcome.error, Fenced):
+            self._fenced = outcome.error
+        self._report(outcome)
+        return outcome
+
+    def _visit(self, key: QueueKey, force: bool, max_bytes: int | None) -> DispatchOutcome:
+        if self._source.queue_range(key) is None:
+            return DispatchOutcome(key, DispatchStatus.UNKNOWN)
+        self._flat_files.check_writer()
+        file = self._flat_files.get_or_create(key.topic, key.queue_id)
+        if not file.lock.acquire(blocking=force):
+            return DispatchOutcome(key, DispatchStatus.BUSY)
+        try:
+            # Asked again: the topic may have been deleted before this file was there.
+            available = self._source.queue_range(key)
+            if available is None or file.is_closed:
+                return DispatchOutcome(key, DispatchStatus.UNKNOWN)
+            if not file.is_initialised:
+                if available.min_offset >= available.max_offset:
+                    return DispatchOutcome(key, DispatchStatus.IDLE)
+                file.init_offset(self._upload.first_offset(key, available))
+            if self._index is not None:
+                indexing.mark_first(self._index, [file])
+            state = self._states.get(key)
+            if state is None or state.file is not file:
+                state = self._states[key] = QueueState(file)
+            outcome = self._upload.visit(
+                key, file, available, state, force=force, max_bytes=max_bytes
+            )
+            if outcome.error is not None and self._is_gone(key):
+                return DispatchOutcome(key, DispatchStatus.UNKNOWN)
+            self._gauge(key, file, available, state)
+            return outcome
+        finally:
+            file.lock.release()
+
+    def _has_work(self, key: QueueKey) -> bool:
+        if self._topic_filter.is_filtered(key.topic):
+            return False
+        try:
+            available = self._source.queue_range(key)
+        except TieredStoreError:
+            return True  # the visit says what is wrong with it
+        if available is None:
+            return False
+        file = self._flat_files.get(key.topic, key.queue_id)
+        if file is None or not file.is_initialised:
+            return available.min_offset < available.max_offset
+        state = self._states.get(key)
+        if state is None or state.file is not file:
+            return True
+        if self._index is not None and not state.indexed:
+            return True
+        return file.consume_queue_max_offset != available.max_offset or key in self._failing
+
+    def _is_gone(self, key: QueueKey) -> bool:
+        """Whether the local store does not have the queue any more."""
+        try:
+            return self._source.queue_range(key) is None
+        except TieredStoreError:
+            return False
+
+    def _announce(self, keys: list[QueueKey]) -> tuple[list[QueueKey], list[DispatchOutcome]]:
+        """Give all new queues their metadata in one write; returns the queues to visit, and what
+        came of those that cannot be."""
+        self._flat_files.check_writer()
+        ready: list[QueueKey] = []
+        failed: list[DispatchOutcome] = []
+        files: list[FlatMessageFile] = []
+        new: list[FlatMessageFile] = []
+        try:
+            with self._flat_files.metadata.batch():
+                for key in keys:
+                    try:
+                        file = self._flat_files.get_or_create(key.topic, key.queue_id)
+                        available = self._source.queue_range(key)
+                        if not file.is_initialised and available is not None:
+                            new.append(file)
+                            file.init_offset(self._upload.first_offset(key, available))
+                    except Busy:
+                        continue  # its topic is being deleted
+                    except TieredStoreError as error:
+                        if self._is_gone(key):
+                            continue
+                        failed.append(DispatchOutcome(key, DispatchStatus.FAILED, error=error))
+                        self._report(failed[-1])
+                    else:
+                        ready.append(key)
+                        files.append(file)
+        except BaseException:
+            for file in new:
+                file.undo_init()
+            raise
+        if self._index is not None:
+            indexing.mark_first(self._index, files)
+        return ready, failed
+
+    # Telling
+
+    def _check_fenced(self) -> None:
+        if self._fenced is not None:
+            raise self._fenced
+        try:
+            self._flat_files.check_writer()
+        except Fenced as error:
+            self._fenced = error
+            raise
+
+    def _report(self, outcome: DispatchOutcome) -> None:
+        key, error = outcome.key, outcome.error
+        if error is None:
+            self._failing.pop(key, None)
+            return
+        self._metrics.count(
+            FAILURES_METRIC, topic=key.topic, queue_id=key.queue_id, kind=type(error).__name__
+        )
+        if self._failing.get(key) != str(error):
+            self._failing[key] = str(error)
+            _log.error("dispatch of %s/%d: %s", key.topic, key.queue_id, error)
+
+    def _gauge(
+        self, key: QueueKey, file: FlatMessageFile, available: QueueRange, state: QueueState
+    ) -> None:
+        behind = max(available.max_offset - file.consume_queue_max_offset, 0)
+        latency = 0
+        if behind and state.oldest_offset == file.consume_queue_max_offset:
+            latency = max(self._clock.now_ms() - state.oldest_ms, 0)
+        labels = {"topic": key.topic, "queue_id": key.queue_id, "file_type": "consume_queue"}
+        self._metrics.gauge(BEHIND_METRIC, behind, **labels)
+        self._metrics.gauge(LATENCY_METRIC, latency, **labels)
+
+
+class _Visits:
+    """The queues of one scan, shared by its workers; a queue with more to do goes to the end."""
+
+    def __init__(self, keys: Iterable[QueueKey]) -> None:
+        self._queue = deque(keys)
+        self._lock = threading.Lock()
+        self._unavailable = 0
+        self.outcomes: dict[QueueKey, DispatchOutcome] = {}
+
+    @property
+    def given_up(self) -> bool:
+        return self._unavailable >= GIVE_UP_AFTER
+
+    def take(self) -> QueueKey | None:
+        with self._lock:
+            return self._queue.popleft() if self._queue and not self.given_up else None
+
+    def put_back(self, outcome: DispatchOutcome) -> None:
+        """Note what a visit came to, with what earlier visits of the scan did."""
+        with self._lock:
+            before = self.outcomes.get(outcome.key)
+            if before is not None:
+                outcome.messages += before.messages
+                outcome.size_bytes += before.size_bytes
+                outcome.hole = outcome.hole or before.hole
+                if outcome.messages and outcome.error is None:
+                    outcome.status = DispatchStatus.UPLOADED
+            self.outcomes[outcome.key] = outcome
+            if isinstance(outcome.error, Unavailable):
+                self._unavailable += 1
+            else:
+                self._unavailable = 0
+                if outcome.more and outcome.error is None:
+                    self._queue.append(outcome.key)

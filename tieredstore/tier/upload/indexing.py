@@ -1,0 +1,156 @@
+"""Putting uploaded messages into the key index, and putting again what a crash kept from it (D21).
+
+The index knows for each queue up to which commit log offset its keys are in (`indexed_until`).
+That mark is on disk before a queue gets its first byte from us, so what lies above it after a
+crash is exactly what has to be put again; it is read back from the tier.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.errors import Corrupt
+from tieredstore.message.columns import records as columns
+from tieredstore.message.columns.keys import keys_of_batch
+from tieredstore.tier.flat.batch import RecordBatch
+from tieredstore.tier.flat.message_file import FlatMessageFile
+from tieredstore.tier.reading import run
+
+_UNITS_AT_ONCE = 4096
+_READ_BYTES = 16 << 20
+_log = logging.getLogger(__name__)
+
+
+class KeyIndex(Protocol):
+    """What the dispatcher needs of the index service."""
+
+    def put_keys(
+        self,
+        topic_id: int,
+        topic: str,
+        queue_id: int,
+        keys: Sequence[str],
+        offsets: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int32],
+        store_timestamps: npt.NDArray[np.int64],
+        *,
+        indexed_until: int | None = None,
+    ) -> int: ...
+
+    def mark_indexed(self, topic_id: int, queue_id: int, commit_log_offset: int) -> None: ...
+
+    def indexed_until(self, topic_id: int, queue_id: int) -> int | None: ...
+
+    def checkpoint(self) -> None: ...
+
+
+def mark_first(index: KeyIndex, files: Iterable[FlatMessageFile]) -> None:
+    """Set the mark of queues that this index never saw to what the tier has of them (whoever
+    wrote it has indexed it), on disk when the call returns."""
+    unknown = [file for file in files if index.indexed_until(file.topic_id, file.queue_id) is None]
+    for file in unknown:
+        index.mark_indexed(file.topic_id, file.queue_id, file.commit_log_commit_offset)
+    if unknown:
+        index.checkpoint()
+
+
+def put_batch(index: KeyIndex, file: FlatMessageFile, batch: RecordBatch) -> None:
+    """Index the messages of a committed batch."""
+    if batch.count:
+        _put(
+            index,
+            file,
+            batch.buffer,
+            batch.starts,
+            batch.offsets,
+            batch.sizes,
+            batch.store_timestamps,
+        )
+
+
+def put_missing(index: KeyIndex, file: FlatMessageFile, max_bytes: int) -> bool:
+    """Index committed messages above the queue's mark, from the tier, up to about `max_bytes`.
+
+    Returns whether all is indexed now. Raises what reads and the index raise.
+    """
+    left = max_bytes
+    while left > 0:
+        mark = index.indexed_until(file.topic_id, file.queue_id)
+        start = max(mark if mark is not None else 0, file.commit_log_min_offset)
+        offset = run(file.offset_of_position(start))
+        if offset is None:
+            if mark is None or mark < file.commit_log_commit_offset:
+                index.mark_indexed(file.topic_id, file.queue_id, file.commit_log_commit_offset)
+            return True
+        left -= _put_from_tier(index, file, offset)
+    return False
+
+
+def _put_from_tier(index: KeyIndex, file: FlatMessageFile, offset: int) -> int:
+    units = run(file.read_units(offset, _UNITS_AT_ONCE))
+    positions = units["physical_offset"].astype(np.int64)
+    sizes = units["size"].astype(np.int64)
+    first = int(positions[0])
+    count = max(int(np.searchsorted(positions + sizes, first + _READ_BYTES, side="right")), 1)
+    positions, sizes = positions[:count], sizes[:count]
+    behind = int(positions[-1] + sizes[-1])
+    data = run(file.read_commit_log(first, behind - first))
+    if len(data) < behind - first:
+        raise Corrupt(
+            f"{file.path}: the commit log ends {behind - first - len(data)} bytes before the "
+            f"message of queue offset {offset + count - 1}",
+            offset=offset,
+            path=file.path,
+        )
+    starts = positions - first
+    times = columns.store_timestamps(data, starts)
+    _put(index, file, data, starts, positions, sizes, times)
+    return behind - first
+
+
+def _put(
+    index: KeyIndex,
+    file: FlatMessageFile,
+    buffer: bytearray | memoryview,
+    starts: npt.NDArray[np.int64],
+    offsets: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    times: npt.NDArray[np.int64],
+) -> None:
+    rows, keys = _keys(buffer, starts, file)
+    index.put_keys(
+        file.topic_id,
+        file.topic,
+        file.queue_id,
+        keys,
+        offsets[rows],
+        sizes[rows].astype(np.int32),
+        times[rows],
+        indexed_until=int(offsets[-1] + sizes[-1]),
+    )
+
+
+def _keys(
+    buffer: bytearray | memoryview, starts: npt.NDArray[np.int64], file: FlatMessageFile
+) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """Keys of the messages at `starts`; a message that cannot be decoded has none."""
+    try:
+        return keys_of_batch(buffer, columns.record_columns(buffer, starts))
+    except Corrupt as error:
+        _log.warning("%s: %s; its keys are not indexed", file.path, error)
+    rows: list[int] = []
+    keys: list[str] = []
+    for row in range(len(starts)):
+        try:
+            one = columns.record_columns(buffer, starts[row : row + 1])
+            _, found = columns.index_keys(buffer, one)
+        except Corrupt:
+            continue
+        rows += [row] * len(found)
+        keys += found
+    return np.array(rows, dtype=np.int64), keys
