@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-FIXTURES = Path(__file__).parent / "fixtures"
+from tests.kit.local_stores import copy_store
+from tests.kit.paths import FIXTURES
+
 EXTRACT_SAFELY: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # 3.11.4
 
 
@@ -34,6 +36,12 @@ def public_a(tmp_path_factory: pytest.TempPathFactory) -> Path:
         archive.extractall(root, **EXTRACT_SAFELY)
     _make_read_only(root / "public-a")
     return root / "public-a"
+
+
+@pytest.fixture
+def public_a_copy(public_a: Path, tmp_path: Path) -> Path:
+    """A writable copy of the Java store."""
+    return copy_store(public_a / "store", tmp_path / "store")
 
 
 @pytest.fixture(scope="session")

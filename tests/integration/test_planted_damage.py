@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.command_line import tieredstore
+from tests.kit.command_line import tieredstore
 from tieredstore.contracts.segment import FileSegmentType, SegmentProvider
 from tieredstore.errors import Invalid
 from tieredstore.metadata.json_store import JsonMetadataStore

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.unit.backfill.kit import contents, damage, new_run
+from tests.kit.jobs.backfill import contents, damage, new_run
 from tieredstore.jobs.backfill import BackfillOptions, backfill, backfill_target
 from tieredstore.jobs.offload.job import OffloadOptions, run_offload
 from tieredstore.scan.arrow.schema import TYPES

@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from tests.integration.cli.command_line import one_line, tieredstore
+from tests.kit.command_line import one_line, tieredstore
 
 FORMATS = ("parquet", "delta", "iceberg")
 

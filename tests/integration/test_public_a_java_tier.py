@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration import public_a as kit
-from tests.integration.oracle import Oracle
+from tests.kit import public_a as kit
+from tests.kit.oracle import Oracle
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration import public_a as kit
-from tests.integration.oracle import Oracle
+from tests.kit import public_a as kit
+from tests.kit.oracle import Oracle
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.config import StorageLevel, StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.integration import public_a as kit
-from tests.integration.cli.command_line import tieredstore
-from tests.integration.oracle import Oracle
+from tests.kit import public_a as kit
+from tests.kit.command_line import tieredstore
+from tests.kit.oracle import Oracle
 from tieredstore.message.index.tiered import (
     COMPACTED_ITEM_DTYPE,
     compacted_size,

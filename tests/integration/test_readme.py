@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.kit.paths import ROOT
+
 README = (ROOT / "README.md").read_text()
 
 

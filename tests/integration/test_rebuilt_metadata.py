@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration import public_a as kit
-from tests.integration.oracle import Oracle
-from tests.unit.jobs.rebuild_kit import facts_of
+from tests.kit import public_a as kit
+from tests.kit.jobs.rebuild_metadata import facts_of
+from tests.kit.oracle import Oracle
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.rebuild_metadata.job import RebuildOptions, rebuild_metadata
 from tieredstore.jobs.run import JobRun

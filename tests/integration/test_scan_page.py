@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.unit.scan.tier_builder import small_tier
+from tests.kit.paths import ROOT
+from tests.kit.tier_builder import small_tier
 
-PAGE = (Path(__file__).parents[2] / "docs" / "scan.md").read_text()
+PAGE = (ROOT / "docs" / "scan.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.harness import (
+from tests.kit.java import (
     JavaTools,
     Manifest,
     copy_tree,

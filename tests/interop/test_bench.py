@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.interop.harness import JavaTools
-
-ROOT = Path(__file__).parents[2]
+from tests.kit.java import JavaTools
+from tests.kit.paths import ROOT
 
 
 def bench(tmp_path: Path, *arguments: str) -> dict[str, Any]:

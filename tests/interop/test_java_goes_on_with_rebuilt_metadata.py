@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.interop.conftest import Offloaded
-from tests.interop.harness import JavaTools, copy_tree, key_queries, tieredstore
+from tests.kit.java import JavaTools, copy_tree, key_queries, tieredstore
 
 APPENDED = 30
 QUEUES = (("pub_normal", 0), ("pub_fifo", 1), ("java_new", 0))

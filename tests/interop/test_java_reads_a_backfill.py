@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 import tieredstore
 from tests.interop.conftest import Offloaded
-from tests.interop.harness import JavaTools, Manifest, key_queries, write_broker_conf
-from tests.interop.harness import tieredstore as run_tieredstore
+from tests.kit.java import JavaTools, Manifest, key_queries, write_broker_conf
+from tests.kit.java import tieredstore as run_tieredstore
 from tieredstore.message.crc import CRC_MASK, crc32
 from tieredstore.scan.arrow.schema import TYPES
 

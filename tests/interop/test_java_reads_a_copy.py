@@ -12,8 +12,8 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from tests.interop.conftest import Offloaded
-from tests.interop.harness import JavaTools, key_queries, tieredstore
 from tests.interop.test_java_reads_our_tier import stored_messages
+from tests.kit.java import JavaTools, key_queries, tieredstore
 
 BUCKET = "tiers"
 CREDENTIALS = {

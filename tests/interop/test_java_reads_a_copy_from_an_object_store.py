@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.object_store.conftest import credentials, new_bucket, servers
-from tests.integration.object_store.servers import NAMES, Servers
 from tests.interop.conftest import OUR_OFFLOAD, tier_manifest
-from tests.interop.harness import JavaTools, Manifest, tieredstore, write_broker_conf
+from tests.kit.java import JavaTools, Manifest, tieredstore, write_broker_conf
+from tests.kit.object_store.servers import NAMES, Servers
 
 __all__ = ["credentials", "servers"]
 

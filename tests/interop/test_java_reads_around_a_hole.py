@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.harness import JavaTools, Manifest
+from tests.kit.java import JavaTools, Manifest
 from tieredstore.clock import SystemClock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.segment import FileSegmentType

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.interop.harness import JavaTools, Manifest, key_queries
+from tests.kit.java import JavaTools, Manifest, key_queries
 from tieredstore.config import config_from_properties
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.interop.conftest import Offloaded
-from tests.interop.harness import JavaTools, Report, copy_tree, key_queries
+from tests.kit.java import JavaTools, Report, copy_tree, key_queries
 from tieredstore.local.read_only import open_read_only
 from tieredstore.message.record import StoredMessage, decode_record
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.interop.conftest import Offloaded, offload
-from tests.interop.harness import JavaTools, Manifest, copy_tree, key_queries, tieredstore
+from tests.kit.java import JavaTools, Manifest, copy_tree, key_queries, tieredstore
 from tieredstore.config import config_from_properties
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.spark.cluster import CLUSTER_CONF, ROOT, TEST_CONF, Cluster, cluster_of_two, end
+from tests.kit.paths import ROOT
+from tests.kit.spark.cluster import CLUSTER_CONF, TEST_CONF, Cluster, cluster_of_two, end
 from tieredstore.errors import Invalid
 from tieredstore.spark.java import java_home
 

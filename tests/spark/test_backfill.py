@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.spark.cluster import Cluster
-from tests.unit.backfill.kit import contents, damage, found, messages, new_run, tier_at
+from tests.kit.jobs.backfill import contents, damage, found, messages, new_run, tier_at
+from tests.kit.spark.cluster import Cluster
 from tieredstore.jobs.backfill import BackfillOptions, backfill, backfill_frame
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun

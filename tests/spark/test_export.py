@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.spark.cluster import Cluster
-from tests.spark.growing_tier import GrowingTier
-from tests.unit.export.kit import FORMATS, Export, places_of
+from tests.kit.growing_tier import GrowingTier
+from tests.kit.jobs.export import FORMATS, Export, places_of
+from tests.kit.spark.cluster import Cluster
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Corrupt
 from tieredstore.jobs.export import ExportRequest, Format, OnCorrupt

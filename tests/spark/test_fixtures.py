@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from tests.spark.cluster import Cluster
+from tests.kit.spark.cluster import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def whereabouts(numbers: Iterable[int]) -> list[tuple[str, str, str]]:
-    import tests.spark.cluster
+    import tests.kit.spark.cluster
     import tieredstore
     import tieredstore.providers.posix.provider
 
     del numbers
-    modules = (tieredstore, tieredstore.providers.posix.provider, tests.spark.cluster)
+    modules = (tieredstore, tieredstore.providers.posix.provider, tests.kit.spark.cluster)
     first, second, third = (str(module.__file__) for module in modules)
     return [(first, second, third)]
 
@@ -36,7 +36,7 @@ def test_executors_of_the_cluster_have_the_package_from_the_zip_alone(cluster: C
         assert archive.rpartition("/")[2].startswith("tieredstore-")
         assert member == "tieredstore/__init__.py"
         assert plugin == f"{archive}.zip/tieredstore/providers/posix/provider.py"
-        assert tests.endswith("/tests.zip/tests/spark/cluster.py")
+        assert tests.endswith("/tests.zip/tests/kit/spark/cluster.py")
 
 
 def version_of_python(spark: SparkSession) -> str:

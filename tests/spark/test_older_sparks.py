@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tieredstore
-from tests.spark.cluster import ROOT
-from tests.unit.scan.tier_builder import small_tier
+from tests.kit.paths import ROOT
+from tests.kit.tier_builder import small_tier
 
 if TYPE_CHECKING:
     import pytest

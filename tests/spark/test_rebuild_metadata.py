@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from tests.spark.cluster import Cluster
-from tests.unit.jobs.rebuild_kit import facts_of
-from tests.unit.scan.tier_builder import small_tier
+from tests.kit.jobs.rebuild_metadata import facts_of
+from tests.kit.spark.cluster import Cluster
+from tests.kit.tier_builder import small_tier
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

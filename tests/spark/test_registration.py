@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.spark.cluster import TEST_CONF, Cluster, executor_python
-from tests.unit.scan.tier_builder import small_tier
+from tests.kit.spark.cluster import TEST_CONF, Cluster, executor_python
+from tests.kit.tier_builder import small_tier
 from tieredstore.spark import build_zip
 
 if TYPE_CHECKING:

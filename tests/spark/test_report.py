@@ -8,8 +8,8 @@ from unittest import mock
 
 import pyarrow.parquet as pq
 
-from tests.spark.cluster import Cluster
-from tests.unit.scan.tier_builder import START_MS, small_tier
+from tests.kit.spark.cluster import Cluster
+from tests.kit.tier_builder import START_MS, small_tier
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.report import job
 from tieredstore.jobs.run import JobRun

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.spark.cluster import Cluster
+from tests.kit.spark.cluster import Cluster
 from tieredstore.errors import Corrupt, Invalid, Unavailable
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.spark.growing_tier import GrowingTier
+from tests.kit.growing_tier import GrowingTier
 from tieredstore.spark import enable
 
 if TYPE_CHECKING:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.cli.command_line import tieredstore
-from tests.integration.object_store.servers import (
+from tests.kit.command_line import tieredstore
+from tests.kit.growing_tier import BROKER, GrowingTier
+from tests.kit.object_store.servers import (
     CREDENTIALS,
     ENVIRONMENT,
     NotHere,
     Servers,
 )
-from tests.spark.cluster import Cluster
-from tests.spark.growing_tier import BROKER, GrowingTier
+from tests.kit.spark.cluster import Cluster
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.scan.arrow.schema import TYPES
 from tieredstore.spark.source import RocketmqTieredDataSource

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.scan.tier_builder import small_tier
+from tests.kit.paths import ROOT
+from tests.kit.tier_builder import small_tier
 from tieredstore.spark.source import RocketmqTieredDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+PAGE = (ROOT / "docs" / "spark.md").read_text()
 EXAMPLES = re.findall(r"```python\n((?:(?!```).)*)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.cluster import Cluster, cluster_of_two
+from tests.kit.spark.cluster import Cluster, cluster_of_two
+from tests.kit.tier_builder import small_tier
 from tests.spark.test_registration import OFFSETS, offsets_once_enabled
 from tests.spark.test_runner import Errand, outcomes
-from tests.unit.scan.tier_builder import small_tier
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.spark.cluster import ROOT, Cluster
-from tests.spark.growing_tier import GrowingTier
+from tests.kit.growing_tier import GrowingTier
+from tests.kit.paths import ROOT
+from tests.kit.spark.cluster import Cluster
 from tieredstore.spark.source import RocketmqTieredDataSource
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ MORE_KILLS = ("checkpoint/commits/0", *KILLS, "checkpoint/offsets/4", "checkpoin
 
 def stream(tier: GrowingTier, folder: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.spark.streaming_child", tier.url, str(folder), "7"],
+        [sys.executable, "-m", "tests.kit.spark.streaming_child", tier.url, str(folder), "7"],
         cwd=ROOT,
         env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
         start_new_session=True,  # to be killed with its JVM

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.spark.cluster import Cluster
-from tests.unit.scan.tier_builder import flip, small_tier
+from tests.kit.spark.cluster import Cluster
+from tests.kit.tier_builder import flip, small_tier
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner

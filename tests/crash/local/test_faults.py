@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.local.stores import (
+from tests.kit.local_stores import (
     FOREVER,
     copy_store,
     plain,
@@ -419,7 +419,7 @@ def test_l10_an_unclean_store_is_refused_and_left_alone(tmp_path: Path) -> None:
 
 CRASH = """
 import os, sys
-from tests.unit.local.stores import plain, put_all, running, small_config
+from tests.kit.local_stores import plain, put_all, running, small_config
 from pathlib import Path
 with running(small_config(Path(sys.argv[1]))) as store:
     put_all(store, [plain(number=i) for i in range(40)])

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import orjson
 import pytest
 
-from tests.crash.metadata.simulated_files import SimulatedFiles
+from tests.kit.simulated_files import SimulatedFiles
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import FileSegmentType

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from tests.unit.tier.kit import (
+from tests.kit.tier.flat import (
     BROKER,
     T0,
     ListIndex,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.unit.tier.kit import BROKER, KEY, Tier, existing, fill
+from tests.kit.tier.flat import BROKER, KEY, Tier, existing, fill
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS
 from tieredstore.metadata.json_store import JsonMetadataStore
 

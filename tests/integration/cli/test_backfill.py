@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.integration.cli.command_line import Ran, one_line, tieredstore
-from tests.unit.backfill.kit import messages
+from tests.kit.command_line import Ran, one_line, tieredstore
+from tests.kit.jobs.backfill import messages
 from tieredstore.providers.posix.provider import PosixProvider
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.command_line import one_line, tieredstore
-from tests.unit.scan.tier_builder import BROKER, BuiltTier, flip, small_tier
+from tests.kit.command_line import one_line, tieredstore
+from tests.kit.tier_builder import BROKER, BuiltTier, flip, small_tier
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 
 READING_VERBS = {

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.command_line import tieredstore
-from tests.unit.scan.tier_builder import TierBuilder, message
+from tests.kit.command_line import tieredstore
+from tests.kit.tier_builder import TierBuilder, message
 from tieredstore.cli.verbs import cat
 
 BODIES = ("text", "base64", "sha256", "none")

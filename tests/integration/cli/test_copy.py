@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.command_line import files_of, one_line, tieredstore
-from tests.unit.scan.tier_builder import BROKER, BuiltTier, small_tier
+from tests.kit.command_line import files_of, one_line, tieredstore
+from tests.kit.tier_builder import BROKER, BuiltTier, small_tier
 
 
 @pytest.fixture

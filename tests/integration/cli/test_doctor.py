@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.command_line import files_of, one_line, tieredstore
-from tests.unit.scan.tier_builder import small_tier
+from tests.kit.command_line import files_of, one_line, tieredstore
+from tests.kit.tier_builder import small_tier
 
 
 def test_a_tier_on_files_is_looked_at_and_left_as_it_was(tmp_path: Path) -> None:

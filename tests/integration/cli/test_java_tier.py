@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cli.command_line import files_of, tieredstore
-from tests.integration.oracle import keys_of
+from tests.kit.command_line import files_of, tieredstore
+from tests.kit.oracle import keys_of
 
 Manifest = dict[str, Any]
 

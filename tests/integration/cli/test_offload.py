@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cli.command_line import files_of, one_line, tieredstore
+from tests.kit.command_line import files_of, one_line, tieredstore
 from tieredstore.clock import ManualClock
 from tieredstore.config import load_broker_conf
 from tieredstore.errors import Corrupt

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.command_line import Ran, one_line, tieredstore
+from tests.kit.command_line import Ran, one_line, tieredstore
 from tieredstore.config import load_broker_conf
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.object_store.servers import (
+from tests.kit.object_store.servers import (
     CREDENTIALS,
     ENVIRONMENT,
     NAMES,

@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.integration.cli.command_line import tieredstore
-from tests.integration.object_store.servers import ObjectStore
-from tests.unit.backfill.kit import messages
+from tests.kit.command_line import tieredstore
+from tests.kit.jobs.backfill import messages
+from tests.kit.object_store.servers import ObjectStore
 
 
 def test_a_table_there_becomes_a_tier_there(object_store: ObjectStore, tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 
 from tests.integration.object_store.conftest import new_bucket
-from tests.integration.object_store.servers import ObjectStore, Servers
-from tests.integration.object_store.tiers import open_tier
+from tests.kit.object_store.servers import ObjectStore, Servers
+from tests.kit.object_store.tiers import open_tier
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.testing.provider.capabilities import ConditionalProviderContract
 

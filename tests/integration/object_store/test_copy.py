@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.command_line import Ran, one_line, tieredstore
 from tests.integration.object_store.conftest import new_bucket
-from tests.integration.object_store.servers import ObjectStore, Servers
-from tests.unit.scan.tier_builder import BuiltTier, small_tier
+from tests.kit.command_line import Ran, one_line, tieredstore
+from tests.kit.object_store.servers import ObjectStore, Servers
+from tests.kit.tier_builder import BuiltTier, small_tier
 from tieredstore.testing.fault_proxy.faults import answer, lose_reply
 from tieredstore.testing.fault_proxy.proxy import FaultProxy
 

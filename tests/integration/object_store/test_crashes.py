@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.object_store.conftest import new_bucket
-from tests.integration.object_store.killable import (
+from tests.kit.killable.object_store import (
     BATCHES,
     DOOMED,
     SEALED,
     content,
     open_tier,
 )
-from tests.integration.object_store.servers import ObjectStore, Servers
+from tests.kit.object_store.servers import ObjectStore, Servers
+from tests.kit.paths import ROOT
 from tieredstore.contracts.segment import SegmentId
 from tieredstore.testing.fault_proxy.http import NOTHING, Forward, Reply, Request
 from tieredstore.testing.fault_proxy.proxy import FaultProxy
@@ -34,7 +35,6 @@ from tieredstore.testing.fault_proxy.proxy import FaultProxy
 if TYPE_CHECKING:
     from tieredstore.providers.s3.provider import S3Provider
 
-REPOSITORY = Path(__file__).parents[3]
 OPTIONS = {"merge_count": "4", "max_attempts": "1", "fast_reads": "false"}
 KILLED = -signal.SIGKILL
 
@@ -106,10 +106,10 @@ class Runner:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.object_store.killable"],
+            [sys.executable, "-m", "tests.kit.killable.object_store"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            cwd=REPOSITORY,
+            cwd=ROOT,
             text=True,
         )
 

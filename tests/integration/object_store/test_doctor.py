@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.command_line import Ran, one_line, tieredstore
-from tests.integration.object_store.servers import ObjectStore
-from tests.unit.scan.tier_builder import small_tier
+from tests.kit.command_line import Ran, one_line, tieredstore
+from tests.kit.object_store.servers import ObjectStore
+from tests.kit.tier_builder import small_tier
 from tieredstore.testing.fault_proxy.faults import answer
 from tieredstore.testing.fault_proxy.http import Forward, Reply, Request
 from tieredstore.testing.fault_proxy.proxy import FaultProxy

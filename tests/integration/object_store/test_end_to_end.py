@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cli.command_line import tieredstore
 from tests.integration.object_store.conftest import new_bucket
-from tests.integration.object_store.servers import NAMES, ObjectStore, Servers
-from tests.interop.harness import write_broker_conf
+from tests.kit.command_line import tieredstore
+from tests.kit.java import write_broker_conf
+from tests.kit.object_store.servers import NAMES, ObjectStore, Servers
 
 MESSAGES = 2103
 """Of public-a, in the topics that go to a tier."""

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cli.command_line import Ran, tieredstore
-from tests.integration.object_store.servers import CREDENTIALS, ObjectStore
-from tests.integration.object_store.tiers import BROKER, CLUSTER
+from tests.kit.command_line import Ran, tieredstore
+from tests.kit.object_store.servers import CREDENTIALS, ObjectStore
+from tests.kit.object_store.tiers import BROKER, CLUSTER
 from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.config import config_from_properties, load_broker_conf

@@ -10,9 +10,9 @@ import pyarrow.dataset as ds
 import pytest
 from pyarrow import fs
 
-from tests.integration.cli.command_line import tieredstore
-from tests.integration.object_store.servers import CREDENTIALS, REGION, ObjectStore
-from tests.unit.scan.tier_builder import BuiltTier, small_tier
+from tests.kit.command_line import tieredstore
+from tests.kit.object_store.servers import CREDENTIALS, REGION, ObjectStore
+from tests.kit.tier_builder import BuiltTier, small_tier
 from tieredstore.errors import Fenced, Unavailable
 from tieredstore.jobs.export import ExportRequest, Format, export, job
 from tieredstore.jobs.export.targets.storage import delta_options

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.integration.object_store.servers import CREDENTIALS, REGION, ObjectStore
+from tests.kit.object_store.servers import CREDENTIALS, REGION, ObjectStore
 from tieredstore.errors import Invalid
 from tieredstore.properties import PluginProperties, plugin_keys
 from tieredstore.providers.s3.client import S3Client

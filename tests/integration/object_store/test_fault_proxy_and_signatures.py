@@ -8,7 +8,7 @@ import pytest
 from botocore.exceptions import ClientError, HTTPClientError
 from types_boto3_s3.client import S3Client
 
-from tests.integration.object_store.servers import ObjectStore
+from tests.kit.object_store.servers import ObjectStore
 from tieredstore.testing.fault_proxy.faults import (
     corrupt_upload,
     cut_body,

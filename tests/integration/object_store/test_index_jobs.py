@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.integration.cli.command_line import tieredstore
 from tests.integration.object_store.conftest import new_bucket
-from tests.integration.object_store.servers import Servers
-from tests.unit.scan.tier_builder import START_MS, small_tier
+from tests.kit.command_line import tieredstore
+from tests.kit.object_store.servers import Servers
+from tests.kit.tier_builder import START_MS, small_tier
 
 
 def test_processes_make_the_index_of_a_tier_of_objects(servers: Servers, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.integration.object_store.servers import ObjectStore, boto_client
+from tests.kit.object_store.servers import ObjectStore, boto_client
 
 
 def test_a_server_starts_with_an_empty_bucket_for_a_tier(object_store: ObjectStore) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.integration.cli.command_line import one_line, tieredstore
-from tests.integration.object_store.servers import ObjectStore
-from tests.integration.object_store.tiers import open_tier
-from tests.unit.jobs.rebuild_kit import facts_of
-from tests.unit.scan.tier_builder import BROKER, small_tier
+from tests.kit.command_line import one_line, tieredstore
+from tests.kit.jobs.rebuild_metadata import facts_of
+from tests.kit.object_store.servers import ObjectStore
+from tests.kit.object_store.tiers import open_tier
+from tests.kit.tier_builder import BROKER, small_tier
 
 
 def test_processes_make_the_metadata_of_a_tier_of_objects(

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.object_store.servers import ObjectStore
-from tests.integration.object_store.tiers import s3_client
+from tests.kit.object_store.servers import ObjectStore
+from tests.kit.object_store.tiers import s3_client
 from tieredstore.errors import Busy, Invalid, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.client import CopiedPart
 from tieredstore.providers.s3.client import S3Client

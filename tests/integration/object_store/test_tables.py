@@ -6,9 +6,9 @@ import pickle
 from pathlib import Path
 
 import tieredstore as package
-from tests.integration.cli.command_line import tieredstore
-from tests.integration.object_store.servers import ObjectStore
-from tests.unit.scan.tier_builder import small_tier
+from tests.kit.command_line import tieredstore
+from tests.kit.object_store.servers import ObjectStore
+from tests.kit.tier_builder import small_tier
 
 
 def test_tables_over_objects_are_those_over_files(

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.object_store.killable import BROKER, open_tier
-from tests.integration.object_store.servers import ObjectStore
+from tests.kit.killable.object_store import BROKER, open_tier
+from tests.kit.object_store.servers import ObjectStore
 from tieredstore.contracts.segment import FileSegment, FileSegmentType, UnknownWrite
 from tieredstore.errors import Corrupt, Invalid, TieredStoreError, Unavailable
 from tieredstore.testing.fault_proxy.faults import (

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.object_store.killable import BROKER, open_tier
-from tests.integration.object_store.servers import ObjectStore
+from tests.kit.killable.object_store import BROKER, open_tier
+from tests.kit.object_store.servers import ObjectStore
 from tieredstore.contracts.segment import FencedWrite, UnknownWrite, Written
 from tieredstore.errors import Fenced, Invalid, TieredStoreError
 from tieredstore.testing.fault_proxy.faults import hold

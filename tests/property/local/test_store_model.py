@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tests.unit.local.stores import FOREVER, START_MS, plain, small_config
+from tests.kit.local_stores import FOREVER, START_MS, plain, small_config
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.message_store import BoundaryType, GetMessageStatus
 from tieredstore.local.message_store import DefaultMessageStore

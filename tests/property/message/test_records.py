@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.property.message.strategies import HOST, I64, MESSAGE, corrupt_or_none
+from tests.kit.strategies import HOST, I64, MESSAGE, corrupt_or_none
 from tieredstore.message import layout, sysflag
 from tieredstore.message.columns import records as columns
 from tieredstore.message.columns.split import split_messages

@@ -7,7 +7,7 @@ import contextlib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.property.message.strategies import HOST, I32, I64, PROPERTIES, TEXT, corrupt_or_none
+from tests.kit.strategies import HOST, I32, I64, PROPERTIES, TEXT, corrupt_or_none
 from tieredstore.errors import Corrupt
 from tieredstore.message import hashes, sysflag
 from tieredstore.message.batch import BatchItem, decode_batch, encode_batch

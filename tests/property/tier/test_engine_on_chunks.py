@@ -12,8 +12,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.tier.hostile import Fate, World, body_of
-from tests.unit.tier.kit import BROKER, KEY, bodies
+from tests.kit.tier.flat import BROKER, KEY, bodies
+from tests.kit.tier.hostile import Fate, World, body_of
 from tieredstore.errors import TieredStoreError
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding

@@ -7,8 +7,7 @@ import random
 
 import pytest
 
-from tests.unit.tier.hostile import SIZE, Fate, HostileClient
-from tests.unit.tier.kit import (
+from tests.kit.tier.flat import (
     T0,
     ListIndex,
     ListSource,
@@ -17,6 +16,7 @@ from tests.unit.tier.kit import (
     config,
     existing,
 )
+from tests.kit.tier.hostile import SIZE, Fate, HostileClient
 from tieredstore.clock import ManualClock, SystemClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import TieredStoreError

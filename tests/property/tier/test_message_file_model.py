@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from tests.unit.tier.kit import T0, TableMetadata, Tier, as_batch, read_messages, record
+from tests.kit.tier.flat import T0, TableMetadata, Tier, as_batch, read_messages, record
 from tieredstore.contracts.message_store import BoundaryType
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Unavailable

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.kit.tier.flat import BROKER, KEY, TableMetadata, bodies
+from tests.kit.tier.hostile import Fate, World, body_of
 from tests.property.tier.test_engine_on_chunks import listed
-from tests.unit.tier.hostile import Fate, World, body_of
-from tests.unit.tier.kit import BROKER, KEY, TableMetadata, bodies
 from tieredstore.errors import TieredStoreError
 from tieredstore.jobs.rebuild_metadata.found import Found
 from tieredstore.jobs.rebuild_metadata.index import topic_ids

@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import click
 import pytest
 
+from tests.kit.paths import ROOT
 from tieredstore.cli.exits import ExitCode, exit_code_of, line_of
 from tieredstore.cli.main import VERBS, cli, run
 from tieredstore.errors import Busy, Corrupt, Fenced, Invalid, TieredStoreError, Unavailable
 from tieredstore.scan.rows import COLUMNS
 
-PAGE = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
+PAGE = (ROOT / "docs" / "cli.md").read_text()
 HEAVY = {"numpy", "rich", "asyncio", "msgspec", "zstandard", "lz4", "javaproperties", "logging"}
 
 
@@ -83,9 +83,9 @@ def test_every_field_of_a_message_is_documented() -> None:
 
 
 def test_every_kind_of_finding_is_documented() -> None:
-    scan = Path(__file__).parents[3] / "tieredstore" / "scan"
-    source = "".join(path.read_text() for path in scan.glob("*.py"))
-    source += (scan.parent / "cli" / "verify.py").read_text()
+    scan = ROOT / "tieredstore" / "scan"
+    source = "".join(path.read_text() for path in scan.rglob("*.py"))
+    source += (scan.parent / "cli" / "verbs" / "verify.py").read_text()
     kinds = set(
         re.findall(
             r'"((?:segment|record|unit|units|index|metadata|bytes|queue|store-time|path)-[a-z-]+)"',

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.unit.scan.tier_builder import BROKER, BuiltTier, TierBuilder, flip, message, small_tier
+from tests.kit.tier_builder import BROKER, BuiltTier, TierBuilder, flip, message, small_tier
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Unavailable
 from tieredstore.jobs.journal import Journal

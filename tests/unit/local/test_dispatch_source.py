@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.unit.local.stores import copy_store, plain, put_all, running, small_config
+from tests.kit.local_stores import copy_store, plain, put_all, running, small_config
 from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
 from tieredstore.errors import Corrupt
 from tieredstore.local.read_only import open_read_only

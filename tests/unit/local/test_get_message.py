@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.local.stores import plain, put_all, running, small_config
+from tests.kit.local_stores import plain, put_all, running, small_config
 from tieredstore.contracts.message_store import GetMessageStatus
 from tieredstore.message.record import StoredMessage
 from tieredstore.message.tag_filter import TagFilter

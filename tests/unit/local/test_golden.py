@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.local.stores import (
+from tests.kit.local_stores import (
     FOREVER,
     copy_store,
     plain,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.local.stores import FOREVER, PUBLIC_A_SIZES, copy_store
+from tests.kit.local_stores import FOREVER, PUBLIC_A_SIZES, copy_store
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.local.stores import START_MS, plain, put_all, running, small_config
+from tests.kit.local_stores import START_MS, plain, put_all, running, small_config
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import GetMessageStatus, PutMessageStatus

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.local.stores import (
+from tests.kit.local_stores import (
     FOREVER,
     PUBLIC_A_SIZES,
     START_MS,

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.paths import ROOT
 from tieredstore.message.hashes import java_string_hash
 from tieredstore.message.ids import parse_offset_message_id
 from tieredstore.message.index import tiered as tiered_index
 from tieredstore.message.property_crc import stored_property_crc
 from tieredstore.message.record import decode_record
 
-FORMATS = Path(__file__).parents[3] / "docs" / "formats"
+FORMATS = ROOT / "docs" / "formats"
 
 
 def examples(page: str) -> list[bytes]:

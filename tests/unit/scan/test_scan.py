@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.scan.tier_builder import (
+from tests.kit.tier_builder import (
     BROKER,
     CLUSTER,
     BuiltTier,

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from tests.spark.growing_tier import BROKER, START_MS, GrowingTier
+from tests.kit.growing_tier import BROKER, START_MS, GrowingTier
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.spark.batch import PushDownReader, TieredBatchReader

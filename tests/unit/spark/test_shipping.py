@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tieredstore
-from tests.spark.cluster import ROOT
+from tests.kit.paths import ROOT
 from tieredstore.spark import build_zip
 
 

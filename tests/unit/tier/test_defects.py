@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.tier.kit import (
+from tests.kit.tier.flat import (
     T0,
     TableMetadata,
     Tier,

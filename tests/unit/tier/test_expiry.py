@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.unit.tier.kit import (
+from tests.kit.tier.flat import (
     BROKER,
     T0,
     Tier,

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from tests.unit.tier.hostile import SIZE, Fate, HostileClient, World, body_of
-from tests.unit.tier.kit import KEY, bodies, existing
+from tests.kit.tier.flat import KEY, bodies, existing
+from tests.kit.tier.hostile import SIZE, Fate, HostileClient, World, body_of
 from tieredstore.contracts.segment import Buffer
 from tieredstore.errors import Fenced, Unavailable
 from tieredstore.scan.catalogue import load_catalogue

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.tier.kit import T0, ListIndex, ListSource, TableMetadata, bodies, config
+from tests.kit.tier.flat import T0, ListIndex, ListSource, TableMetadata, bodies, config
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.segment import (

@@ -9,7 +9,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from tests.unit.providers.s3.harness import ACCESS_KEY, SECRET_KEY, ScriptedServer
+from tests.kit.s3.scripted_server import ACCESS_KEY, SECRET_KEY, ScriptedServer
 
 _NUMBERS = itertools.count()
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from botocore.credentials import Credentials, RefreshableCredentials
 
-from tests.unit.providers.s3.harness import (
+from tests.kit.s3.scripted_server import (
     Reply,
     Request,
     ScriptedServer,

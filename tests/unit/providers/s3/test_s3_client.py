@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from moto.s3.models import s3_backends
 
-from tests.unit.providers.s3.harness import s3_client
+from tests.kit.s3.scripted_server import s3_client
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.providers.chunks.client import CopiedPart, Part
 from tieredstore.providers.s3.client import S3Client

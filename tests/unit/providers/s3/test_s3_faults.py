@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.unit.providers.s3.harness import (
+from tests.kit.s3.scripted_server import (
     DATE,
     DATE_MS,
     Reply,

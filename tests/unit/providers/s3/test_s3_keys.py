@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.providers.s3.certificates import self_signed
-from tests.unit.providers.s3.harness import (
+from tests.kit.s3.certificates import self_signed
+from tests.kit.s3.scripted_server import (
     ACCESS_KEY,
     SECRET_KEY,
     Reply,

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.unit.providers.s3.harness import (
+from tests.kit.s3.scripted_server import (
     Reply,
     Request,
     ScriptedServer,

@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.unit.providers.s3.harness import (
+from tests.kit.s3.scripted_server import (
     SECRET_KEY,
     Reply,
     ScriptedServer,

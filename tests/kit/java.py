@@ -1,0 +1,211 @@
+"""Runs the published Java broker over stores that this project wrote.
+
+The Java side is `tests/interop/java`: check.sh compares every message (and key query) that a
+manifest names; Append takes a store over, appends and uploads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.kit.paths import JAVA
+
+RESOLVE_TIMEOUT_S = 600
+CHECK_TIMEOUT_S = 240
+PORT_OFFSETS = (0, 3, 5, 6)
+"""Name server, then the broker's fast, main and replication listeners."""
+EVERY_KEY = "-DkeySample=1000000000"
+OWN_KEYS = ("storePathRootDir", "storePathCommitLog", "tieredStoreFilePath")
+RESULT = re.compile(r"^RESULT (PASS|FAIL) want=(\d+) ok=(\d+) keyQueries=(\d+)/(\d+)", re.MULTILINE)
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the Java broker found; counts are of messages and of key queries."""
+
+    passed: bool
+    wanted: int
+    right: int
+    key_queries: int
+    key_queries_right: int
+    errors: tuple[str, ...]
+    text: str
+
+
+class JavaTools:
+    """A JVM with the broker's jars and our classes; made by `resolve`."""
+
+    def __init__(self, classpath: str, flags: list[str]) -> None:
+        self._classpath = classpath
+        self._flags = flags
+
+    @classmethod
+    def resolve(cls) -> JavaTools | str:
+        """The tools, or the reason why there are none (then the lane is skipped)."""
+        missing = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
+        if missing:
+            return f"not installed: {', '.join(missing)}"
+        version = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)
+        found = re.search(r'version "(\d+)', version.stderr)
+        if found is None or int(found[1]) < 17:
+            return f"Java 17 or newer is needed, found {version.stderr.splitlines()[:1]}"
+        script = '. ./env.sh && printf "%s\\n%s" "$CP" "$JFLAGS"'
+        try:
+            done = _run(["bash", "-c", script], cwd=JAVA, timeout_s=RESOLVE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return f"the broker's jars were not resolved within {RESOLVE_TIMEOUT_S} s"
+        if done.returncode:
+            return f"the broker's jars cannot be resolved: {done.stdout.strip()[-400:]}"
+        classpath, _, flags = done.stdout[done.stdout.index("/") :].partition("\n")
+        return cls(classpath, flags.split())
+
+    def check(self, mode: str, root: Path, manifest: Manifest, work: Path) -> Report:
+        """check.sh over `root` (it works on a copy): mode is `tiered` or `local`."""
+        work.mkdir(parents=True)
+        wanted = work / "manifest.json"
+        wanted.write_text(json.dumps(manifest))
+        done = self._on_free_ports(
+            lambda port: (
+                [str(JAVA / "check.sh"), "--mode", mode, str(root), str(wanted)],
+                {"PORT": str(port), "OUT": str(work / "out")},
+            )
+        )
+        found = RESULT.search(done.stdout)
+        assert found, f"the check ended without a result:\n{done.stdout[-4000:]}"
+        report = json.loads((work / "out" / f"report-{mode}.json").read_bytes())
+        assert report["PASS"] == (found[1] == "PASS") == (done.returncode == 0), done.stdout
+        shutil.rmtree(work / "out" / mode)
+        return Report(
+            report["PASS"],
+            report["wantMessages"],
+            report["okMessages"],
+            report["keyQueries"],
+            report["keyQueriesOk"],
+            tuple(report["errorSamples"]),
+            done.stdout,
+        )
+
+    def append(
+        self, root: Path, manifest: Manifest, queues: Iterable[tuple[str, int]], count: int
+    ) -> dict[str, Any]:
+        """Let the Java broker take over `root` in place, append `count` messages to each queue,
+        upload all and stop. Returns what it saw: `messages`, `atStart`, `afterAppend`."""
+        wanted, out = root / "append-manifest.json", root / "append-out.json"
+        wanted.write_text(json.dumps({"brokerConf": manifest["brokerConf"]}))
+        names = [f"{topic}:{queue_id}" for topic, queue_id in queues]
+        java = ["java", *self._flags, f"-Duser.home={root / 'home'}", "-cp", self._classpath]
+        done = self._on_free_ports(
+            lambda port: (
+                _append(java, root, wanted, out, port, count, names),
+                {},
+            )
+        )
+        assert done.returncode == 0, done.stdout[-4000:]
+        seen: dict[str, Any] = json.loads(out.read_bytes())
+        return seen
+
+    def _on_free_ports(self, command: Any) -> subprocess.CompletedProcess[str]:
+        for attempt in range(3):
+            arguments, extra = command(free_ports())
+            environment = {"TIMEOUT": str(CHECK_TIMEOUT_S), "JEXTRA": EVERY_KEY, **extra}
+            done = _run(arguments, timeout_s=CHECK_TIMEOUT_S + 30, environment=environment)
+            # between our look and Java's bind somebody else may have taken a port
+            if attempt == 2 or "Address already in use" not in done.stdout:
+                return done
+        raise AssertionError("unreachable")
+
+
+def _append(
+    java: list[str], root: Path, wanted: Path, out: Path, port: int, count: int, names: list[str]
+) -> list[str]:
+    ports = (str(port), str(port + 5))
+    return [*java, "Append", str(root), str(wanted), *ports, str(count), str(out), *names]
+
+
+def _run(
+    command: list[str],
+    *,
+    timeout_s: float,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run in a process group of its own; whatever happens, nothing of it is left behind."""
+    with subprocess.Popen(
+        command,
+        cwd=cwd,
+        env={**os.environ, **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=timeout_s)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(command, process.returncode, output)
+
+
+def free_ports() -> int:
+    """A port P such that P + each of PORT_OFFSETS is free on loopback."""
+    for _ in range(100):
+        with ExitStack() as stack:
+            first = stack.enter_context(socket.socket())
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            with suppress(OSError, OverflowError):
+                for offset in PORT_OFFSETS[1:]:
+                    other = stack.enter_context(socket.socket())
+                    other.bind(("127.0.0.1", port + offset))
+                return port
+    raise AssertionError("no free ports on 127.0.0.1")
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    """A writable copy; files with holes (mapped files) keep them."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["cp", "-R", "--sparse=always", str(source), str(target)], check=True)
+    for path in [target, *target.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+def write_broker_conf(path: Path, manifest: Manifest, **extra: str) -> Path:
+    """The fixture's broker configuration without its paths."""
+    values = {**manifest["brokerConf"], **extra}
+    path.write_text("".join(f"{k}={v}\n" for k, v in values.items() if k not in OWN_KEYS))
+    return path
+
+
+def tieredstore(*arguments: str | Path) -> str:
+    """Run the command line as a user does; returns its standard output."""
+    command = [sys.executable, "-m", "tieredstore.cli.main", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, f"{command}: {done.stderr}"
+    return done.stdout
+
+
+def key_queries(messages: Iterable[Mapping[str, Any]]) -> int:
+    """How many queries the Java check asks when it asks for every message: one for the UNIQ_KEY
+    and one for the first of the keys; none of system topics and of `%…` topics."""
+    hidden = ("RMQ_SYS", "rmq_sys", "SCHEDULE", "%")
+    return sum(
+        (message["uniqKey"] is not None) + (message["keys"] is not None)
+        for message in messages
+        if not message["topic"].startswith(hidden)
+    )

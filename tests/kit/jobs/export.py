@@ -1,0 +1,130 @@
+"""What the tests of exports share: a request for each format, a run, and what readers then see."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from tests.kit.growing_tier import GrowingTier
+from tieredstore.jobs.export import ExportRequest, Format, export
+from tieredstore.jobs.journal import Journal
+from tieredstore.jobs.run import JobRun
+from tieredstore.jobs.runner import LocalRunner, Runner
+from tieredstore.scan.source import TierSource, locate
+from tieredstore.scan.tasks import Selection
+
+FORMATS = tuple(Format)
+Place = tuple[str, int, int]
+
+
+@dataclass
+class Export:
+    """A tier, a target of one format, and the journal of the exports between them."""
+
+    root: Path
+    form: Format
+    tier: GrowingTier
+    selection: Selection = field(default_factory=Selection)
+    columns: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        (self.root / "warehouse").mkdir(exist_ok=True)
+
+    @property
+    def source(self) -> TierSource:
+        return locate(self.tier.url)
+
+    def request(self, **changes: Any) -> ExportRequest:
+        base = ExportRequest(
+            Format.PARQUET, str(self.target), selection=self.selection, columns=self.columns
+        )
+        if self.form is Format.ICEBERG:
+            base = replace(
+                base,
+                format=self.form,
+                to=None,
+                catalog="test",
+                table="lake.messages",
+                target_options=self.catalog,
+            )
+        return replace(base, format=self.form, **changes)
+
+    @property
+    def target(self) -> Path:
+        return self.root / "target"
+
+    @property
+    def catalog(self) -> dict[str, str]:
+        return {
+            "type": "sql",
+            "uri": f"sqlite:///{self.root}/catalog.db",
+            "warehouse": f"file://{self.root}/warehouse",
+        }
+
+    def run(
+        self,
+        *,
+        runner: Runner | None = None,
+        journal: str | None = None,
+        task_bytes: int = 1000,
+        **changes: Any,
+    ) -> dict[str, Any]:
+        """One run to its end. journal: its name, for one that is kept when the run is killed."""
+        path = None if journal is None else self.root / f"{journal}.jsonl"
+        with Journal(path, {"job": "export"}) as kept:
+            run = JobRun("export", runner or LocalRunner(1), kept)
+            report = export(run, self.source, self.request(**changes), task_bytes=task_bytes)
+            kept.finish()
+        return report
+
+    def table(self) -> pa.Table:
+        """All that a reader of the target sees."""
+        match self.form:
+            case Format.PARQUET:
+                found = ds.dataset(str(self.target), format="parquet", partitioning="hive")
+                return found.to_table()
+            case Format.DELTA:
+                from deltalake import DeltaTable
+
+                return DeltaTable(str(self.target)).to_pyarrow_table()
+            case Format.ICEBERG:
+                from pyiceberg.catalog import load_catalog
+
+                catalog = load_catalog("test", **self.catalog)
+                with suppress_close(catalog):
+                    return catalog.load_table("lake.messages").scan().to_arrow()
+
+    def places(self) -> Counter[Place]:
+        """How often each message is in the target."""
+        names = ["topic", "queue_id", "queue_offset"]
+        rows = self.table().select(names).to_pylist()
+        return Counter(tuple(row[name] for name in names) for row in rows)
+
+
+class suppress_close:
+    """Closes the connections that a catalog keeps open."""
+
+    def __init__(self, catalog: Any) -> None:
+        self._catalog = catalog
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(AttributeError):
+            self._catalog.close()
+
+
+def places_of(tier: GrowingTier) -> Counter[Place]:
+    """Each message of a tier once."""
+    import tieredstore
+
+    rows = tieredstore.open(tier.url).scan(columns=["topic", "queue_id", "queue_offset"])
+    return Counter(tuple(row.values()) for row in rows.to_arrow().to_pylist())

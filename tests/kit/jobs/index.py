@@ -1,0 +1,180 @@
+"""A small tier whose index jobs run with faults, on Posix or on a chunk log."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.kit.tier_builder import BROKER, BuiltTier
+from tieredstore import registry
+from tieredstore.clock import Clock
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.metadata_store import MetadataStore
+from tieredstore.contracts.segment import FileSegmentType, SegmentProvider
+from tieredstore.jobs.journal import Journal
+from tieredstore.jobs.run import JobRun
+from tieredstore.jobs.runner import LocalRunner
+from tieredstore.message.index.tiered import COMPACTED_ITEM_DTYPE, compacted_size, unpack_header
+from tieredstore.providers.chunks.provider import ChunkProvider
+from tieredstore.providers.memory.objects import MemoryObjectClient
+from tieredstore.scan.catalogue import load_catalogue
+from tieredstore.scan.findings import Finding
+from tieredstore.scan.source import TierSource, locate
+from tieredstore.scan.verify.verification import verify
+from tieredstore.testing.faults import Faults, FaultyMetadataStore, FaultyProvider
+
+SLOTS, MAX_ITEMS = 8, 17
+INDEX = f"{BROKER}/rmq_sys_INDEX/0"
+Job = Callable[[JobRun, TierSource], dict[str, Any]]
+Item = tuple[int, int, int, int, int]
+"""hash, topic id, queue id, offset, size."""
+
+
+class World:
+    """What outlives a process: the tier, the state directory, the work folder."""
+
+    def __init__(
+        self, built: BuiltTier, root: Path, patch: pytest.MonkeyPatch, kind: str = "posix"
+    ) -> None:
+        self.root = root
+        shutil.copytree(built.root / "tier", root / "tier")
+        shutil.copytree(built.root / "state", root / "state")
+        self.source = locate(
+            f"file://{root / 'tier'}",
+            broker=BROKER,
+            state=root / "state",
+            properties={
+                "tieredStoreIndexFileMaxHashSlotNum": str(SLOTS),
+                "tieredStoreIndexFileMaxIndexNum": str(MAX_ITEMS),
+                "tieredStorePosixFsyncEnable": "false",
+            },
+        )
+        self.stateless = TierSource(self.source.url, self.source.config, BROKER)
+        self._objects: SegmentProvider | None = None
+        if kind == "chunks":
+            self._objects = ChunkProvider(MemoryObjectClient())
+            _copy(built.provider, self._objects)
+        self._faults = Faults()
+        self._provider, self._metadata = registry.segment_provider, registry.metadata_store
+        patch.setattr(registry, "segment_provider", self._make_provider)
+        patch.setattr(registry, "metadata_store", self._make_metadata)
+
+    def _make_provider(self, config: StoreConfig) -> SegmentProvider:
+        is_tier = config.tier_file_path == self.source.config.tier_file_path
+        if is_tier and self._objects is not None:
+            return FaultyProvider(_Kept(self._objects), self._faults)
+        return FaultyProvider(self._provider(config), self._faults)
+
+    def _make_metadata(
+        self, config: StoreConfig, *clock: Clock, read_only: bool = False
+    ) -> MetadataStore:
+        store = self._metadata(config, *clock, read_only=read_only)
+        return store if read_only else FaultyMetadataStore(store, self._faults)
+
+    def run(
+        self,
+        job: Job,
+        faults: Faults | None = None,
+        *,
+        workers: int = 1,
+        source: TierSource | None = None,
+    ) -> dict[str, Any]:
+        """One process of a job, which goes on where the one before ended."""
+        self._faults = Faults() if faults is None else faults
+        with Journal(self.root / "work" / "job.jsonl", {"job": "test"}) as journal:
+            report = job(JobRun("test", LocalRunner(workers), journal), source or self.source)
+            journal.finish()
+        return report
+
+    def provider(self) -> SegmentProvider:
+        self._faults = Faults()
+        return self.source.connect()
+
+    def writable_metadata(self) -> MetadataStore:
+        found: MetadataStore = self._metadata(self.source.config)
+        found.load()
+        return found
+
+    def metadata(self) -> MetadataStore:
+        found = self.source.metadata()
+        assert found is not None
+        found.load()
+        return found
+
+    def remove_index(self, *, from_state: bool = False) -> None:
+        """As an accident would, or (from_state) as if there never had been any."""
+        provider = self.provider()
+        for listing in list(provider.list(INDEX)):
+            provider.open(listing.id, listing).delete()
+        if from_state:
+            metadata = self.writable_metadata()
+            for entry in list(metadata.segments(INDEX, FileSegmentType.INDEX)):
+                metadata.delete_segment(entry.id)
+            metadata.close()
+
+    def index(self) -> dict[int, bytes]:
+        """Bytes of the index segments by base offset."""
+        provider = self.provider()
+        return {
+            listing.id.base_offset: bytes(provider.open(listing.id).read(0, listing.size_bytes))
+            for listing in sorted(provider.list(INDEX), key=lambda item: item.id.base_offset)
+            if listing.size_bytes
+        }
+
+    def entries(self) -> list[tuple[int, int, int, int]]:
+        """Index segments of the metadata: base, size, begin, end."""
+        return [
+            (entry.base_offset, entry.size, entry.begin_timestamp_ms, entry.end_timestamp_ms)
+            for entry in self.metadata().segments(INDEX, FileSegmentType.INDEX)
+        ]
+
+    def items(self) -> Counter[Item]:
+        """Items of the index segments that the metadata has as written."""
+        sizes = {base: size for base, size, _, _ in self.entries()}
+        whole = [data for base, data in self.index().items() if sizes.get(base)]
+        return sum(map(items_of, whole), Counter())
+
+    def findings(self, *, with_state: bool = True) -> list[Finding]:
+        found: list[Finding] = []
+        provider = self.provider()
+        metadata = self.metadata() if with_state else None
+        verify(provider, load_catalogue(provider, metadata, broker=BROKER), found.append)
+        return found
+
+    def leftovers(self) -> list[str]:
+        """Files of the work folder."""
+        folder = self.root / "work"
+        return [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+
+
+class _Kept:
+    """A provider that outlives its users."""
+
+    def __init__(self, provider: SegmentProvider) -> None:
+        self._kept = provider
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kept, name)
+
+    def close(self) -> None:
+        """Not yet."""
+
+
+def _copy(source: SegmentProvider, target: SegmentProvider) -> None:
+    for listing in source.list():
+        data = source.open(listing.id).read(0, listing.size_bytes)
+        target.open(listing.id).write(0, [data])
+
+
+def items_of(index: bytes) -> Counter[Item]:
+    """Items of one compacted file."""
+    header = unpack_header(index)
+    slots = (len(index) - compacted_size(0, header.items)) // 8
+    items = np.frombuffer(index, COMPACTED_ITEM_DTYPE, offset=compacted_size(slots, 0))
+    return Counter(row[:5] for row in items.tolist())

@@ -1,0 +1,143 @@
+"""A source that changes while it is read: what happens between two calls of the copy is chosen."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from tests.kit.jobs.copy import state
+from tests.kit.tier.flat import T0, ListSource, config
+from tieredstore.clock import ManualClock
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.segment import (
+    Buffer,
+    Capabilities,
+    FileSegment,
+    SegmentId,
+    SegmentListing,
+    SegmentProvider,
+    WriterEpoch,
+    WriteResult,
+)
+from tieredstore.tier.flat.file_store import FlatFileStore
+from tieredstore.tier.index import IndexStoreService
+from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
+
+QUEUES = (QueueKey("TopicA", 0), QueueKey("TopicA", 1), QueueKey("TopicB", 0))
+
+
+class WatchedProvider:
+    """Calls `before` in front of each listing, size and read, with its number from 1 on."""
+
+    def __init__(self, provider: SegmentProvider, before: Callable[[int], None]) -> None:
+        self._provider = provider
+        self._before = before
+        self._lock = threading.RLock()
+        self.calls = 0
+
+    def watch(self) -> None:
+        with self._lock:
+            self.calls += 1
+            self._before(self.calls)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._provider.capabilities
+
+    @property
+    def url(self) -> str:
+        return self._provider.url
+
+    def list(self, prefix: str = "") -> Iterable[SegmentListing]:
+        self.watch()
+        return self._provider.list(prefix)
+
+    def open(self, id: SegmentId, listing: SegmentListing | None = None) -> FileSegment:
+        return _WatchedSegment(self._provider.open(id, listing), self)
+
+    def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> WriterEpoch:
+        raise AssertionError("a source is only read")
+
+    def close(self) -> None:
+        self._provider.close()
+
+
+class _WatchedSegment:
+    def __init__(self, segment: FileSegment, provider: WatchedProvider) -> None:
+        self._segment = segment
+        self._provider = provider
+
+    @property
+    def id(self) -> SegmentId:
+        return self._segment.id
+
+    def size(self) -> int:
+        self._provider.watch()
+        return self._segment.size()
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
+        raise AssertionError("a source is only read")
+
+    def read(self, position: int, length: int) -> memoryview:
+        self._provider.watch()
+        return self._segment.read(position, length)
+
+    def read_nowait(self, position: int, length: int) -> memoryview | None:
+        return self._segment.read_nowait(position, length)
+
+    def seal(self) -> None:
+        raise AssertionError("a source is only read")
+
+    def delete(self) -> None:
+        raise AssertionError("a source is only read")
+
+    def close(self) -> None:
+        self._segment.close()
+
+
+class LiveWriter:
+    """A dispatcher and an index over a tier, a step at a time: messages, upload, index."""
+
+    def __init__(self, root: Path, provider: SegmentProvider) -> None:
+        settings = config(
+            commit_log_max_size_bytes=1_500,
+            consume_queue_max_size_bytes=200,
+            group_commit_count=4,
+            dispatch_threads=1,
+            index_file_max_hash_slot_num=8,
+            index_file_max_index_num=64,
+        )
+        self._clock = ManualClock(T0)
+        self._metadata = state(root)
+        self._metadata.load()
+        self._source = ListSource()
+        self._files = FlatFileStore(settings, provider, self._metadata, self._clock)
+        self._files.become_writer()
+        self._files.load()
+        self.index = IndexStoreService(
+            settings, provider, self._metadata, root / "state", self._clock
+        )
+        self.index.recover()
+        self._dispatcher = MessageStoreDispatcher(
+            settings, self._source, self._files, self.index, TopicFilter(settings), self._clock
+        )
+        self.steps = 0
+
+    def step(self) -> None:
+        """One message more a queue; the index is uploaded at every fifth step."""
+        for key in QUEUES:
+            name = f"{key.topic}-{key.queue_id}-{self.steps}"
+            self._source.put(key, self.steps, 1, keys=(name,), uniq_key=f"U{name}")
+        self.steps += 1
+        self._clock.advance(60_000)
+        self._dispatcher.scan(force=True)
+        if self.steps % 5 == 0:
+            self.index.seal_and_upload(force=True)
+
+    def close(self) -> None:
+        self.index.seal_and_upload(force=True)
+        self.index.stop(force=False)
+        self._files.close()
+        self._metadata.close()

@@ -1,0 +1,202 @@
+"""A tier that the engine writes, on Posix or on a chunk log, and its metadata made anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit.tier.flat import bodies
+from tests.kit.tier_builder import BuiltTier
+from tieredstore import registry
+from tieredstore.clock import ManualClock
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS, MetadataStore
+from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider
+from tieredstore.jobs.journal import Journal
+from tieredstore.jobs.rebuild_metadata.job import RebuildOptions, rebuild_metadata
+from tieredstore.jobs.run import JobRun
+from tieredstore.jobs.runner import LocalRunner
+from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.providers.chunks.provider import ChunkProvider
+from tieredstore.providers.memory.objects import MemoryObjectClient
+from tieredstore.providers.posix.provider import PosixProvider
+from tieredstore.scan.source import METADATA_FILE, TierSource, locate
+from tieredstore.tier.flat.file_store import FlatFileStore
+
+BROKER, CLUSTER = "broker-a", "cluster-a"
+NOW_MS = 1_800_000_000_000
+Facts = dict[str, Any]
+
+
+class Kept:
+    """A provider that outlives its users."""
+
+    def __init__(self, provider: SegmentProvider) -> None:
+        self._kept = provider
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kept, name)
+
+    def close(self) -> None:
+        """Not yet."""
+
+
+class World:
+    """A tier; `lost`: the state directory that its writer has, `made`: the one made anew."""
+
+    def __init__(self, root: Path, patch: pytest.MonkeyPatch, kind: str = "posix") -> None:
+        self.root = root
+        self.lost, self.made = root / "lost", root / "made"
+        (root / "tier").mkdir(parents=True)
+        self.provider: SegmentProvider = PosixProvider(root / "tier", CLUSTER, fsync=False)
+        if kind == "chunks":
+            self.provider = ChunkProvider(MemoryObjectClient())
+        self.config = StoreConfig(
+            broker_name=BROKER,
+            broker_cluster_name=CLUSTER,
+            commit_log_max_size_bytes=1500,
+            consume_queue_max_size_bytes=200,
+        )
+        self.source = TierSource(f"file://{root / 'tier'}", self.config, BROKER)
+        self.clock = ManualClock(NOW_MS)
+        patch.setattr(registry, "segment_provider", lambda _config: Kept(self.provider))
+
+    @contextmanager
+    def opened(self, state: Path, *, writing: bool = False) -> Iterator[FlatFileStore]:
+        """The engine's queues, with the metadata of a state directory."""
+        metadata = JsonMetadataStore(state / METADATA_FILE, BROKER, self.clock)
+        metadata.load()
+        store = FlatFileStore(self.config, self.provider, metadata, self.clock)
+        if writing:
+            store.become_writer()
+        store.load()
+        try:
+            yield store
+        finally:
+            store.close()
+            metadata.close()
+
+    def rebuild(
+        self, state: Path | None = None, *, journal: Path | None = None, **options: Any
+    ) -> dict[str, Any]:
+        """One run of the job, in this process."""
+        with Journal(journal, {"job": "test"}) as kept:
+            run = JobRun("rebuild-metadata", LocalRunner(1), kept)
+            report = rebuild_metadata(
+                run, self.source, state or self.made, RebuildOptions(**options), clock=self.clock
+            )
+            kept.finish()
+        return report
+
+    def views(self) -> tuple[Facts, Facts]:
+        """What the engine sees with the metadata that was lost, and with the one made anew."""
+        return self.view(self.lost), self.view(self.made)
+
+    def view(self, state: Path) -> Facts:
+        with self.opened(state) as store:
+            assert not store.broken
+            return {
+                file.path: {
+                    "offsets": (file.consume_queue_min_offset, file.consume_queue_commit_offset),
+                    "holes": file.holes,
+                    "writable": file.read_only_reason,
+                    "messages": bodies(file),
+                    "segments": [
+                        (
+                            str(segment.file.id),
+                            segment.commit_position,
+                            segment.begin_ms,
+                            segment.end_ms,
+                        )
+                        for segment in (*file.commit_log.segments, *file.consume_queue.segments)
+                    ],
+                }
+                for file in store.files()
+                if file.commit_log.segments or file.consume_queue.segments
+            }
+
+    def file_of(self, id: SegmentId) -> Path:
+        """The file of a segment (Posix)."""
+        found = (self.root / "tier").rglob(f"{id.path}/{id.type.name}/*{id.base_offset:020d}")
+        return next(found)
+
+    def last_file(self, path: str, type: FileSegmentType) -> Path:
+        """The file of the last segment of a path (Posix)."""
+        found = [item.id for item in self.provider.list(path) if item.id.type is type]
+        return self.file_of(max(found, key=lambda name: name.base_offset))
+
+
+def facts(metadata: MetadataStore) -> Facts:
+    """What the metadata says, without the times of its own entries. An empty segment has an end
+    that says when it was announced."""
+    return {
+        "topics": {
+            topic.topic: (
+                topic.topic_id,
+                topic.status,
+                topic.reserve_time_hours,
+                {
+                    queue.queue_id: (queue.broker_name, queue.min_offset, queue.max_offset)
+                    for queue in metadata.queues(topic.topic)
+                },
+            )
+            for topic in metadata.topics()
+        },
+        "segments": {
+            str(entry.id): (
+                entry.status,
+                entry.size,
+                entry.begin_timestamp_ms,
+                entry.end_timestamp_ms
+                if entry.begin_timestamp_ms != NEVER_WRITTEN_MS
+                else "announced",
+                entry.seal_timestamp_ms,
+            )
+            for entry in metadata.segments()
+        },
+    }
+
+
+def facts_of(state: Path, broker: str = BROKER) -> Facts:
+    """`facts` of a state directory."""
+    metadata = JsonMetadataStore(state / METADATA_FILE, broker, read_only=True)
+    metadata.load()
+    return facts(metadata)
+
+
+def rebuilt(built: BuiltTier, state: Path, **options: Any) -> dict[str, Any]:
+    """One run over a tier that `TierBuilder` wrote. options: of the job, or of a broker.conf."""
+    run = JobRun("rebuild-metadata", LocalRunner(1), Journal(None, {}))
+    keys = {key: str(options.pop(key)) for key in list(options) if key.startswith("tieredStore")}
+    source = locate(built.url, properties=keys)
+    return rebuild_metadata(run, source, state, RebuildOptions(**options))
+
+
+def kinds(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """Severity and kind of each finding."""
+    return [(finding["severity"], finding["kind"]) for finding in report["findings"]]
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def killed_at(call: int, function: Callable[..., Any], *, after: bool) -> Callable[..., Any]:
+    """`function`, which ends the process before or after its work when it is called for the
+    `call`th time."""
+    calls = iter(range(1 << 30))
+
+    def wrapped(*arguments: Any, **options: Any) -> Any:
+        number = next(calls)
+        if number == call and not after:
+            raise Killed
+        result = function(*arguments, **options)
+        if number == call:
+            raise Killed
+        return result
+
+    return wrapped

@@ -1,0 +1,94 @@
+"""Runs backfills that die at a chosen write; one forked process each, imports paid once.
+
+Reads one JSON object a line: {"table", "root", "die_at", "torn"}; answers with the exit status: 0
+for a run that ended, 9 for one that was killed. A run that ends leaves `writes.json` in its root:
+what each write was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from tests.kit.killable.offload import KillableCalls, KillableOperations, Writes
+from tieredstore import registry
+from tieredstore.jobs.backfill import BackfillOptions, backfill, backfill_target
+from tieredstore.jobs.journal import Journal
+from tieredstore.jobs.run import JobRun
+from tieredstore.jobs.runner import LocalRunner
+from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.providers.posix.provider import PosixProvider
+
+PROPERTIES = {
+    "tieredStoreConsumeQueueMaxSize": "200",
+    "tieredStoreIndexFileMaxHashSlotNum": "8",
+    "tieredStoreIndexFileMaxIndexNum": "20",
+}
+
+
+class KillableJournal(Journal):
+    def __init__(self, path: Path, writes: Writes) -> None:
+        super().__init__(path, {"job": "backfill"})
+        self._writes = writes
+
+    def record(self, step: str, outcome: object) -> None:
+        self._writes.next("step")
+        super().record(step, outcome)
+
+
+def fill(table: Path, root: Path, writes: Writes) -> None:
+    registry.segment_provider = lambda config: PosixProvider(
+        config.tier_file_path, config.broker_cluster_name, calls=KillableCalls(writes)
+    )
+    registry.metadata_store = lambda config, clock=None, **_: JsonMetadataStore(
+        Path(config.store_path_root_dir) / "config" / "tieredStoreMetadata.json",
+        config.broker_name,
+        operations=KillableOperations(writes),
+    )
+    tier = backfill_target(
+        f"file://{root}/tier",
+        root / "state",
+        cluster="cluster-a",
+        broker="broker-a",
+        properties=PROPERTIES,
+    )
+    root.mkdir(exist_ok=True)
+    with KillableJournal(root / "journal", writes) as journal:
+        backfill(
+            JobRun("backfill", LocalRunner(), journal),
+            str(table),
+            tier,
+            BackfillOptions(segment_bytes=1500),
+            task_bytes=3000,
+        )
+
+
+def run(request: dict[str, Any]) -> int:
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    status = 1
+    try:
+        writes = Writes(request["die_at"], request["torn"])
+        root = Path(request["root"])
+        fill(Path(request["table"]), root, writes)
+        (root / "writes.json").write_text(json.dumps(writes.seen))
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def main() -> None:
+    for line in sys.stdin:
+        print(run(json.loads(line)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""Opens tiers on the lane's object stores, by URL as a user does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tests.kit.object_store.servers import REGION, ObjectStore
+from tieredstore import registry
+from tieredstore.config import StoreConfig
+from tieredstore.properties import PluginProperties, plugin_keys, query_properties
+
+if TYPE_CHECKING:
+    from tieredstore.providers.s3.client import S3Client
+    from tieredstore.providers.s3.provider import S3Provider
+
+BROKER = "broker-a"
+CLUSTER = "cluster-a"
+IMPATIENT = {"max_attempts": "2", "read_timeout_ms": "2000"}
+
+
+def config_of(store: ObjectStore, prefix: str = "tier", **options: str) -> StoreConfig:
+    config = msgspec.structs.replace(StoreConfig(), broker_name=BROKER, broker_cluster_name=CLUSTER)
+    return registry.tier_at(config, store.url(prefix, **options))
+
+
+def s3_client(store: ObjectStore, prefix: str = "tier", **options: str) -> S3Client:
+    """What is below the provider."""
+    from tieredstore.providers.s3.client import S3Client
+    from tieredstore.providers.s3.keys import S3Keys
+
+    names = query_properties(
+        S3Keys, {"endpoint": store.endpoint, "path_style": "true", **options}, "test"
+    )
+    keys = plugin_keys(S3Keys, PluginProperties(names))
+    return S3Client(
+        msgspec.structs.replace(keys, bucket=store.bucket, prefix=prefix, region=REGION)
+    )
+
+
+def open_tier(store: ObjectStore, prefix: str = "tier", **options: str) -> S3Provider:
+    provider: S3Provider = registry.segment_provider(config_of(store, prefix, **options))
+    return provider

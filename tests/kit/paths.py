@@ -1,0 +1,9 @@
+"""Where things are in a checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FIXTURES = ROOT / "tests" / "fixtures"
+JAVA = ROOT / "tests" / "interop" / "java"

@@ -1,0 +1,204 @@
+"""An object store in memory that fails in every way, and a dispatcher over it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+
+from tests.kit.tier.flat import (
+    T0,
+    ListIndex,
+    ListSource,
+    TableMetadata,
+    bodies,
+    config,
+    record,
+)
+from tieredstore.clock import ManualClock
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.segment import Buffer
+from tieredstore.errors import Busy, Fenced, TieredStoreError, Unavailable
+from tieredstore.providers.chunks.provider import ChunkProvider
+from tieredstore.providers.memory.objects import MemoryObjectClient
+from tieredstore.testing.chunks import chunk_provider
+from tieredstore.testing.faults import SimulatedCrash
+from tieredstore.tier.flat.file_store import FlatFileStore
+from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
+from tieredstore.tier.upload.outcome import DispatchOutcome
+
+KEY = QueueKey("TopicA", 0)
+SIZE = len(record(0)[0])
+
+
+class Fate(enum.Enum):
+    """What becomes of a request. LATE: no reply, and it is applied some requests later. ZOMBIE_…:
+    a writer that lost its right puts its own object there first: the very same bytes, their
+    beginning, or others."""
+
+    WELL = "well"
+    BUSY = "busy"
+    DOWN = "down"
+    LOST = "reply lost"
+    LATE = "applied late"
+    ZOMBIE_SAME = "zombie with our bytes"
+    ZOMBIE_PART = "zombie with the first message"
+    ZOMBIE_OTHER = "zombie with other bytes"
+    CRASH_BEFORE = "the process ends before it"
+    CRASH_AFTER = "the process ends after it"
+
+
+_ZOMBIES = {Fate.ZOMBIE_SAME, Fate.ZOMBIE_PART, Fate.ZOMBIE_OTHER}
+_LATE_BY = 3
+
+
+class HostileClient(MemoryObjectClient):
+    """Takes the fate of each request from a list; when it is used up, all goes well."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(now_ms=clock.now_ms)
+        self.fates: list[Fate] = []
+        self.flying: list[tuple[int, str, bytes, Mapping[str, str]]] = []
+        self.count = 0
+        self.is_calm = False
+
+    def _fate(self) -> Fate:
+        self.count += 1
+        self.land(self.count)
+        if self.is_calm or not self.fates:
+            return Fate.WELL
+        return self.fates.pop(0)
+
+    def land(self, until: int) -> None:
+        """Apply what has been on its way for long enough."""
+        due = [item for item in self.flying if item[0] <= until]
+        self.flying = [item for item in self.flying if item[0] > until]
+        for _, key, content, metadata in due:
+            super().put_if_absent(key, [content], metadata)
+
+    def put_if_absent(
+        self, key: str, buffers: Sequence[Buffer], metadata: Mapping[str, str]
+    ) -> bool:
+        fate, content = self._fate(), b"".join(buffers)
+        is_data = "/.writer/" not in key and "/c." in key and content
+        if fate is Fate.BUSY:
+            raise Busy(f"{key}: busy")
+        if fate is Fate.DOWN:
+            raise Unavailable(f"{key}: no connection")
+        if fate is Fate.LATE and is_data:
+            self.flying.append((self.count + _LATE_BY, key, content, metadata))
+            raise Unavailable(f"{key}: time-out")
+        if fate in _ZOMBIES and is_data:
+            theirs = {
+                Fate.ZOMBIE_SAME: content,
+                Fate.ZOMBIE_PART: content[: SIZE if "COMMIT_LOG" in key else 20],
+                Fate.ZOMBIE_OTHER: b"z" * 40,
+            }[fate]
+            super().put_if_absent(key, [theirs], {"w": "0:zombie", "crc": "00000000"})
+        if fate is Fate.CRASH_BEFORE:
+            raise SimulatedCrash
+        made = super().put_if_absent(key, [content], metadata)
+        if fate is Fate.CRASH_AFTER:
+            raise SimulatedCrash
+        if fate is Fate.LOST:
+            raise Unavailable(f"{key}: no reply")
+        return made
+
+    def request(self, operation: str, key: str) -> None:
+        if operation in {"PUT", "CREATE_UPLOAD", "PUT_PART", "COPY_PART", "COMPLETE_UPLOAD"}:
+            return
+        fate = self._fate()
+        if fate in {Fate.BUSY, Fate.DOWN}:
+            raise Unavailable(f"{key}: {operation} failed")
+
+
+class World:
+    """What outlives a process, and the process of the moment. lease_ms: with 0 each write looks at
+    the writer epoch."""
+
+    def __init__(self, lease_ms: int = 0) -> None:
+        self.lease_ms = lease_ms
+        self.clock = ManualClock(T0)
+        self.client = HostileClient(self.clock)
+        self.metadata = TableMetadata()
+        self.source = ListSource()
+        self.index = ListIndex()
+        self.settings = config(
+            commit_log_max_size_bytes=7 * SIZE,
+            consume_queue_max_size_bytes=100,
+            group_commit_count=4,
+            group_commit_size_bytes=2 * SIZE + 1,
+            dispatch_threads=1,
+        )
+        self.count = 0
+        self.dispatcher: MessageStoreDispatcher | None = None
+
+    def provider(self) -> ChunkProvider:
+        return chunk_provider(
+            self.client,
+            clock=self.clock,
+            monotonic_ms=self.clock.now_ms,
+            lease_ms=self.lease_ms,
+            max_tries=2,
+            preferred_batch_bytes=3 * SIZE,
+        )
+
+    def start(self) -> None:
+        """A new process; the one before it just ended, wherever it was."""
+        self.dispatcher = None
+        self.chunks = self.provider()
+        self.store = FlatFileStore(self.settings, self.chunks, self.metadata, self.clock)
+        self.store.become_writer(take_over=True)
+        self.store.load()
+        self.dispatcher = MessageStoreDispatcher(
+            self.settings,
+            self.source,
+            self.store,
+            self.index,
+            TopicFilter(self.settings),
+            self.clock,
+        )
+
+    def put(self, count: int) -> None:
+        self.source.put(KEY, self.count, count)
+        self.count += count
+
+    def act(self, action: str) -> None:
+        self.clock.advance(7_000)
+        if action == "restart" or self.dispatcher is None:
+            self.start()
+        elif action == "maintain":
+            self.chunks.run_maintenance(sweep=False)
+        elif action == "wait":
+            self.clock.advance(600_000)
+        else:
+            self.put(int(action))
+        for outcome in self.scan():
+            assert not isinstance(outcome.error, Fenced), outcome
+        self.check_prefix()
+
+    def scan(self) -> list[DispatchOutcome]:
+        return self.dispatcher.scan(force=True) if self.dispatcher is not None else []
+
+    def try_scan(self) -> None:
+        """A pass, which may fail or end the process: then there is a new one afterwards."""
+        try:
+            self.scan()
+        except SimulatedCrash:
+            self.start()
+        except TieredStoreError:
+            pass
+
+    def check_prefix(self) -> None:
+        """What is said to be there was sent, in order, without a hole."""
+        calm, self.client.is_calm = self.client.is_calm, True
+        file = self.store.get(*KEY) if self.dispatcher is not None else None
+        if file is not None and file.is_initialised:
+            found = bodies(file)
+            assert [offset for offset, _ in found] == list(range(len(found)))
+            assert all(body == body_of(offset) for offset, body in found)
+        self.client.is_calm = calm
+
+
+def body_of(offset: int) -> bytes:
+    return f"TopicA-0-{offset}-".encode().ljust(20, b"x")

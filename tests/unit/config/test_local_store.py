@@ -1,0 +1,205 @@
+"""Keys of the local store: files, indexes, what is accepted, and how much one get gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.kit.configured_broker import FOREVER, T0, TOPIC, Broker, MakeBroker
+from tieredstore.contracts.message_store import PutMessageStatus
+from tieredstore.message.record import Message, StoredMessage
+
+LIGHT = "%LMQ%light"
+
+
+def file_sizes(folder: Path) -> list[int]:
+    return [path.stat().st_size for path in sorted(folder.iterdir())]
+
+
+@pytest.mark.parametrize(("size", "count"), [(4096, 3), (8192, 2)])
+def test_mapped_file_size_commit_log_is_the_size_of_each_file(
+    broker: MakeBroker, size: int, count: int
+) -> None:
+    made = broker(mappedFileSizeCommitLog=size)
+    made.put(40)
+    assert file_sizes(made.root / "store/commitlog") == [size] * count
+
+
+@pytest.mark.parametrize(("key_value", "expected"), [(100, [100] * 4), (190, [200] * 2)])
+def test_mapped_file_size_consume_queue_is_rounded_up_to_whole_units(
+    broker: MakeBroker, key_value: int, expected: list[int]
+) -> None:
+    made = broker(mappedFileSizeConsumeQueue=key_value)
+    made.put(20)
+    assert file_sizes(made.root / f"store/consumequeue/{TOPIC}/0") == expected
+
+
+@pytest.mark.parametrize("slots", [10, 100])
+def test_max_hash_slot_num_is_in_the_size_of_a_local_index_file(
+    broker: MakeBroker, slots: int
+) -> None:
+    made = broker(maxHashSlotNum=slots, maxIndexNum=50)
+    made.put(1)
+    assert file_sizes(made.root / "store/index") == [40 + slots * 4 + 50 * 20]
+    assert made.query("k000", made.local) == [0]
+
+
+@pytest.mark.parametrize(("items", "files"), [(20, 4), (200, 1)])
+def test_max_index_num_is_how_many_keys_a_local_index_file_takes(
+    broker: MakeBroker, items: int, files: int
+) -> None:
+    made = broker(maxHashSlotNum=10, maxIndexNum=items)
+    made.put(25)  # two keys and a tag each
+    assert file_sizes(made.root / "store/index") == [40 + 10 * 4 + items * 20] * files
+    assert made.query("k024", made.local) == [24]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_message_index_enable_puts_keys_in_both_indexes(broker: MakeBroker, enabled: bool) -> None:
+    made = broker(messageIndexEnable=enabled)
+    made.put(3)
+    made.upload()
+    assert made.query("k001", made.local) == ([1] if enabled else [])
+    assert made.query("k001", made.store.fetcher) == ([1] if enabled else [])
+    assert (made.root / "store/index").exists() == enabled
+
+
+def test_max_message_size_is_the_largest_body(broker: MakeBroker) -> None:
+    for limit, status in (
+        (1000, PutMessageStatus.MESSAGE_ILLEGAL),
+        (1001, PutMessageStatus.PUT_OK),
+    ):
+        made = broker(maxMessageSize=limit)
+        for batch in (False, True):
+            message = Message.create(TOPIC, b"x" * 1001)
+            put = made.store.put_messages([message]) if batch else made.store.put_message(message)
+            assert put.status is status
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_enabled_append_prop_crc_ends_the_properties_with_a_crc(
+    broker: MakeBroker, enabled: bool
+) -> None:
+    made = broker(enabledAppendPropCRC=enabled)
+    made.put(1)
+    [message] = made.get().messages
+    assert (b"__CRC32#" in bytes(message.raw)) == enabled
+
+
+def light_queue(made: Broker) -> tuple[bool, int]:
+    """Whether the store gave a message its offset in the light queue that it names, and how many
+    messages that queue has."""
+    made.put(2, properties={"INNER_MULTI_DISPATCH": LIGHT})
+    message = made.get().messages[1]
+    has_offset = message.properties.get("INNER_MULTI_QUEUE_OFFSET") == "1"
+    return has_offset, made.local.get_max_offset_in_queue(LIGHT, 0)
+
+
+def test_enable_lmq_serves_light_queues(broker: MakeBroker) -> None:
+    assert light_queue(broker(enableLmq=True, enableMultiDispatch=True)) == (True, 2)
+    assert light_queue(broker(enableLmq=False, enableMultiDispatch=True)) == (False, 0)
+
+
+def test_enable_multi_dispatch_puts_messages_in_the_light_queues_that_they_name(
+    broker: MakeBroker,
+) -> None:
+    assert light_queue(broker(enableLmq=True, enableMultiDispatch=True)) == (True, 2)
+    assert light_queue(broker(enableLmq=True, enableMultiDispatch=False)) == (True, 0)
+
+
+@pytest.mark.parametrize(
+    ("levels", "delay_ms"), [("1s 5s 10s", 5_000), ("1s 2m", 120_000), ("7h", 25_200_000)]
+)
+def test_message_delay_level_is_when_a_delayed_message_is_due(
+    broker: MakeBroker, levels: str, delay_ms: int
+) -> None:
+    made = broker(messageDelayLevel=levels)
+    topic = "SCHEDULE_TOPIC_XXXX"
+    made.put(1, topic=topic, queue_id=1, properties={"DELAY": "2"})
+    [unit] = made.local.find_queue(topic, 1).read_units(0, 1)
+    assert int(unit["tags_code"]) == T0 + delay_ms  # a level beyond the last is the last
+
+
+IN_MEMORY = {"accessMessageInMemoryMaxRatio": 100}
+ON_DISK = {"accessMessageInMemoryMaxRatio": 0}
+
+
+def local_count(made: Broker, count: int = 40) -> int:
+    """How many messages a local get of a full queue gives."""
+    made.put(60)
+    return len(made.local.get_message("g", TOPIC, 0, 0, count).messages)
+
+
+def record_size(made: Broker) -> int:
+    made.put(1)
+    return made.get(0, 1).messages[0].size
+
+
+def test_max_transfer_bytes_in_memory_limits_a_get_of_the_log_s_tail(broker: MakeBroker) -> None:
+    size = record_size(broker())
+    key = "maxTransferBytesOnMessageInMemory"
+    assert local_count(broker(**IN_MEMORY, **{key: 5 * size})) == 5
+    assert local_count(broker(**IN_MEMORY, **{key: 9 * size})) == 9
+
+
+def test_max_transfer_count_in_memory_limits_a_get_of_the_log_s_tail(broker: MakeBroker) -> None:
+    key = "maxTransferCountOnMessageInMemory"
+    assert local_count(broker(**IN_MEMORY)) == 32
+    assert local_count(broker(**IN_MEMORY, **{key: 7})) == 7
+
+
+def test_max_transfer_bytes_in_disk_limits_a_get_of_what_is_not_in_memory(
+    broker: MakeBroker,
+) -> None:
+    size = record_size(broker())
+    key = "maxTransferBytesOnMessageInDisk"
+    assert local_count(broker(**ON_DISK, **{key: 3 * size})) == 3
+    assert local_count(broker(**ON_DISK, **{key: 6 * size})) == 6
+    assert local_count(broker(**IN_MEMORY, **{key: 3 * size})) == 32
+
+
+def test_max_transfer_count_in_disk_limits_a_get_of_what_is_not_in_memory(
+    broker: MakeBroker,
+) -> None:
+    key = "maxTransferCountOnMessageInDisk"
+    assert local_count(broker(**ON_DISK)) == 8
+    assert local_count(broker(**ON_DISK, **{key: 20})) == 20
+    assert local_count(broker(**IN_MEMORY, **{key: 20})) == 32
+
+
+def test_access_message_in_memory_max_ratio_says_what_counts_as_in_memory(
+    broker: MakeBroker,
+) -> None:
+    key = "accessMessageInMemoryMaxRatio"
+    assert local_count(broker(**{key: 40})) == 32
+    assert local_count(broker(**{key: 0})) == 8
+
+
+class Nothing:
+    """A filter that wants no message."""
+
+    def is_matched_by_consume_queue(self, tags_code: int | None) -> bool:
+        return False
+
+    def is_matched_by_commit_log(self, message: StoredMessage) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(("limit_bytes", "walked"), [(20 * 10, 10), (20 * 25, 25)])
+def test_max_filter_message_size_limits_how_far_a_filtered_get_walks(
+    broker: MakeBroker, limit_bytes: int, walked: int
+) -> None:
+    made = broker(maxFilterMessageSize=limit_bytes)
+    made.put(40)
+    result = made.local.get_message("g", TOPIC, 0, 0, 1, Nothing())
+    assert result.messages == []
+    assert result.next_begin_offset == walked
+
+
+@pytest.mark.parametrize("limit", [3, 5])
+def test_max_msgs_num_batch_limits_a_key_query(broker: MakeBroker, limit: int) -> None:
+    made = broker(maxMsgsNumBatch=limit)
+    made.put(10)
+    found = made.local.query_message(TOPIC, "all", 1000, *FOREVER)
+    assert [message.queue_offset for message in found] == list(range(10 - limit, 10))

@@ -1,0 +1,171 @@
+"""Dispatch: the same consume queues and index, however the messages come to it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit.local_stores import FOREVER, START_MS, plain, put_all, running, small_config
+from tieredstore.clock import ManualClock
+from tieredstore.local.dispatch import rows as handover
+from tieredstore.message.record import Message
+
+
+def _mixed(count: int) -> list[Message]:
+    """Plain, prepared, delayed, light and large-property messages of several queues."""
+    messages = []
+    for i in range(count):
+        more: dict[str, Any] = {}
+        topic = f"T{i % 3}"
+        if i % 7 == 3:
+            more["sys_flag"] = (0x4, 0x8, 0xC)[i % 3]
+        elif i % 11 == 5:
+            more["properties"] = {"INNER_MULTI_DISPATCH": "%LMQ%x,%LMQ%y"}
+        elif i % 13 == 4:
+            topic, more["properties"] = "SCHEDULE_TOPIC_XXXX", {"DELAY": "2"}
+        elif i % 17 == 1:
+            more["properties"] = {"large": "p" * 5000}
+        elif i % 19 == 2:
+            more["keys"] = ["schlüssel", f"k{i}", "k"]
+        messages.append(plain(topic, i % 2, i, **more))
+    return messages
+
+
+def _config(root: Path) -> Any:
+    return small_config(
+        root,
+        enable_lmq=True,
+        enable_multi_dispatch=True,
+        mapped_file_size_commit_log_bytes=1 << 14,
+        max_hash_slot_num=50,
+        max_index_num=100,
+    )
+
+
+def _built(root: Path) -> dict[str, bytes]:
+    """What the dispatch wrote; index files by their order, since their names are times."""
+    found = {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in (root / "consumequeue").rglob("*")
+        if path.is_file()
+    }
+    for number, path in enumerate(sorted((root / "index").iterdir())):
+        found[f"index {number}"] = path.read_bytes()
+    return found
+
+
+@pytest.fixture
+def built_at_once(tmp_path: Path) -> dict[str, bytes]:
+    """One pass for each message."""
+    with running(_config(tmp_path / "once"), ManualClock(START_MS)) as store:
+        for message in _mixed(220):
+            put_all(store, [message])
+    return _built(tmp_path / "once")
+
+
+def test_one_pass_for_all_builds_the_same(tmp_path: Path, built_at_once: dict[str, bytes]) -> None:
+    with running(_config(tmp_path / "s"), ManualClock(START_MS)) as store:
+        store._reput._lock.acquire()  # the dispatch waits until everything is there
+        try:
+            for message in _mixed(220):
+                assert store.put_message(message).ok
+        finally:
+            store._reput._lock.release()
+        store.wait_dispatched()
+    assert _built(tmp_path / "s") == built_at_once
+
+
+def test_rows_past_the_bound_are_dropped_and_the_log_is_read(
+    tmp_path: Path, built_at_once: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover, "MAX_ROWS", 20)
+    monkeypatch.setattr(handover, "HELP_ROWS", 10)
+    with running(_config(tmp_path / "s"), ManualClock(START_MS)) as store:
+        appender = store._appender
+        helped: list[int] = []
+        appender.help_dispatch = lambda: helped.append(len(appender._rows))
+        store._reput._lock.acquire()
+        try:
+            for message in _mixed(220):
+                assert store.put_message(message).ok
+            assert len(appender._rows) == 0  # nothing is kept any more
+            assert len(helped) >= 10
+            assert max(helped) <= 22 * handover.ROW_FIELDS
+        finally:
+            store._reput._lock.release()
+        store.wait_dispatched()
+        # Rows are handed over again afterwards.
+        store._reput._lock.acquire()
+        try:
+            assert store.put_message(plain("after")).ok
+            assert len(appender._rows) == handover.ROW_FIELDS
+        finally:
+            store._reput._lock.release()
+        store.wait_dispatched()
+        assert store.get_max_offset_in_queue("after", 0) == 1
+        store.delete_topics({"after"})
+    built = _built(tmp_path / "s")
+    queues = {name: data for name, data in built.items() if not name.startswith("index")}
+    assert queues == {n: d for n, d in built_at_once.items() if not n.startswith("index")}
+
+
+def test_queues_and_index_are_built_again_from_the_log(
+    tmp_path: Path, built_at_once: dict[str, bytes]
+) -> None:
+    root = tmp_path / "once"
+    shutil.rmtree(root / "consumequeue")
+    shutil.rmtree(root / "index")
+    with running(_config(root), ManualClock(START_MS)) as store:
+        assert store.get_max_offset_in_queue("T0", 0) > 0
+        number = next(i for i, m in enumerate(_mixed(220)) if m.topic == "T1" and not m.sys_flag)
+        assert len(store.query_message("T1", f"k{number}", 9, *FOREVER)) >= 1
+    assert _built(root) == built_at_once
+
+
+def test_messages_that_a_stop_left_undispatched_are_dispatched_by_the_next_start(
+    tmp_path: Path,
+) -> None:
+    config = _config(tmp_path / "s")
+    with running(config) as store:
+        put_all(store, [plain(number=i) for i in range(5)])
+        store._reput._lock.acquire()
+        store.put_message(plain(number=5))
+        store._appender.take_rows()  # lost, as in a stop between append and dispatch
+        store._reput._lock.release()
+    with running(config) as store:
+        assert store.get_max_offset_in_queue("T", 0) == 6
+        assert len(store.query_message("T", "k5", 9, *FOREVER)) == 1
+        assert put_all(store, [plain(number=6)])[0].queue_offset == 6
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_messages_are_dispatched_without_being_waited_for(tmp_path: Path, dropped: bool) -> None:
+    import time
+
+    with running(small_config(tmp_path / "s")) as store:
+        deadline = time.monotonic() + 30
+        for number in range(5):
+            if dropped:
+                store._appender.drop_rows()
+            store.put_message(plain(number=number))
+            while store.get_max_offset_in_queue("T", 0) <= number:
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
+
+
+def test_c01_store_times_do_not_go_back_behind_messages_dispatched_at_the_start(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock(START_MS)
+    config = small_config(tmp_path / "s")
+    with running(config, clock) as store:
+        put_all(store, [plain(number=number) for number in range(3)])
+    shutil.rmtree(tmp_path / "s" / "consumequeue")
+    shutil.rmtree(tmp_path / "s" / "index")
+    clock.set(START_MS - 1000)
+    with running(config, clock) as store:
+        assert store.get_max_offset_in_queue("T", 0) == 3
+        assert put_all(store, [plain()])[0].store_timestamp_ms == START_MS

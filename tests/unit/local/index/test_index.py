@@ -1,0 +1,119 @@
+"""Index files: rolling, names, queries across files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.kit.local_stores import FOREVER, START_MS, plain, put_all, running, small_config
+from tieredstore.clock import ManualClock
+from tieredstore.errors import Invalid
+from tieredstore.local.index.reader import IndexShape, infer_shape, read_header
+from tieredstore.local.index.service import IndexService
+from tieredstore.local.open_files import OpenFiles
+
+SHAPE = IndexShape(7, 20)
+
+
+def _service(root: Path, clock: ManualClock | None = None) -> IndexService:
+    service = IndexService(root, SHAPE, OpenFiles(writable=True), clock or ManualClock(START_MS))
+    service.load()
+    return service
+
+
+def _put(service: IndexService, first: int, count: int, step: int = 1) -> None:
+    numbers = np.arange(first, first + count, dtype=np.int64)
+    for begin in range(0, count, step):
+        part = numbers[begin : begin + step]
+        service.put((part % 5).astype(np.int32), part * 100, START_MS + part * 500)
+
+
+@pytest.mark.parametrize("step", [1, 3, 100])
+def test_files_take_one_item_less_than_they_have_room_for(tmp_path: Path, step: int) -> None:
+    service = _service(tmp_path)
+    _put(service, 1, 60, step)
+    paths = sorted((tmp_path / "index").iterdir())
+    assert [read_header(OpenFiles(writable=False), str(p)).index_count for p in paths] == [
+        20, 20, 20, 4,
+    ]  # fmt: skip
+    assert all(path.stat().st_size == SHAPE.size_bytes for path in paths)
+    for key in range(5):
+        found = list(service.candidates(key, *FOREVER))
+        assert found == [n * 100 for n in range(60, 0, -1) if n % 5 == key]
+
+
+def test_a_new_file_begins_where_the_last_one_ended(tmp_path: Path) -> None:
+    service = _service(tmp_path)
+    _put(service, 1, 19)
+    full = read_header(OpenFiles(writable=False), service._paths[0])
+    _put(service, 20, 1)
+    assert service.end_timestamp_ms == full.end_timestamp_ms == START_MS + 19 * 500
+    header = read_header(OpenFiles(writable=False), service._paths[1])
+    assert header.begin_timestamp_ms == START_MS + 20 * 500
+    assert header.index_count == 2
+
+
+def test_entries_go_on_after_loading_and_old_ones_are_skipped(tmp_path: Path) -> None:
+    service = _service(tmp_path)
+    _put(service, 1, 10)
+    service.close()
+    again = _service(tmp_path)
+    assert again.end_physical_offset == 1000
+    _put(again, 5, 10, 100)
+    # The last record may be dispatched again: all its entries, or none, are from this one.
+    assert list(again.candidates(0, *FOREVER)) == [1000, 1000, 500]
+    assert list(again.candidates(4, *FOREVER)) == [1400, 900, 400]
+
+
+def test_names_grow_when_the_clock_does_not(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    service = _service(tmp_path, clock)
+    for number in range(4):
+        _put(service, 1 + number * 19, 19)
+        clock.advance(-1000)
+    names = [path.name for path in sorted((tmp_path / "index").iterdir())]
+    assert [Path(path).name for path in service._paths] == names
+    assert len(names) == 4
+    assert all(len(name) == 17 for name in names)
+
+
+def test_windows_are_exact_to_the_millisecond(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    with running(small_config(tmp_path / "s"), clock) as store:
+        for number in range(40):
+            clock.advance(310)
+            put_all(store, [plain(number=number, keys=["same"])])
+        times = [store.get_message_store_timestamp("T", 0, q) for q in range(40)]
+        for begin in (times[0], times[7], times[7] + 1, times[39] + 1):
+            for end in (times[0] - 1, times[7], times[30] - 1, times[39]):
+                found = store.query_message("T", "same", 64, begin, end)
+                assert [m.store_timestamp_ms for m in found] == [
+                    time for time in times if begin <= time <= end
+                ]
+        newest = store.query_message("T", "same", 3, *FOREVER)
+        assert [message.queue_offset for message in newest] == [37, 38, 39]
+
+
+def test_messages_with_an_equal_hash_are_not_returned(tmp_path: Path) -> None:
+    with running(small_config(tmp_path / "s")) as store:
+        put_all(store, [plain(number=0, keys=["Aa"]), plain(number=1, keys=["BB"])])
+        found = store.query_message("T", "Aa", 9, *FOREVER)
+        assert [message.keys for message in found] == [["Aa"]]
+        assert store.query_message("T", "T#Tag0", 9, *FOREVER) == []
+        assert store.query_message("T", "", 9, *FOREVER) == []
+        assert store.query_message("T", "Aa", 0, *FOREVER) == []
+
+
+def test_a_message_is_found_once_by_a_key_that_it_has_twice(tmp_path: Path) -> None:
+    with running(small_config(tmp_path / "s")) as store:
+        put_all(store, [plain(keys=["same", "same"], uniq_key="same")])
+        assert len(store.query_message("T", "same", 9, *FOREVER)) == 1
+
+
+def test_a_shape_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "1"
+    path.write_bytes(bytes(36) + (7).to_bytes(4, "big") + b"\xff" * 400)
+    with pytest.raises(Invalid, match="give maxHashSlotNum and maxIndexNum"):
+        infer_shape(OpenFiles(writable=False), str(path), SHAPE)

@@ -1,0 +1,154 @@
+"""Maintenance beside the writers: it starts with an epoch and is drained at the end."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+
+import pytest
+
+from tests.kit.chunks import LOG, Store
+from tieredstore.clock import SYSTEM_CLOCK
+from tieredstore.providers.chunks.chain import chunk_name, merged_name
+from tieredstore.testing.object_faults import ObjectFault
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+def test_releasing_the_epoch_waits_for_what_is_due(store: Store) -> None:
+    writer = store.process(maintenance_threads=2)
+    maintenance = writer.tier._maintenance
+    with closing(writer.tier):
+        assert maintenance._threads == []
+        epoch = writer.tier.acquire_writer("broker-a")
+        assert len(maintenance._threads) == 3
+        writer.append(b"abc", b"def", b"ghi", b"jkl")
+        epoch.release()
+        assert store.names()[-1] == merged_name(0, 12)
+    assert not any(thread.is_alive() for thread in maintenance._threads)
+
+
+def test_closing_waits_for_what_is_due(store: Store) -> None:
+    writer = store.process(maintenance_threads=1)
+    writer.tier.acquire_writer("broker-a")
+    writer.append(b"abc", b"def").seal()
+    writer.tier.close()
+    assert store.names() == [chunk_name(0), chunk_name(3), chunk_name(6), "s"]
+    writer.tier.close()
+
+
+def test_draining_ends_although_the_store_does_not_answer(store: Store) -> None:
+    writer = store.process(maintenance_threads=1, close_timeout_ms=20)
+    epoch = writer.tier.acquire_writer("broker-a")
+    stuck = threading.Event()
+    request = writer.client.request
+
+    def hang(operation: str, key: str) -> None:
+        if "/m." in key:
+            stuck.wait(10)
+        request(operation, key)
+
+    writer.client.request = hang  # type: ignore[method-assign]
+    writer.append(b"abc", b"def", b"ghi", b"jkl")
+    epoch.release()
+    stuck.set()
+    writer.tier.close()
+    assert "1.released" in [
+        info.key.rpartition("/")[2].lstrip("0") for info in store.first.list("")
+    ]
+
+
+def test_garbage_is_collected_when_its_time_has_come(store: Store) -> None:
+    writer = store.process(maintenance_threads=1)
+    with closing(writer.tier):
+        writer.tier.acquire_writer("broker-a")
+        writer.append(b"abc", b"def", b"ghi", b"jkl")
+        writer.tier._maintenance.drain()
+        assert len(store.names()) == 5
+        store.clock.advance(120_000)
+        writer.tier._maintenance._take_due()
+        writer.tier._maintenance.drain()
+        assert store.names() == [merged_name(0, 12)]
+
+
+def test_a_failing_store_ends_no_worker(store: Store) -> None:
+    writer = store.process(maintenance_threads=1)
+    with closing(writer.tier):
+        writer.tier.acquire_writer("broker-a")
+        writer.fail_all(ObjectFault.CRASH_BEFORE, [])
+        writer.client.fault_of = lambda operation, key: (
+            ObjectFault.FAIL if operation == "PUT" and "/m." in key else None
+        )
+        writer.append(b"abc", b"def", b"ghi", b"jkl")
+        writer.tier._maintenance.drain()
+        writer.client.fault_of = None
+        store.clock.advance(60_000)
+        writer.tier._maintenance._take_due()
+        writer.tier._maintenance.drain()
+        assert merged_name(0, 12) in store.names()
+
+
+def test_a_process_without_work_keeps_its_lease(store: Store) -> None:
+    """The housekeeper looks at the epoch, so that an idle queue is not listed again."""
+    writer = store.process(maintenance_threads=1)
+    with closing(writer.tier):
+        epoch = writer.tier.acquire_writer("broker-a")
+        segment = writer.append(b"abc")
+        for _ in range(5):
+            store.clock.advance(11_000)
+            writer.tier._maintenance._keep_epoch("broker-a", epoch)
+        writer.operations()
+        segment.write(3, [b"def"])
+        assert "PUT" in writer.operations()
+        assert epoch.trusted_from_ms < store.clock.now_ms() - 40_000
+
+
+def test_nothing_is_done_for_a_broker_whose_epoch_another_process_took(store: Store) -> None:
+    loser = store.process(maintenance_threads=1, clock=SYSTEM_CLOCK)
+    with closing(loser.tier):
+        loser.tier.acquire_writer("broker-a")
+        segment = loser.append(b"abc", b"def", b"ghi")
+        store.process().take_over()
+        segment.write(9, [b"jkl"])
+        loser.tier._maintenance.drain()
+        names = store.names()
+        store.clock.advance(200_000)
+        loser.tier._maintenance._take_due()
+        loser.tier._maintenance.drain()
+        assert store.names() == names
+        assert loser.tier.open(LOG).size() == 12
+
+
+def test_all_segments_are_looked_at_from_time_to_time(store: Store) -> None:
+    store.process().append(b"abc", b"def", b"ghi", b"jkl")
+    writer = store.process(maintenance_threads=1, sweep_interval_ms=50_000)
+    with closing(writer.tier):
+        epoch = writer.tier.acquire_writer("broker-a")
+        store.clock.advance(50_000)
+        writer.tier._maintenance._keep_epoch("broker-a", epoch)
+        writer.tier._maintenance.drain()
+        assert merged_name(0, 12) in store.names()
+
+
+def test_a_bug_ends_no_worker(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    writer = store.process(maintenance_threads=1)
+    with closing(writer.tier):
+        writer.tier.acquire_writer("broker-a")
+        request = writer.client.request
+
+        def fail_once(operation: str, key: str) -> None:
+            if "/m." in key:
+                writer.client.request = request  # type: ignore[method-assign]
+                raise ZeroDivisionError
+            request(operation, key)
+
+        writer.client.request = fail_once  # type: ignore[method-assign]
+        segment = writer.append(b"abc", b"def", b"ghi", b"jkl")
+        writer.tier._maintenance.drain()
+        assert "ZeroDivisionError" in caplog.text
+        segment.write(12, [b"m"])
+        writer.tier._maintenance.drain()
+        assert merged_name(0, 13) in store.names()

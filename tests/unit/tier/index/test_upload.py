@@ -1,0 +1,447 @@
+"""The way of index files into the tier, and out of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.kit.tier.index import NOW, Node, all_found, fill, find, header_of, offsets_of, put
+from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS, FileSegmentMetadata
+from tieredstore.contracts.segment import FileSegmentType
+from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
+from tieredstore.providers.memory.provider import MemoryProvider
+from tieredstore.testing.chunks import chunk_provider
+from tieredstore.testing.faults import Fault, Faults, FaultyProvider
+from tieredstore.tier.index import segments
+
+PATH = "broker-a/rmq_sys_INDEX/0"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def entries(node: Node) -> list[FileSegmentMetadata]:
+    return list(node.metadata().segments(PATH, FileSegmentType.INDEX))
+
+
+def with_faults(node: Node, writes: dict[int, Fault]) -> Faults:
+    faults = Faults(writes)
+    node.provider = FaultyProvider(node.provider, faults)
+    return faults
+
+
+def test_full_files_go_to_the_tier_and_the_last_stays(node: Node) -> None:
+    service = node.open()
+    keys = fill(service, 2)
+    put(service, ["more"], first_offset=99_000)
+    assert service.seal_and_upload() == 2
+    assert len(node.local_names()) == 1
+    assert all_found(service, keys)
+    assert offsets_of(find(service, "more")) == [99_000]
+    assert service.seal_and_upload() == 0
+    assert service.seal_and_upload(force=True) == 1
+    assert node.local_names() == []
+    assert all_found(service, keys)
+    assert offsets_of(find(service, "more")) == [99_000]
+
+
+def test_segments_are_as_java_lays_them_out(node: Node) -> None:
+    """Bases are sums of sizes; begin is the file's, which Java compares after an upload."""
+    service = node.open()
+    put(service, ["a"] * 19, times=NOW - 7)
+    put(service, ["b"] * 19, times=NOW + 5)
+    put(service, ["c"] * 3, times=NOW + 9)
+    service.seal_and_upload(force=True)
+    found = entries(node)
+    assert [entry.size for entry in found] == [28 + 80 + 28 * items for items in (19, 19, 3)]
+    assert [entry.base_offset for entry in found] == [0, found[0].size, 2 * found[0].size]
+    assert [entry.begin_timestamp_ms for entry in found] == [NOW - 7, NOW, NOW + 1]
+    assert [entry.end_timestamp_ms for entry in found] == [NOW - 7, NOW + 5, NOW + 9]
+    assert [entry.status for entry in found] == [0, 0, 0]
+    for entry in found:
+        name = f"{entry.base_offset:020d}"
+        [path] = (node.root / "tier").rglob(f"INDEX/*{name}")
+        assert header_of(path)[:3] == (
+            0xBCC50285,
+            entry.begin_timestamp_ms,
+            entry.end_timestamp_ms,
+        )
+
+
+def test_defect_d20_nothing_is_uploaded_without_keys(node: Node) -> None:
+    for _ in range(3):
+        service = node.open()
+        assert service.seal_and_upload(force=True) == 0
+        service.stop()
+    assert entries(node) == []
+    assert list((node.root / "store").rglob("1*")) == []
+
+
+def test_stop_uploads_everything_and_a_new_start_finds_it(node: Node) -> None:
+    service = node.open()
+    keys = fill(service, 2)
+    put(service, ["more"], first_offset=99_000)
+    service.stop()
+    service.stop()
+    assert node.local_names() == []
+    service = node.open()
+    assert all_found(service, keys)
+    assert offsets_of(find(service, "more")) == [99_000]
+
+
+def test_stop_without_force_keeps_files_local(node: Node) -> None:
+    service = node.open()
+    put(service, ["a"])
+    service.stop(force=False)
+    [name] = node.local_names()
+    service = node.open()
+    put(service, ["b"], first_offset=100)
+    assert node.local_names() == [name]
+    assert offsets_of(find(service, "a")) == [0]
+    assert offsets_of(find(service, "b")) == [100]
+
+
+@pytest.mark.parametrize("sketch", [False, True])
+@pytest.mark.parametrize("fault", [Fault.FAIL, Fault.TEAR, Fault.LOSE_REPLY])
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_a_failed_upload_stays_local_and_is_tried_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sketch: bool,
+    fault: Fault,
+    failing: int,
+) -> None:
+    monkeypatch.setattr(segments, "PIECE_BYTES", 200)
+    node = Node(tmp_path, provider=chunk_provider() if sketch else None)
+    service = node.open()
+    keys = fill(service, 1)
+    faults = Faults(dict.fromkeys(range(failing, failing + 3), fault))
+    node.provider = FaultyProvider(node.provider, faults)
+    service = node.open()
+    for _ in range(4):
+        try:
+            service.seal_and_upload(force=True)
+            break
+        except Unavailable:
+            assert len(node.local_names()) == 1
+            [entry] = entries(node)
+            assert entry.begin_timestamp_ms == NEVER_WRITTEN_MS
+            # Without an end Java's expiry would delete it.
+            assert entry.end_timestamp_ms == node.clock.now_ms()
+            assert all_found(service, keys)
+    assert len(entries(node)) == 1
+    assert node.local_names() == []
+    assert all_found(service, keys)
+    assert all_found(node.open(), keys)
+
+
+def test_an_upload_goes_on_where_it_stopped(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "PIECE_BYTES", 200)
+    faults = with_faults(node, {3: Fault.FAIL})
+    service = node.open()
+    keys = fill(service, 1)
+    with pytest.raises(Unavailable):
+        service.seal_and_upload()
+    assert len(faults.calls) == 3
+    service.seal_and_upload()
+    # 640 bytes are four pieces; only the third was sent again
+    assert [call.split()[0] for call in faults.calls] == ["write"] * 5 + ["seal"]
+    assert all_found(service, keys)
+
+
+def test_a_segment_that_cannot_be_sealed_is_uploaded_nevertheless(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    with_faults(node, {2: Fault.FAIL})
+    service = node.open()
+    keys = fill(service, 1)
+    assert service.seal_and_upload() == 1
+    assert "not sealed" in caplog.text
+    assert all_found(service, keys)
+
+
+def test_a_fenced_upload_stops_uploads_for_good(node: Node) -> None:
+    faults = with_faults(node, {1: Fault.FENCE})
+    service = node.open()
+    keys = fill(service, 1)
+    with pytest.raises(Fenced):
+        service.seal_and_upload()
+    with pytest.raises(Fenced):
+        service.seal_and_upload()
+    with pytest.raises(Fenced):
+        service.expire(NOW + 1)
+    service.tick()
+    assert len(faults.calls) == 1
+    assert all_found(service, keys)
+
+
+def test_bytes_that_the_metadata_does_not_know_are_not_overwritten(node: Node) -> None:
+    service = node.open()
+    fill(service, 1)
+    service.stop()
+    metadata = node.metadata()
+    for entry in entries(node):
+        metadata.delete_segment(entry.id)
+    service = node.open()
+    fill(service, 1)
+    with pytest.raises(Corrupt, match="metadata"):
+        service.seal_and_upload()
+    assert len(node.local_names()) == 1
+
+
+def test_the_end_decides_about_expiry(node: Node) -> None:
+    service = node.open()
+    put(service, ["a"] * 19, times=NOW + 10)
+    put(service, ["b"] * 19, times=NOW + 20)
+    service.seal_and_upload()
+    assert service.expire(NOW + 10) == 0
+    assert service.expire(NOW + 11) == 1
+    assert find(service, "a") == []
+    assert len(find(service, "b")) == 19
+    assert [entry.end_timestamp_ms for entry in entries(node)] == [NOW + 20]
+    put(service, ["c"] * 19)
+    service.seal_and_upload()
+    assert [entry.base_offset for entry in entries(node)] == [640, 1280]
+    assert service.expire(NOW + 1000) == 2
+    assert list((node.root / "tier").rglob("INDEX/*")) == []
+
+
+def test_expiry_leaves_a_segment_that_is_being_written(node: Node) -> None:
+    with_faults(node, {1: Fault.FAIL})
+    service = node.open()
+    keys = fill(service, 1)
+    with pytest.raises(Unavailable):
+        service.seal_and_upload()
+    assert service.expire(NOW * 2) == 0
+    assert len(entries(node)) == 1
+    service.seal_and_upload()
+    assert all_found(service, keys)
+
+
+def test_defect_d07_expiry_that_fails_ends_and_is_tried_again(node: Node) -> None:
+    """Java spins for ever when a file cannot be deleted."""
+    with_faults(node, {5: Fault.FAIL})  # behind two writes and two seals
+    service = node.open()
+    fill(service, 2)
+    service.seal_and_upload()
+    with pytest.raises(Unavailable):
+        service.expire(NOW * 2)
+    assert len(entries(node)) == 2
+    assert service.expire(NOW * 2) == 2
+
+
+def test_defect_d07_stop_ends_although_the_tier_is_down(node: Node) -> None:
+    """Java's forced upload tries again without pause or end."""
+    faults = with_faults(node, dict.fromkeys(range(1, 1000), Fault.FAIL))
+    service = node.open()
+    keys = fill(service, 2)
+    service.stop()
+    assert len(faults.calls) < 10
+    assert len(node.local_names()) == 2
+    assert all_found(node.open(), keys)
+
+
+def test_defect_d07_the_loop_waits_longer_after_each_failure(node: Node) -> None:
+    with_faults(node, dict.fromkeys(range(1, 1000), Fault.FAIL))
+    service = node.open()
+    fill(service, 1)
+    waits: list[int] = []
+
+    def wait(event: object, timeout_ms: int) -> bool:
+        waits.append(timeout_ms)
+        node.clock.advance(timeout_ms)
+        if len(waits) == 9:
+            service._loop._stopping = True
+        return False
+
+    node.clock.wait = wait  # type: ignore[method-assign]  # waiting moves this clock
+    service._loop.run()
+    assert waits[:4] == [20_000, 40_000, 80_000, 160_000]
+    assert waits[-1] == 600_000
+
+
+def test_defect_d07_puts_that_wake_the_loop_do_not_shorten_the_wait(node: Node) -> None:
+    faults = with_faults(node, dict.fromkeys(range(1, 1000), Fault.FAIL))
+    service = node.open()
+    fill(service, 1)
+    rounds: list[int] = []
+
+    def wait(event: object, timeout_ms: int) -> bool:
+        rounds.append(timeout_ms)
+        node.clock.advance(1000)
+        if len(rounds) == 20:
+            service._loop._stopping = True
+        return True
+
+    node.clock.wait = wait  # type: ignore[method-assign]  # waiting moves this clock
+    service._loop.run()
+    assert len(faults.calls) == 1
+
+
+def test_the_loop_goes_on_after_an_unexpected_error(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = node.open()
+    rounds: list[int] = []
+
+    def tick() -> None:
+        rounds.append(1)
+        if len(rounds) == 1:
+            raise ValueError("unexpected")
+        service._loop._stopping = True
+
+    monkeypatch.setattr(service._loop, "_work", tick)
+    service._loop.run()
+    assert len(rounds) == 2
+
+
+def test_the_background_loop_uploads(node: Node) -> None:
+    service = node.open()
+    keys = fill(service, 2)
+    service.start()
+    service.stop()
+    assert len(entries(node)) == 2
+    assert all_found(node.open(), keys)
+
+
+def test_defect_d22_the_index_lives_as_long_as_the_longest_retention(node: Node) -> None:
+    """Java goes by the global hours, also for topics that are kept longer."""
+    service = node.open()
+    fill(service, 1)
+    service.seal_and_upload()
+    hour = 3_600_000
+    node.retention_hours = 200
+    node.clock.set(NOW + 200 * hour)
+    service.tick()
+    assert len(entries(node)) == 1
+    node.clock.set(NOW + 202 * hour)
+    service.tick()
+    assert entries(node) == []
+
+
+def test_nothing_expires_without_a_retention(node: Node) -> None:
+    service = node.open()
+    fill(service, 1)
+    service.seal_and_upload()
+    node.clock.set(NOW * 2)
+    service.tick()
+    assert len(entries(node)) == 1
+
+
+def test_a_backend_that_keeps_nothing_serves_queries(tmp_path: Path) -> None:
+    service = Node(tmp_path, provider=MemoryProvider()).open()
+    keys = fill(service, 2)
+    service.seal_and_upload()
+    assert all_found(service, keys)
+
+
+def test_other_files_answer_when_one_cannot_be_read(node: Node) -> None:
+    service = node.open()
+    put(service, ["same"] * 19)
+    put(service, ["same"] * 19, first_offset=10_000)
+    put(service, ["same"] * 5, first_offset=20_000)
+    service.seal_and_upload()
+    [first] = (node.root / "tier").rglob(f"INDEX/*{0:020d}")
+    first.unlink()
+    assert offsets_of(find(service, "same"))[0] == 10_000
+    assert len(find(service, "same")) == 24
+
+
+def test_an_outage_is_not_an_empty_answer(node: Node) -> None:
+    faults = Faults(reads=dict.fromkeys(range(1, 1000), Fault.FAIL))
+    plain = node.open()
+    fill(plain, 1)
+    plain.stop()
+    node.provider = FaultyProvider(node.provider, faults)
+    service = node.open()
+    with pytest.raises(TieredStoreError):
+        find(service, "key-3")
+
+
+def test_defect_d06_a_segment_whose_end_java_lost_is_still_asked(node: Node) -> None:
+    service = node.open()
+    put(service, ["late"], times=NOW + 60_000)
+    node.clock.set(NOW + 90_000)
+    service.stop()
+    metadata = node.metadata()
+    [entry] = metadata.segments(PATH, FileSegmentType.INDEX)
+    entry.end_timestamp_ms = entry.begin_timestamp_ms
+    metadata.put_segment(entry)
+    metadata.flush()
+    service = node.open()
+    assert len(find(service, "late", begin_ms=NOW + 59_000, end_ms=NOW + 61_000)) == 1
+
+
+def test_a_segment_that_ended_before_the_window_is_not_read(node: Node) -> None:
+    reads: list[object] = []
+    service = node.open()
+    put(service, ["early"])
+    service.seal_and_upload(force=True)
+    node.clock.set(NOW + 1)
+    service = node.open()
+    reading = service.query("T", "early", 10, NOW + 100_000, NOW + 200_000)
+    reads.extend(reading)
+    assert reads == []
+
+
+def test_puts_uploads_and_queries_run_at_once(tmp_path: Path) -> None:
+    node = Node(tmp_path, slots=50, max_items=300)
+    service = node.open()
+    stop = threading.Event()
+    done = [0]
+    failures: list[BaseException] = []
+
+    def guarded(work: Callable[[], None]) -> None:
+        try:
+            while not stop.is_set():
+                work()
+        except BaseException as error:
+            failures.append(error)
+            stop.set()
+
+    def ask() -> None:
+        number = done[0] - 1
+        for wanted in {0, number // 2, number} if number > 0 else ():
+            assert offsets_of(find(service, f"key-{wanted}")) == [wanted * 100]
+
+    def upload() -> None:
+        service.tick()
+        stop.wait(0.005)
+
+    threads = [threading.Thread(target=guarded, args=(work,)) for work in (ask, ask, upload)]
+    for thread in threads:
+        thread.start()
+    for number in range(0, 4000, 20):
+        keys = [f"key-{number + row}" for row in range(20)]
+        put(service, keys, first_offset=number * 100)
+        done[0] = number + 20
+        if stop.is_set():
+            break
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    service.stop()
+    assert len(entries(node)) >= 13
+
+
+def test_an_upload_starts_over_when_what_was_sent_is_gone(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "PIECE_BYTES", 200)
+    with_faults(node, {3: Fault.FAIL})
+    service = node.open()
+    keys = fill(service, 1)
+    with pytest.raises(Unavailable):
+        service.seal_and_upload()
+    [path] = (node.root / "tier").rglob("INDEX/*")
+    path.unlink()
+    with pytest.raises(TieredStoreError):
+        service.seal_and_upload()
+    service.seal_and_upload()
+    assert all_found(service, keys)
