@@ -1,4 +1,4 @@
-"""JsonMetadataStore: Java's `tieredStoreMetadata.json`, with a journal of sizes and times."""
+"""`DefaultMetadataStore`: Java's `tieredStoreMetadata.json`, with a journal of sizes and times."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _JOURNAL_READ_FACTOR = 4
 """A journal is compacted at its limit; one that is this much larger was not written by us."""
 
 
-class JsonMetadataStore:
+class DefaultMetadataStore:
     """Metadata in one JSON file that Java brokers read and write, format
     `docs/formats/metadata.md`.
 
@@ -78,7 +78,7 @@ class JsonMetadataStore:
     @classmethod
     def from_config(
         cls, config: StoreConfig, clock: Clock, *, read_only: bool = False
-    ) -> JsonMetadataStore:
+    ) -> DefaultMetadataStore:
         """The store of `storePathRootDir` and `brokerName`."""
         path = Path(config.store_path_root_dir) / "config" / "tieredStoreMetadata.json"
         return cls(path, config.broker_name, clock, read_only=read_only)

@@ -39,9 +39,9 @@ PROVIDERS: Mapping[str, str] = {
     ),
 }
 METADATA_STORES: Mapping[str, str] = {
-    "json": "tieredstore.metadata.json_store:JsonMetadataStore",
+    "json": "tieredstore.metadata.json_store:DefaultMetadataStore",
     "org.apache.rocketmq.tieredstore.metadata.DefaultMetadataStore": (
-        "tieredstore.metadata.json_store:JsonMetadataStore"
+        "tieredstore.metadata.json_store:DefaultMetadataStore"
     ),
 }
 STORES: Mapping[str, str] = {

@@ -10,15 +10,15 @@ import pytest
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.metadata.json_format import Limits
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.testing.metadata_contract import MetadataStoreContract
 
 
 class TestJsonMetadataStore(MetadataStoreContract):
     limits = Limits()
 
-    def open_store(self, path: Path) -> JsonMetadataStore:
-        store = JsonMetadataStore(path, "broker-a", ManualClock(), limits=self.limits)
+    def open_store(self, path: Path) -> DefaultMetadataStore:
+        store = DefaultMetadataStore(path, "broker-a", ManualClock(), limits=self.limits)
         store.load()
         return store
 

@@ -12,7 +12,7 @@ import pytest
 from tests.kit.command_line import tieredstore
 from tieredstore.contracts.segment import FileSegmentType, SegmentProvider
 from tieredstore.errors import Invalid
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding, Severity
@@ -92,7 +92,7 @@ def images(public_a: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 def image_of(tier: Path, state: Path) -> TierImage:
     provider = PosixProvider(tier, CLUSTER)
     path = state / "config" / "tieredStoreMetadata.json"
-    metadata = JsonMetadataStore(path, BROKER, read_only=True)
+    metadata = DefaultMetadataStore(path, BROKER, read_only=True)
     try:
         return TierImage.of(provider, metadata)
     finally:
@@ -105,7 +105,7 @@ def findings_of(
 ) -> list[Finding]:
     """What verify finds in an image, written through `provider`."""
     image.write(provider, state)
-    metadata = JsonMetadataStore(
+    metadata = DefaultMetadataStore(
         state / "config" / "tieredStoreMetadata.json", BROKER, read_only=True
     )
     found: list[Finding] = []

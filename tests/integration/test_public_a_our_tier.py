@@ -18,7 +18,7 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import BoundaryType
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import StoredMessage
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.tier.store import TieredMessageStore
 
@@ -33,7 +33,7 @@ def open_store(config: StoreConfig, root: Path) -> TieredMessageStore:
         DefaultMessageStore(config),
         config,
         PosixProvider(config.tier_file_path, config.broker_cluster_name, fsync=False),
-        JsonMetadataStore(root / "config" / "tieredStoreMetadata.json", config.broker_name),
+        DefaultMetadataStore(root / "config" / "tieredStoreMetadata.json", config.broker_name),
         root,
         SYSTEM_CLOCK,
     )
@@ -161,7 +161,7 @@ def test_a_lost_local_store_is_read_from_the_tier(
     (tmp_path / "state" / "config").mkdir(parents=True)
     name = "tieredStoreMetadata.json"
     metadata = store._metadata
-    assert isinstance(metadata, JsonMetadataStore)
+    assert isinstance(metadata, DefaultMetadataStore)
     metadata.flush()
     shutil.copy(metadata.path, tmp_path / "state" / "config" / name)
     emptied = open_store(config, tmp_path / "state")

@@ -19,7 +19,7 @@ from tieredstore.message.index.tiered import (
     infer_slots,
     unpack_header,
 )
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 
 EXPIRED_BELOW = kit.JAVA_TIER_LOW["pub_expire", 0]
 Times = dict[tuple[int, int, int, int, int], int]
@@ -78,7 +78,7 @@ def test_items_are_javas_but_for_expired_messages_and_javas_wrong_times(
     rebuilt: Path, public_a: Path, public_a_manifest: dict[str, Any]
 ) -> None:
     ours, java = items(rebuilt), items(public_a)
-    metadata = JsonMetadataStore(
+    metadata = DefaultMetadataStore(
         rebuilt / "store" / "config" / "tieredStoreMetadata.json", "labBroker", read_only=True
     )
     metadata.load()

@@ -16,7 +16,7 @@ from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.tier.store import TieredMessageStore
 
@@ -43,7 +43,7 @@ def opened(public_a: Path, tmp_path: Path) -> Iterator[Callable[..., TieredMessa
             DefaultMessageStore(config),
             config,
             PosixProvider(config.tier_file_path, config.broker_cluster_name, fsync=False),
-            JsonMetadataStore(root / "config" / "tieredStoreMetadata.json", config.broker_name),
+            DefaultMetadataStore(root / "config" / "tieredStoreMetadata.json", config.broker_name),
             root,
             SYSTEM_CLOCK,
         )

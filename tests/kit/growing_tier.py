@@ -11,7 +11,7 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentPro
 from tieredstore.message.consume_queue import UNIT_SIZE, pack_unit
 from tieredstore.message.encoding import Message, encode_record
 from tieredstore.message.hosts import encode_host
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 
 BROKER, CLUSTER = "broker-a", "cluster-a"
@@ -37,7 +37,7 @@ class GrowingTier:
         self.root = root
         (root / "tier").mkdir(parents=True, exist_ok=True)
         self.provider = provider or PosixProvider(root / "tier", CLUSTER, fsync=False)
-        self.metadata = JsonMetadataStore(root / "state/config/tieredStoreMetadata.json", BROKER)
+        self.metadata = DefaultMetadataStore(root / "state/config/tieredStoreMetadata.json", BROKER)
         self.metadata.load()
         self._queues: dict[tuple[str, int], _Queue] = {}
         self._life = 0

@@ -15,7 +15,7 @@ from tieredstore.config import StoreConfig, load_broker_conf
 from tieredstore.contracts.message_store import BoundaryType, MessageFilter
 from tieredstore.message.record import StoredMessage
 from tieredstore.message.tag_filter import TagFilter
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.metrics import Metrics
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
@@ -48,7 +48,7 @@ class JavaTier:
         self.provider = PosixProvider(
             self.config.tier_file_path, self.config.broker_cluster_name, fsync=False
         )
-        self.metadata = JsonMetadataStore(
+        self.metadata = DefaultMetadataStore(
             root / "store" / "config" / "tieredStoreMetadata.json", self.config.broker_name
         )
         self.metadata.load()

@@ -22,7 +22,7 @@ from tieredstore.message.index.tiered import (
     put_item,
     unsealed_size,
 )
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
 from tieredstore.scan.findings import Finding, Severity
@@ -50,7 +50,7 @@ class Stored:
 class BuiltTier:
     root: Path
     provider: PosixProvider
-    metadata: JsonMetadataStore
+    metadata: DefaultMetadataStore
     stored: dict[tuple[str, int], list[Stored]] = field(default_factory=dict)
 
     @property
@@ -67,7 +67,7 @@ class BuiltTier:
     def catalogue(self, *, with_state: bool = False) -> TierCatalogue:
         if not with_state:
             return load_catalogue(self.provider)
-        metadata = JsonMetadataStore(self.metadata.path, BROKER, read_only=True)
+        metadata = DefaultMetadataStore(self.metadata.path, BROKER, read_only=True)
         metadata.load()
         return load_catalogue(self.provider, metadata)
 
@@ -87,7 +87,9 @@ class TierBuilder:
     def __init__(self, root: Path, *, messages_per_segment: int = 5) -> None:
         (root / "tier").mkdir(parents=True)
         provider = PosixProvider(root / "tier", CLUSTER, fsync=False)
-        metadata = JsonMetadataStore(root / "state" / "config" / "tieredStoreMetadata.json", BROKER)
+        metadata = DefaultMetadataStore(
+            root / "state" / "config" / "tieredStoreMetadata.json", BROKER
+        )
         metadata.load()
         self.built = BuiltTier(root, provider, metadata)
         self._per_segment = messages_per_segment

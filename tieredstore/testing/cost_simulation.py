@@ -24,7 +24,7 @@ from tieredstore.contracts.usage import Usage
 from tieredstore.message import layout
 from tieredstore.message.consume_queue import UNIT_DTYPE
 from tieredstore.message.record import Message, encode_record
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.memory.objects import MemoryObjectClient
@@ -255,7 +255,7 @@ class _Process:
             message_index_enable=False,
             **scheme.keys,  # type: ignore[arg-type]
         )
-        self.metadata = JsonMetadataStore(folder / "metadata.json", _BROKER, self.clock)
+        self.metadata = DefaultMetadataStore(folder / "metadata.json", _BROKER, self.clock)
         self.metadata.load()
         self.source = SteadySource(load, self.clock)
         self.store = FlatFileStore(config, self.provider, self.metadata, self.clock)

@@ -17,7 +17,7 @@ from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.metadata.file_operations import FileOperations
 from tieredstore.metadata.json_format import Limits
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.testing.faults import SimulatedCrash
 
 PATH = Path("/store/config/tieredStoreMetadata.json")
@@ -27,8 +27,8 @@ Fact: TypeAlias = tuple[object, ...]
 """What a table holds: its kind, then what identifies the entry, then its value."""
 
 
-def open_store(files: FileOperations) -> JsonMetadataStore:
-    store = JsonMetadataStore(PATH, "broker-a", ManualClock(), operations=files, limits=LIMITS)
+def open_store(files: FileOperations) -> DefaultMetadataStore:
+    store = DefaultMetadataStore(PATH, "broker-a", ManualClock(), operations=files, limits=LIMITS)
     store.load()
     return store
 
@@ -47,7 +47,7 @@ class Promises:
         return [self.structure[-1], *([self.next] if self.next is not None else [])]
 
 
-def structure(store: JsonMetadataStore) -> frozenset[Fact]:
+def structure(store: DefaultMetadataStore) -> frozenset[Fact]:
     return frozenset(
         [("topic", topic.topic, topic.topic_id) for topic in store.topics()]
         + [("segment", s.base_offset, s.status) for s in store.segments()]
@@ -128,7 +128,9 @@ def crash_at(step: int) -> tuple[SimulatedFiles, Promises]:
     return files, promises
 
 
-def check_structure(store: JsonMetadataStore, promises: Promises, *, in_batch: bool = True) -> None:
+def check_structure(
+    store: DefaultMetadataStore, promises: Promises, *, in_batch: bool = True
+) -> None:
     found = structure(store)
     possible = promises.possible()
     if in_batch and promises.next is not None:

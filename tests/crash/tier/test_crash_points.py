@@ -27,7 +27,7 @@ from tests.kit.tier.flat import (
 )
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.testing.chunks import chunk_provider
@@ -82,9 +82,9 @@ class World:
             else self.kept
         )
         clock = ManualClock(T0)
-        raw: TableMetadata | JsonMetadataStore = self.table
+        raw: TableMetadata | DefaultMetadataStore = self.table
         if self.kind == "posix":
-            raw = JsonMetadataStore(self.folder / "tieredStoreMetadata.json", BROKER, clock)
+            raw = DefaultMetadataStore(self.folder / "tieredStoreMetadata.json", BROKER, clock)
         raw.load()
         provider, metadata = FaultyProvider(backend, faults), FaultyMetadataStore(raw, faults)
         self.index.marks = dict(self.index.durable_marks)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from tests.kit.tier.flat import BROKER, KEY, Tier, existing, fill
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 
 
 def test_no_segment_that_holds_messages_looks_expired(tmp_path: Path) -> None:
     """Java's expiry deletes a segment without an end time at once, also the last one. Times go to
     the journal, which Java does not read: so the entry has an end from its announcement on."""
     path = tmp_path / "config" / "tieredStoreMetadata.json"
-    metadata = JsonMetadataStore(path, BROKER)
+    metadata = DefaultMetadataStore(path, BROKER)
     metadata.load()
     tier = Tier(metadata=metadata, settings={"commit_log_max_size_bytes": 600})
     file = tier.queue()
@@ -31,7 +31,7 @@ def test_no_segment_that_holds_messages_looks_expired(tmp_path: Path) -> None:
 
 
 def test_the_end_of_an_empty_segment_is_no_time_of_a_message(tmp_path: Path) -> None:
-    metadata = JsonMetadataStore(tmp_path / "m.json", BROKER)
+    metadata = DefaultMetadataStore(tmp_path / "m.json", BROKER)
     metadata.load()
     tier = Tier(metadata=metadata)
     file = tier.queue()

@@ -23,7 +23,7 @@ from tieredstore.contracts.message_store import GetMessageStatus
 from tieredstore.errors import Invalid
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.metrics import Metrics
 from tieredstore.testing.fault_proxy.faults import (
     answer,
@@ -146,7 +146,7 @@ def tiered_store(root: Path, url: str) -> TieredMessageStore:
         local,
         config,
         registry.segment_provider(config),
-        JsonMetadataStore(root / "state" / "tieredStoreMetadata.json", BROKER),
+        DefaultMetadataStore(root / "state" / "tieredStoreMetadata.json", BROKER),
         root / "state",
         SYSTEM_CLOCK,
     )

@@ -21,7 +21,7 @@ from tieredstore.jobs.copy.job import copy_tier
 from tieredstore.jobs.copy.report import CopyOptions, CopyReport
 from tieredstore.jobs.copy.target import CopyTarget
 from tieredstore.metadata.file_operations import FileOperations
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.memory.provider import MemoryFileSegment, MemoryProvider
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.catalogue import load_catalogue
@@ -60,9 +60,9 @@ class _Unsynced(FileOperations):
         """Nothing, as above."""
 
 
-def state(root: Path, *, read_only: bool = False) -> JsonMetadataStore:
+def state(root: Path, *, read_only: bool = False) -> DefaultMetadataStore:
     path = root / "state" / "config" / "tieredStoreMetadata.json"
-    return JsonMetadataStore(
+    return DefaultMetadataStore(
         path, BROKER, ManualClock(), read_only=read_only, operations=_Unsynced()
     )
 

@@ -20,7 +20,7 @@ from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.rebuild_metadata.job import RebuildOptions, rebuild_metadata
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.providers.posix.provider import PosixProvider
@@ -68,7 +68,7 @@ class World:
     @contextmanager
     def opened(self, state: Path, *, writing: bool = False) -> Iterator[FlatFileStore]:
         """The engine's queues, with the metadata of a state directory."""
-        metadata = JsonMetadataStore(state / METADATA_FILE, BROKER, self.clock)
+        metadata = DefaultMetadataStore(state / METADATA_FILE, BROKER, self.clock)
         metadata.load()
         store = FlatFileStore(self.config, self.provider, metadata, self.clock)
         if writing:
@@ -163,7 +163,7 @@ def facts(metadata: MetadataStore) -> Facts:
 
 def facts_of(state: Path, broker: str = BROKER) -> Facts:
     """`facts` of a state directory."""
-    metadata = JsonMetadataStore(state / METADATA_FILE, broker, read_only=True)
+    metadata = DefaultMetadataStore(state / METADATA_FILE, broker, read_only=True)
     metadata.load()
     return facts(metadata)
 

@@ -20,7 +20,7 @@ from tieredstore.jobs.backfill import BackfillOptions, backfill, backfill_target
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 
 PROPERTIES = {
@@ -44,7 +44,7 @@ def fill(table: Path, root: Path, writes: Writes) -> None:
     registry.segment_provider = lambda config: PosixProvider(
         config.tier_file_path, config.broker_cluster_name, calls=KillableCalls(writes)
     )
-    registry.metadata_store = lambda config, clock=None, **_: JsonMetadataStore(
+    registry.metadata_store = lambda config, clock=None, **_: DefaultMetadataStore(
         Path(config.store_path_root_dir) / "config" / "tieredStoreMetadata.json",
         config.broker_name,
         operations=KillableOperations(writes),

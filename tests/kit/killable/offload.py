@@ -19,7 +19,7 @@ from tieredstore import registry
 from tieredstore.contracts.segment import Buffer
 from tieredstore.jobs.offload.job import OffloadOptions, run_offload
 from tieredstore.metadata.file_operations import AppendFile, FileOperations
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.calls import PosixCalls
 from tieredstore.providers.posix.provider import PosixProvider
 
@@ -134,7 +134,7 @@ def offload(store: Path, root: Path, writes: Writes) -> None:
         config.broker_cluster_name,
         calls=KillableCalls(writes),
     )
-    registry.metadata_store = lambda config, clock, **options: JsonMetadataStore(
+    registry.metadata_store = lambda config, clock, **options: DefaultMetadataStore(
         Path(config.store_path_root_dir) / "config" / "tieredStoreMetadata.json",
         config.broker_name,
         clock,

@@ -18,7 +18,7 @@ from tieredstore.errors import Unavailable
 from tieredstore.message.consume_queue import UNIT_DTYPE
 from tieredstore.message.hashes import tags_code
 from tieredstore.message.record import Message, encode_record
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.metrics import Metrics
 from tieredstore.providers.memory.provider import MemoryFileSegment, MemoryProvider
 from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
@@ -97,7 +97,7 @@ class Tier:
         self.clock = ManualClock()
         self.metrics = Metrics()
         self.provider = CountingProvider()
-        self.metadata = JsonMetadataStore(path / "metadata.json", BROKER, self.clock)
+        self.metadata = DefaultMetadataStore(path / "metadata.json", BROKER, self.clock)
         self.metadata.load()
         self.flat_files = FlatFileStore(self.config, self.provider, self.metadata, self.clock)
         self.flat_files.become_writer()

@@ -11,7 +11,7 @@ import numpy as np
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.segment import SegmentProvider
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.tier.index import IndexItem, IndexStoreService
 from tieredstore.tier.reading import run
@@ -50,9 +50,9 @@ class Node:
     def directory(self) -> Path:
         return self.root / "store" / "tiered_index_file"
 
-    def metadata(self) -> JsonMetadataStore:
+    def metadata(self) -> DefaultMetadataStore:
         path = self.root / "store" / "config" / "tieredStoreMetadata.json"
-        store = JsonMetadataStore(path, self.config.broker_name, self.clock)
+        store = DefaultMetadataStore(path, self.config.broker_name, self.clock)
         store.load()
         return store
 

@@ -14,7 +14,7 @@ from tieredstore.errors import Invalid
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.read_only import ReadOnlyMessageStore
 from tieredstore.message.record import Message
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.tier.store import TieredMessageStore
@@ -156,12 +156,12 @@ def test_metadata_service_provider_is_the_class_that_is_loaded(broker: MakeBroke
     made = broker(
         tieredMetadataServiceProvider="org.apache.rocketmq.tieredstore.metadata.DefaultMetadataStore"
     )
-    assert type(made.store._metadata) is JsonMetadataStore
+    assert type(made.store._metadata) is DefaultMetadataStore
     other = broker(tieredMetadataServiceProvider=f"{__name__}:OwnMetadata")
     assert type(other.store._metadata) is OwnMetadata
 
 
-class OwnMetadata(JsonMetadataStore):
+class OwnMetadata(DefaultMetadataStore):
     """A metadata store of somebody else."""
 
 

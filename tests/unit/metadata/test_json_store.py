@@ -19,7 +19,7 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Busy, Corrupt, Invalid, Unavailable
 from tieredstore.metadata.file_operations import AppendFile, FileOperations
 from tieredstore.metadata.json_format import Limits
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ def beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-def open_store(path: Path, **options: Any) -> JsonMetadataStore:
-    store = JsonMetadataStore(path, "broker-a", ManualClock(), **options)
+def open_store(path: Path, **options: Any) -> DefaultMetadataStore:
+    store = DefaultMetadataStore(path, "broker-a", ManualClock(), **options)
     store.load()
     return store
 
@@ -43,7 +43,7 @@ def segment(base: int = 0, size: int = 0) -> FileSegmentMetadata:
     )
 
 
-def size_of(store: JsonMetadataStore, base: int = 0) -> int:
+def size_of(store: DefaultMetadataStore, base: int = 0) -> int:
     found = store.segment(segment(base).id)
     assert found is not None
     return found.size
@@ -195,7 +195,7 @@ class TestJavasFile:
 
     def test_times_of_updates_are_the_clocks(self, path: Path) -> None:
         clock = ManualClock(1_000)
-        store = JsonMetadataStore(path, "b", clock)
+        store = DefaultMetadataStore(path, "b", clock)
         store.load()
         topic = store.add_topic("T")
         clock.advance(500)
@@ -208,7 +208,7 @@ class TestJavasFile:
         from tieredstore.config import StoreConfig
 
         config = StoreConfig(store_path_root_dir=str(tmp_path), broker_name="broker-x")
-        store = JsonMetadataStore.from_config(config, ManualClock())
+        store = DefaultMetadataStore.from_config(config, ManualClock())
         store.load()
         assert store.add_queue("T", 0).broker_name == "broker-x"
         assert (tmp_path / "config/tieredStoreMetadata.json").exists()
@@ -520,7 +520,7 @@ class TestFailures:
     def test_changes_before_loading_are_refused(self, path: Path) -> None:
         store = open_store(path)
         store.add_topic("A")
-        unloaded = JsonMetadataStore(path, "broker-a", ManualClock())
+        unloaded = DefaultMetadataStore(path, "broker-a", ManualClock())
         with pytest.raises(Invalid, match="load"):
             unloaded.add_topic("B")
         unloaded.close()

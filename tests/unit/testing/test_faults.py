@@ -19,7 +19,7 @@ from tieredstore.contracts.segment import (
     Written,
 )
 from tieredstore.errors import Unavailable
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import (
@@ -117,7 +117,9 @@ class TestProcess:
     def test_the_wrappers_are_what_they_wrap(self, tmp_path: Path) -> None:
         faults = Faults()
         provider = FaultyProvider(MemoryProvider(), faults)
-        store = FaultyMetadataStore(JsonMetadataStore(tmp_path / "m", "b", ManualClock()), faults)
+        store = FaultyMetadataStore(
+            DefaultMetadataStore(tmp_path / "m", "b", ManualClock()), faults
+        )
         assert isinstance(provider, SegmentProvider)
         assert isinstance(provider.open(ID), FileSegment)
         assert isinstance(store, MetadataStore)
@@ -125,7 +127,7 @@ class TestProcess:
 
 class TestCrashPoints:
     def open(self, folder: Path, faults: Faults) -> FaultyMetadataStore:
-        store = JsonMetadataStore(folder / "metadata.json", "broker-a", ManualClock())
+        store = DefaultMetadataStore(folder / "metadata.json", "broker-a", ManualClock())
         store.load()
         return FaultyMetadataStore(store, faults)
 

@@ -11,7 +11,7 @@ from tests.kit.tier.flat import batch, config, existing, read_messages
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import BoundaryType
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.reading import run
@@ -26,7 +26,7 @@ def java(request: pytest.FixtureRequest, golden: Path, tmp_path: Path) -> Path:
 
 
 def opened(root: Path) -> FlatFileStore:
-    metadata = JsonMetadataStore(
+    metadata = DefaultMetadataStore(
         root / "config" / "tieredStoreMetadata.json", "broker-a", ManualClock()
     )
     metadata.load()

@@ -23,7 +23,7 @@ from tieredstore.contracts.message_store import (
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Fenced, Unavailable
 from tieredstore.message.record import Message, StoredMessage
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.metrics import Histogram
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.providers.posix.provider import PosixProvider
@@ -60,7 +60,7 @@ class World:
             self.next,
             StoreConfig(**self.config),
             self.provider or PosixProvider(self.path / "tier", "C", fsync=False),
-            JsonMetadataStore(self.path / "config" / "tieredStoreMetadata.json", BROKER),
+            DefaultMetadataStore(self.path / "config" / "tieredStoreMetadata.json", BROKER),
             self.path,
             SystemClock(),
         )

@@ -18,7 +18,7 @@ from tests.crash.jobs.offload.test_killed_at_each_write import contents
 from tests.kit.jobs.backfill import messages
 from tests.kit.paths import ROOT
 from tieredstore.config import config_from_properties
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.reading import run as read
@@ -92,7 +92,7 @@ def check_what_a_broker_finds(root: Path) -> None:
     }
     config = config_from_properties(properties, source="test").config
     provider = PosixProvider(root / "tier", "cluster-a", fsync=False)
-    metadata = JsonMetadataStore(
+    metadata = DefaultMetadataStore(
         root / "state/config/tieredStoreMetadata.json", "broker-a", read_only=True
     )
     metadata.load()

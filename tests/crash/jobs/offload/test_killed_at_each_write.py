@@ -15,7 +15,7 @@ import pytest
 from tests.kit.paths import ROOT
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.message.index.tiered import COMPACTED_ITEM_DTYPE, infer_slots, unpack_header
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
@@ -62,7 +62,7 @@ def contents(root: Path) -> dict[str, object]:
     """What must be equal: bytes of logs and queues, index items, and the metadata but for the
     times at which its entries were made."""
     provider = PosixProvider(root / "tier", "cluster-a")
-    metadata = JsonMetadataStore(
+    metadata = DefaultMetadataStore(
         root / "state/config/tieredStoreMetadata.json", "broker-a", read_only=True
     )
     metadata.load()

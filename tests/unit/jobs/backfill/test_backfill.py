@@ -32,7 +32,7 @@ from tieredstore.contracts.message_store import BoundaryType
 from tieredstore.errors import Fenced, Invalid
 from tieredstore.jobs.backfill import BackfillOptions, backfill, backfill_frame
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.tier.store import TieredMessageStore
 
@@ -277,7 +277,7 @@ def test_our_store_serves_it_by_offset_time_and_key(tmp_path: Path) -> None:
         DefaultMessageStore(config),
         config,
         PosixProvider(config.tier_file_path, CLUSTER, fsync=False),
-        JsonMetadataStore(tmp_path / "state/config/tieredStoreMetadata.json", BROKER),
+        DefaultMetadataStore(tmp_path / "state/config/tieredStoreMetadata.json", BROKER),
         tmp_path / "state",
     )
     store.load()

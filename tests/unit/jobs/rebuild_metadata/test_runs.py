@@ -38,7 +38,7 @@ from tieredstore.jobs.rebuild_metadata import job
 from tieredstore.local.recovery.store_lock import StoreLock
 from tieredstore.message.hashes import tiered_key_hash
 from tieredstore.message.index.tiered import IndexHeader, pack_header, put_item, unsealed_size
-from tieredstore.metadata.json_store import JsonMetadataStore
+from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.scan.source import METADATA_FILE, TierSource
 
 LATER_MS = NOW_MS + 60_000
@@ -259,7 +259,7 @@ def test_an_id_that_only_the_index_has_is_not_given_again(tmp_path: Path) -> Non
     builder.index()
     shutil.rmtree(next((tmp_path / "tier").rglob("gone")))
     rebuilt(builder.built, tmp_path / "made")
-    metadata = JsonMetadataStore(tmp_path / "made" / METADATA_FILE, "broker-a")
+    metadata = DefaultMetadataStore(tmp_path / "made" / METADATA_FILE, "broker-a")
     metadata.load()
     assert [topic.topic for topic in metadata.topics()] == ["orders"]
     assert metadata.add_topic("new").topic_id == 2
@@ -335,7 +335,7 @@ def test_an_upload_of_the_index_that_did_not_end_is_written_anew(
     change(built.path(name))
     report = rebuilt(built, tmp_path / "made")
     assert kinds(report)[0] == ("note", "index-torn")
-    metadata = JsonMetadataStore(tmp_path / "made" / METADATA_FILE, "broker-a")
+    metadata = DefaultMetadataStore(tmp_path / "made" / METADATA_FILE, "broker-a")
     metadata.load()
     entry = metadata.segment(name)
     assert entry is not None
