@@ -11,8 +11,8 @@ from typing import Any
 
 from benchmarks.model import BODY_BYTES, QUEUES, Figure, Pass, Row, Sizes, Workbench
 from benchmarks.workload import RING, TOPIC, body, config, message, ring
-from tieredstore.local.dispatch.rows import HELP_ROWS
 from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.local.put.rows import HELP_ROWS
 
 POLL_S = 0.0002
 BATCH = 64

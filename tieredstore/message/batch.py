@@ -14,7 +14,7 @@ import msgspec
 
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message import sysflag
-from tieredstore.message.columns.buffers import Buffer
+from tieredstore.message.buffers import Buffer
 from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES
 from tieredstore.message.encoding import Message
 from tieredstore.message.properties import MAX_PROPERTIES_BYTES

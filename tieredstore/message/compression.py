@@ -11,7 +11,7 @@ import lz4.frame
 import zstandard
 
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.message.columns.buffers import Buffer
+from tieredstore.message.buffers import Buffer
 from tieredstore.message.sysflag import CompressionType, compression_type
 
 DEFAULT_BODY_LIMIT_BYTES = 64 * 1024 * 1024

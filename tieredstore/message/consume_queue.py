@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.message.columns.buffers import Buffer
+from tieredstore.message.buffers import Buffer
 
 UNIT_SIZE: Final = 20
 UNIT_DTYPE: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tieredstore.message.columns.buffers import Buffer
+from tieredstore.message.buffers import Buffer
 
 try:
     from zlib_ng.zlib_ng import crc32 as _crc32

@@ -15,7 +15,7 @@ import msgspec
 from tieredstore.errors import Invalid
 from tieredstore.message import properties as props
 from tieredstore.message import sysflag
-from tieredstore.message.columns.buffers import Buffer
+from tieredstore.message.buffers import Buffer
 from tieredstore.message.crc import CRC_MASK, raw_crc32
 from tieredstore.message.hashes import tags_code
 from tieredstore.message.hosts import LOCALHOST, V4_SIZE, V6_SIZE, encode_host

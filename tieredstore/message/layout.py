@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tieredstore.errors import Corrupt
 from tieredstore.message import sysflag
-from tieredstore.message.columns.buffers import Buffer
+from tieredstore.message.buffers import Buffer
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tieredstore.errors import Invalid
-from tieredstore.message.columns.buffers import Buffer
+from tieredstore.message.buffers import Buffer
 
 NAME_VALUE_SEPARATOR = b"\x01"
 PROPERTY_SEPARATOR = b"\x02"

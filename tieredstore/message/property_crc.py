@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 
-from tieredstore.message.columns.buffers import Buffer
+from tieredstore.message.buffers import Buffer
 from tieredstore.message.crc import CRC_MASK, raw_crc32
 from tieredstore.message.layout import PHYSICAL_OFFSET_POSITION, SYS_FLAG_POSITION, corrupt
 

@@ -10,7 +10,7 @@ import msgspec
 from tieredstore.errors import Corrupt
 from tieredstore.message import layout, sysflag
 from tieredstore.message import properties as props
-from tieredstore.message.columns.buffers import Buffer
+from tieredstore.message.buffers import Buffer
 from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES, decompress
 from tieredstore.message.crc import crc32
 from tieredstore.message.encoding import (

@@ -28,9 +28,9 @@ from tieredstore.message.index.tiered import (
 from tieredstore.message.layout import CODA_SIZE
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
+from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Report, damage, raise_on_damage
 from tieredstore.scan.read.batches import whole_records
-from tieredstore.scan.read.extents import QueueReader
 from tieredstore.tier.index.item import IndexItem
 from tieredstore.tier.index.matching import MAX_CHAIN_ITEMS, Wanted
 from tieredstore.tier.index.uploaded_file import UploadedIndexFile

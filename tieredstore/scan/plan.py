@@ -12,8 +12,8 @@ from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.layout import MIN_RECORD_SIZE
 from tieredstore.message.record import StoredMessage
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
+from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import damage
-from tieredstore.scan.read.extents import QueueReader
 
 RANGE_BYTES = 128 << 20
 """Commit log bytes of one range, about."""

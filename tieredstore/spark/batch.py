@@ -12,9 +12,9 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Invalid
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
+from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Severity
 from tieredstore.scan.plan import ScanRange, offset_by_time, plan
-from tieredstore.scan.read.extents import QueueReader
 from tieredstore.scan.tasks import Selection, plan_ranges
 from tieredstore.spark.offsets import EARLIEST, LATEST, QueueKey
 from tieredstore.spark.options import STREAM_ONLY, Bound, SourceOptions

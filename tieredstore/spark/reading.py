@@ -15,9 +15,9 @@ from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.scan.arrow.read import arrow_batches
 from tieredstore.scan.catalogue import QueueFiles, list_again
+from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding, Report, Severity, raise_on_damage
 from tieredstore.scan.plan import ScanRange
-from tieredstore.scan.read.extents import QueueReader
 from tieredstore.scan.read.options import ReadOptions
 from tieredstore.scan.source import TierSource
 from tieredstore.spark.partitions import TieredPartition

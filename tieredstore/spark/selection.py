@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Invalid
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
+from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.plan import offset_by_time
-from tieredstore.scan.read.extents import QueueReader
 from tieredstore.scan.source import TierSource
 from tieredstore.scan.tasks import Selection
 from tieredstore.spark.offsets import EARLIEST, LATEST, QueueKey, shown

@@ -26,11 +26,11 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt, Invalid, TieredStoreError
 from tieredstore.providers.naming import cluster_directory_name, segment_file_name
 from tieredstore.scan.catalogue import QueueFiles, load_catalogue
+from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.keys import find_by_key, find_by_message_id
 from tieredstore.scan.plan import ScanRange, offset_by_time, plan
 from tieredstore.scan.read.batches import read_batches
-from tieredstore.scan.read.extents import QueueReader
 from tieredstore.scan.rows import COLUMNS, BodyForm, message_row
 from tieredstore.scan.verify.verification import verify
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt
 from tieredstore.scan.catalogue import QueueFiles
+from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.plan import store_time
-from tieredstore.scan.read.extents import QueueReader
 
 QUEUE_COLUMNS = (
     "broker",

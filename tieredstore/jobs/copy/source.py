@@ -28,9 +28,9 @@ from tieredstore.scan.catalogue import (
     TierCatalogue,
     load_catalogue,
 )
+from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Severity
 from tieredstore.scan.read.batches import whole_records
-from tieredstore.scan.read.extents import QueueReader
 from tieredstore.scan.segments.topic_ids import find_topic_ids
 from tieredstore.tier.flat.segment import STATUS_DELETED
 from tieredstore.tier.index.segments import INDEX_TOPIC

@@ -29,7 +29,7 @@ from tieredstore.jobs.export.work import (
 )
 from tieredstore.jobs.run import TASK_BYTES, JobRun, gathered
 from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
-from tieredstore.scan.read.extents import QueueReader
+from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.source import TierSource
 
 _SMALL = 4

@@ -18,8 +18,8 @@ from tieredstore.jobs.export.state import Position, TargetState
 from tieredstore.jobs.run import TASK_BYTES, gathered
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
+from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.plan import ScanRange, offset_by_time, plan, store_time
-from tieredstore.scan.read.extents import QueueReader
 
 _log = logging.getLogger(__name__)
 

@@ -26,8 +26,8 @@ from tieredstore.message.index.tiered import (
 )
 from tieredstore.message.layout import MAGIC_V1, MAGIC_V2
 from tieredstore.scan.catalogue import QueueFiles, list_again
+from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.read.batches import cut_runs, whole_records
-from tieredstore.scan.read.extents import QueueReader
 from tieredstore.scan.source import TierSource
 from tieredstore.tier.index.segments import INDEX_TOPIC
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
-from tieredstore.scan.read.extents import ExtentReader, QueueReader
+from tieredstore.scan.extents import ExtentReader, QueueReader
 
 BLOCK_BYTES = 16 << 10
 _MAX_BLOCKS = 64

@@ -18,10 +18,10 @@ from tieredstore.errors import Corrupt
 from tieredstore.jobs.report.facts import AGES, Facts, QueueFacts, TopicFacts
 from tieredstore.scan.arrow.columns import ArrowColumns
 from tieredstore.scan.catalogue import QueueFiles
+from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.plan import ScanRange, store_time
 from tieredstore.scan.read.batches import read_batches, unit_blocks
-from tieredstore.scan.read.extents import QueueReader
 from tieredstore.scan.source import TierSource
 
 _UNITS_PER_READ = 1 << 16

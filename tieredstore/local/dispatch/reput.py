@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Corrupt, TieredStoreError
-from tieredstore.local.dispatch.rows import ROW_FIELDS, SPECIAL, Rows
 from tieredstore.local.index.keys import TopicPrefixes, index_entries, index_keys_of
 from tieredstore.local.index.service import IndexService
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.put.plain import MessageAppender
+from tieredstore.local.put.rows import ROW_FIELDS, SPECIAL, Rows
 from tieredstore.local.queues.consume_queue import ConsumeQueue
 from tieredstore.local.queues.consume_queue_store import ConsumeQueueStore
 from tieredstore.local.queues.light_queues import LIGHT_QUEUE_ID, light_queue_offsets

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore.message.columns.buffers import unaligned
+from tieredstore.message.buffers import unaligned
 from tieredstore.message.hashes import (
     index_hashes,
     java_string_hash,

@@ -14,13 +14,13 @@ import msgspec
 from tieredstore.clock import Clock
 from tieredstore.contracts.message_store import PutMessageResult, PutMessageStatus
 from tieredstore.errors import Invalid, TieredStoreError
-from tieredstore.local.dispatch.rows import (
+from tieredstore.local.log.commit_log import CommitLog
+from tieredstore.local.put.rows import (
     MAX_ROW_PROPERTIES_BYTES,
     SPECIAL,
     Rows,
     RowSource,
 )
-from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.put.verdicts import (
     DURABLE,
     is_illegal,
@@ -34,7 +34,7 @@ from tieredstore.local.queues.light_queues import (
     with_light_offsets,
 )
 from tieredstore.local.topics import SCHEDULE_TOPIC
-from tieredstore.message.columns.buffers import Buffer
+from tieredstore.message.buffers import Buffer
 from tieredstore.message.encoding import (
     Message,
     RecordEncoder,

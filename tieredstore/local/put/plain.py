@@ -14,19 +14,19 @@ from typing import Final, TypeAlias
 from tieredstore.clock import Clock
 from tieredstore.contracts.message_store import PutMessageResult, PutMessageStatus
 from tieredstore.errors import TieredStoreError
-from tieredstore.local.dispatch.rows import (
+from tieredstore.local.log.commit_log import CommitLog
+from tieredstore.local.put.general import AnyAppender, QueueState
+from tieredstore.local.put.rows import (
     MAX_ROW_PROPERTIES_BYTES,
     Rows,
 )
-from tieredstore.local.log.commit_log import CommitLog
-from tieredstore.local.put.general import AnyAppender, QueueState
 from tieredstore.local.put.verdicts import (
     DURABLE,
     refused,
     status_of,
 )
 from tieredstore.local.topics import SCHEDULE_TOPIC, illegal_topic
-from tieredstore.message.columns.buffers import Buffer
+from tieredstore.message.buffers import Buffer
 from tieredstore.message.crc import CRC_MASK, raw_crc32
 from tieredstore.message.encoding import (
     DIRECT_COPY_BYTES,

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore.message.columns.buffers import Buffer, unaligned
+from tieredstore.message.buffers import Buffer, unaligned
 from tieredstore.message.columns.records import RecordColumns, index_keys
 from tieredstore.message.properties import split_keys
 

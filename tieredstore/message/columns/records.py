@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tieredstore.errors import Invalid
 from tieredstore.message import layout, sysflag
-from tieredstore.message.columns.buffers import Buffer, unaligned
+from tieredstore.message.buffers import Buffer, unaligned
 from tieredstore.message.columns.walk import (
     SCALAR_LIMIT,
     Positions,

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore.message.columns.buffers import Buffer, unaligned
+from tieredstore.message.buffers import Buffer, unaligned
 from tieredstore.message.layout import (
     CODA_SIZE,
     MAGIC_BLANK,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tieredstore.errors import Invalid
 from tieredstore.message import layout
-from tieredstore.message.columns.buffers import Buffer
+from tieredstore.message.buffers import Buffer
 from tieredstore.message.layout import MAGIC_BLANK, MAGICS, MIN_RECORD_SIZE
 
 SCALAR_LIMIT: Final = 16

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.message.columns.buffers import Buffer
+from tieredstore.message.buffers import Buffer
 from tieredstore.message.index.chains import Int32s, Int64s, link_items
 
 HEADER_SIZE: Final = 40

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.message.columns.buffers import Buffer
+from tieredstore.message.buffers import Buffer
 from tieredstore.message.index.chains import Int32s, Int64s, Links, link_items, link_previous
 from tieredstore.message.index.compaction import compact_items
 

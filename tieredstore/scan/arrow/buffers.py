@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tieredstore.message.columns.buffers import Buffer
+from tieredstore.message.buffers import Buffer
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tieredstore.message import layout, sysflag
-from tieredstore.message.columns.buffers import unaligned
+from tieredstore.message.buffers import unaligned
 from tieredstore.message.hosts import V4_SIZE, V6_SIZE, format_host
 from tieredstore.scan.arrow.buffers import (
     Bools,

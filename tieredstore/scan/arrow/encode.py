@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from tieredstore.errors import Invalid
 from tieredstore.message import sysflag
-from tieredstore.message.columns.buffers import Buffer
+from tieredstore.message.buffers import Buffer
 from tieredstore.message.columns.records import HEADER_DTYPE
 from tieredstore.message.consume_queue import make_units
 from tieredstore.message.crc import CRC_MASK, raw_crc32

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tieredstore.message.columns.buffers import Buffer, unaligned
+from tieredstore.message.buffers import Buffer, unaligned
 from tieredstore.message.columns.records import RecordColumns
 from tieredstore.message.properties import is_blank
 from tieredstore.scan.arrow.buffers import Bools, Int64s, content, gathered, text

@@ -19,11 +19,11 @@ from tieredstore.message.compression import decompress
 from tieredstore.scan.arrow.buffers import Bools, constant_text
 from tieredstore.scan.arrow.columns import ArrowColumns, compressed_rows
 from tieredstore.scan.arrow.schema import UNIT_COLUMNS, chosen, schema_of
+from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding, Report, damage, raise_on_damage
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.batch import MessageBatch, UnitRun
 from tieredstore.scan.read.batches import read_batches, unit_blocks
-from tieredstore.scan.read.extents import QueueReader
 from tieredstore.scan.read.options import DEFAULT_OPTIONS, ReadOptions
 from tieredstore.scan.read.record_checks import place_of
 

@@ -17,10 +17,10 @@ from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt
 from tieredstore.message.layout import CODA_SIZE, MIN_RECORD_SIZE
 from tieredstore.scan.catalogue import QueueFiles
+from tieredstore.scan.extents import QueueReader, Units
 from tieredstore.scan.findings import Finding, Report, damage, raise_on_damage
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.batch import Bools, Int64s, MessageBatch, UnitRun
-from tieredstore.scan.read.extents import QueueReader, Units
 from tieredstore.scan.read.read_ahead import LoadedRun, is_worth_it, load_ahead
 from tieredstore.scan.read.record_checks import check_run, place_of
 

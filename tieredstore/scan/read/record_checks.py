@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from tieredstore.contracts.segment import SegmentId
 from tieredstore.errors import Corrupt
-from tieredstore.message.columns.buffers import unaligned
+from tieredstore.message.buffers import unaligned
 from tieredstore.message.columns.records import (
     RecordColumns,
     check_bodies,

@@ -8,10 +8,10 @@ from tieredstore.errors import Corrupt
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.index.tiered import HEADER_SIZE, unpack_header
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
+from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.batches import read_batches
-from tieredstore.scan.read.extents import QueueReader
 
 Times = tuple[int, int]
 """Smallest and largest store time, epoch ms; NEVER_WRITTEN_MS twice for none."""

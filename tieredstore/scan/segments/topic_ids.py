@@ -26,8 +26,8 @@ from tieredstore.message.index.tiered import (
 )
 from tieredstore.message.record import decode_record
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
+from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.read.batches import whole_records
-from tieredstore.scan.read.extents import QueueReader
 
 _ITEMS_AT_ONCE = 1 << 16
 _TRIES = 64

@@ -9,8 +9,8 @@ from tieredstore.contracts.segment import SegmentId, SegmentProvider
 from tieredstore.errors import Corrupt
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.catalogue import QueueFiles, extent_at
+from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding, damage
-from tieredstore.scan.read.extents import QueueReader
 from tieredstore.scan.verify.metadata import SegmentTimes
 from tieredstore.scan.verify.outcome import (
     FindingsBox,

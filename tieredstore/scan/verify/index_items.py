@@ -22,10 +22,10 @@ from tieredstore.message.index.tiered import time_diff_seconds
 from tieredstore.message.layout import MAGIC_V1, MAGIC_V2
 from tieredstore.message.properties import find_text, has_empty_key
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
+from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Report, damage
 from tieredstore.scan.read.batch import Bools, Int64s
 from tieredstore.scan.read.batches import cut_runs, whole_records
-from tieredstore.scan.read.extents import QueueReader
 from tieredstore.scan.read.record_checks import has_topic
 from tieredstore.scan.verify.java_times import java_store_times
 

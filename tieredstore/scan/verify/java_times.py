@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore.message.columns.buffers import unaligned
+from tieredstore.message.buffers import unaligned
 
 _STORE_TIMESTAMP_POSITION = 56
 

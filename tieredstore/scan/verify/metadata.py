@@ -9,9 +9,9 @@ from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS, FileSegmentMe
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.catalogue import SegmentExtent
+from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Report, damage, note
 from tieredstore.scan.read.batch import Int64s
-from tieredstore.scan.read.extents import QueueReader
 
 
 @dataclass(slots=True)

@@ -18,9 +18,9 @@ from tieredstore.contracts.segment import (
 from tieredstore.errors import Corrupt
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, extent_at, list_again
+from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding, damage, note
 from tieredstore.scan.read.batches import UNITS_PER_READ
-from tieredstore.scan.read.extents import QueueReader
 from tieredstore.scan.verify.gaps import VerifyGap, touched
 from tieredstore.scan.verify.metadata import SegmentTimes, check_metadata
 from tieredstore.scan.verify.outcome import (

@@ -18,6 +18,7 @@ from tieredstore.errors import Corrupt
 from tieredstore.message import sysflag
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, extent_at
+from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding, Report, damage, note
 from tieredstore.scan.read.batch import Bools, Int64s, MessageBatch, UnitRun
 from tieredstore.scan.read.batches import (
@@ -27,7 +28,6 @@ from tieredstore.scan.read.batches import (
     runs_of_units,
     usable_units,
 )
-from tieredstore.scan.read.extents import QueueReader
 from tieredstore.scan.verify.gaps import QueueFindings
 from tieredstore.scan.verify.java_times import java_store_times
 from tieredstore.scan.verify.outcome import (

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore.message.columns.buffers import Buffer, unaligned
+from tieredstore.message.buffers import Buffer, unaligned
 from tieredstore.message.columns.records import RecordColumns
 from tieredstore.message.hashes import tags_code
 from tieredstore.message.properties import find_text

@@ -9,10 +9,10 @@ import numpy as np
 
 from tieredstore.errors import Corrupt
 from tieredstore.message.consume_queue import UNIT_SIZE
+from tieredstore.scan.extents import QueueReader, Units
 from tieredstore.scan.findings import Report, damage
 from tieredstore.scan.read.batch import Bools, UnitRun
 from tieredstore.scan.read.batches import UNITS_PER_READ, runs_of_rows, unusable_finding
-from tieredstore.scan.read.extents import QueueReader, Units
 
 Lose: TypeAlias = Callable[[int, int], None]
 """Told of messages that nobody can look at: first and last queue offset."""

@@ -11,10 +11,10 @@ from tieredstore.message.columns.records import Stop, walk_records
 from tieredstore.message.layout import CODA_SIZE, MAGIC_BLANK, MAGIC_POSITION
 from tieredstore.message.record import decode_record
 from tieredstore.scan.catalogue import SegmentExtent
+from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding, note
 from tieredstore.scan.read.batch import Int64s
 from tieredstore.scan.read.batches import BATCH_BYTES
-from tieredstore.scan.read.extents import QueueReader
 from tieredstore.scan.verify.java_times import java_store_times
 from tieredstore.scan.verify.metadata import SegmentTimes
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from tieredstore.errors import Corrupt
 from tieredstore.message.record import StoredMessage, decode_record
+from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.read.batches import whole_records
-from tieredstore.scan.read.extents import QueueReader
 from tieredstore.spark.offsets import Incarnation
 
 _UNITS_PER_READ = 1 << 12

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue, load_catalogue
+from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Severity
-from tieredstore.scan.read.extents import QueueReader
 from tieredstore.scan.source import TierSource
 from tieredstore.spark.offsets import Incarnation, QueueKey
 from tieredstore.spark.selection import key_of

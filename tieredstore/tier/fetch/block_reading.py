@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
-from tieredstore.message.columns.buffers import unaligned
+from tieredstore.message.buffers import unaligned
 from tieredstore.message.columns.split import split_messages
 from tieredstore.message.layout import CODA_SIZE, QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION
 from tieredstore.tier.fetch.read_ahead import MESSAGE_OVERHEAD_BYTES, Block

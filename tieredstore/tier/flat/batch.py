@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from tieredstore.errors import Corrupt
 from tieredstore.message import layout
+from tieredstore.message.buffers import unaligned
 from tieredstore.message.columns import records as columns
-from tieredstore.message.columns.buffers import unaligned
 from tieredstore.message.consume_queue import UNIT_DTYPE
 
 Int64s = npt.NDArray[np.int64]

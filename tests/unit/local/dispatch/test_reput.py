@@ -10,7 +10,7 @@ import pytest
 
 from tests.kit.local_stores import FOREVER, START_MS, plain, put_all, running, small_config
 from tieredstore.clock import ManualClock
-from tieredstore.local.dispatch import rows as handover
+from tieredstore.local.put import rows as handover
 from tieredstore.message.record import Message
 
 
