@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.scan_data import BODY_BYTES, CLUSTER, make
-from tieredstore.jobs.backfill import backfill, backfill_target
+from tieredstore.jobs.backfilling import backfill, backfill_target
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner

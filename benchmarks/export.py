@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.processes import Processes, Used
 from benchmarks.scan_data import BODY_BYTES, TOPIC, make
-from tieredstore.jobs.export import ExportRequest, Format, export
+from tieredstore.jobs.exporting import ExportRequest, Format, export
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner

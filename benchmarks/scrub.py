@@ -21,7 +21,7 @@ from benchmarks.scan_data import BODY_BYTES, make
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
-from tieredstore.jobs.verify import verify_tier
+from tieredstore.jobs.verifying import verify_tier
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import raise_on_damage
 from tieredstore.scan.source import TierSource, locate

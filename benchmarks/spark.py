@@ -35,11 +35,11 @@ from benchmarks.spark_source import (
     summed,
     write_parquet,
 )
-from tieredstore.jobs.export import ExportRequest, Format, export
+from tieredstore.jobs.exporting import ExportRequest, Format, export
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
-from tieredstore.jobs.verify import verify_tier
+from tieredstore.jobs.verifying import verify_tier
 from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS
 from tieredstore.scan.source import TierSource, locate
 

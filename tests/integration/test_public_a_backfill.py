@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.kit.jobs.backfill import contents, damage, new_run
-from tieredstore.jobs.backfill import BackfillOptions, backfill, backfill_target
-from tieredstore.jobs.offload.job import OffloadOptions, run_offload
+from tieredstore.jobs.backfilling import BackfillOptions, backfill, backfill_target
+from tieredstore.jobs.offloading.job import OffloadOptions, run_offload
 from tieredstore.scan.arrow.schema import TYPES
 from tieredstore.scan.source import TierSource
 from tieredstore.table import Tier

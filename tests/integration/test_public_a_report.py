@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tieredstore.jobs.journal import Journal
-from tieredstore.jobs.report.job import ReportOptions, report
+from tieredstore.jobs.reporting.job import ReportOptions, report
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.scan.source import locate

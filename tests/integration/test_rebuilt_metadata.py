@@ -15,7 +15,7 @@ from tests.kit import public_a as kit
 from tests.kit.jobs.rebuild_metadata import facts_of
 from tests.kit.oracle import Oracle
 from tieredstore.jobs.journal import Journal
-from tieredstore.jobs.rebuild_metadata.job import RebuildOptions, rebuild_metadata
+from tieredstore.jobs.metadata.job import RebuildOptions, rebuild_metadata
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.scan.source import locate

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from tests.kit.jobs.backfill import contents, damage, found, messages, new_run, tier_at
 from tests.kit.spark.cluster import Cluster
-from tieredstore.jobs.backfill import BackfillOptions, backfill, backfill_frame
+from tieredstore.jobs.backfilling import BackfillOptions, backfill, backfill_frame
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 

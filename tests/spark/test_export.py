@@ -12,7 +12,7 @@ from tests.kit.jobs.export import FORMATS, Export, places_of
 from tests.kit.spark.cluster import Cluster
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Corrupt
-from tieredstore.jobs.export import ExportRequest, Format, OnCorrupt
+from tieredstore.jobs.exporting import ExportRequest, Format, OnCorrupt
 from tieredstore.scan.source import TierSource
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def on_spark(spark: SparkSession, source: TierSource, request: ExportRequest) -> dict[str, Any]:
-    from tieredstore.jobs.export import export
+    from tieredstore.jobs.exporting import export
     from tieredstore.jobs.journal import Journal
     from tieredstore.jobs.run import JobRun
     from tieredstore.spark.runner import SparkRunner

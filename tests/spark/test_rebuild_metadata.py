@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def rebuild(spark: SparkSession, url: str, state: Path, *, exact: bool) -> dict[str, Any]:
     from tieredstore.jobs.journal import Journal
-    from tieredstore.jobs.rebuild_metadata import job
+    from tieredstore.jobs.metadata import job
     from tieredstore.jobs.run import JobRun
     from tieredstore.scan.source import locate
     from tieredstore.spark.runner import SparkRunner

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from tests.kit.spark.cluster import Cluster
 from tests.kit.tier_builder import START_MS, small_tier
 from tieredstore.jobs.journal import Journal
-from tieredstore.jobs.report import job
+from tieredstore.jobs.reporting import job
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
 from tieredstore.scan.source import locate

@@ -101,7 +101,7 @@ def test_a_stream_that_is_started_again(
 def test_a_job(spark: SparkSession, tier: GrowingTier) -> None:
     from tieredstore.jobs.journal import Journal
     from tieredstore.jobs.run import JobRun
-    from tieredstore.jobs.verify import verify_tier
+    from tieredstore.jobs.verifying import verify_tier
     from tieredstore.scan.source import locate
     from tieredstore.spark.runner import SparkRunner
 

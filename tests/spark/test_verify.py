@@ -10,7 +10,7 @@ from tests.kit.tier_builder import flip, small_tier
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
-from tieredstore.jobs.verify import verify_tier
+from tieredstore.jobs.verifying import verify_tier
 from tieredstore.scan.source import locate
 
 if TYPE_CHECKING:

@@ -116,7 +116,7 @@ def test_a_gap_that_was_filled_is_none_any_more(conf: Path, tmp_path: Path) -> N
 
 
 def test_without_pyarrow_it_says_what_to_install(tmp_path: Path) -> None:
-    hidden = {name: None for name in sys.modules if name.startswith("tieredstore.jobs.backfill")}
+    hidden = {name: None for name in sys.modules if name.startswith("tieredstore.jobs.backfilling")}
     with mock.patch.dict(sys.modules, {**hidden, "pyarrow": None}):
         for name in hidden:
             del sys.modules[name]

@@ -18,14 +18,14 @@ from tests.kit.command_line import files_of, one_line, tieredstore
 from tieredstore.clock import ManualClock
 from tieredstore.config import load_broker_conf
 from tieredstore.errors import Corrupt
-from tieredstore.jobs.offload.checks import check_tier
-from tieredstore.jobs.offload.job import (
+from tieredstore.jobs.offloading.checks import check_tier
+from tieredstore.jobs.offloading.job import (
     OffloadOptions,
     StopSignal,
     follow_offload,
     run_offload,
 )
-from tieredstore.jobs.offload.report import OffloadProgress
+from tieredstore.jobs.offloading.report import OffloadProgress
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
 from tieredstore.providers.posix.provider import PosixProvider
@@ -442,7 +442,7 @@ def test_the_metadata_is_that_of_the_last_writer(
     small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another run ends between this run's first look at the metadata and its right to write."""
-    name = "tieredstore.jobs.offload.job.check_tier"
+    name = "tieredstore.jobs.offloading.job.check_tier"
     ran: list[int] = []
 
     def late(*given: Any) -> None:

@@ -14,8 +14,8 @@ from tests.kit.command_line import tieredstore
 from tests.kit.object_store.servers import CREDENTIALS, REGION, ObjectStore
 from tests.kit.tier_builder import BuiltTier, small_tier
 from tieredstore.errors import Fenced, Unavailable
-from tieredstore.jobs.export import ExportRequest, Format, export, job
-from tieredstore.jobs.export.targets.storage import delta_options
+from tieredstore.jobs.exporting import ExportRequest, Format, export, job
+from tieredstore.jobs.exporting.targets.storage import delta_options
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
@@ -118,7 +118,7 @@ def test_of_two_exports_to_a_bucket_one_wins(
         found: str | None = target_commit(target, *args)
         return found
 
-    from tieredstore.jobs.export.targets.parquet import ParquetTarget
+    from tieredstore.jobs.exporting.targets.parquet import ParquetTarget
 
     monkeypatch.setattr(ParquetTarget, "commit", late)
     with pytest.raises(Fenced, match="another export"):

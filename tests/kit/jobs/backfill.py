@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tieredstore.config import StoreConfig
-from tieredstore.jobs.backfill import BackfillOptions, backfill, backfill_target
+from tieredstore.jobs.backfilling import BackfillOptions, backfill, backfill_target
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner

@@ -17,9 +17,9 @@ from tieredstore.contracts.segment import (
     SegmentProvider,
     WriteResult,
 )
-from tieredstore.jobs.copy.job import copy_tier
-from tieredstore.jobs.copy.report import CopyOptions, CopyReport
-from tieredstore.jobs.copy.target import CopyTarget
+from tieredstore.jobs.copying.job import copy_tier
+from tieredstore.jobs.copying.report import CopyOptions, CopyReport
+from tieredstore.jobs.copying.target import CopyTarget
 from tieredstore.metadata.file_operations import FileOperations
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.memory.provider import MemoryFileSegment, MemoryProvider

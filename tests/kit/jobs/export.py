@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tests.kit.growing_tier import GrowingTier
-from tieredstore.jobs.export import ExportRequest, Format, export
+from tieredstore.jobs.exporting import ExportRequest, Format, export
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner

@@ -17,7 +17,7 @@ from tieredstore.config import StoreConfig
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS, MetadataStore
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider
 from tieredstore.jobs.journal import Journal
-from tieredstore.jobs.rebuild_metadata.job import RebuildOptions, rebuild_metadata
+from tieredstore.jobs.metadata.job import RebuildOptions, rebuild_metadata
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.metadata.json_store import DefaultMetadataStore

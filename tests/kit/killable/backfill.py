@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.kit.killable.offload import KillableCalls, KillableOperations, Writes
 from tieredstore import registry
-from tieredstore.jobs.backfill import BackfillOptions, backfill, backfill_target
+from tieredstore.jobs.backfilling import BackfillOptions, backfill, backfill_target
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner

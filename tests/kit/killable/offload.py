@@ -17,7 +17,7 @@ from typing import Any
 
 from tieredstore import registry
 from tieredstore.contracts.segment import Buffer
-from tieredstore.jobs.offload.job import OffloadOptions, run_offload
+from tieredstore.jobs.offloading.job import OffloadOptions, run_offload
 from tieredstore.metadata.file_operations import AppendFile, FileOperations
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.calls import PosixCalls

@@ -11,9 +11,9 @@ from tests.kit.tier.flat import BROKER, KEY, TableMetadata, bodies
 from tests.kit.tier.hostile import Fate, World, body_of
 from tests.property.tier.test_engine_on_chunks import listed
 from tieredstore.errors import TieredStoreError
-from tieredstore.jobs.rebuild_metadata.found import Found
-from tieredstore.jobs.rebuild_metadata.index import topic_ids
-from tieredstore.jobs.rebuild_metadata.queues import find_queue
+from tieredstore.jobs.metadata.found import Found
+from tieredstore.jobs.metadata.index import topic_ids
+from tieredstore.jobs.metadata.queues import find_queue
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Severity
 from tieredstore.testing.faults import SimulatedCrash

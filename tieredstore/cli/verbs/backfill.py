@@ -90,9 +90,9 @@ def command(
     from tieredstore.scan.source import refuse_memory
 
     try:
-        from tieredstore.jobs.backfill import BackfillOptions, backfill, backfill_target
-        from tieredstore.jobs.backfill.job import SEGMENT_BYTES
-        from tieredstore.jobs.backfill.source import fingerprint, list_table
+        from tieredstore.jobs.backfilling import BackfillOptions, backfill, backfill_target
+        from tieredstore.jobs.backfilling.job import SEGMENT_BYTES
+        from tieredstore.jobs.backfilling.source import fingerprint, list_table
     except ModuleNotFoundError as error:
         hint = "pip install 'tieredstore[jobs]'"
         raise Invalid(f"backfill needs {error.name}, which is not installed: {hint}") from error

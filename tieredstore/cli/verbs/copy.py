@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tieredstore.contracts.usage import Usage
-    from tieredstore.jobs.copy.report import CopyProgress, CopyReport, PathSummary
+    from tieredstore.jobs.copying.report import CopyProgress, CopyReport, PathSummary
 
 PLAN_COLUMNS = ("path", "copy_bytes", "there_bytes", "segments", "deletes_bytes", "conflict")
 _PATH = click.Path(path_type=Path)
@@ -93,7 +93,7 @@ def command(
     """
     from tieredstore.cli.output.progress import Display, rate_text
     from tieredstore.cli.stopping import stop_on_signals
-    from tieredstore.jobs.copy.ends import CopyRequest, plan_run, run_copy
+    from tieredstore.jobs.copying.ends import CopyRequest, plan_run, run_copy
 
     request = CopyRequest(
         from_url,

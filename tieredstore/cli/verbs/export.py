@@ -120,7 +120,7 @@ def command(
     """
     _require_arrow()
     from tieredstore.cli.composition import tier_source
-    from tieredstore.jobs.export import Accept, ExportRequest, Format, OnCorrupt, export
+    from tieredstore.jobs.exporting import Accept, ExportRequest, Format, OnCorrupt, export
     from tieredstore.tier_url import shown_url
 
     now = SYSTEM_CLOCK.now_ms()

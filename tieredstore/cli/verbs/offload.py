@@ -20,8 +20,8 @@ from tieredstore.cli.output.rows import Output, OutputFormat
 from tieredstore.cli.output.usage import USAGE_TABLE, usage_fields
 
 if TYPE_CHECKING:
-    from tieredstore.jobs.offload.plan import DryRun
-    from tieredstore.jobs.offload.report import OffloadProgress, OffloadReport
+    from tieredstore.jobs.offloading.plan import DryRun
+    from tieredstore.jobs.offloading.report import OffloadProgress, OffloadReport
 
 PLAN_COLUMNS = ("topic", "queue_id", "from_offset", "until_offset", "message_bytes", "segments")
 
@@ -83,7 +83,7 @@ def command(
     from tieredstore.cli.composition import log_to_stderr
     from tieredstore.cli.output.progress import Display, rate_text
     from tieredstore.cli.stopping import stop_on_signals
-    from tieredstore.jobs.offload.job import (
+    from tieredstore.jobs.offloading.job import (
         OffloadOptions,
         StopSignal,
         follow_offload,

@@ -69,7 +69,7 @@ def command(
     Nobody may write to the tier meanwhile. Interrupted anywhere, it can be run again.
     """
     from tieredstore.cli.composition import log_to_stderr
-    from tieredstore.jobs.rebuild_metadata.job import RebuildOptions, rebuild_metadata
+    from tieredstore.jobs.metadata.job import RebuildOptions, rebuild_metadata
     from tieredstore.scan.source import locate
     from tieredstore.tier_url import shown_url
 

@@ -66,7 +66,7 @@ def command(
     """
     from tieredstore.cli.composition import tier_identity, tier_source
     from tieredstore.cli.options.job import job_run, write_report
-    from tieredstore.jobs.report.job import ReportOptions, report
+    from tieredstore.jobs.reporting.job import ReportOptions, report
     from tieredstore.scan.times import parse_time
 
     source = tier_source(TierOptions(tier, state, config, cluster, broker))

@@ -47,7 +47,7 @@ def command(
     Goes on after damage and reports all of it. Exit code 1 when there is any.
     """
     from tieredstore.cli.composition import tier_identity, tier_source
-    from tieredstore.jobs.verify import verify_tier
+    from tieredstore.jobs.verifying import verify_tier
 
     source = tier_source(TierOptions(tier, state, config, cluster, broker))
     options = JobOptions(**job)

@@ -16,7 +16,7 @@ from tieredstore.cli.verbs.offload import report_record
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.usage import Prices, RequestUsage, Usage, read_usage
-from tieredstore.jobs.offload.report import OffloadReport
+from tieredstore.jobs.offloading.report import OffloadReport
 from tieredstore.metrics import Metrics
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.tier.store import TieredMessageStore

@@ -21,7 +21,7 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Fenced, Invalid
 from tieredstore.jobs.index import rebuild
 from tieredstore.jobs.index.rebuild import RebuildOptions, rebuild_index
-from tieredstore.jobs.rebuild_metadata.job import rebuild_metadata
+from tieredstore.jobs.metadata.job import rebuild_metadata
 from tieredstore.jobs.run import JobRun
 from tieredstore.local.recovery.store_lock import StoreLock
 from tieredstore.message.hashes import tiered_key_hash

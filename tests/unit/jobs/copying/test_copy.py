@@ -1,0 +1,248 @@
+"""A copy is a tier of its own, equal to its source."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.kit.jobs.copy import (
+    PIECE_BYTES,
+    AppendOnlyProvider,
+    contents,
+    copy,
+    copy_to,
+    entries,
+    findings,
+    posix,
+    state,
+    tables,
+)
+from tests.kit.tier_builder import BROKER, BuiltTier, flip, small_tier
+from tieredstore.clock import ManualClock
+from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentListing
+from tieredstore.errors import Corrupt, Fenced, Invalid
+from tieredstore.jobs.copying.job import copy_tier
+from tieredstore.jobs.copying.report import CopyOptions, CopyProgress
+from tieredstore.jobs.copying.target import CopyTarget
+from tieredstore.providers.memory.provider import MemoryFileSegment, MemoryProvider
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> BuiltTier:
+    return small_tier(tmp_path / "source")
+
+
+def test_a_copy_has_the_bytes_the_metadata_and_the_topic_ids_of_its_source(
+    built: BuiltTier, tmp_path: Path
+) -> None:
+    report = copy_to(built, tmp_path / "target")
+
+    target = posix(tmp_path / "target")
+    metadata, source = state(tmp_path / "target"), state(built.root)
+    metadata.load()
+    source.load()
+    assert contents(target) == contents(built.provider)
+    assert entries(metadata) == entries(source)
+    assert tables(metadata) == tables(source)
+    assert findings(target, tmp_path / "target") == []
+    assert report.copied_bytes == sum(map(len, contents(target).values()))
+    assert report.segments == len(entries(source))
+    assert report.index_segments == 1
+
+
+def test_a_second_run_copies_nothing(built: BuiltTier, tmp_path: Path) -> None:
+    copy_to(built, tmp_path / "target")
+    again = copy_to(built, tmp_path / "target")
+    assert (again.segments, again.copied_bytes) == (0, 0)
+    assert again.there_bytes > 0
+
+
+def test_a_source_without_state_gives_the_same_tier(built: BuiltTier, tmp_path: Path) -> None:
+    target, metadata = posix(tmp_path / "target"), state(tmp_path / "target")
+    copy(built.provider, None, target, metadata)
+    source = state(built.root)
+    source.load()
+    assert entries(metadata) == entries(source)
+    assert tables(metadata) == tables(source)
+    metadata.close()
+    assert findings(target, tmp_path / "target") == []
+
+
+def test_a_tier_goes_to_another_provider_and_back(built: BuiltTier, tmp_path: Path) -> None:
+    memory, middle = MemoryProvider(), state(tmp_path / "middle")
+    copy(built.provider, state(built.root, read_only=True), memory, middle)
+    target, metadata = posix(tmp_path / "target"), state(tmp_path / "target")
+    copy(memory, middle, target, metadata)
+    assert contents(target) == contents(built.provider)
+    metadata.close()
+    assert findings(target, tmp_path / "target") == []
+
+
+def test_only_chosen_topics_are_copied_and_ids_stay(built: BuiltTier, tmp_path: Path) -> None:
+    report = copy_to(built, tmp_path / "target", CopyOptions(topics=("ord*",)))
+    assert report.queues == 2
+    paths = {segment.path for segment in contents(posix(tmp_path / "target"))}
+    assert paths == {f"{BROKER}/orders/0", f"{BROKER}/orders/1", f"{BROKER}/rmq_sys_INDEX/0"}
+    metadata, source = state(tmp_path / "target"), state(built.root)
+    metadata.load()
+    source.load()
+    assert [row[:2] for row in tables(metadata)] == [row[:2] for row in tables(source)]
+
+
+def test_a_pattern_without_any_topic_is_refused(built: BuiltTier, tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=r"no topic .* 'oders'"):
+        copy_to(built, tmp_path / "target", CopyOptions(topics=("oders",)))
+
+
+def test_h02_a_target_with_another_queue_is_refused_before_anything_is_written(
+    built: BuiltTier, tmp_path: Path
+) -> None:
+    other = small_tier(tmp_path / "target")
+    for segment in contents(built.provider):
+        if segment.path == f"{BROKER}/orders/1":
+            built.provider.open(segment).delete()
+            built.metadata.delete_segment(segment)
+    built.metadata.delete_queue("orders", 1)
+    built.metadata.flush()
+    before = contents(other.provider)
+    with pytest.raises(Invalid, match=r"holds something else .*orders/1: the source has no such"):
+        copy_to(built, tmp_path / "target")
+    assert contents(other.provider) == before
+
+
+def test_h02_other_bytes_under_the_same_names_are_refused_and_replaced_on_demand(
+    built: BuiltTier, tmp_path: Path
+) -> None:
+    first = SegmentId(f"{BROKER}/orders/1", FileSegmentType.COMMIT_LOG, 0)
+    other = small_tier(tmp_path / "target")
+    flip(other.path(first), 90)
+    with pytest.raises(Invalid, match=r"something else .*orders/1/COMMIT_LOG@0: byte 90 in the"):
+        copy_to(built, tmp_path / "target")
+
+    report = copy_to(built, tmp_path / "target", CopyOptions(replace=True))
+
+    assert report.replaced == [f"{BROKER}/orders/1"]
+    assert contents(other.provider) == contents(built.provider)
+    assert findings(other.provider, tmp_path / "target") == []
+
+
+@pytest.mark.parametrize("pieces", range(1, 12, 3))
+def test_a_run_that_is_asked_to_stop_goes_on_later(
+    pieces: int, built: BuiltTier, tmp_path: Path
+) -> None:
+    stop, seen = threading.Event(), 0
+
+    def on_progress(progress: CopyProgress) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == pieces:
+            stop.set()
+
+    target, metadata = posix(tmp_path / "target"), state(tmp_path / "target")
+    report = copy_tier(
+        built.provider,
+        state(built.root, read_only=True),
+        CopyTarget(target, metadata, BROKER, ManualClock()),
+        BROKER,
+        CopyOptions(workers=1),
+        on_progress,
+        stop=stop,
+        piece_bytes=PIECE_BYTES,
+    )
+    assert report.stopped
+    assert report.failed == []
+    assert len(contents(target)) < len(contents(built.provider))
+
+    copy(built.provider, state(built.root, read_only=True), target, metadata)
+
+    metadata.close()
+    assert contents(target) == contents(built.provider)
+    assert findings(target, tmp_path / "target") == []
+
+
+def test_o03_what_comes_back_otherwise_than_it_was_written_is_an_error_and_not_recorded(
+    built: BuiltTier, tmp_path: Path
+) -> None:
+    class Damages(AppendOnlyProvider):
+        """Another byte comes back than was written, once it is opened again."""
+
+        def open(self, id: SegmentId, listing: SegmentListing | None = None) -> MemoryFileSegment:
+            segment = super().open(id, listing)
+            content = self._contents.get(id)
+            if content is not None and id.path.endswith("orders/1"):
+                content[7] ^= 1
+            return segment
+
+    back = Damages()
+    writer = AppendOnlyProvider()
+    writer._contents = back._contents
+    metadata = state(tmp_path / "target")
+    report = copy_tier(
+        built.provider,
+        state(built.root, read_only=True),
+        CopyTarget(writer, metadata, BROKER, ManualClock(), back),
+        BROKER,
+        CopyOptions(),
+        piece_bytes=PIECE_BYTES,
+    )
+    [(path, error)] = report.failed
+    assert path == f"{BROKER}/orders/1"
+    assert isinstance(error, Corrupt)
+    assert "orders/1/COMMIT_LOG@0: 512 bytes at 0 do not come back" in str(error)
+    entry = metadata.segment(SegmentId(path, FileSegmentType.COMMIT_LOG, 0))
+    assert entry is not None
+    assert entry.size == 0
+    metadata.close()
+
+
+def test_w01_a_copy_that_has_lost_its_right_stops(built: BuiltTier, tmp_path: Path) -> None:
+    target, metadata = MemoryProvider(), state(tmp_path / "target")
+
+    def take_over(progress: CopyProgress) -> None:
+        if not taken:
+            taken.append(target.acquire_writer(BROKER, take_over=True))
+
+    taken: list[object] = []
+    with pytest.raises(Fenced, match="was held by"):
+        copy_tier(
+            built.provider,
+            state(built.root, read_only=True),
+            CopyTarget(target, metadata, BROKER, ManualClock()),
+            BROKER,
+            CopyOptions(workers=1),
+            take_over,
+            piece_bytes=PIECE_BYTES,
+        )
+    assert len(contents(target)) < len(contents(built.provider))
+    metadata.close()
+
+
+def test_other_topic_ids_in_the_target_are_refused(built: BuiltTier, tmp_path: Path) -> None:
+    metadata = state(tmp_path / "target")
+    metadata.load()
+    metadata.add_topic("another")
+    metadata.close()
+    with pytest.raises(Invalid, match=r"topic 'orders' has id 0 in the source, .* has another"):
+        copy_to(built, tmp_path / "target")
+
+
+def test_a_topic_that_is_made_later_in_the_target_gets_an_id_of_its_own(
+    built: BuiltTier, tmp_path: Path
+) -> None:
+    """The source has ids with gaps, of topics that were deleted there."""
+    topic = built.metadata.topic("orders")
+    assert topic is not None
+    topic.topic_id = 7
+    built.metadata.update_topic(topic)
+    built.metadata.flush()
+    target, metadata = posix(tmp_path / "target"), state(tmp_path / "target")
+
+    copy(built.provider, state(built.root, read_only=True), target, metadata)
+
+    stored = json.loads(metadata.path.read_bytes())
+    assert stored["topicSerialNumber"] == 7, "a Java broker gives the next one"
+    assert metadata.add_topic("later").topic_id == 8
+    metadata.close()

@@ -1,0 +1,305 @@
+"""Killed anywhere, run twice, run at once: each message is in the target once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog.sql import SqlCatalog
+
+from tests.kit.growing_tier import GrowingTier
+from tests.kit.jobs.export import FORMATS, Export, places_of
+from tieredstore.errors import Fenced, TieredStoreError
+from tieredstore.jobs.exporting import Format, job
+from tieredstore.jobs.exporting.state import TargetState
+from tieredstore.jobs.exporting.targets import delta as to_delta
+from tieredstore.jobs.exporting.targets import iceberg as to_iceberg
+from tieredstore.jobs.exporting.targets.iceberg import IcebergFiles
+from tieredstore.jobs.exporting.targets.parquet import ParquetTarget
+from tieredstore.jobs.exporting.targets.storage import ArrowFiles
+from tieredstore.jobs.exporting.work import WriteOutcome, WriteTask, write
+from tieredstore.jobs.journal import Journal
+from tieredstore.scan.catalogue import TierCatalogue
+from tieredstore.scan.source import TierSource
+
+STEPS: tuple[tuple[type[Any], str], ...] = (
+    (Journal, "record"),
+    (ArrowFiles, "create"),
+    (ArrowFiles, "seal"),
+    (ArrowFiles, "put"),
+    (ArrowFiles, "put_new"),
+    (ArrowFiles, "move"),
+    (ArrowFiles, "delete"),
+    (ArrowFiles, "delete_folder"),
+    (IcebergFiles, "create"),
+    (IcebergFiles, "seal"),
+    (IcebergFiles, "delete"),
+    (to_delta.DeltaTarget, "_try"),
+    (to_delta.DeltaTarget, "_create"),
+    (to_iceberg.IcebergTarget, "_create"),
+    (SqlCatalog, "commit_table"),
+)
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@contextmanager
+def killed_at(number: int) -> Iterator[list[str]]:
+    """A kill before (even numbers) or after (odd ones) the call of a step, counted from 0; the
+    calls that were made are kept."""
+    calls: list[str] = []
+
+    def stepping(name: str, action: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            step = 2 * len(calls)
+            calls.append(name)
+            if step == number:
+                raise Killed(f"before {name}")
+            result = action(*args, **kwargs)
+            if step + 1 == number:
+                raise Killed(f"after {name}")
+            return result
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for kind, name in STEPS:
+            patch.setattr(kind, name, stepping(f"{kind.__name__}.{name}", getattr(kind, name)))
+        yield calls
+
+
+@pytest.mark.parametrize(
+    ("form", "with_journal", "step"),
+    [
+        (Format.PARQUET, True, 1),
+        (Format.PARQUET, False, 1),
+        (Format.DELTA, True, 1),
+        (Format.DELTA, False, 3),
+        (Format.ICEBERG, True, 3),
+        (Format.ICEBERG, False, 5),
+    ],
+)
+def test_a_kill_at_any_step_loses_nothing_and_doubles_nothing(
+    form: Format, with_journal: bool, step: int, tmp_path: Path, tier: GrowingTier
+) -> None:
+    expected = places_of(tier)
+    for number in range(0, 1000, step):
+        exported = Export(tmp_path / str(number), form, tier)
+        with killed_at(number) as calls:
+            try:
+                exported.run(journal="a", task_bytes=4000)
+                break
+            except Killed:
+                pass
+        exported.run(journal="a" if with_journal else "b", task_bytes=4000)
+        assert exported.places() == expected, f"killed at {number}, {calls[-1]}"
+        assert exported.run(journal="c")["rows"] == 0
+        staging = exported.target / "_tieredstore" / "staging"
+        assert not staging.exists() or not list(staging.iterdir())
+    assert number >= 2 * len(calls) > 20, calls
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_second_export_that_is_killed_is_ended_by_the_next(
+    form: Format, tmp_path: Path, tier: GrowingTier
+) -> None:
+    exported = Export(tmp_path / "exported", form, tier)
+    exported.run()
+    tier.append("orders", 0, 4)
+    before = exported.places()
+    number = 0
+    while True:
+        with killed_at(number):
+            try:
+                exported.run(journal="a")
+                break
+            except Killed:
+                number += 5
+        seen = exported.places()
+        assert seen == before or not (seen - places_of(tier))
+    assert exported.places() == places_of(tier)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_of_two_exports_at_once_one_wins(form: Format, tmp_path: Path, tier: GrowingTier) -> None:
+    """The other one commits between the plan and the commit of the first."""
+    exported = Export(tmp_path / "exported", form, tier)
+    committed = job._committed
+
+    def late(*args: Any) -> str:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(job, "_committed", committed)
+            exported.run(journal="b")
+        return committed(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job, "_committed", late)
+        with pytest.raises(Fenced, match="expected commit 0 to be the last, found 1; run again"):
+            exported.run(journal="a")
+    assert exported.places() == places_of(tier)
+    assert exported.run(journal="a")["rows"] == 0
+    data = [path for path in exported.root.rglob("*.parquet") if path.is_file()]
+    assert len(data) == 2  # those of the loser are gone
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_race_of_commits_has_one_winner(form: Format, tmp_path: Path, tier: GrowingTier) -> None:
+    """Both have seen that it is their turn."""
+    exported = Export(tmp_path / "exported", form, tier)
+    exported.run()
+    tier.append("orders", 0, 3)
+    barrier = threading.Barrier(2, timeout=60)
+    place = {
+        Format.PARQUET: (ArrowFiles, "put_new"),
+        Format.DELTA: (DeltaTable, "create_write_transaction"),
+        Format.ICEBERG: (to_iceberg.IcebergTarget, "_add"),
+    }[form]
+    action = getattr(*place)
+    waited: set[int] = set()
+
+    def together(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() not in waited:
+            waited.add(threading.get_ident())
+            barrier.wait()
+        return action(*args, **kwargs)
+
+    results: list[object] = []
+
+    def run(journal: str) -> None:
+        try:
+            results.append(exported.run(journal=journal)["rows"])
+        except TieredStoreError as error:
+            results.append(type(error))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(*place, together)
+        threads = [threading.Thread(target=run, args=(name,)) for name in "ab"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(results, key=str) == [3, Fenced]
+    assert exported.places() == places_of(tier)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_another_writers_commit_is_no_matter(
+    form: Format, tmp_path: Path, tier: GrowingTier
+) -> None:
+    """Someone compacts, or deletes rows, while an export runs: it goes on behind that."""
+    exported = Export(tmp_path / "exported", form, tier)
+    exported.run()
+    tier.append("orders", 0, 3)
+    committed = job._committed
+
+    def late(*args: Any) -> str:
+        if form is Format.DELTA:
+            DeltaTable(str(exported.target)).delete("topic = 'other'")
+        elif form is Format.ICEBERG:
+            from pyiceberg.catalog import load_catalog
+
+            catalog = load_catalog("test", **exported.catalog)
+            catalog.load_table("lake.messages").delete("topic = 'other'")
+            catalog.close()
+        return committed(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job, "_committed", late)
+        assert exported.run()["rows"] == 3
+    kept = {place for place in places_of(tier) if place[0] != "other" or form is Format.PARQUET}
+    assert set(exported.places()) == kept
+    assert exported.run()["rows"] == 0
+
+
+@dataclass
+class Twice:
+    """A runner that has each task done by two threads at once; one outcome counts, now this one,
+    now that one."""
+
+    description: str = "twice"
+
+    def run(
+        self,
+        work: Callable[[Any], Any],
+        tasks: Any,
+        on_done: Callable[[int, Any], None],
+    ) -> None:
+        for index, task in enumerate(tasks):
+            found: list[Any] = [None, None]
+
+            def attempt(which: int, task: Any = task, found: list[Any] = found) -> None:
+                found[which] = work(task)
+
+            threads = [threading.Thread(target=attempt, args=(which,)) for which in (0, 1)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            on_done(index, found[index % 2])
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_each_task_done_twice_at_once(form: Format, tmp_path: Path, tier: GrowingTier) -> None:
+    exported = Export(tmp_path / "exported", form, tier)
+    report = exported.run(runner=Twice())
+    assert report["stages"][0]["tasks"] > 3
+    assert exported.places() == places_of(tier)
+
+
+def test_an_attempt_that_fails_leaves_nothing_that_counts(
+    tmp_path: Path, tier: GrowingTier
+) -> None:
+    exported = Export(tmp_path / "exported", Format.PARQUET, tier)
+    failed: list[int] = []
+
+    def flaky(task: WriteTask) -> WriteOutcome:
+        outcome = write(task)
+        if task.number not in failed:
+            failed.append(task.number)
+            raise Killed
+        return outcome
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job, "write", flaky)
+        for _ in range(20):
+            try:
+                exported.run(journal="a")
+                break
+            except Killed:
+                pass
+    assert len(failed) > 3
+    assert exported.places() == places_of(tier)
+
+
+def test_a_commit_that_was_not_published_is_so_before_the_next(
+    tmp_path: Path, tier: GrowingTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One export commits and is killed after another one has looked at the target's log."""
+    exported = Export(tmp_path / "exported", Format.PARQUET, tier)
+    catalogue = job._catalogue
+
+    def killed(target: ParquetTarget, state: TargetState) -> str:
+        raise Killed(f"{target} {state}")
+
+    def in_between(source: TierSource) -> TierCatalogue:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(job, "_catalogue", catalogue)
+            inner.setattr(ParquetTarget, "committed", killed)
+            with pytest.raises(Killed):
+                exported.run(journal="first")
+        tier.append("orders", 0, 5)
+        return catalogue(source)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "_catalogue", in_between)
+        exported.run(journal="second")
+    exported.run(journal="third")
+    assert exported.places() == places_of(tier)

@@ -1,0 +1,308 @@
+"""What an export writes, and that the next one goes on where it ended."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import tieredstore
+from tests.kit.growing_tier import START_MS, GrowingTier
+from tests.kit.jobs.export import Export, places_of
+from tests.kit.tier_builder import flip
+from tieredstore.contracts.segment import FileSegmentType
+from tieredstore.errors import Corrupt, Invalid, Unavailable
+from tieredstore.jobs.exporting import Accept, ExportRequest, Format, OnCorrupt, export, job
+from tieredstore.jobs.exporting.work import WriteOutcome, WriteTask, write
+from tieredstore.jobs.journal import Journal
+from tieredstore.jobs.run import JobRun
+from tieredstore.jobs.runner import LocalRunner
+from tieredstore.message.consume_queue import pack_unit
+from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS
+from tieredstore.scan.source import locate
+from tieredstore.scan.tasks import Selection
+
+
+def sorted_rows(table: pa.Table, columns: tuple[str, ...]) -> list[dict[str, object]]:
+    keys = [("topic", "ascending"), ("queue_id", "ascending"), ("queue_offset", "ascending")]
+    rows: list[dict[str, object]] = table.select(columns).sort_by(keys).to_pylist()
+    return rows
+
+
+def test_all_columns_of_all_messages_arrive(exported: Export) -> None:
+    columns = (*DEFAULT_COLUMNS, "properties")
+    report = exported.run(properties=True)
+    expected = tieredstore.open(exported.tier.url).scan(columns=columns).to_arrow()
+    assert sorted_rows(exported.table(), columns) == sorted_rows(expected, columns)
+    assert report["rows"] == expected.num_rows == 24
+    assert {entry["queue"]: (entry["from_offset"], entry["until_offset"], entry["rows"])
+            for entry in report["queues"]} == {
+        "broker-a/orders/0": (0, 12, 12),
+        "broker-a/orders/1": (0, 5, 5),
+        "broker-a/other/0": (0, 7, 7),
+    }  # fmt: skip
+
+
+def test_a_second_run_exports_only_what_is_new(exported: Export) -> None:
+    exported.run()
+    nothing = exported.run()
+    assert (nothing["rows"], nothing["files"], nothing["commit"]) == (0, 0, None)
+    exported.tier.append("orders", 1, 3)
+    exported.tier.append("third", 0, 2)
+    report = exported.run()
+    assert report["rows"] == 5
+    assert report["sequence"] == 2
+    assert [entry["from_offset"] for entry in report["queues"]] == [5, 0]
+    assert exported.places() == places_of(exported.tier)
+
+
+def test_small_queues_share_files(exported: Export, tmp_path: Path) -> None:
+    for queue_id in range(2, 40):
+        exported.tier.append("orders", queue_id, 1)
+    report = exported.run(task_bytes=1500)
+    assert len(report["stages"]) == 2
+    assert report["stages"][0]["tasks"] > 3
+    assert report["files"] == 2  # a topic each: the tasks' own were merged
+    assert exported.places() == places_of(exported.tier)
+    files = [path for path in exported.root.rglob("*.parquet") if "_tieredstore" not in path.parts]
+    assert len(files) == 2
+
+
+def test_files_are_of_one_topic_and_day(exported: Export) -> None:
+    exported.tier.append("days", 0, 7_000, body_bytes=10)  # a second each, from 22:13:20 on
+    exported.tier.append("days", 1, 6_500, body_bytes=10)
+    report = exported.run(selection=Selection(topics=("days",)), task_bytes=200_000)
+    assert report["files"] == 2
+    table = exported.table()
+    assert table.num_rows == 13_500
+    midnight = START_MS // 86_400_000 * 86_400_000 + 86_400_000
+    counts = {
+        (path.name, pq.read_metadata(path).num_rows) for path in exported.root.rglob("*.parquet")
+    }
+    before = (midnight - START_MS) // 1000
+    assert {rows for _, rows in counts} == {2 * before, 13_500 - 2 * before}
+    if exported.form is not Format.ICEBERG:  # whose day is no column
+        assert table["day"].value_counts().to_pylist() == [
+            {"values": day, "counts": count}
+            for day, count in zip(
+                table["day"].unique().to_pylist(),
+                [2 * before, 13_500 - 2 * before]
+                if str(table["day"][0].as_py()) == "2023-11-14"
+                else [13_500 - 2 * before, 2 * before],
+                strict=True,
+            )
+        ]
+
+
+def test_two_processes_work(tier: GrowingTier, tmp_path: Path) -> None:
+    exported = Export(tmp_path / "exported", Format.PARQUET, tier)
+    exported.run(runner=LocalRunner(2))
+    assert exported.places() == places_of(exported.tier)
+
+
+def test_selection_and_columns(exported: Export) -> None:
+    since = START_MS + 4_000
+    exported.columns = ("queue_id", "queue_offset", "body")
+    exported.selection = Selection(topics=("orders",), since_ms=since, until_offset=9)
+    exported.run()
+    table = exported.table()
+    assert set(table.column_names) - {"day"} == {
+        "topic", "store_timestamp", "queue_id", "queue_offset", "body",
+    }  # fmt: skip
+    assert sorted(exported.places()) == [
+        *(("orders", 0, offset) for offset in range(4, 9)),
+        ("orders", 1, 4),
+    ]
+    # the bounds of the beginning are those of a queue's first export
+    exported.selection = Selection(topics=("orders",), from_offset=11)
+    exported.run()
+    assert sorted(exported.places()) == [
+        *(("orders", 0, offset) for offset in range(4, 12)),
+        ("orders", 1, 4),
+    ]
+
+
+def test_a_target_of_something_else_is_refused(exported: Export, tmp_path: Path) -> None:
+    exported.selection = Selection(topics=("orders",))
+    exported.run()
+    with pytest.raises(Invalid, match=r"another topics: expected \['orders'\], found \['other'\]"):
+        exported.run(selection=Selection(topics=("other",)))
+    with pytest.raises(Invalid, match=r"columns: expected"):
+        exported.run(properties=True)
+    exported.run(selection=Selection(topics=("other",)), accept=frozenset({Accept.TOPICS}))
+    assert exported.places() == places_of(exported.tier)
+    moved = tmp_path / "moved"
+    (exported.tier.root).rename(moved)
+    exported.tier.root = moved
+    exported.selection = Selection(topics=("other",))
+    with pytest.raises(Invalid, match=r"another tier: expected .*source/tier, found .*moved/tier"):
+        exported.run()
+    assert exported.run(accept=frozenset({Accept.MOVED}))["rows"] == 0
+
+
+def test_a_folder_with_files_of_others_is_refused(tier: GrowingTier, tmp_path: Path) -> None:
+    for form in (Format.PARQUET, Format.DELTA):
+        exported = Export(tmp_path / form.value, form, tier)
+        exported.target.mkdir()
+        (exported.target / "mine.parquet").touch()
+        with pytest.raises(Invalid, match="no export wrote"):
+            exported.run()
+
+
+def test_tables_with_data_of_others_are_refused(tier: GrowingTier, tmp_path: Path) -> None:
+    from deltalake import write_deltalake
+    from pyiceberg.catalog import load_catalog
+
+    rows = pa.table({"topic": ["a"], "n": [1]})
+    delta = Export(tmp_path / "delta", Format.DELTA, tier)
+    write_deltalake(str(delta.target), rows)
+    with pytest.raises(Invalid, match="no export wrote"):
+        delta.run()
+    iceberg = Export(tmp_path / "iceberg", Format.ICEBERG, tier)
+    catalog = load_catalog("test", **iceberg.catalog)
+    catalog.create_namespace("lake")
+    catalog.create_table("lake.messages", rows.schema).append(rows)
+    with pytest.raises(Invalid, match="no export wrote"):
+        iceberg.run()
+    catalog.close()
+
+
+def test_expired_messages_are_a_gap(exported: Export) -> None:
+    exported.run()
+    exported.tier.append("orders", 0, 2)
+    exported.tier.roll("orders", 0)
+    exported.tier.append("orders", 0, 4)
+    exported.tier.expire("orders", 0)
+    with pytest.raises(Invalid, match=r"offset 12, the tier begins at 14; --accept gap"):
+        exported.run()
+    report = exported.run(accept=frozenset({Accept.GAP}))
+    assert report["gaps"] == [{"queue": "broker-a/orders/0", "from_offset": 12, "until_offset": 14}]
+    found = sorted(exported.places())
+    assert [place[2] for place in found if place[:2] == ("orders", 0)] == [
+        *range(12), *range(14, 18),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [5, 12, 20])
+def test_a_topic_that_was_made_again_is_named(exported: Export, count: int) -> None:
+    exported.run()
+    exported.tier.make_again("orders")
+    exported.tier.append("orders", 0, count)
+    with pytest.raises(Invalid, match="made again") as caught:
+        exported.run()
+    if count < 12:
+        assert "up to queue offset 12, the tier now ends at 5" in str(caught.value)
+    else:
+        old = START_MS + 11_000
+        assert str(old) in str(caught.value)
+        assert str(old + 1) in str(caught.value)
+    report = exported.run(accept=frozenset({Accept.REMADE}))
+    assert report["rows"] == count
+    assert exported.run()["rows"] == 0
+
+
+def test_messages_that_expire_while_they_are_exported(
+    exported: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported.tier.roll("orders", 0)
+    exported.tier.append("orders", 0, 3)
+
+    def late(task: WriteTask) -> WriteOutcome:
+        if exported.tier.segments("orders", 0, FileSegmentType.COMMIT_LOG)[0].name.endswith(
+            "0" * 20
+        ):
+            exported.tier.expire("orders", 0)
+        return write(task)
+
+    monkeypatch.setattr(job, "write", late)
+    with pytest.raises(
+        Unavailable, match="planned from queue offset 0, the queue now begins at 12"
+    ):
+        exported.run(journal="a")
+    assert exported.run(journal="a")["rows"] == 15
+    assert exported.places() == places_of(exported.tier)
+
+
+def test_only_segments_that_the_state_knows(exported: Export) -> None:
+    """The metadata are behind the listing: what they do not know is exported when they do."""
+    exported.tier.metadata.flush()
+    state = shutil.copytree(exported.tier.root / "state", exported.root / "state")
+    exported.tier.roll("orders", 1)
+    exported.tier.append("orders", 1, 2)
+    source = locate(exported.tier.url, state=state)
+    run = JobRun("export", LocalRunner(1), Journal(None, {}))
+    assert export(run, source, exported.request())["rows"] == 24
+    assert exported.run()["rows"] == 2
+    assert exported.places() == places_of(exported.tier)
+
+
+def test_damage_ends_the_job_or_is_counted(exported: Export) -> None:
+    [log] = exported.tier.segments("orders", 0, FileSegmentType.COMMIT_LOG)
+    flip(log, 120)
+    with pytest.raises(Corrupt, match=r"orders/0/COMMIT_LOG@0 byte \d+"):
+        exported.run()
+    report = exported.run(on_corrupt=OnCorrupt.SKIP)
+    assert (report["rows"], report["corrupt_messages"], report["damage"]) == (23, 1, 1)
+    assert "orders/0/COMMIT_LOG@0 byte" in report["findings"][0]
+    assert sum(exported.places().values()) == 23
+    assert exported.run(on_corrupt=OnCorrupt.SKIP)["rows"] == 0
+
+
+def test_a_run_with_nothing_but_damage_goes_past_it(exported: Export) -> None:
+    exported.run()
+    exported.tier.roll("other", 0)
+    exported.tier.append("other", 0, 1)
+    flip(exported.tier.segments("other", 0, FileSegmentType.COMMIT_LOG)[-1], 120)
+    report = exported.run(on_corrupt=OnCorrupt.SKIP)
+    assert (report["rows"], report["files"], report["corrupt_messages"]) == (0, 0, 1)
+    assert exported.run()["queues"] == []
+
+
+def test_names_that_paths_cannot_have(exported: Export) -> None:
+    exported.tier.append("%RETRY%group", 0, 3)
+    exported.run(selection=Selection(topic_pattern="%RETRY.*"))
+    assert sorted(exported.places()) == [("%RETRY%group", 0, offset) for offset in range(3)]
+
+
+def test_bad_requests() -> None:
+    with pytest.raises(Invalid, match="iceberg needs a catalog"):
+        ExportRequest(Format.ICEBERG, "/tmp/x")
+    with pytest.raises(Invalid, match="parquet needs a folder"):
+        ExportRequest(Format.PARQUET)
+    with pytest.raises(Invalid, match="zstd_level"):
+        ExportRequest(Format.PARQUET, "/tmp/x", zstd_level=0)
+    with pytest.raises(Invalid, match="target_file_bytes"):
+        ExportRequest(Format.PARQUET, "/tmp/x", target_file_bytes=1)
+    with pytest.raises(Invalid, match="no tags"):
+        ExportRequest(Format.PARQUET, "/tmp/x", selection=Selection(tags=("a",)))
+    with pytest.raises(Invalid, match="did you mean body"):
+        _ = ExportRequest(Format.PARQUET, "/tmp/x", columns=("bodi",)).column_names
+
+
+@pytest.mark.parametrize("on_corrupt", list(OnCorrupt))
+def test_units_of_a_crash_whose_messages_never_came_are_not_the_end(
+    tmp_path: Path, tier: GrowingTier, on_corrupt: OnCorrupt, caplog: pytest.LogCaptureFixture
+) -> None:
+    exported = Export(tmp_path / "exported", Format.PARQUET, tier)
+    [units] = tier.segments("orders", 0, FileSegmentType.CONSUME_QUEUE)
+    good = units.read_bytes()
+    end = tier._queues["orders", 0].log_end
+    units.write_bytes(good + pack_unit(end, 300, 0) + pack_unit(end + 300, 300, 0))
+    assert exported.run(on_corrupt=on_corrupt)["damage"] == 0
+    assert "units up to offset 14 name messages that are not there (yet)" in caplog.text
+    units.write_bytes(good)  # the engine writes over them
+    tier.append("orders", 0, 5)
+    exported.run(on_corrupt=on_corrupt)
+    assert exported.places() == places_of(tier)
+
+
+def test_a_first_offset_that_the_queue_has_not_reached_stays_one(
+    tmp_path: Path, tier: GrowingTier
+) -> None:
+    exported = Export(tmp_path / "exported", Format.PARQUET, tier, Selection(from_offset=100))
+    exported.run()
+    tier.append("orders", 0, 5)
+    assert exported.run()["rows"] == 0

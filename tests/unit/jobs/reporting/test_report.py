@@ -1,0 +1,432 @@
+"""The job `report`: what the page and the tables say, and that it goes on after a kill."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+from collections import Counter
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.kit.command_line import one_line, tieredstore
+from tests.kit.tier_builder import (
+    BROKER,
+    START_MS,
+    TierBuilder,
+    flip,
+    message,
+    small_tier,
+)
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentListing
+from tieredstore.contracts.usage import Prices
+from tieredstore.jobs.journal import Journal
+from tieredstore.jobs.reporting import job, page
+from tieredstore.jobs.reporting.costs import broker_cost, queue_cost, read_requests, uploads_month
+from tieredstore.jobs.reporting.facts import Facts
+from tieredstore.jobs.reporting.job import ReportOptions, report
+from tieredstore.jobs.reporting.tasks import ReportTask, look
+from tieredstore.jobs.run import JobRun
+from tieredstore.jobs.runner import LocalRunner
+from tieredstore.message.encoding import Message
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
+from tieredstore.scan.source import TierSource, locate
+
+NOW_MS = START_MS + 60_000
+OPTIONS = ReportOptions(now_ms=NOW_MS)
+TABLES = ("topics", "queues", "values", "ages")
+
+
+def ran(source: TierSource, to: Path, options: ReportOptions = OPTIONS) -> dict[str, Any]:
+    with Journal(None, {}) as journal:
+        return report(JobRun("report", LocalRunner(1), journal), source, to, options)
+
+
+def rows(folder: Path, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pq.read_table(folder / f"{name}.parquet").to_pylist()
+    return found
+
+
+class Parsed(HTMLParser):
+    """Text of all elements, attributes, and whether each element that is opened is closed."""
+
+    VOID = frozenset({"meta"})
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: Counter[str] = Counter()
+        self.attributes: list[tuple[str, str, str]] = []
+        self.texts: list[str] = []
+        self.feed(path.read_text())
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_rows_are_those_of_the_messages(tmp_path: Path) -> None:
+    tier = small_tier(tmp_path / "t")
+    totals = ran(locate(tier.url), tmp_path / "to")
+    assert sorted(path.name for path in (tmp_path / "to").iterdir()) == sorted(totals["files"])
+    assert (totals["topics"], totals["queues"], totals["messages"]) == (2, 3, 22)
+    assert (totals["damage"], totals["holes"]) == (0, 0)
+    for row, (key, stored) in zip(
+        rows(tmp_path / "to", "queues"), sorted_queues(tier), strict=True
+    ):
+        sizes = [len(item.record) for item in stored]
+        assert (row["broker"], row["topic"], row["queue_id"]) == (BROKER, *key)
+        assert row["first_offset"] == stored[0].queue_offset
+        assert row["next_offset"] == stored[-1].queue_offset + 1
+        assert row["messages"] == len(stored)
+        assert row["commit_log_bytes"] == row["record_bytes"] == sum(sizes)
+        assert row["consume_queue_bytes"] == 20 * len(stored)
+        assert row["segments"] == row["objects"] == 2 * -(-len(stored) // 5)
+        assert row["record_bytes_mean"] == pytest.approx(sum(sizes) / len(sizes))
+        assert (row["record_bytes_min"], row["record_bytes_max"]) == (min(sizes), max(sizes))
+        assert epoch_ms(row["min_store_timestamp"]) == stored[0].store_timestamp_ms
+        assert epoch_ms(row["max_store_timestamp"]) == stored[-1].store_timestamp_ms
+    orders, over6 = rows(tmp_path / "to", "topics")
+    assert (orders["topic"], orders["keys_values"], orders["keys_distinct"]) == ("orders", 16, 16)
+    assert (orders["tags_distinct"], orders["uniq_key_distinct"]) == (3, 16)
+    assert orders["index_bytes"] + over6["index_bytes"] == totals["index_bytes"] > 0
+    assert orders["index_bytes"] == totals["index_bytes"] * 16 // 22
+
+
+def sorted_queues(tier: Any) -> list[Any]:
+    return sorted(tier.stored.items())
+
+
+def epoch_ms(moment: dt.datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+def test_keys_that_are_frequent_are_found_and_unique_ones_told_apart(tmp_path: Path) -> None:
+    builder = TierBuilder(tmp_path / "t", messages_per_segment=500)
+    messages = [
+        Message.create(
+            "t", b"x", keys=["hot" if n % 2 else f"k{n}", "all"], uniq_key=f"u{n // 10}", tags="T"
+        )
+        for n in range(1000)
+    ]
+    builder.queue("t", 0, messages)
+    ran(locate(builder.built.url), tmp_path / "to")
+    found = rows(tmp_path / "to", "values")
+    all_, hot = [row for row in found if row["kind"] == "KEYS"][:2]
+    assert (all_["value"], all_["rank"], hot["value"]) == ("all", 1, "hot")
+    assert all_["count"] <= 1000 <= all_["count_most"]
+    assert hot["count"] <= 500 <= hot["count_most"]
+    assert all_["count_most"] - all_["count"] <= 2000 / 257
+    assert all_["share"] == pytest.approx(0.5, abs=0.01)
+    [topic] = rows(tmp_path / "to", "topics")
+    assert (topic["keys_values"], topic["keys_distinct"]) == (2000, 502)
+    assert (topic["uniq_key_values"], topic["uniq_key_distinct"]) == (1000, 100)
+    assert topic["tags_distinct"] == 1
+
+
+def test_ages_are_told_from_the_given_time(tmp_path: Path) -> None:
+    builder = TierBuilder(tmp_path / "t")
+    stored = builder.queue("t", 0, [message("t", 0, n) for n in range(12)], first_offset=7)
+    # The fifth message is just an hour old, the one in front of it older.
+    now_ms = stored[4].store_timestamp_ms + 3_600_000
+    ran(locate(builder.built.url), tmp_path / "to", ReportOptions(now_ms=now_ms))
+    ages = {row["age"]: row for row in rows(tmp_path / "to", "ages") if row["messages"]}
+    assert {name: row["messages"] for name, row in ages.items()} == {
+        "up to 1 hour": 8,
+        "1 to 6 hours": 4,
+    }
+    assert ages["1 to 6 hours"]["record_bytes"] == sum(len(item.record) for item in stored[:4])
+
+
+@pytest.mark.parametrize("percent", [0, 30, 100])
+def test_a_sample_changes_nothing_but_keys_and_tags(tmp_path: Path, percent: int) -> None:
+    builder = TierBuilder(tmp_path / "t", messages_per_segment=10_000)
+    builder.queue("t", 0, [message("t", 0, n) for n in range(20_000)])
+    options = replace(OPTIONS, keys_percent=percent)
+    ran(locate(builder.built.url), tmp_path / "to", options)
+    [topic] = rows(tmp_path / "to", "topics")
+    assert topic["messages"] == 20_000
+    assert topic["commit_log_bytes"] == topic["record_bytes"]
+    read = topic["messages_read"]
+    assert read == {0: 0, 100: 20_000}.get(percent, read)
+    assert read == topic["uniq_key_values"]
+    if percent == 30:
+        assert 2_000 < read < 11_000
+    sections = Parsed(tmp_path / "to" / "report.html").tags["section"]
+    assert sections == (5 if percent == 0 else 8)
+
+
+HOSTILE = (
+    "<img src=x onerror=alert(1)>",
+    '"><b>&amp;',
+    "$x^2_{$",
+    "-->]]>",
+    "\u202eevil",
+    "\u3042\U0001f600",
+    "{{ 7 * 7 }}",
+    "x" * 120,
+)
+
+
+def test_names_and_keys_are_text_whatever_they_are(tmp_path: Path) -> None:
+    builder = TierBuilder(tmp_path / "t")
+    for topic in HOSTILE:
+        tags = topic.encode(errors="replace").decode()
+        messages = [message(topic, 0, n, keys=[f"k{n}"], tags=tags) for n in range(3)]
+        builder.queue(topic, 0, messages)
+    named = [message("named", 0, n, tags="line\nfeed\x07") for n in range(3)]
+    builder.queue("named", 0, named)
+    totals = ran(locate(builder.built.url), tmp_path / "to")
+    assert totals["damage"] == 0
+    assert totals["topics"] == len(HOSTILE) + 1
+    parsed = Parsed(tmp_path / "to" / "report.html")
+    assert parsed.tags["img"] == parsed.tags["b"] == parsed.tags["script"] == 0
+    text = "\n".join(parsed.texts)
+    for topic in ("<img src=x onerror=alert(1)>", '"><b>&amp;', "$x^2_{$", "-->]]>", "{{ 7 * 7 }}"):
+        assert topic in text
+    assert "\u202e" not in text
+    assert r"\u202eevil" in text
+    assert r"line\nfeed\x07" in text
+    names = {row["topic"] for row in rows(tmp_path / "to", "topics")}
+    assert names == {*HOSTILE, "named"}
+    values = {row["value"] for row in rows(tmp_path / "to", "values")}
+    assert {*HOSTILE, "line\nfeed\x07"} <= values
+
+
+def test_a_page_asks_nobody_for_anything_and_has_a_table_beside_each_plot(tmp_path: Path) -> None:
+    ran(locate(small_tier(tmp_path / "t").url), tmp_path / "to")
+    parsed = Parsed(tmp_path / "to" / "report.html")
+    assert parsed.tags["svg"] == parsed.tags["section"] == parsed.tags["table"] == 8
+    assert parsed.tags["caption"] == 8
+    assert not {"script", "link", "iframe", "object", "image"} & set(parsed.tags)
+    for tag, name, value in parsed.attributes:
+        if name.startswith("xmlns"):
+            continue
+        assert "//" not in value, (tag, name, value)
+        if name in {"href", "xlink:href", "src"}:
+            assert value.startswith("#")
+    assert ("svg", "role") not in {(tag, name) for tag, name, _ in parsed.attributes}
+    labels = [value for tag, name, value in parsed.attributes if name == "aria-label"]
+    assert len(labels) == 16
+    identities = [value for _, name, value in parsed.attributes if name == "id"]
+    assert "figure_1" not in identities
+    assert not any("$" in text for text in parsed.texts)
+    assert "#010203" not in (tmp_path / "to" / "report.html").read_text()
+
+
+def test_an_empty_tier_has_an_empty_report(tmp_path: Path) -> None:
+    builder = TierBuilder(tmp_path / "t")
+    builder.queue("t", 0, [message("t", 0, 0)])
+    for path in (tmp_path / "t" / "tier").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    totals = ran(locate(builder.built.url), tmp_path / "to")
+    assert (totals["queues"], totals["messages"], totals["damage"]) == (0, 0, 0)
+    parsed = Parsed(tmp_path / "to" / "report.html")
+    assert parsed.tags["svg"] == 0
+    assert all(not rows(tmp_path / "to", name) for name in TABLES)
+
+
+def test_damage_is_counted_and_named_and_the_rest_is_reported(tmp_path: Path) -> None:
+    tier = small_tier(tmp_path / "t")
+    log = SegmentId(f"{BROKER}/orders/1", FileSegmentType.COMMIT_LOG, 0)
+    flip(tier.path(log), 4)
+    tier.path(SegmentId(f"{BROKER}/over6/0", FileSegmentType.COMMIT_LOG, 0)).write_bytes(b"")
+    totals = ran(locate(tier.url), tmp_path / "to")
+    assert totals["damage"] > 0
+    assert any(str(log) in text for text in totals["damage_met"])
+    assert {row["queue_id"]: row["messages"] for row in rows(tmp_path / "to", "queues")[:2]} == {
+        0: 12,
+        1: 4,
+    }
+    assert "found on the way" in "".join(Parsed(tmp_path / "to" / "report.html").texts)
+
+
+def test_holes_and_expired_messages_are_told(tmp_path: Path) -> None:
+    builder = TierBuilder(tmp_path / "t", messages_per_segment=4)
+    builder.queue("t", 0, [message("t", 0, n) for n in range(12)])
+    tier = builder.built
+    queue = f"{BROKER}/t/0"
+    # The first log segment has expired, its units have not; four units in the middle never came.
+    tier.path(SegmentId(queue, FileSegmentType.COMMIT_LOG, 0)).unlink()
+    tier.path(SegmentId(queue, FileSegmentType.CONSUME_QUEUE, 80)).unlink()
+    ran(locate(tier.url), tmp_path / "to")
+    [row] = rows(tmp_path / "to", "queues")
+    assert (row["first_offset"], row["next_offset"], row["messages"]) == (8, 12, 4)
+    assert (row["holes"], row["hole_offsets"]) == (1, 4)
+
+
+class Killed(Exception):
+    pass
+
+
+class DyingJournal(Journal):
+    """Ends the process, as it were, before or after its n-th line is written."""
+
+    left = 0
+    after = False
+
+    def record(self, step: str, outcome: object) -> None:
+        self.left -= 1
+        if self.left == 0 and not self.after:
+            raise Killed
+        super().record(step, outcome)
+        if self.left == 0:
+            raise Killed
+
+
+def killed_at(step: int, after: bool, path: Path, source: TierSource, to: Path) -> None:
+    with DyingJournal(path, {}) as journal:
+        journal.left, journal.after = step, after
+        with pytest.raises(Killed):
+            report(JobRun("report", LocalRunner(1), journal), source, to, OPTIONS)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_run_after_a_kill_at_any_step_ends_equal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    monkeypatch.setattr(job, "TASK_BYTES", 2500)
+    monkeypatch.setattr(page, "bars", lambda labels, series, *_, **__: f"<i>{labels}{series}</i>")
+    source = locate(small_tier(tmp_path / "t").url)
+    looked: list[str] = []
+
+    def look_and_note(task: ReportTask) -> Facts:
+        looked.append(task.key)
+        return look(task)
+
+    monkeypatch.setattr(job, "look", look_and_note)
+    whole = ran(source, tmp_path / "whole")
+    tasks = len(looked)
+    assert tasks == len(set(looked)) > 2
+    expected = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
+    for step in range(1, tasks + 3):  # the pin, the tasks, the commit
+        to, path = tmp_path / f"to-{step}", tmp_path / f"journal-{step}"
+        looked.clear()
+        killed_at(step, after, path, source, to)
+        with Journal(path, {}) as journal:
+            found = report(JobRun("report", LocalRunner(1), journal), source, to, OPTIONS)
+        assert {path.name: path.read_bytes() for path in to.iterdir()} == expected
+        assert found == {**whole, "to": str(to)}
+        assert len(looked) == tasks + (1 < step < tasks + 2 and not after)
+
+
+def test_ages_of_a_run_that_goes_on_are_told_from_when_it_began(tmp_path: Path) -> None:
+    source = locate(small_tier(tmp_path / "t").url)
+    path = tmp_path / "journal"
+    killed_at(1, True, path, source, tmp_path / "to")
+    with Journal(path, {}) as journal:
+        run = JobRun("report", LocalRunner(1), journal)
+        report(run, source, tmp_path / "to", ReportOptions(now_ms=NOW_MS * 2))
+    ages = {row["age"] for row in rows(tmp_path / "to", "ages") if row["messages"]}
+    assert ages == {"up to 1 hour"}
+
+
+def test_ten_thousand_queues(tmp_path: Path) -> None:
+    builder = TierBuilder(tmp_path / "t")
+    stored = builder.queue("many", 0, [message("many", 0, n) for n in range(3)])
+    queue = next((tmp_path / "t" / "tier").rglob("many/0"))
+    files = [(path.relative_to(queue), path) for path in queue.rglob("*/*")]
+    for number in range(1, 10_000):
+        for name, file in files:
+            path = queue.parent / str(number) / name
+            path.parent.mkdir(parents=True)
+            os.link(file, path)
+    totals = ran(locate(builder.built.url), tmp_path / "to", replace(OPTIONS, keys_percent=0))
+    assert (totals["queues"], totals["messages"]) == (10_000, 30_000)
+    assert totals["record_bytes"] == 10_000 * sum(len(item.record) for item in stored)
+    assert len(rows(tmp_path / "to", "queues")) == 10_000
+    assert (tmp_path / "to" / "report.html").stat().st_size < 300_000
+
+
+def queue_of(messages: int, record_bytes: int, segments: int = 1) -> QueueFiles:
+    path = f"{BROKER}/t/0"
+
+    def extents(type: FileSegmentType, size: int) -> tuple[SegmentExtent, ...]:
+        each = size // segments
+        return tuple(SegmentExtent(SegmentId(path, type, n * each), each) for n in range(segments))
+
+    log = extents(FileSegmentType.COMMIT_LOG, messages * record_bytes)
+    return QueueFiles(BROKER, "t", 0, log, extents(FileSegmentType.CONSUME_QUEUE, messages * 20))
+
+
+def test_the_cost_of_slow_queues_is_that_of_the_simulation_in_the_docs() -> None:
+    """docs/cost.md: 10,000 queues with 1 KiB every 5 s cost 488.58 dollars a month."""
+    month_ms = 30 * 86_400_000
+    messages = month_ms // 5000
+    queue = queue_of(messages, 1024, segments=8)
+    one = queue_cost(queue, messages, messages * 1024, month_ms, StoreConfig(), Prices())
+    total = 10_000 * one.write_usd_month + broker_cost(335_000, Prices()).write_usd_month
+    assert total == pytest.approx(488.58, rel=0.05)
+    fixed = replace_config(adaptive_commit_max_interval_ms=0)
+    one = queue_cost(queue, messages, messages * 1024, month_ms, fixed, Prices())
+    assert 10_000 * one.write_usd_month == pytest.approx(7_177.23, rel=0.05)
+
+
+def replace_config(**fields: Any) -> StoreConfig:
+    return StoreConfig(**fields)
+
+
+@pytest.mark.parametrize(("kib", "mib_a_write"), [(64, 5.0), (256, 5.0), (1024, 9.8), (4096, 11.2)])
+def test_uploads_of_fast_queues_are_those_of_the_simulation(kib: int, mib_a_write: float) -> None:
+    uploads = uploads_month(kib, kib * 1024, StoreConfig())
+    mib = 30 * 86_400 * kib / 1024 / uploads
+    assert mib == pytest.approx(mib_a_write, rel=0.3)
+
+
+def test_each_object_is_a_read_of_its_own_and_large_ones_are_several() -> None:
+    queue = queue_of(1000, 9 << 10, segments=2)  # 4.5 MB each: two reads of 4 MiB
+    assert read_requests(queue) == 2 * 2 + 2
+    log = tuple(
+        replace(extent, listing=SegmentListing(extent.id, extent.size_bytes, objects=7))
+        for extent in queue.commit_log
+    )
+    assert read_requests(replace(queue, commit_log=log)) == 2 * 7 + 2
+
+
+def test_prices_change_what_they_are_of_and_nothing_else(tmp_path: Path) -> None:
+    source = locate(small_tier(tmp_path / "t").url)
+    usual = ran(source, tmp_path / "to")
+    dear = ran(source, tmp_path / "to", replace(OPTIONS, prices={"storage": 0.046, "read": 0.8}))
+    assert dear["storage_usd_month"] == pytest.approx(2 * usual["storage_usd_month"])
+    assert dear["read_usd"] == pytest.approx(2 * usual["read_usd"])
+    assert dear["read_requests"] == usual["read_requests"]
+
+
+def test_the_verb_writes_the_report_and_its_json(tmp_path: Path) -> None:
+    tier = small_tier(tmp_path / "t")
+    given = (
+        "report", "--tier", tier.url, "--state", tier.state, "--to", tmp_path / "to",
+        "--work", tmp_path / "work", "--report", tmp_path / "report.json", "--workers", 1,
+        "--quiet", "--output", "json",
+    )  # fmt: skip
+    done = tieredstore(*given, "--sample", "50", "--price", "storage=1", "--as-of", NOW_MS)
+    assert (done.code, done.err) == (0, "")
+    assert done.record == json.loads((tmp_path / "report.json").read_bytes())
+    assert done.record["messages"] == 22
+    assert done.record["stages"][0]["stage"] == "look"
+    assert not list((tmp_path / "work").iterdir())
+    bad = tieredstore(*given, "--price", "gold=1")
+    assert "write, list, read, delete, transfer, storage" in one_line(bad)
+    assert bad.code == 2
+    assert tieredstore(*given, "--sample", "0").code == 2

@@ -1,0 +1,183 @@
+"""Which messages a table becomes: the order of each queue, and its segments of commit log."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.errors import Invalid
+from tieredstore.jobs.backfilling.measure import Measured, QueueRows, packed, unpacked
+from tieredstore.jobs.backfilling.source import SourceFile, place_of
+from tieredstore.message.tier_layout import queue_path
+from tieredstore.scan.arrow.buffers import Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlan:
+    """The messages of one queue, in their order.
+
+    first_offset: queue offset of the first one, None where the table gives none; rows: their
+    numbers in the table; times: store times, ms; sizes: bytes of their records.
+    """
+
+    topic: str
+    queue_id: int
+    first_offset: int | None
+    rows: Int64s
+    times: Int64s
+    sizes: npt.NDArray[np.int32]
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.sizes.sum(dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStart:
+    """Where the messages of a queue begin: queue offset, and byte of the queue's commit log.
+    newest_ms: newest store time of the messages before them, -1 for none."""
+
+    queue_offset: int
+    physical_offset: int
+    newest_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The messages of one commit log segment. queue_offset: of the first one; physical_offset:
+    where the segment begins; rows: numbers in the table, `packed`."""
+
+    path: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    count: int
+    size_bytes: int
+    rows: bytes
+
+
+def queue_plans(found: Sequence[Measured], files: Sequence[SourceFile]) -> list[QueuePlan]:
+    """The queues of a table, by topic and queue id. Raises Invalid for one that is none: offsets
+    that are missing, there twice or not given for all, store times that step back, several
+    brokers."""
+    brokers = sorted({broker for part in found for broker in part.brokers})
+    if len(brokers) > 1:
+        raise Invalid(
+            f"table: expected messages of one broker, found those of {', '.join(brokers)}: "
+            "backfill the rows of each on their own"
+        )
+    parts: dict[tuple[str, int], list[QueueRows]] = defaultdict(list)
+    for measured in found:
+        for queue in measured.queues:
+            parts[queue.topic, queue.queue_id].append(queue)
+    return [_ordered(*name, parts[name], files) for name in sorted(parts)]
+
+
+def _ordered(
+    topic: str, queue_id: int, parts: Sequence[QueueRows], files: Sequence[SourceFile]
+) -> QueuePlan:
+    rows = np.concatenate([unpacked(part.rows) for part in parts])
+    offsets = np.concatenate([unpacked(part.offsets) for part in parts])
+    times = np.concatenate([unpacked(part.times) for part in parts])
+    sizes = np.concatenate([unpacked(part.sizes) for part in parts])
+    missing = offsets < 0
+    name = f"queue {topic}/{queue_id}"
+    if missing.any() and not missing.all():
+        raise Invalid(
+            f"{place_of(files, int(rows[missing.argmax()]))}, column queue_offset: expected one "
+            f"for each message of {name} or for none, found null",
+            topic=topic,
+            queue_id=queue_id,
+        )
+    order = np.lexsort((rows, times if missing.any() else offsets))
+    rows, offsets, times, sizes = rows[order], offsets[order], times[order], sizes[order]
+    if not missing.any():
+        _check_contiguous(name, rows, offsets, files)
+        back = np.flatnonzero(np.diff(times) < 0)
+        if len(back):
+            at = int(back[0]) + 1
+            raise Invalid(
+                f"{place_of(files, int(rows[at]))}, column store_timestamp: expected at least "
+                f"{times[at - 1]} ms, which the message before it in {name} has, found "
+                f"{times[at]}: time search needs times that do not step back",
+                topic=topic,
+                queue_id=queue_id,
+            )
+    first = None if missing.any() else int(offsets[0])
+    return QueuePlan(topic, queue_id, first, rows, times, sizes.astype(np.int32))
+
+
+def _check_contiguous(
+    name: str, rows: Int64s, offsets: Int64s, files: Sequence[SourceFile]
+) -> None:
+    wrong = np.flatnonzero(np.diff(offsets) != 1)
+    if not len(wrong):
+        return
+    at = int(wrong[0]) + 1
+    if offsets[at] == offsets[at - 1]:
+        what = f"it is in {place_of(files, int(rows[at - 1]))} as well"
+    else:
+        what = f"found {offsets[at]}"
+    raise Invalid(
+        f"{place_of(files, int(rows[at]))}, column queue_offset: expected "
+        f"{offsets[at - 1] + 1} in {name}: {what}",
+        offset=int(offsets[at]),
+    )
+
+
+def pieces_of(
+    plan: QueuePlan, broker: str, start: QueueStart, segment_bytes: int
+) -> Iterator[Piece]:
+    """A queue cut into segments as a dispatcher cuts them: full ones, no message over two of them,
+    one larger than a segment alone."""
+    ends = np.cumsum(plan.sizes, dtype=np.int64)
+    at = begin = 0
+    while at < len(ends):
+        stop = max(int(np.searchsorted(ends, begin + segment_bytes, side="right")), at + 1)
+        end = int(ends[stop - 1])
+        yield Piece(
+            queue_path(broker, plan.topic, plan.queue_id),
+            plan.topic,
+            plan.queue_id,
+            start.queue_offset + at,
+            start.physical_offset + begin,
+            stop - at,
+            end - begin,
+            packed(plan.rows[at:stop]),
+        )
+        at, begin = stop, end
+
+
+def starts_of(
+    plans: Sequence[QueuePlan], ends: Mapping[str, QueueStart], broker: str
+) -> list[QueueStart]:
+    """Where the messages of each queue begin. ends: of the queues that the tier has, by path.
+    Raises Invalid where the table does not begin at the end."""
+    starts = []
+    for plan in plans:
+        end = ends.get(queue_path(broker, plan.topic, plan.queue_id))
+        if end is None:
+            starts.append(QueueStart(plan.first_offset or 0, 0))
+            continue
+        if plan.first_offset not in {None, end.queue_offset}:
+            raise Invalid(
+                f"queue {plan.topic}/{plan.queue_id}: expected a first new queue offset of "
+                f"{end.queue_offset}, where the queue in the tier ends, found {plan.first_offset}",
+                topic=plan.topic,
+                queue_id=plan.queue_id,
+                offset=plan.first_offset,
+            )
+        if end.newest_ms > int(plan.times[0]):
+            raise Invalid(
+                f"queue {plan.topic}/{plan.queue_id}: expected store times of at least "
+                f"{end.newest_ms} ms, which the queue in the tier has, found {plan.times[0]}",
+                topic=plan.topic,
+                queue_id=plan.queue_id,
+            )
+        starts.append(end)
+    return starts

@@ -1,0 +1,159 @@
+"""Plans a copy: every chosen queue, the index, and what of the target is not the source's."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tieredstore.contracts.segment import (
+    FileSegmentType,
+    SegmentId,
+    SegmentListing,
+    SegmentProvider,
+)
+from tieredstore.errors import Invalid
+from tieredstore.jobs.copying.plan import PathPlan, TargetSegment, plan_index, plan_queue
+from tieredstore.jobs.copying.report import CopyOptions
+from tieredstore.jobs.copying.segment import first_difference
+from tieredstore.jobs.copying.source import SourceTier, consistent_prefix, relisted
+from tieredstore.jobs.copying.target import CopyTarget
+from tieredstore.message.consume_queue import UNIT_DTYPE, UNIT_SIZE
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
+from tieredstore.tier.index.segments import INDEX_TOPIC
+
+CONSUME_QUEUE = FileSegmentType.CONSUME_QUEUE
+TAIL_BYTES = 4 << 10
+"""What is compared of what an earlier run copied."""
+
+
+class CopyPlanner:
+    """Plans for the chosen queues and the index, from what was listed."""
+
+    def __init__(
+        self, source: SegmentProvider, target: CopyTarget, tier: SourceTier, options: CopyOptions
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._tier = tier
+        self._rewritable = target.provider.capabilities.rewritable
+        self._chosen = tuple(_choose(tier, options.topics))
+        self.index_path = f"{tier.broker}/{INDEX_TOPIC}/0"
+
+    @property
+    def chosen(self) -> tuple[QueueFiles, ...]:
+        return self._chosen
+
+    def queues(self) -> Iterator[PathPlan]:
+        for queue in self._chosen:
+            yield self.queue(queue)
+
+    def queue(self, queue: QueueFiles, *, fresh: bool = False) -> PathPlan:
+        """fresh: look at the source's and the target's segments again."""
+        segments = self._target.segments(queue.path)
+        if fresh:
+            queue = relisted(self._source, queue)
+            segments = self._target.segments_now(queue.path)
+        prefix = consistent_prefix(self._source, queue, self._tier.catalogue.metadata)
+        plan = plan_queue(prefix, segments, seals=not self._rewritable, rewritable=self._rewritable)
+        if plan.conflict is None and (lost := self._lost_units(prefix, segments)) is not None:
+            return replace(plan, segments=(), conflict=lost, is_gap=True)
+        return self._compared(plan, prefix.commit_log)
+
+    def index(self, *, fresh: bool = False) -> PathPlan:
+        index = self._tier.index
+        segments = self._target.segments(self.index_path)
+        if fresh:
+            there = {listing.id for listing in self._source.list(self.index_path)}
+            index = tuple(extent for extent in index if extent.id in there)
+            segments = self._target.segments_now(self.index_path)
+        plan = plan_index(
+            self.index_path,
+            index,
+            segments,
+            seals=not self._rewritable,
+            rewritable=self._rewritable,
+        )
+        return self._compared(plan, index)
+
+    def _lost_units(self, queue: QueueFiles, target: Sequence[TargetSegment]) -> str | None:
+        """A consume queue that goes on behind the target's end: whether units have expired, or it
+        has a hole there (then the commit log has none)."""
+        filled = [s for s in target if s.id.type is CONSUME_QUEUE and s.real_bytes >= UNIT_SIZE]
+        if not filled or not queue.consume_queue:
+            return None
+        last, first = filled[-1], queue.consume_queue[0]
+        if last.end_offset >= first.base_offset:
+            return None
+        at = last.real_bytes - last.real_bytes % UNIT_SIZE - UNIT_SIZE
+        before = self._read(self._target.provider, last.id, last.listing, at, UNIT_SIZE)
+        after = self._read(self._source, first.id, first.listing, 0, UNIT_SIZE)
+        [unit], [next_unit] = (np.frombuffer(data, UNIT_DTYPE) for data in (before, after))
+        if int(unit["physical_offset"]) + int(unit["size"]) == int(next_unit["physical_offset"]):
+            return None
+        return (
+            f"{last.id}: the target ends at queue offset {last.end_offset // UNIT_SIZE} and the "
+            f"source begins at {first.base_offset // UNIT_SIZE}: what was between them has expired "
+            "before it was copied"
+        )
+
+    def _compared(self, plan: PathPlan, extents: Sequence[SegmentExtent]) -> PathPlan:
+        """The plan with a conflict when the last bytes that an earlier run copied are not the
+        source's. Raises Unavailable, and Corrupt when the source's have gone."""
+        if plan.conflict is not None:
+            return plan
+        there = {segment.id: segment for segment in plan.target}
+        for extent in reversed(extents):
+            found = there.get(extent.id)
+            if found is None or not (end := min(found.recorded_bytes, found.real_bytes)):
+                continue
+            start = max(0, end - TAIL_BYTES)
+            ours = self._read(self._source, extent.id, extent.listing, start, end - start)
+            theirs = self._read(self._target.provider, extent.id, found.listing, start, end - start)
+            if ours != theirs:
+                at = start + first_difference(ours, theirs)
+                return replace(
+                    plan,
+                    segments=(),
+                    conflict=f"{extent.id}: byte {at} in the target is not the source's",
+                )
+            break
+        return plan
+
+    @staticmethod
+    def _read(
+        provider: SegmentProvider,
+        segment_id: SegmentId,
+        listing: SegmentListing | None,
+        position: int,
+        length: int,
+    ) -> memoryview:
+        segment = provider.open(segment_id, listing)
+        try:
+            return segment.read(position, length)
+        finally:
+            segment.close()
+
+    def foreign(self) -> dict[str, str]:
+        """Paths that the target has and the source never had, as far as can be told: a queue that
+        the state knows may have expired in the source."""
+        own = {queue.path for queue in self._tier.queues} | {self.index_path}
+        for topic, queue_id in self._tier.catalogue.known_queues or ():
+            own.add(f"{self._tier.broker}/{topic}/{queue_id}")
+        return {
+            path: f"{path}: the source has no such queue"
+            for path in self._target.paths()
+            if path not in own
+        }
+
+
+def _choose(tier: SourceTier, patterns: Sequence[str]) -> Iterator[QueueFiles]:
+    names = {queue.topic for queue in tier.queues}
+    for pattern in patterns:
+        if not fnmatch.filter(names, pattern):
+            raise Invalid(f"{tier.catalogue.url}: no topic of broker {tier.broker} is {pattern!r}")
+    for queue in tier.queues:
+        if not patterns or any(fnmatch.fnmatchcase(queue.topic, p) for p in patterns):
+            yield queue

@@ -1,0 +1,10 @@
+"""The job `export`: messages of a tier as Parquet files, an Iceberg table or a Delta table.
+
+Each run adds what is new since the last one, exactly once: the target itself keeps, together with
+the data, up to where each queue was exported (`docs/jobs.md`).
+"""
+
+from tieredstore.jobs.exporting.job import export
+from tieredstore.jobs.exporting.request import Accept, ExportRequest, Format, OnCorrupt
+
+__all__ = ["Accept", "ExportRequest", "Format", "OnCorrupt", "export"]

@@ -1,0 +1,213 @@
+"""Data files: rows of many topics and days, each in a file of its own topic and day."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tieredstore.jobs.exporting.state import DataFile
+from tieredstore.jobs.exporting.targets.storage import Files
+
+ROW_GROUP_BYTES = 64 << 20
+"""Of a row group in memory, about; on disk it is a half or less."""
+_MOST_PENDING_BYTES = 192 << 20
+_MOST_FILES = 64
+_MICROSECONDS_A_DAY = 86_400_000_000
+_REPEATED = (
+    "topic", "broker", "queue_id", "tags", "born_host", "store_host", "sys_flag", "flag",
+    "reconsume_times", "properties.key_value.key",
+)  # fmt: skip
+"""Columns whose values repeat: a dictionary saves there, and costs everywhere else (measured)."""
+_NO_STATISTICS = frozenset({"body", "properties", "keys"})
+_BOUNDS = ("queue_id", "queue_offset", "store_timestamp")
+
+
+@dataclass(frozen=True, slots=True)
+class FileForm:
+    """How data files are made. columns: of the files, in order. prefix: of their names, whose other
+    part no other attempt at the same task has."""
+
+    columns: tuple[str, ...]
+    prefix: str
+    suffix: str
+    target_bytes: int
+    zstd_level: int
+
+
+class PartitionedFiles:
+    """Writes batches to files by topic and day. Memory: about 200 MiB, however many there are."""
+
+    def __init__(self, files: Files, form: FileForm) -> None:
+        self._files = files
+        self._form = form
+        self._attempt = uuid.uuid4().hex[:12]
+        self._parts: dict[tuple[str, int | None], _Part] = {}
+        self._count = 0
+        self._pending_bytes = 0
+        self.done: list[DataFile] = []
+
+    def write(self, topic: str, batch: pa.RecordBatch) -> None:
+        """Rows of one topic; the batch has `store_timestamp` and the columns of the files."""
+        for day, rows in _by_day(batch):
+            part = self._part(topic, day)
+            part.add(rows.select(self._form.columns))
+            if part.pending_bytes >= ROW_GROUP_BYTES:
+                self._flush(part)
+        self._pending_bytes = sum(part.pending_bytes for part in self._parts.values())
+        while self._pending_bytes > _MOST_PENDING_BYTES:
+            largest = max(self._parts.values(), key=lambda part: part.pending_bytes)
+            self._pending_bytes -= largest.pending_bytes
+            self._flush(largest)
+
+    def close(self) -> list[DataFile]:
+        """The files, all durable."""
+        for part in self._parts.values():
+            self._end(part)
+        self._parts.clear()
+        return self.done
+
+    def _part(self, topic: str, day: int | None) -> _Part:
+        """The part to add to, as the youngest; an old one is ended where there are many."""
+        part = self._parts.pop((topic, day), None)
+        if part is None:
+            while len(self._parts) >= _MOST_FILES:
+                self._end(self._parts.pop(next(iter(self._parts))))
+            part = _Part(topic, day)
+        self._parts[topic, day] = part
+        return part
+
+    def _flush(self, part: _Part) -> None:
+        """Pending rows as a row group; a file that is large enough is ended."""
+        if part.pending:
+            if part.file is None:
+                form = self._form
+                name = f"{form.prefix}-{self._attempt}-{self._count}{form.suffix}"
+                self._count += 1
+                part.file = OpenFile(self._files, name, part.pending[0].schema, form.zstd_level)
+            part.file.write(part.take())
+        if part.file is not None and part.file.size_bytes >= self._form.target_bytes:
+            self.done.append(part.file.close(part.topic, part.day))
+            part.file = None
+
+    def _end(self, part: _Part) -> None:
+        self._flush(part)
+        if part.file is not None:
+            self.done.append(part.file.close(part.topic, part.day))
+            part.file = None
+
+
+@dataclass(slots=True)
+class _Part:
+    topic: str
+    day: int | None
+    file: OpenFile | None = None
+    pending: list[pa.RecordBatch] = field(default_factory=list)
+    pending_bytes: int = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self.pending.append(batch)
+        self.pending_bytes += batch.nbytes
+
+    def take(self) -> pa.Table:
+        table = pa.Table.from_batches(self.pending)
+        self.pending, self.pending_bytes = [], 0
+        return table
+
+
+class OpenFile:
+    """A Parquet file that is being written."""
+
+    def __init__(self, files: Files, name: str, schema: pa.Schema, zstd_level: int) -> None:
+        self._files = files
+        self._name = name
+        self._stream = files.create(name)
+        self._metadata: list[pq.FileMetaData] = []
+        self._writer = pq.ParquetWriter(
+            self._stream,
+            schema,
+            compression="zstd",
+            compression_level=zstd_level,
+            use_dictionary=[column for column in _REPEATED if column.split(".")[0] in schema.names],
+            write_statistics=[column for column in schema.names if column not in _NO_STATISTICS],
+            metadata_collector=self._metadata,
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self._stream.tell())
+
+    def write(self, table: pa.Table) -> None:
+        """As one row group."""
+        self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
+
+    def close(self, topic: str, day: int | None) -> DataFile:
+        self._writer.close()
+        size_bytes = self.size_bytes
+        self._stream.close()
+        self._files.seal(self._name)
+        [metadata] = self._metadata
+        bounds = _bounds(metadata)
+        return DataFile(self._name, topic, day, metadata.num_rows, size_bytes, bounds)
+
+
+def merged(files: Files, parts: tuple[DataFile, ...], form: FileForm) -> DataFile:
+    """One file with the rows of several of the same topic and day."""
+    name = f"{form.prefix}-{uuid.uuid4().hex[:12]}-0{form.suffix}"
+    target: OpenFile | None = None
+    pending: list[pa.RecordBatch] = []
+    pending_bytes = 0
+    for part in parts:
+        with files.open(part.name) as stream:
+            # Bodies are large: few rows at a time.
+            for batch in pq.ParquetFile(stream).iter_batches(batch_size=4096):
+                pending.append(batch)
+                pending_bytes += batch.nbytes
+                if pending_bytes >= ROW_GROUP_BYTES:
+                    target = target or OpenFile(files, name, batch.schema, form.zstd_level)
+                    target.write(pa.Table.from_batches(pending))
+                    pending, pending_bytes = [], 0
+    if pending:
+        target = target or OpenFile(files, name, pending[0].schema, form.zstd_level)
+        target.write(pa.Table.from_batches(pending))
+    assert target is not None
+    return target.close(parts[0].topic, parts[0].day)
+
+
+def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[int | None, pa.RecordBatch]]:
+    times = batch.column("store_timestamp")
+    if times.null_count:
+        yield None, batch.filter(times.is_null())
+        batch = batch.filter(times.is_valid())
+        times = batch.column("store_timestamp")
+        if not len(times):
+            return
+    days = times.view(pa.int64()).to_numpy() // _MICROSECONDS_A_DAY
+    first, last = int(days.min()), int(days.max())
+    if first == last:
+        yield first, batch
+        return
+    for day in np.unique(days).tolist():
+        yield day, batch.filter(pa.array(days == day))
+
+
+def _bounds(metadata: pq.FileMetaData) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    for index in range(metadata.num_columns):
+        name = metadata.schema.column(index).path
+        if name not in _BOUNDS:
+            continue
+        groups = [
+            metadata.row_group(group).column(index).statistics
+            for group in range(metadata.num_row_groups)
+        ]
+        if all(group is not None and group.has_min_max for group in groups):
+            found[name] = (
+                int(min(group.min_raw for group in groups)),
+                int(max(group.max_raw for group in groups)),
+            )
+    return found

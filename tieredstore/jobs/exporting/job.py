@@ -1,0 +1,305 @@
+"""`export`: plans on the driver, writes files in tasks, commits once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import chain, groupby
+
+from tieredstore.errors import Corrupt, Fenced, Unavailable
+from tieredstore.jobs.exporting.files import FileForm
+from tieredstore.jobs.exporting.plan import Plan, PlannedRange, make_plan, scan_ranges
+from tieredstore.jobs.exporting.request import ExportRequest, Format, OnCorrupt
+from tieredstore.jobs.exporting.state import (
+    DataFile,
+    Position,
+    Target,
+    TargetState,
+    identity_of,
+    require_same,
+)
+from tieredstore.jobs.exporting.work import (
+    MOST_FINDINGS,
+    LastRow,
+    MergeTask,
+    WriteOutcome,
+    WriteTask,
+    merge,
+    write,
+)
+from tieredstore.jobs.run import TASK_BYTES, JobRun, gathered
+from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
+from tieredstore.scan.extents import QueueReader
+from tieredstore.scan.source import TierSource
+
+_SMALL = 4
+"""Files below this part of the wanted size are merged."""
+
+
+def export(
+    run: JobRun, source: TierSource, request: ExportRequest, *, task_bytes: int = TASK_BYTES
+) -> dict[str, object]:
+    """Export what the target does not have yet, and return the report (`docs/jobs.md`).
+
+    A run that was killed goes on with its journal; without it, what it wrote is left over and a new
+    run begins where the target ends. Raises Invalid (a target of something else, a gap, a topic
+    that was made again), Corrupt (names segment and byte), Fenced (another export committed
+    meanwhile), Unavailable.
+    """
+    target = target_of(request)
+    target.prepare()
+    listed: list[TierCatalogue] = []
+
+    def catalogue() -> TierCatalogue:
+        if not listed:
+            listed.append(_catalogue(source))
+        return listed[0]
+
+    plan = run.once("pin", lambda: _pinned(source, catalogue(), request, target, task_bytes), Plan)
+    _require_turn(run, target, plan, request)
+    folder = target.folder(plan.base, plan.export)
+    form = FileForm(
+        target.file_columns,
+        plan.export,
+        ".part" if request.format is Format.PARQUET else ".parquet",
+        request.target_file_bytes,
+        request.zstd_level,
+    )
+    tasks = [
+        WriteTask(
+            number,
+            source,
+            ranges,
+            folder,
+            replace(form, prefix=f"{plan.export[:8]}-{number:05d}"),
+            request.on_corrupt is OnCorrupt.SKIP,
+        )
+        for number, ranges in enumerate(scan_ranges(catalogue(), plan.tasks) if plan.tasks else ())
+    ]
+    try:
+        written: list[WriteOutcome] = run.map("write", write, tasks, WriteOutcome)
+    except Corrupt as error:
+        _require_alive(run, source, plan, error)
+        raise
+    staged = [file for outcome in written for file in outcome.files]
+    kept, groups = _small_ones(staged, request.target_file_bytes)
+    merges = [
+        MergeTask(number, folder, group, replace(form, prefix=f"{plan.export[:8]}-m{number:05d}"))
+        for number, group in enumerate(groups)
+    ]
+    files: list[DataFile] = [*kept, *run.map("merge", merge, merges, DataFile)]
+    names = sorted({file.name for file in (*staged, *files)})
+    if plan.positions or not plan.base:
+        commit: str | None = run.once(
+            "commit",
+            lambda: _committed(run, target, plan, request, source, written, files, names),
+            str,
+        )
+        used = {file.name for file in files}
+        target.discard(folder, [name for name in names if name not in used])
+    else:
+        commit = None
+    return run.report(_result(request, plan, written, files, commit))
+
+
+def target_of(request: ExportRequest) -> Target:
+    """The place to export into. Raises Invalid, Unavailable."""
+    match request.format:
+        case Format.PARQUET:
+            from tieredstore.jobs.exporting.targets.parquet import ParquetTarget
+
+            return ParquetTarget(request)
+        case Format.ICEBERG:
+            from tieredstore.jobs.exporting.targets.iceberg import IcebergTarget
+
+            return IcebergTarget(request)
+        case Format.DELTA:
+            from tieredstore.jobs.exporting.targets.delta import DeltaTarget
+
+            return DeltaTarget(request)
+
+
+def _catalogue(source: TierSource) -> TierCatalogue:
+    provider, metadata = source.connect(), source.metadata()
+    try:
+        return load_catalogue(provider, metadata, broker=source.broker)
+    finally:
+        provider.close()
+        if metadata is not None:
+            metadata.close()
+
+
+def _pinned(
+    source: TierSource,
+    catalogue: TierCatalogue,
+    request: ExportRequest,
+    target: Target,
+    task_bytes: int,
+) -> Plan:
+    state = target.load()
+    require_same(state, identity_of(source, request), request)
+    provider = source.connect()
+    try:
+        return make_plan(provider, catalogue, request, state, task_bytes=task_bytes)
+    finally:
+        provider.close()
+
+
+def _require_turn(run: JobRun, target: Target, plan: Plan, request: ExportRequest) -> TargetState:
+    """The target's state, if this export can be committed or is. A journal of one that cannot is
+    of no more use."""
+    state = target.load()
+    if state.sequence != plan.base and state.export != plan.export:
+        run.journal.finish()
+        raise Fenced(
+            f"{request.target}: another export was committed meanwhile: expected commit "
+            f"{plan.base} to be the last, found {state.sequence}; run again to export what it "
+            "left",
+            path=request.target,
+        )
+    return state
+
+
+def _require_alive(run: JobRun, source: TierSource, plan: Plan, error: Corrupt) -> None:
+    """Raise Unavailable if messages of the plan have expired since it was made: then it is of no
+    more use."""
+    firsts: dict[str, PlannedRange] = {}
+    for item in chain.from_iterable(plan.tasks):
+        firsts.setdefault(item.queue, item)
+    queues = {queue.path: queue for queue in _catalogue(source).queues}
+    provider = source.connect()
+    try:
+        for path, item in firsts.items():
+            queue = queues.get(path)
+            alive = None
+            if queue is not None and queue.unit_spans():
+                with QueueReader(provider, queue) as reader:
+                    alive = reader.min_offset()
+            if alive is None or alive > item.from_offset:
+                run.journal.finish()
+                begins = "is gone" if alive is None else f"begins at {alive}"
+                raise Unavailable(
+                    f"{path}: messages expired while they were exported: planned from queue offset "
+                    f"{item.from_offset}, the queue now {begins}; nothing was committed, run again",
+                    path=path,
+                    offset=item.from_offset,
+                ) from error
+    finally:
+        provider.close()
+
+
+def _committed(
+    run: JobRun,
+    target: Target,
+    plan: Plan,
+    request: ExportRequest,
+    source: TierSource,
+    written: Sequence[WriteOutcome],
+    files: Sequence[DataFile],
+    names: Sequence[str],
+) -> str:
+    """The name of the commit, made if no run of this export has made it."""
+    try:
+        state = _require_turn(run, target, plan, request)
+        if state.export == plan.export:
+            return target.committed(state)
+        following = TargetState(
+            plan.base + 1,
+            plan.export,
+            dict(identity_of(source, request)),
+            {**state.queues, **_positions(plan, written)},
+        )
+        commit = target.commit(following, files)
+        if commit is None:
+            state = _require_turn(run, target, plan, request)
+            commit = target.committed(state)
+        return commit
+    except Fenced:
+        target.discard(target.folder(plan.base, plan.export), names)
+        raise
+
+
+def _positions(plan: Plan, written: Sequence[WriteOutcome]) -> dict[str, Position]:
+    """Where each queue goes on, with the last message of it that was exported."""
+    last: dict[str, LastRow] = {}
+    for ranges, outcome in zip(plan.tasks, written, strict=True):
+        for item, row in zip(ranges, outcome.ranges, strict=True):
+            if row.queue_offset == item.until_offset - 1:
+                last[item.queue] = row
+    found = {}
+    for queue, position in plan.positions.items():
+        row = last.get(queue, LastRow(0))
+        known = row.queue_offset == position.next_offset - 1
+        found[queue] = Position(
+            position.next_offset,
+            row.physical_offset if known else None,
+            row.store_timestamp_ms if known else None,
+        )
+    return found
+
+
+def _small_ones(
+    files: Iterable[DataFile], target_bytes: int
+) -> tuple[list[DataFile], list[tuple[DataFile, ...]]]:
+    """Files to keep, and groups of small ones of a topic and day to be merged."""
+    kept: list[DataFile] = []
+    groups: list[tuple[DataFile, ...]] = []
+
+    def partition(file: DataFile) -> tuple[str, bool, int]:
+        return file.topic, file.day is None, file.day or 0
+
+    for _, of_partition in groupby(sorted(files, key=partition), key=partition):
+        small: list[DataFile] = []
+        for file in of_partition:
+            (small if file.size_bytes * _SMALL < target_bytes else kept).append(file)
+        for group in gathered(small, lambda file: file.size_bytes, target_bytes, len(small) or 1):
+            if len(group) > 1:
+                groups.append(group)
+            else:
+                kept.extend(group)
+    return kept, groups
+
+
+def _result(
+    request: ExportRequest,
+    plan: Plan,
+    written: Sequence[WriteOutcome],
+    files: Sequence[DataFile],
+    commit: str | None,
+) -> dict[str, object]:
+    queues: dict[str, dict[str, object]] = {}
+    rows = 0
+    left_out = 0
+    for ranges, outcome in zip(plan.tasks, written, strict=True):
+        for item, row in zip(ranges, outcome.ranges, strict=True):
+            entry = queues.setdefault(
+                item.queue, {"queue": item.queue, "from_offset": item.from_offset, "rows": 0}
+            )
+            entry["until_offset"] = item.until_offset
+            entry["rows"] = _number(entry["rows"]) + row.rows
+            rows += row.rows
+            left_out += item.until_offset - item.from_offset - row.rows
+    findings = [text for outcome in written for text in outcome.findings]
+    return {
+        "format": request.format.value,
+        "target": request.target,
+        "export": plan.export,
+        "sequence": plan.base + (commit is not None),
+        "commit": commit,
+        "rows": rows,
+        "files": len(files),
+        "file_bytes": sum(file.size_bytes for file in files),
+        "queues": list(queues.values()),
+        "gaps": [
+            {"queue": gap.queue, "from_offset": gap.from_offset, "until_offset": gap.until_offset}
+            for gap in plan.gaps
+        ],
+        "corrupt_messages": left_out,
+        "damage": sum(outcome.damage for outcome in written),
+        "findings": findings[:MOST_FINDINGS],
+    }
+
+
+def _number(value: object) -> int:
+    assert isinstance(value, int)
+    return value

@@ -1,0 +1,235 @@
+"""What an export reads: from where each queue goes on to where it ends now, cut into tasks."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+import msgspec
+
+from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.errors import Corrupt, Invalid
+from tieredstore.jobs.copying.source import last_message
+from tieredstore.jobs.exporting.request import Accept, ExportRequest
+from tieredstore.jobs.exporting.state import Position, TargetState
+from tieredstore.jobs.run import TASK_BYTES, gathered
+from tieredstore.message.consume_queue import UNIT_SIZE
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
+from tieredstore.scan.extents import QueueReader
+from tieredstore.scan.plan import ScanRange, offset_by_time, plan, store_time
+
+_log = logging.getLogger(__name__)
+
+
+class PlannedRange(msgspec.Struct, frozen=True, array_like=True):
+    """Messages [from, until) of a queue (`broker/topic/queueId`), and the bytes [log_from,
+    log_until) of its commit log from which they are read."""
+
+    queue: str
+    from_offset: int
+    until_offset: int
+    size_bytes: int
+    log_from: int
+    log_until: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Messages that are not exported: they had expired, or never came into the tier."""
+
+    queue: str
+    from_offset: int
+    until_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Pinned once. base: the target's sequence that it goes out from. tasks: the ranges of each.
+    positions: of the queues whose position changes; without the last message, which the tasks
+    see."""
+
+    export: str
+    base: int
+    tasks: list[list[PlannedRange]] = field(default_factory=list)
+    positions: dict[str, Position] = field(default_factory=dict)
+    gaps: list[Gap] = field(default_factory=list)
+
+
+def make_plan(
+    provider: SegmentProvider,
+    catalogue: TierCatalogue,
+    request: ExportRequest,
+    state: TargetState,
+    *,
+    task_bytes: int = TASK_BYTES,
+) -> Plan:
+    """Raises Invalid for a queue that does not go on where the target ends, Corrupt,
+    Unavailable."""
+    result = Plan(uuid.uuid4().hex, state.sequence)
+    ranges: list[PlannedRange] = []
+    queues = request.selection.queues(catalogue)
+    # Queues of a topic stand together: they share its files.
+    for queue in sorted(queues, key=lambda queue: (queue.topic, queue.broker, queue.queue_id)):
+        if not queue.unit_spans():
+            continue  # nothing to export, and nothing by which to tell it from another one
+        position = state.queues.get(queue.path)
+        with QueueReader(provider, queue) as reader:
+            end = _committed_end(reader)
+            low, high = _bounds(reader, queue, position, request, end)
+        # A queue that begins, or was made again, lacks nothing in front.
+        reached = low if position is None else min(low, position.next_offset)
+        for piece in plan(
+            provider,
+            [queue],
+            from_offset=low,
+            until_offset=high,
+            range_bytes=task_bytes,
+            narrow=True,
+        ):
+            if piece.from_offset > reached:
+                result.gaps.append(Gap(queue.path, reached, piece.from_offset))
+            ranges.append(_planned(piece))
+            reached = piece.until_offset
+        if high > low or (position is None and low <= end):
+            result.positions[queue.path] = Position(high)
+    result.tasks.extend(map(list, gathered(ranges, lambda item: item.size_bytes, task_bytes)))
+    return result
+
+
+def _bounds(
+    reader: QueueReader,
+    queue: QueueFiles,
+    position: Position | None,
+    request: ExportRequest,
+    end: int,
+) -> tuple[int, int]:
+    """Queue offsets [low, high) to export; end: behind the last message."""
+    chosen = request.selection
+    low = first = min(reader.min_offset(), end)
+    if position is not None and _goes_on(reader, queue, position, request, end):
+        low = position.next_offset
+        if low < first:
+            _require_gap(queue, low, first, request)
+            low = first
+    elif position is None:
+        low = max(low, chosen.from_offset or 0)
+        if chosen.since_ms is not None:
+            low = max(low, offset_by_time(reader, chosen.since_ms))
+    high = end if chosen.until_offset is None else min(end, chosen.until_offset)
+    if chosen.until_ms is not None and low < high:
+        high = min(high, offset_by_time(reader, chosen.until_ms))
+    return low, max(low, high)
+
+
+def _committed_end(reader: QueueReader) -> int:
+    """Queue offset behind the last unit whose message is there: what a crash left behind it will be
+    written over."""
+    found = last_message(reader)
+    end = reader.min_offset() if found is None else found[0]
+    if end < reader.max_offset():
+        _log.warning(
+            "%s: units up to offset %d name messages that are not there (yet): exported up to %d",
+            reader.queue.path, reader.max_offset(), end,
+        )  # fmt: skip
+    return end
+
+
+def _require_gap(queue: QueueFiles, expected: int, first: int, request: ExportRequest) -> None:
+    if Accept.GAP not in request.accept:
+        raise Invalid(
+            f"{queue.path}: messages expired before they were exported: {request.target} ends in "
+            f"front of queue offset {expected}, the tier begins at {first}; --accept gap goes on "
+            f"at {first}",
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            offset=expected,
+        )
+
+
+def _goes_on(
+    reader: QueueReader,
+    queue: QueueFiles,
+    position: Position,
+    request: ExportRequest,
+    end: int,
+) -> bool:
+    """Whether the queue is the one that was exported; False for another one that is accepted."""
+    changed = _change(reader, position, end)
+    if changed is None:
+        return True
+    if Accept.REMADE not in request.accept:
+        raise Invalid(
+            f"{queue.path}: the topic was made again: {changed}; --accept remade exports the new "
+            "messages beside the old ones",
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            offset=position.next_offset,
+        )
+    return False
+
+
+def _change(reader: QueueReader, position: Position, end: int) -> str | None:
+    """How the last message that was exported is not in the queue any more; None where it is, and
+    where nobody can tell: it has expired."""
+    first = reader.min_offset()
+    last = position.next_offset - 1
+    if end < position.next_offset:
+        return f"exported up to queue offset {position.next_offset}, the tier now ends at {end}"
+    if position.physical_offset is None or position.store_timestamp_ms is None or last < first:
+        return None
+    try:
+        found_offset = int(reader.read_units(last, 1)[0]["physical_offset"])
+        found_time = store_time(reader, last)
+    except Corrupt:
+        return None  # a hole, or damage that is told where messages are read
+    if found_offset == position.physical_offset and found_time == position.store_timestamp_ms:
+        return None
+    return (
+        f"the last message exported, at queue offset {last}, was stored at "
+        f"{position.store_timestamp_ms} (byte {position.physical_offset} of the queue's log), the "
+        f"one there now at {found_time} (byte {found_offset})"
+    )
+
+
+def _planned(piece: ScanRange) -> PlannedRange:
+    log = piece.queue.commit_log
+    return PlannedRange(
+        piece.queue.path,
+        piece.from_offset,
+        piece.until_offset,
+        piece.size_bytes,
+        log[0].base_offset if log else 0,
+        log[-1].end_offset if log else 0,
+    )
+
+
+def scan_ranges(
+    catalogue: TierCatalogue, planned: list[list[PlannedRange]]
+) -> Iterator[tuple[ScanRange, ...]]:
+    """The planned ranges with the segments that they need, as they are now. A queue that is gone
+    since has none: reading its range says so."""
+    queues = {queue.path: queue for queue in catalogue.queues}
+    missing = {item.queue for item in chain.from_iterable(planned)} - queues.keys()
+    for path in missing:
+        broker, topic, queue_id = path.split("/")
+        queues[path] = QueueFiles(broker, topic, int(queue_id))
+    for items in planned:
+        yield tuple(_range_of(queues, item) for item in items)
+
+
+def _range_of(queues: Mapping[str, QueueFiles], item: PlannedRange) -> ScanRange:
+    queue = queues[item.queue]
+    units = (item.from_offset * UNIT_SIZE, item.until_offset * UNIT_SIZE)
+    narrow = replace(
+        queue,
+        commit_log=_within(queue.commit_log, item.log_from, item.log_until),
+        consume_queue=_within(queue.consume_queue, *units),
+    )
+    return ScanRange(narrow, item.from_offset, item.until_offset, item.size_bytes)
+
+
+def _within(extents: tuple[SegmentExtent, ...], low: int, high: int) -> tuple[SegmentExtent, ...]:
+    return tuple(e for e in extents if e.base_offset < high and e.end_offset > low)

@@ -1,0 +1,139 @@
+"""What a target remembers of the exports into it, kept there in one commit with the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+
+from tieredstore.errors import Corrupt, Invalid
+from tieredstore.jobs.exporting.request import Accept, ExportRequest
+from tieredstore.jobs.exporting.targets.storage import Folder
+from tieredstore.scan.source import TierSource
+from tieredstore.tier_url import shown_url
+
+VERSION = 1
+
+
+class Position(msgspec.Struct, frozen=True, array_like=True):
+    """Up to where a queue was exported.
+
+    next_offset: of the first message that was not. physical_offset, store_timestamp_ms: of the last
+    one that was, by which a queue that was made again is told; None where there was none.
+    """
+
+    next_offset: int
+    physical_offset: int | None = None
+    store_timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetState:
+    """The target after its last export. sequence: counts exports, from 1; 0 before the first.
+    export: the id of the last one. identity: what the target is a copy of. queues: by
+    `broker/topic/queueId`."""
+
+    sequence: int = 0
+    export: str = ""
+    identity: dict[str, Any] = field(default_factory=dict)
+    queues: dict[str, Position] = field(default_factory=dict)
+    version: int = VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A data file, as the task wrote it. name: in the folder of the tasks. day: days since
+    1970-01-01 (UTC), None where the store times are null. bounds: least and greatest value of some
+    columns, times in µs."""
+
+    name: str
+    topic: str
+    day: int | None
+    rows: int
+    size_bytes: int
+    bounds: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+class Target(Protocol):
+    """A table or folder that is exported into."""
+
+    @property
+    def file_columns(self) -> tuple[str, ...]:
+        """Columns that data files have; the others stand in their partition."""
+
+    def prepare(self) -> None:
+        """Make the target where it is missing; end what an export that was killed left undone.
+        Raises Invalid for a place that has data of others, Unavailable."""
+
+    def load(self) -> TargetState:
+        """Its state now. Raises Corrupt, Unavailable."""
+
+    def folder(self, base: int, export: str) -> Folder:
+        """Where the tasks of an export write, so that no reader of the target sees it; base: the
+        sequence that it goes out from."""
+
+    def commit(self, state: TargetState, files: Sequence[DataFile]) -> str | None:
+        """Add the files and set the state, at once or not at all, if the target's sequence is still
+        the one before; else None. What it returns names the commit. Raises Unavailable."""
+
+    def committed(self, state: TargetState) -> str:
+        """The name of the commit that made `state`, which `load` returned, when the data are where
+        readers look for them."""
+
+    def discard(self, folder: Folder, names: Sequence[str]) -> None:
+        """Remove files that no commit names. Best effort."""
+
+
+def decode_state(data: bytes | str, where: str) -> TargetState:
+    """Raises Corrupt, and Invalid for a state of a later version."""
+    try:
+        state: TargetState = msgspec.json.decode(data, type=TargetState)
+    except msgspec.DecodeError as error:
+        raise Corrupt(f"{where}: not the state of an export: {error}", path=where) from error
+    if state.version != VERSION:
+        raise Invalid(
+            f"{where}: written by another version of this program: expected state version "
+            f"{VERSION}, found {state.version}",
+            path=where,
+        )
+    return state
+
+
+def identity_of(source: TierSource, request: ExportRequest) -> dict[str, object]:
+    """What a target is a copy of."""
+    return {
+        "tier": shown_url(source.url),
+        "cluster": source.config.broker_cluster_name,
+        "broker": source.broker,
+        **request.selected(),
+        "columns": list(request.column_names),
+    }
+
+
+_ACCEPTED_BY: Mapping[str, Accept] = {
+    "tier": Accept.MOVED,
+    "topics": Accept.TOPICS,
+    "topic_pattern": Accept.TOPICS,
+    "brokers": Accept.TOPICS,
+    "queue_ids": Accept.TOPICS,
+    "broker": Accept.TOPICS,
+}
+
+
+def require_same(
+    state: TargetState, identity: Mapping[str, object], request: ExportRequest
+) -> None:
+    """Raise Invalid where a target is a copy of something else."""
+    if not state.sequence:
+        return
+    for name, found in identity.items():
+        expected = state.identity.get(name)
+        way = _ACCEPTED_BY.get(name)
+        if expected != found and (way is None or way not in request.accept):
+            hint = "export into another target" if way is None else f"--accept {way} goes on"
+            raise Invalid(
+                f"{request.target}: holds an export of another {name}: expected {expected}, found "
+                f"{found}; {hint}"
+            )

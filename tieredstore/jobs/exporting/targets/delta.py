@@ -1,0 +1,221 @@
+"""A Delta table, written without a JVM: the log's own application transaction names the state.
+
+The `txn` action of a commit (application `tieredstore-export`) stays in the log and its checkpoints
+whatever else is cleaned there. Its version is a number of the state's file below `_tieredstore/`,
+written before the commit: the sequence in its upper bits, at random in the lower ones.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from tieredstore.errors import Invalid, Unavailable
+from tieredstore.jobs.exporting.request import ExportRequest
+from tieredstore.jobs.exporting.state import DataFile, TargetState, decode_state
+from tieredstore.jobs.exporting.targets.parquet import day_text
+from tieredstore.jobs.exporting.targets.storage import (
+    ArrowFiles,
+    ArrowFolder,
+    Folder,
+    delta_options,
+)
+from tieredstore.scan.arrow.schema import TYPES
+
+APPLICATION = "tieredstore-export"
+_PARTITION_BY = ["topic", "day"]
+_RANDOM_BITS = 31
+_ATTEMPTS = 5
+_FOLDER = "data"
+
+
+class DeltaTarget:
+    """A folder with a Delta table."""
+
+    def __init__(self, request: ExportRequest) -> None:
+        try:
+            import deltalake
+        except ImportError as error:
+            raise Invalid(
+                f"delta needs deltalake ({error}): pip install 'tieredstore[delta]'"
+            ) from None
+        assert request.to is not None
+        self._delta = deltalake
+        self._url = request.to
+        self._where = request.target
+        self._options = dict(request.target_options)
+        self._storage_options = delta_options(self._url, self._options)
+        self._files: ArrowFiles = ArrowFolder(self._url, self._options).connect()
+        self.file_columns = tuple(name for name in request.column_names if name != "topic")
+        self._schema = pa.schema(
+            [("topic", TYPES["topic"]), ("day", pa.date32())]
+            + [(name, TYPES[name]) for name in self.file_columns]
+        )
+
+    def prepare(self) -> None:
+        table = self._find()
+        if table is None:
+            if any(not name.startswith((".", "_")) for name in self._files.names()):
+                self._refuse()
+            self._create()
+            return
+        found = [field.name for field in table.schema().fields]
+        if not self._version(table) and table.file_uris():
+            self._refuse()
+        if set(found) != set(self._schema.names):
+            raise Invalid(
+                f"{self._where}: a table of other columns: expected {self._schema.names}, found "
+                f"{found}"
+            )
+
+    def load(self) -> TargetState:
+        version = self._version(self._table())
+        if not version:
+            return TargetState()
+        name = _state_name(version)
+        return decode_state(self._files.read(name), f"{self._where}/{name}")
+
+    def folder(self, base: int, export: str) -> Folder:  # noqa: ARG002
+        return ArrowFolder(self._url, self._options, _FOLDER)
+
+    def commit(self, state: TargetState, files: Sequence[DataFile]) -> str | None:
+        version = state.sequence << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
+        self._files.put(_state_name(version), msgspec.json.encode(state))
+        actions = [self._action(file) for file in files]
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                time.sleep(0.1 * 2**attempt)
+            if self.load().sequence != state.sequence - 1:
+                break
+            if self._try(state, version, actions):
+                return self.committed(state)
+        else:
+            raise Unavailable(
+                f"{self._where}: others commit to the table all the time; {_ATTEMPTS} attempts "
+                "failed",
+                path=self._where,
+            )
+        self._files.delete(_state_name(version))
+        return None
+
+    def committed(self, state: TargetState) -> str:  # noqa: ARG002
+        return str(self._table().version())
+
+    def discard(self, folder: Folder, names: Sequence[str]) -> None:
+        files = folder.connect()
+        for name in names:
+            files.delete(name)
+
+    def _try(self, state: TargetState, version: int, actions: list[Any]) -> bool:
+        """One attempt at the next version of the log. False where another one took it, or may have:
+        the state tells."""
+        from deltalake.exceptions import CommitFailedError, DeltaError
+        from deltalake.transaction import CommitProperties, Transaction
+
+        properties = CommitProperties(
+            custom_metadata={"tieredstore.export": state.export},
+            max_commit_retries=0,  # behind another commit, the state is looked at again
+            app_transactions=[Transaction(APPLICATION, version)],
+        )
+        table = self._table()
+        if self._version(table) >> _RANDOM_BITS != state.sequence - 1:
+            return False
+        schema = self._delta.Schema.from_arrow(self._schema)
+        try:
+            table.create_write_transaction(
+                actions, "append", schema, _PARTITION_BY, commit_properties=properties
+            )
+        except CommitFailedError:
+            return self._version(self._table()) == version
+        except DeltaError as error:
+            raise Unavailable(f"{self._where}: {_said(error)}", path=self._where) from error
+        return True
+
+    def _action(self, file: DataFile) -> Any:
+        from deltalake.transaction import AddAction
+
+        least, most = ({name: pair[i] for name, pair in file.bounds.items()} for i in (0, 1))
+        for bounds in (least, most):
+            if "store_timestamp" in bounds:
+                moment = pa.scalar(bounds["store_timestamp"], TYPES["store_timestamp"])
+                bounds["store_timestamp"] = (
+                    moment.cast(pa.timestamp("ms", "UTC")).cast(pa.string()).as_py()
+                )
+        stats = {"numRecords": file.rows, "minValues": least, "maxValues": most}
+        partition = {"topic": file.topic, "day": day_text(file.day)}
+        return AddAction(
+            f"{_FOLDER}/{file.name}",
+            file.size_bytes,
+            partition,
+            int(time.time() * 1000),
+            True,
+            json.dumps(stats),
+        )
+
+    def _create(self) -> None:
+        from deltalake.exceptions import DeltaError
+
+        if self._files.is_local:
+            Path(self._url_of_table()).mkdir(parents=True, exist_ok=True)
+        try:
+            self._delta.DeltaTable.create(
+                self._url_of_table(),
+                self._delta.Schema.from_arrow(self._schema),
+                mode="ignore",
+                partition_by=_PARTITION_BY,
+                storage_options=self._storage_options,
+            )
+        except DeltaError as error:
+            if self._find() is None:  # else another export made it at the same time
+                raise Unavailable(f"{self._where}: {_said(error)}", path=self._where) from error
+
+    def _table(self) -> Any:
+        """The table as it is now."""
+        table = self._find()
+        if table is None:
+            raise Unavailable(f"{self._where}: the table is gone", path=self._where)
+        return table
+
+    def _find(self) -> Any:
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        try:
+            return self._delta.DeltaTable(
+                self._url_of_table(), storage_options=self._storage_options
+            )
+        except TableNotFoundError:
+            return None
+        except (DeltaError, OSError) as error:
+            raise Unavailable(f"{self._where}: {_said(error)}", path=self._where) from error
+
+    def _url_of_table(self) -> str:
+        if self._files.is_local:
+            return self._files.path("").rstrip("/")
+        return self._url.partition("?")[0]
+
+    def _version(self, table: Any) -> int:
+        version: int = table.transaction_version(APPLICATION) or 0
+        return version
+
+    def _refuse(self) -> None:
+        raise Invalid(
+            f"{self._where}: has data that no export wrote; give an empty folder", path=self._where
+        )
+
+
+def _said(error: Exception) -> str:
+    """Without colours, and without the document that a server sent."""
+    text = str(error).partition("<?xml")[0]
+    return " ".join(re.sub(r"\x1b\[\d+m|↳", "", text).split())
+
+
+def _state_name(version: int) -> str:
+    return f"_tieredstore/{version:020d}.json"

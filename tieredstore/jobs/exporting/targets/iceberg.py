@@ -1,0 +1,266 @@
+"""An Iceberg table by pyiceberg: one snapshot an export, with the state among its properties.
+
+Snapshots that others make later (compactions, say) do not have it: it is looked for in the current
+snapshot and its ancestors, so that a table that was rolled back goes on where its data end. Where
+none of them has it, for those that had were expired, the copy in the table's properties counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from tieredstore.errors import Invalid, Unavailable
+from tieredstore.jobs.exporting.request import ExportRequest
+from tieredstore.jobs.exporting.state import DataFile, TargetState, decode_state
+from tieredstore.jobs.exporting.targets.storage import Folder, InputFile, OutputStream, told
+from tieredstore.scan.arrow.schema import TYPES
+
+STATE_PROPERTY = "tieredstore.export"
+_ATTEMPTS = 5
+_NO_METRICS = ("body", "keys.element", "properties.key", "properties.value")
+"""Columns without statistics in the files."""
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergFolder:
+    """Files at a location that pyiceberg opens. Picklable, keys of the catalog included."""
+
+    location: str
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def place(self) -> str:
+        return self.location
+
+    def connect(self) -> IcebergFiles:
+        return IcebergFiles(self.location, self.properties)
+
+
+class IcebergFiles:
+    """A folder, by pyiceberg's own file access."""
+
+    def __init__(self, location: str, properties: Mapping[str, str]) -> None:
+        from pyiceberg.io import load_file_io
+
+        self._location = location
+        self._io = load_file_io(dict(properties), location)
+
+    def path(self, name: str) -> str:
+        return f"{self._location}/{name}"
+
+    def create(self, name: str) -> OutputStream:
+        with told(self._location):
+            return self._io.new_output(self.path(name)).create()
+
+    def seal(self, name: str) -> None:
+        """pyiceberg syncs nothing; what it commits is as durable."""
+
+    def open(self, name: str) -> InputFile:
+        with told(self._location):
+            return self._io.new_input(self.path(name)).open()
+
+    def delete(self, name: str) -> None:
+        with told(self._location), suppress(FileNotFoundError):
+            self._io.delete(self.path(name))
+
+
+class IcebergTarget:
+    """A table of a catalog."""
+
+    def __init__(self, request: ExportRequest) -> None:
+        try:
+            from pyiceberg.catalog import load_catalog
+            from pyiceberg.exceptions import NoSuchTableError
+        except ImportError as error:
+            raise Invalid(
+                f"iceberg needs pyiceberg ({error}): pip install 'tieredstore[iceberg]'"
+            ) from None
+        assert request.catalog is not None
+        assert request.table is not None
+        self._where = request.target
+        self._name = request.table
+        self._location = request.to
+        self._no_table = NoSuchTableError
+        self.file_columns = request.column_names
+        try:
+            self._catalog = load_catalog(request.catalog, **request.target_options)
+        except Exception as error:  # whatever the catalog's library raises
+            raise Invalid(f"catalog {request.catalog!r}: {error}") from error
+
+    def prepare(self) -> None:
+        table = self._find()
+        if table is None:
+            self._create()
+            return
+        if table.current_snapshot() is not None and _state_text(table) is None:
+            raise Invalid(f"{self._where}: has data that no export wrote; name an empty table")
+        found = [column.name for column in table.schema().fields]
+        if set(found) != set(self.file_columns):
+            raise Invalid(
+                f"{self._where}: a table of other columns: expected {list(self.file_columns)}, "
+                f"found {found}"
+            )
+
+    def load(self) -> TargetState:
+        return self._state(self._table())
+
+    def folder(self, base: int, export: str) -> Folder:  # noqa: ARG002
+        table = self._table()
+        return IcebergFolder(f"{table.location()}/data", dict(table.io.properties))
+
+    def commit(self, state: TargetState, files: Sequence[DataFile]) -> str | None:
+        text = msgspec.json.encode(state).decode()
+        for _ in range(_ATTEMPTS):
+            table = self._table()
+            if self._state(table).sequence != state.sequence - 1:
+                return None
+            if self._add(table, text, files):
+                return self.committed(state)
+        raise Unavailable(
+            f"{self._where}: others commit to the table all the time; {_ATTEMPTS} attempts failed"
+        )
+
+    def _add(self, table: Any, text: str, files: Sequence[DataFile]) -> bool:
+        """One attempt at the snapshot behind that of `table`; False where another one was made
+        meanwhile."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        # pyiceberg would go on behind another export's commit. This is its own copy of the table's
+        # properties, not the table's.
+        table.metadata.properties["commit.retry.num-retries"] = "0"
+        folder = IcebergFiles(f"{table.location()}/data", table.io.properties)
+        try:
+            with table.transaction() as transaction:
+                transaction.set_properties({STATE_PROPERTY: text})
+                transaction.add_files(
+                    [folder.path(file.name) for file in files], {STATE_PROPERTY: text}
+                )
+        except CommitFailedException:
+            return False
+        return True
+
+    def committed(self, state: TargetState) -> str:
+        for snapshot in _ancestors(self._table()):
+            found = _property(snapshot)
+            if found is not None and decode_state(found, self._where).export == state.export:
+                return str(snapshot.snapshot_id)
+        return ""
+
+    def discard(self, folder: Folder, names: Sequence[str]) -> None:
+        files = folder.connect()
+        for name in names:
+            files.delete(name)
+
+    def _state(self, table: Any) -> TargetState:
+        text = _state_text(table)
+        return TargetState() if text is None else decode_state(text, self._where)
+
+    def _find(self) -> Any:
+        try:
+            return self._catalog.load_table(self._name)
+        except self._no_table:
+            return None
+        except OSError as error:
+            raise Unavailable(f"{self._where}: {error}") from error
+
+    def _table(self) -> Any:
+        table = self._find()
+        if table is None:
+            raise Unavailable(f"{self._where}: the table is gone")
+        return table
+
+    def _create(self) -> None:
+        from pyiceberg.exceptions import TableAlreadyExistsError
+        from pyiceberg.partitioning import PartitionField, PartitionSpec
+        from pyiceberg.transforms import DayTransform, IdentityTransform
+
+        namespace, dot, _ = self._name.rpartition(".")
+        if not dot:
+            raise Invalid(f"table {self._name!r}: expected namespace.name")
+        schema = _schema(self.file_columns)
+        ids = {column.name: column.field_id for column in schema.fields}
+        spec = PartitionSpec(
+            PartitionField(ids["topic"], 1000, IdentityTransform(), "topic"),
+            PartitionField(ids["store_timestamp"], 1001, DayTransform(), "store_timestamp_day"),
+        )
+        self._catalog.create_namespace_if_not_exists(namespace)
+        with suppress(TableAlreadyExistsError):
+            self._catalog.create_table(
+                self._name,
+                schema,
+                self._location,
+                partition_spec=spec,
+                properties={
+                    f"write.metadata.metrics.column.{name}": "none" for name in _NO_METRICS
+                },
+            )
+
+
+def _ancestors(table: Any) -> list[Any]:
+    """The current snapshot and those in front of it that the table still has."""
+    found = []
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        found.append(snapshot)
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else table.snapshot_by_id(parent)
+    return found
+
+
+def _state_text(table: Any) -> str | None:
+    snapshots = _ancestors(table)
+    for snapshot in snapshots:
+        text = _property(snapshot)
+        if text is not None:
+            return text
+    expired: str | None = table.properties.get(STATE_PROPERTY) if snapshots else None
+    return expired
+
+
+def _property(snapshot: Any) -> str | None:
+    summary = snapshot.summary
+    text: str | None = (
+        None if summary is None else summary.additional_properties.get(STATE_PROPERTY)
+    )
+    return text
+
+
+def _schema(columns: Sequence[str]) -> Any:
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import (
+        BinaryType,
+        IntegerType,
+        ListType,
+        LongType,
+        MapType,
+        NestedField,
+        StringType,
+        TimestamptzType,
+    )
+
+    plain: dict[pa.DataType, Any] = {
+        pa.string(): StringType(),
+        pa.binary(): BinaryType(),
+        pa.int32(): IntegerType(),
+        pa.int64(): LongType(),
+        TYPES["store_timestamp"]: TimestamptzType(),
+    }
+    inner = 1000
+    fields = []
+    for number, name in enumerate(columns, 1):
+        arrow = TYPES[name]
+        if pa.types.is_map(arrow):
+            kind: Any = MapType(inner, StringType(), inner + 1, StringType(), value_required=False)
+        elif pa.types.is_list(arrow):
+            kind = ListType(inner, StringType(), element_required=False)
+        else:
+            kind = plain[arrow]
+        inner += 2
+        fields.append(NestedField(number, name, kind, required=False))
+    return Schema(*fields)

@@ -1,0 +1,131 @@
+"""What the tasks of an export do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+import pyarrow as pa
+
+from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.jobs.exporting.files import FileForm, PartitionedFiles, merged
+from tieredstore.jobs.exporting.state import DataFile
+from tieredstore.jobs.exporting.targets.storage import Folder, told
+from tieredstore.scan.arrow.read import arrow_batches
+from tieredstore.scan.findings import Finding, Report, Severity, raise_on_damage
+from tieredstore.scan.plan import ScanRange
+from tieredstore.scan.source import TierSource
+
+_NEEDED = ("store_timestamp", "queue_offset", "physical_offset")
+MOST_FINDINGS = 20
+"""Kept of each task, as text."""
+
+
+class LastRow(msgspec.Struct, frozen=True, array_like=True):
+    """Of a range. rows: how many it gave; the others are those of its last one."""
+
+    rows: int
+    queue_offset: int | None = None
+    physical_offset: int | None = None
+    store_timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTask:
+    """Ranges of a tier, to be written to files. skip: leave damaged messages out."""
+
+    number: int
+    source: TierSource
+    ranges: tuple[ScanRange, ...]
+    folder: Folder
+    form: FileForm
+    skip: bool
+
+    @property
+    def key(self) -> str:
+        return str(self.number)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(scan_range.size_bytes for scan_range in self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOutcome:
+    """ranges: one for each of the task's. findings: damage that was left out, the first of it."""
+
+    files: list[DataFile]
+    ranges: list[LastRow]
+    damage: int = 0
+    findings: list[str] = field(default_factory=list)
+
+
+def write(task: WriteTask) -> WriteOutcome:
+    """Raises Corrupt, which names segment and byte, Unavailable."""
+    found: list[str] = []
+    damage = 0
+
+    def keep(finding: Finding) -> None:
+        nonlocal damage
+        if finding.severity is Severity.DAMAGE:
+            damage += 1
+            if len(found) < MOST_FINDINGS:
+                found.append(f"{finding.kind}: {finding}")
+
+    report: Report = keep if task.skip else raise_on_damage
+    files = PartitionedFiles(task.folder.connect(), task.form)
+    provider = task.source.connect()
+    with told(task.folder.place):
+        try:
+            last = [_write_range(provider, item, files, task, report) for item in task.ranges]
+        finally:
+            provider.close()
+        return WriteOutcome(files.close(), last, damage, found)
+
+
+def _write_range(
+    provider: SegmentProvider,
+    scan_range: ScanRange,
+    files: PartitionedFiles,
+    task: WriteTask,
+    report: Report,
+) -> LastRow:
+    columns = tuple(dict.fromkeys((*task.form.columns, *_NEEDED)))
+    rows, last = 0, None
+    for batch in arrow_batches(provider, scan_range, columns, report=report):
+        files.write(scan_range.queue.topic, batch)
+        rows += batch.num_rows
+        last = batch.slice(batch.num_rows - 1).select(_NEEDED)
+    if last is None:
+        return LastRow(0)
+    time_us = last.column("store_timestamp").view(pa.int64())[0].as_py()
+    return LastRow(
+        rows,
+        last.column("queue_offset")[0].as_py(),
+        last.column("physical_offset")[0].as_py(),
+        None if time_us is None else time_us // 1000,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MergeTask:
+    """Small files of one topic and day, to become one."""
+
+    number: int
+    folder: Folder
+    parts: tuple[DataFile, ...]
+    form: FileForm
+
+    @property
+    def key(self) -> str:
+        return str(self.number)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(part.size_bytes for part in self.parts)
+
+
+def merge(task: MergeTask) -> DataFile:
+    """Raises Unavailable."""
+    with told(task.folder.place):
+        return merged(task.folder.connect(), task.parts, task.form)

@@ -1,0 +1,177 @@
+"""All that a job found of a tier: what its metadata is to say, and the report."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tieredstore.contracts.metadata_store import (
+    NEVER_WRITTEN_MS,
+    FileSegmentMetadata,
+    MetadataStore,
+    TopicMetadata,
+)
+from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.jobs.metadata.index import FoundIndex, TopicIds
+from tieredstore.jobs.metadata.queues import FoundQueue
+from tieredstore.message.tier_layout import queue_path
+from tieredstore.scan.findings import Finding, Severity, damage, note
+from tieredstore.tier.index.segments import INDEX_TOPIC
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One broker's part of a tier. moment_ms: when it was looked at, epoch ms."""
+
+    broker: str
+    queues: Sequence[FoundQueue]
+    index: Sequence[FoundIndex]
+    ids: TopicIds
+    moment_ms: int
+
+    def fill(self, store: MetadataStore) -> None:
+        """Put all into an empty store, in one write."""
+        with store.batch():
+            for topic, topic_id in sorted(self.ids.ids.items(), key=lambda item: item[1]):
+                _add_topic(store, topic, topic_id)
+            if self.ids.highest > max(self.ids.ids.values(), default=-1):
+                # The next topic must not get the id of one that is gone and still in the index.
+                _add_topic(store, INDEX_TOPIC, self.ids.highest)
+                store.delete_topic(INDEX_TOPIC)
+            for queue in self.queues:
+                if queue.segments:
+                    store.add_queue(queue.topic, queue.queue_id)
+            for entry in self.segments():
+                store.put_segment(entry)
+
+    def segments(self) -> Iterator[FileSegmentMetadata]:
+        """Entries of all segments."""
+        for queue in self.queues:
+            path = queue_path(self.broker, queue.topic, queue.queue_id)
+            for segment in queue.segments:
+                yield FileSegmentMetadata(
+                    path,
+                    segment.type,
+                    segment.base_offset,
+                    size=segment.size_bytes,
+                    create_timestamp_ms=self.moment_ms,
+                    begin_timestamp_ms=segment.begin_ms,
+                    # Java's expiry deletes what has no end time.
+                    end_timestamp_ms=min(segment.end_ms, self.moment_ms)
+                    if segment.begin_ms == NEVER_WRITTEN_MS
+                    else segment.end_ms,
+                )
+        for index in self._index():
+            yield self._index_entry(index)
+
+    def _index(self) -> list[FoundIndex]:
+        """Those that are whole, and the last one: if an upload did not end, the next one does."""
+        last = max((index.base_offset for index in self.index), default=0)
+        return [i for i in self.index if i.damage is None or i.base_offset == last]
+
+    def _index_entry(self, index: FoundIndex) -> FileSegmentMetadata:
+        name = self._index_id(index)
+        entry = FileSegmentMetadata(
+            name.path,
+            name.type,
+            name.base_offset,
+            create_timestamp_ms=self.moment_ms,
+            end_timestamp_ms=self.moment_ms,
+        )
+        if index.damage is None:
+            # Nothing is stored after the upload began: queries by time rely on it.
+            latest_ms = min(index.latest_ms, self.moment_ms)
+            entry.size = index.size_bytes
+            entry.create_timestamp_ms = latest_ms
+            entry.begin_timestamp_ms = index.begin_ms
+            entry.end_timestamp_ms = index.end_ms or latest_ms
+        return entry
+
+    def _index_id(self, index: FoundIndex) -> SegmentId:
+        path = f"{self.broker}/{INDEX_TOPIC}/0"
+        return SegmentId(path, FileSegmentType.INDEX, index.base_offset)
+
+    # The report
+
+    def report(self, more: Iterable[Finding]) -> dict[str, object]:
+        """Fields of the JSON report. more: findings of the listing."""
+        findings = [*more, *self._findings()]
+        by_topic: dict[str, list[FoundQueue]] = defaultdict(list)
+        for queue in self.queues:
+            by_topic[queue.topic].append(queue)
+        assigned = set(self.ids.assigned)
+        entries = list(self.segments())
+        return {
+            "topics": len(by_topic),
+            "queues": sum(bool(queue.segments) for queue in self.queues),
+            "segments": len(entries),
+            "index_segments": sum(e.type is FileSegmentType.INDEX for e in entries),
+            "size_bytes": sum(entry.size for entry in entries),
+            "messages": sum(queue.max_offset - queue.min_offset for queue in self.queues),
+            "topic_ids_assigned": len(assigned),
+            "damage": sum(finding.severity is Severity.DAMAGE for finding in findings),
+            "notes": sum(finding.severity is Severity.NOTE for finding in findings),
+            "found_topics": [
+                {
+                    "topic": topic,
+                    "topic_id": self.ids.ids[topic],
+                    "id_from": "assigned" if topic in assigned else "index",
+                    "queues": [
+                        {
+                            "queue_id": queue.queue_id,
+                            "min_offset": queue.min_offset,
+                            "max_offset": queue.max_offset,
+                            "size_bytes": sum(s.size_bytes for s in queue.segments),
+                        }
+                        for queue in queues
+                    ],
+                }
+                for topic, queues in sorted(by_topic.items())
+            ],
+            "findings": [_record(finding) for finding in findings],
+        }
+
+    def _findings(self) -> Iterator[Finding]:
+        for queue in self.queues:
+            yield from queue.findings
+        announced = {index.base_offset for index in self._index()}
+        for index in self.index:
+            if index.damage is None:
+                continue
+            name = self._index_id(index)
+            if index.base_offset in announced:
+                yield note("index-torn", f"to be written anew: {index.damage}", segment=name)
+            else:
+                yield damage("index-damaged", f"left out: {index.damage}", segment=name)
+        for topic in self.ids.assigned:
+            yield note(
+                "topic-id-assigned",
+                f"topic {topic!r}: no key of its messages was found in the index; it has a new id",
+                found=str(self.ids.ids[topic]),
+            )
+        for topic in self.ids.disputed:
+            yield note(
+                "topic-id-disputed",
+                f"topic {topic!r}: the index has several ids for it, most likely since it was "
+                "deleted and made again",
+                found=str(self.ids.ids[topic]),
+            )
+
+
+def _add_topic(store: MetadataStore, topic: str, topic_id: int) -> None:
+    added = store.add_topic(topic)
+    if added.topic_id != topic_id:
+        store.update_topic(TopicMetadata(topic_id, topic))
+
+
+def _record(finding: Finding) -> dict[str, object]:
+    return {
+        "severity": finding.severity.value,
+        "kind": finding.kind,
+        "segment": None if finding.segment is None else str(finding.segment),
+        "position": finding.position,
+        "message": finding.message,
+        "expected": finding.expected,
+        "found": finding.found,
+    }

@@ -1,0 +1,174 @@
+"""The job: lists a tier once, has its ends and its index read, and writes the metadata once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import msgspec
+
+from tieredstore.clock import SYSTEM_CLOCK, Clock, ManualClock
+from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.errors import Invalid
+from tieredstore.jobs.metadata.found import Found
+from tieredstore.jobs.metadata.index import (
+    FoundIndex,
+    IndexTask,
+    Probes,
+    TopicIds,
+    find_index,
+    topic_ids,
+    undecided,
+)
+from tieredstore.jobs.metadata.queues import FoundQueue, QueuesTask, find_queues
+from tieredstore.jobs.metadata.state_files import StateFiles
+from tieredstore.jobs.metadata.unsealed import find_unsealed
+from tieredstore.jobs.run import TASK_BYTES, JobRun, gathered
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, load_catalogue
+from tieredstore.scan.source import TierSource, placed
+from tieredstore.tier_url import shown_url
+
+_TASK_QUEUES = 500
+_SPREAD = 32
+"""Messages of a queue that are looked up where those at its ends tell nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildOptions:
+    """exact_times: read every message, not the first and the last of each segment, for its times.
+    force: replace metadata that is there. take_over: end another writer's right where the backend
+    can. dry_run: write nothing and take no right."""
+
+    exact_times: bool = False
+    force: bool = False
+    take_over: bool = False
+    dry_run: bool = False
+
+
+def rebuild_metadata(
+    run: JobRun,
+    source: TierSource,
+    state: Path,
+    options: RebuildOptions | None = None,
+    *,
+    clock: Clock = SYSTEM_CLOCK,
+) -> dict[str, object]:
+    """Make the metadata of a broker's part of a tier, in a state directory (a broker's
+    `storePathRootDir`), from the tier alone. Returns the report (`docs/jobs.md`).
+
+    The broker is that of `source`, or the only one there. Holds the writer epoch meanwhile. Raises
+    Invalid (no such broker, metadata that is there), Fenced (a writer lives), Unavailable.
+    """
+    options = options or RebuildOptions()
+    with ExitStack() as stack:
+        provider = source.connect()
+        stack.callback(provider.close)
+        broker = source.broker or _only_broker(provider)
+        config = placed(source.config, source.url, state=state)
+        files = StateFiles(msgspec.structs.replace(config, broker_name=broker), state)
+        files.check_free()
+
+        def moment() -> int:
+            present = files.present()
+            if present and not options.force and not options.dry_run:
+                raise files.refusal(present)
+            return clock.now_ms()
+
+        moment_ms = run.once("moment", moment, int)
+        check_writer = _nothing
+        if not options.dry_run:
+            epoch = provider.acquire_writer(broker, take_over=options.take_over)
+            stack.callback(epoch.release)
+            check_writer = epoch.check
+        catalogue = load_catalogue(provider, broker=broker)
+        if not catalogue.brokers:
+            raise Invalid(f"{provider.url}: no broker {broker!r} in the tier")
+        listed = [queue for queue in catalogue.queues if queue.broker == broker]
+        queues = _find_queues(
+            run, source, listed, "queues", exact_times=options.exact_times, spread=0
+        )
+        extents = catalogue.indexes.get(broker, ())
+        index = _find_index(run, source, extents, "index", queues)
+        ids = _topic_ids(run, source, state, listed, queues, extents, index)
+        found = Found(broker, queues, index, ids, moment_ms)
+        kept: list[Path] = []
+        if not options.dry_run:
+            check_writer()
+            files.check_free()
+            kept = files.replace(found.fill, ManualClock(moment_ms), force=options.force)
+        return run.report(
+            {
+                "tier": shown_url(source.url),
+                "cluster": source.config.broker_cluster_name,
+                "broker": broker,
+                "metadata": None if options.dry_run else str(files.main),
+                "kept": [str(path) for path in kept],
+                **found.report(catalogue.findings),
+            }
+        )
+
+
+def _nothing() -> None:
+    """A dry run has no right that could be lost."""
+
+
+def _only_broker(provider: SegmentProvider) -> str:
+    found = sorted({item.id.path.split("/", 1)[0] for item in provider.list()})
+    if len(found) != 1:
+        raise Invalid(
+            f"{provider.url}: brokers in the tier: {', '.join(found) or 'none'}; choose one with "
+            "--broker (each has a state directory of its own)"
+        )
+    return found[0]
+
+
+def _find_queues(
+    run: JobRun,
+    source: TierSource,
+    queues: Sequence[QueueFiles],
+    stage: str,
+    *,
+    exact_times: bool,
+    spread: int,
+) -> list[FoundQueue]:
+    most_bytes = TASK_BYTES if exact_times else 2**63
+    groups = gathered(queues, lambda queue: queue.size_bytes, most_bytes, _TASK_QUEUES)
+    tasks = [QueuesTask(source, group, exact_times, spread) for group in groups]
+    return list(chain.from_iterable(run.map(stage, find_queues, tasks, list[FoundQueue])))
+
+
+def _find_index(
+    run: JobRun,
+    source: TierSource,
+    extents: Sequence[SegmentExtent],
+    stage: str,
+    queues: Iterable[FoundQueue],
+) -> list[FoundIndex]:
+    probes = Probes.of(queues)
+    groups = gathered(extents, lambda extent: extent.size_bytes, TASK_BYTES)
+    tasks = [IndexTask(source, group, probes) for group in groups]
+    return list(chain.from_iterable(run.map(stage, find_index, tasks, list[FoundIndex])))
+
+
+def _topic_ids(
+    run: JobRun,
+    source: TierSource,
+    state: Path,
+    listed: Sequence[QueueFiles],
+    queues: Sequence[FoundQueue],
+    extents: Sequence[SegmentExtent],
+    index: Sequence[FoundIndex],
+) -> TopicIds:
+    """Asks more messages of the topics whose ends no item of the index names: what came last may
+    not be in it yet, what came first not any more."""
+    topics = sorted({queue.topic for queue in queues})
+    votes = [*index, *find_unsealed(state, source.config, Probes.of(queues))]
+    if others := set(undecided(topics, votes)):
+        again = [queue for queue in listed if queue.topic in others]
+        more = _find_queues(run, source, again, "queues again", exact_times=False, spread=_SPREAD)
+        votes += _find_index(run, source, extents, "index again", more)
+        votes += find_unsealed(state, source.config, Probes.of(more))
+    return topic_ids(topics, votes)

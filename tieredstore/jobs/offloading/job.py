@@ -1,0 +1,245 @@
+"""The offload job: copies what a broker's store has and a tier lacks.
+
+A composition of the read-only local store and the tier's own dispatcher. It writes in the tier and
+in the state directory, never in the store, and deletes nothing. Interrupted anywhere, the next run
+goes on where the tier's contents say.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tieredstore import registry
+from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.contracts.usage import read_usage
+from tieredstore.errors import Unavailable
+from tieredstore.jobs.offloading.checks import check_tier, held_back, offload_target
+from tieredstore.jobs.offloading.plan import DryRun, dry_run
+from tieredstore.jobs.offloading.report import OffloadReport, ProgressCallback
+from tieredstore.jobs.offloading.source import OffloadSource, skipped_topics
+from tieredstore.jobs.target import TierTarget
+from tieredstore.local.read_only import ReadOnlyMessageStore, open_read_only
+from tieredstore.tier.flat.file_store import FlatFileStore
+from tieredstore.tier.index import IndexStoreService
+from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.upload.dispatcher import SCAN_PERIOD_MS, MessageStoreDispatcher
+
+if TYPE_CHECKING:
+    from tieredstore.contracts.metadata_store import MetadataStore
+    from tieredstore.tier.upload.outcome import DispatchOutcome
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadOptions:
+    """What to copy, from where to where. `store`, `state`: directories; `tier`: a URL.
+
+    broker, cluster: names in the tier; None to take them from `config`. topics: only these (shell
+    patterns such as `order_*`); empty for all. workers: threads that upload; None for the
+    configured number. take_over: end the right of another writer where the backend can.
+    """
+
+    store: Path
+    tier: str
+    state: Path
+    config: Path | None = None
+    broker: str | None = None
+    cluster: str | None = None
+    topics: Sequence[str] = ()
+    workers: int | None = None
+    take_over: bool = False
+
+
+class StopSignal:
+    """Asks a run to stop after the batches in hand. Safe to set from a signal handler."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self._actions: list[Callable[[], None]] = []
+
+    def set(self) -> None:
+        self.event.set()
+        for action in list(self._actions):
+            action()
+
+    def is_set(self) -> bool:
+        return self.event.is_set()
+
+    def on_set(self, action: Callable[[], None]) -> None:
+        """Call `action` when the signal is set (now, if it is)."""
+        self._actions.append(action)
+        if self.event.is_set():
+            action()
+
+
+def run_offload(
+    options: OffloadOptions,
+    progress: ProgressCallback | None = None,
+    *,
+    stop: StopSignal | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> OffloadReport:
+    """One forced pass over the store: all messages, then their keys, are in the tier.
+
+    What could not be copied is in `failed`; the other queues are. Raises Invalid (bad options, a
+    tier and a state that do not belong together), Fenced (another writer), Corrupt, Unavailable.
+    """
+    stop = stop or StopSignal()
+    target = offload_target(options)
+    start = time.monotonic()
+    with _opened(options, target, clock) as job:
+        stop.on_set(job.dispatcher.stop)
+        report = job.new_report()
+        job.source.begin(job.flat_files, progress, start)
+        _take(report, job.dispatcher.scan(force=True))
+        report.stopped = stop.event.is_set()
+        if not report.stopped:
+            job.index.seal_and_upload(force=True)
+        report.segments = job.segment_count() - job.segments_before
+    # Only now: giving the writer epoch back ends with the maintenance that was due.
+    report.usage = read_usage(job.flat_files.provider)
+    report.seconds = time.monotonic() - start
+    return report
+
+
+def follow_offload(
+    options: OffloadOptions,
+    on_round: Callable[[OffloadReport], None] | None = None,
+    *,
+    stop: StopSignal,
+    clock: Clock = SYSTEM_CLOCK,
+) -> OffloadReport:
+    """Copy as the store grows, with the dispatcher's own thresholds, until `stop` is set.
+
+    `on_round` is called with the running totals after each round in which something happened. A
+    backend that is unavailable is tried again; damage, or a message in the tier that is not the
+    store's, ends the run with that error.
+    """
+    target = offload_target(options)
+    start = time.monotonic()
+    with _opened(options, target, clock) as job:
+        stop.on_set(job.dispatcher.stop)
+        total = job.new_report()
+        job.source.begin(job.flat_files, None, start)
+        while not stop.event.is_set():
+            job.store.refresh()
+            outcomes = job.dispatcher.scan()
+            _take(total, outcomes)
+            total.seconds = time.monotonic() - start
+            total.segments = job.segment_count() - job.segments_before
+            for _, error in total.failed:
+                if not isinstance(error, Unavailable):
+                    raise error
+            try:
+                job.index.tick()
+            except Unavailable as error:
+                _log.warning("index: tried again later: %s", error)
+            if on_round is not None and outcomes:
+                on_round(replace(total, failed=list(total.failed)))
+            total.failed.clear()
+            clock.wait(stop.event, SCAN_PERIOD_MS)
+        _take(total, job.dispatcher.drain())
+        job.index.seal_and_upload(force=True)
+        total.segments = job.segment_count() - job.segments_before
+    total.stopped = True
+    total.usage = read_usage(job.flat_files.provider)
+    total.seconds = time.monotonic() - start
+    return total
+
+
+def plan_offload(options: OffloadOptions, *, clock: Clock = SYSTEM_CLOCK) -> DryRun:
+    """What a run would copy. Writes nothing anywhere and takes no writer epoch."""
+    target = offload_target(options)
+    with ExitStack() as stack:
+        store = _open_store(options, target, clock)
+        stack.callback(store.shutdown)
+        metadata = registry.metadata_store(target.config, clock, read_only=True)
+        stack.callback(metadata.close)
+        provider = target.open_provider(create=False)
+        if provider is not None:
+            stack.callback(provider.close)
+            check_tier(provider, metadata, target, options.state)
+        topic_filter = TopicFilter(target.config)
+        source = OffloadSource(store.dispatch_source, options.topics, topic_filter)
+        return dry_run(target.config, source, provider)
+
+
+def _open_store(options: OffloadOptions, target: TierTarget, clock: Clock) -> ReadOnlyMessageStore:
+    store = open_read_only(options.store, target.config, clock)
+    notice = held_back(store)
+    if notice is not None:
+        _log.warning("%s", notice)
+    return store
+
+
+@dataclass(slots=True)
+class _Job:
+    """The parts of an open run."""
+
+    store: ReadOnlyMessageStore
+    source: OffloadSource
+    flat_files: FlatFileStore
+    index: IndexStoreService
+    dispatcher: MessageStoreDispatcher
+    metadata: MetadataStore
+    topic_filter: TopicFilter
+    segments_before: int = 0
+
+    def segment_count(self) -> int:
+        return sum(1 for _ in self.metadata.segments())
+
+    def new_report(self) -> OffloadReport:
+        queues = list(self.source.queues())
+        return OffloadReport(
+            queues=len(queues), skipped=skipped_topics(self.source, self.topic_filter)
+        )
+
+
+@contextmanager
+def _opened(options: OffloadOptions, target: TierTarget, clock: Clock) -> Iterator[_Job]:
+    """Open everything, take the writer epoch, and close in the right order."""
+    config = target.config
+    with ExitStack() as stack:
+        store = _open_store(options, target, clock)
+        stack.callback(store.shutdown)
+        provider = target.open_provider(create=True)
+        assert provider is not None
+        stack.callback(provider.close)
+        metadata = registry.metadata_store(config, clock)
+        stack.callback(metadata.close)
+        check_tier(provider, metadata, target, options.state)
+        flat_files = FlatFileStore(config, provider, metadata, clock)
+        stack.callback(flat_files.close)
+        flat_files.become_writer(take_over=options.take_over)
+        metadata.load()  # again: another writer may have changed it until it gave its right up
+        flat_files.load()
+        flat_files.record_recovered()
+        index = IndexStoreService(
+            config, provider, metadata, options.state, clock, check_writer=flat_files.check_writer
+        )
+        index.recover()
+        stack.callback(index.stop, force=False)
+        topic_filter = TopicFilter(config)
+        source = OffloadSource(store.dispatch_source, options.topics, topic_filter)
+        dispatcher = MessageStoreDispatcher(config, source, flat_files, index, topic_filter, clock)
+        job = _Job(store, source, flat_files, index, dispatcher, metadata, topic_filter)
+        job.segments_before = job.segment_count()
+        yield job
+
+
+def _take(report: OffloadReport, outcomes: list[DispatchOutcome]) -> None:
+    for outcome in outcomes:
+        report.messages += outcome.messages
+        report.message_bytes += outcome.size_bytes
+        if outcome.hole is not None:
+            report.holes.append((outcome.key, *outcome.hole))
+        if outcome.error is not None:
+            report.failed.append((outcome.key, outcome.error))

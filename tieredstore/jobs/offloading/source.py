@@ -1,0 +1,149 @@
+"""The store as an offload sees it: chosen topics only, and every read counted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey, QueueRange
+from tieredstore.errors import Invalid, TieredStoreError
+from tieredstore.jobs.offloading.report import OffloadProgress, ProgressCallback
+from tieredstore.tier.topic_filter import TopicFilter
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from tieredstore.tier.flat.file_store import FlatFileStore
+
+
+class OffloadSource:
+    """A DispatchSource over another one. `topics`: shell patterns, empty for all."""
+
+    def __init__(
+        self, source: DispatchSource, topics: Sequence[str], topic_filter: TopicFilter
+    ) -> None:
+        self._source = source
+        self._topics = tuple(topics)
+        self._filter = topic_filter
+        self._lock = threading.Lock()
+        self._callback: ProgressCallback | None = None
+        self._messages = 0
+        self._message_bytes = 0
+        self._total = 0
+        self._queues = 0
+        self._start = 0.0
+
+    def check_topics(self) -> None:
+        """Raise Invalid for a pattern that no topic of the store matches."""
+        names = sorted({key.topic for key in self._source.queues()} | {*self.left_out_topics()})
+        for pattern in self._topics:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                import difflib
+
+                close = difflib.get_close_matches(pattern, names, n=3)
+                hint = f"; did you mean {' or '.join(close)}?" if close else ""
+                raise Invalid(f"--topics: the store has no topic {pattern!r}{hint}")
+
+    def begin(
+        self,
+        flat_files: FlatFileStore,
+        callback: ProgressCallback | None,
+        start: float,
+    ) -> None:
+        """Count what there is to do, and report from now on."""
+        self.check_topics()
+        self._callback = callback
+        self._start = start
+        for key in self.queues():
+            try:
+                available = self._source.queue_range(key)
+            except TieredStoreError:
+                continue  # the pass says what is wrong with it
+            if available is None:
+                continue
+            file = flat_files.get(key.topic, key.queue_id)
+            done = 0 if file is None or not file.is_initialised else file.consume_queue_max_offset
+            self._queues += 1
+            self._total += max(available.max_offset - max(available.min_offset, done), 0)
+        if callback is not None:
+            self._report()
+
+    def all_queues(self) -> Iterator[QueueKey]:
+        """Queues of the chosen topics, those that never go to a tier included."""
+        for key in self._source.queues():
+            if self._is_chosen(key.topic):
+                yield key
+
+    def _is_chosen(self, topic: str) -> bool:
+        return not self._topics or any(fnmatchcase(topic, name) for name in self._topics)
+
+    # DispatchSource
+
+    def queues(self) -> Iterator[QueueKey]:
+        return (key for key in self.all_queues() if not self._filter.is_filtered(key.topic))
+
+    def queue_range(self, key: QueueKey) -> QueueRange | None:
+        return self._source.queue_range(key)
+
+    def read_units(self, key: QueueKey, offset: int, count: int) -> npt.NDArray[np.void]:
+        return self._source.read_units(key, offset, count)
+
+    def read_records(self, units: npt.NDArray[np.void]) -> Sequence[memoryview]:
+        records = self._source.read_records(units)
+        with self._lock:
+            # Single messages that are read to be compared may be counted twice.
+            self._messages = min(self._messages + len(units), self._total)
+            self._message_bytes += int(units["size"].sum())
+            if self._callback is not None:
+                self._report()
+        return records
+
+    def _report(self) -> None:
+        assert self._callback is not None
+        self._callback(
+            OffloadProgress(
+                self._messages,
+                self._total,
+                self._message_bytes,
+                self._queues,
+                time.monotonic() - self._start,
+            )
+        )
+
+    def is_in_store(self, key: QueueKey, offset: int) -> bool:
+        return self._source.is_in_store(key, offset)
+
+    def is_in_memory(self, key: QueueKey, offset: int, count: int) -> bool:
+        return self._source.is_in_memory(key, offset, count)
+
+    def offset_by_time(self, key: QueueKey, timestamp_ms: int) -> int:
+        return self._source.offset_by_time(key, timestamp_ms)
+
+    def earliest_message_time(self, key: QueueKey | None = None) -> int:
+        return self._source.earliest_message_time(key)
+
+    def topic_reserve_hours(self) -> dict[str, int]:
+        return self._source.topic_reserve_hours()
+
+    def left_out_topics(self) -> dict[str, str]:
+        """Those of the chosen topics."""
+        return {
+            topic: reason
+            for topic, reason in self._source.left_out_topics().items()
+            if self._is_chosen(topic)
+        }
+
+    def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:
+        """The store is not ours: its owner cleans as it likes."""
+        del guard
+
+
+def skipped_topics(source: OffloadSource, topic_filter: TopicFilter) -> dict[str, str]:
+    """Topics of the store that never go to a tier, and why."""
+    reasons = {key.topic: topic_filter.reason(key.topic) for key in source.all_queues()}
+    reasons.update(source.left_out_topics())
+    return {topic: reason for topic, reason in sorted(reasons.items()) if reason is not None}

@@ -1,0 +1,116 @@
+"""What tasks find out about queues and topics, and how it adds up. All of it is JSON-able."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tieredstore.jobs.reporting.sketches import Distinct, HeavyHitters, Sizes
+
+HOUR_MS = 3_600_000
+_DAY_MS = 24 * HOUR_MS
+AGES: tuple[tuple[str, int], ...] = (
+    ("up to 1 hour", HOUR_MS),
+    ("1 to 6 hours", 6 * HOUR_MS),
+    ("6 to 24 hours", _DAY_MS),
+    ("1 to 3 days", 3 * _DAY_MS),
+    ("3 to 7 days", 7 * _DAY_MS),
+    ("7 to 30 days", 30 * _DAY_MS),
+    ("30 to 90 days", 90 * _DAY_MS),
+    ("90 to 365 days", 365 * _DAY_MS),
+)
+AGE_NAMES = (*(name for name, _ in AGES), "over 365 days", "unknown")
+KINDS = ("KEYS", "UNIQ_KEY", "TAGS")
+_TEXTS_KEPT = 100
+
+
+@dataclass(slots=True)
+class Ages:
+    """Messages and their commit log bytes by age (`AGE_NAMES`), youngest first."""
+
+    messages: list[int] = field(default_factory=lambda: [0] * len(AGE_NAMES))
+    size_bytes: list[int] = field(default_factory=lambda: [0] * len(AGE_NAMES))
+
+    def merge(self, other: Ages) -> None:
+        self.messages = list(map(sum, zip(self.messages, other.messages, strict=True)))
+        self.size_bytes = list(map(sum, zip(self.size_bytes, other.size_bytes, strict=True)))
+
+
+@dataclass(slots=True)
+class QueueFacts:
+    """Messages of a queue, or of a part of it. Times are epoch ms, None where nothing was read.
+
+    first_offset: queue offset of the first message; None without any.
+    """
+
+    first_offset: int | None = None
+    oldest_ms: int | None = None
+    newest_ms: int | None = None
+    sizes: Sizes = field(default_factory=Sizes)
+    ages: Ages = field(default_factory=Ages)
+
+    def merge(self, other: QueueFacts) -> None:
+        self.first_offset = _least(self.first_offset, other.first_offset)
+        self.oldest_ms = _least(self.oldest_ms, other.oldest_ms)
+        self.newest_ms = _most(self.newest_ms, other.newest_ms)
+        self.sizes.merge(other.sizes)
+        self.ages.merge(other.ages)
+
+
+@dataclass(slots=True)
+class ValueFacts:
+    """One of KINDS over the messages that were read. messages: those that have any; total values
+    are in `frequent`."""
+
+    frequent: HeavyHitters = field(default_factory=HeavyHitters)
+    distinct: Distinct = field(default_factory=Distinct)
+
+    def merge(self, other: ValueFacts) -> None:
+        self.frequent.merge(other.frequent)
+        self.distinct.merge(other.distinct)
+
+
+@dataclass(slots=True)
+class TopicFacts:
+    """What records of a topic say. messages: how many were read; values: by kind."""
+
+    messages: int = 0
+    values: dict[str, ValueFacts] = field(
+        default_factory=lambda: {kind: ValueFacts() for kind in KINDS}
+    )
+
+    def merge(self, other: TopicFacts) -> None:
+        self.messages += other.messages
+        for kind, values in other.values.items():
+            self.values[kind].merge(values)
+
+
+@dataclass(slots=True)
+class Facts:
+    """Of several queues: by name (`names.queue_name`, `names.topic_name`). findings: how much
+    damage was met; texts: the first of it."""
+
+    queues: dict[str, QueueFacts] = field(default_factory=dict)
+    topics: dict[str, TopicFacts] = field(default_factory=dict)
+    findings: int = 0
+    texts: list[str] = field(default_factory=list)
+
+    def merge(self, other: Facts) -> None:
+        for name, queue in other.queues.items():
+            self.queues.setdefault(name, QueueFacts()).merge(queue)
+        for name, topic in other.topics.items():
+            self.topics.setdefault(name, TopicFacts()).merge(topic)
+        self.findings += other.findings
+        self.texts = [*self.texts, *other.texts][:_TEXTS_KEPT]
+
+    def found(self, text: str) -> None:
+        self.findings += 1
+        if len(self.texts) < _TEXTS_KEPT:
+            self.texts.append(text)
+
+
+def _least(*values: int | None) -> int | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _most(*values: int | None) -> int | None:
+    return max((value for value in values if value is not None), default=None)

@@ -1,0 +1,151 @@
+"""The job: a tier is listed once, looked at in tasks, and written as a page and tables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from tieredstore.contracts.usage import MeteredProvider, Prices
+from tieredstore.errors import Invalid
+from tieredstore.jobs.reporting.facts import Facts
+from tieredstore.jobs.reporting.page import page
+from tieredstore.jobs.reporting.summary import Summary, summarise
+from tieredstore.jobs.reporting.tables import tables
+from tieredstore.jobs.reporting.tasks import ReportTask, look, queue_name
+from tieredstore.jobs.run import TASK_BYTES, JobRun, gathered
+from tieredstore.message.consume_queue import UNIT_SIZE
+from tieredstore.scan.catalogue import QueueFiles, TierCatalogue, load_catalogue
+from tieredstore.scan.findings import Severity
+from tieredstore.scan.plan import ScanRange
+from tieredstore.scan.source import TierSource
+from tieredstore.tier_url import shown_url
+
+PAGE = "report.html"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """keys_percent: of how many of a hundred blocks of 2,048 messages the records are read, for
+    keys, tags and their distribution; with 0 the consume queues alone are. prices: by field of
+    `Prices`, those that differ from the configured ones of a tier that is paid by the request, or
+    from the defaults. now_ms: epoch ms from which ages are told; None for the time of the first
+    run.
+    """
+
+    keys_percent: int = 100
+    prices: Mapping[str, float] = field(default_factory=dict)
+    now_ms: int | None = None
+
+
+@dataclass(slots=True)
+class Pin:
+    """What later runs of the same job go by: the time, and by queue the offset where it ended."""
+
+    now_ms: int
+    ends: dict[str, int] = field(default_factory=dict)
+
+
+def report(
+    run: JobRun, source: TierSource, to: Path, options: ReportOptions | None = None
+) -> dict[str, object]:
+    """Write `report.html` and Parquet tables into the folder `to`, which is made where it is
+    missing; files of an earlier report are replaced, each at once or not at all.
+
+    Returns totals and file names, for the JSON report. Raises Invalid, Unavailable; Corrupt only
+    where the metadata does not parse: damage in the tier is counted.
+    """
+    given = options or ReportOptions()
+    if not 0 <= given.keys_percent <= 100:
+        raise Invalid(f"keys percent: expected 0 to 100, found {given.keys_percent}")
+    provider = source.connect()
+    metadata = source.metadata()
+    try:
+        catalogue = load_catalogue(provider, metadata, broker=source.broker)
+        prices = provider.prices if isinstance(provider, MeteredProvider) else Prices()
+        prices = replace(prices, **given.prices)
+    finally:
+        provider.close()
+        if metadata is not None:
+            metadata.close()
+    pin = run.once("pin", partial(_pin, catalogue, given.now_ms), Pin)
+    tasks = list(_tasks(source, catalogue, pin, given.keys_percent))
+    facts = Facts()
+    for found in run.map("look", look, tasks, Facts):
+        facts.merge(found)
+    for finding in catalogue.findings:
+        if finding.severity is Severity.DAMAGE:
+            facts.found(str(finding.to_error()))
+    summary = summarise(catalogue, facts, pin.now_ms, source.config, prices)
+    files = run.once(
+        "commit",
+        partial(_write, to, source, summary, facts, pin.now_ms, given.keys_percent, prices),
+        list[str],
+    )
+    return {
+        "tier": shown_url(source.url),
+        "to": str(to),
+        "files": files,
+        "keys_percent": given.keys_percent,
+        **summary.totals,
+        "damage_met": facts.texts,
+    }
+
+
+def _pin(catalogue: TierCatalogue, now_ms: int | None) -> Pin:
+    return Pin(
+        int(time.time() * 1000) if now_ms is None else now_ms,
+        {queue_name(queue): queue.consume_queue_max_offset for queue in catalogue.queues},
+    )
+
+
+def _tasks(
+    source: TierSource, catalogue: TierCatalogue, pin: Pin, keys_percent: int
+) -> Iterator[ReportTask]:
+    ranges = (
+        found
+        for queue in catalogue.queues
+        for found in _ranges(queue, pin.ends.get(queue_name(queue), 0), keys_percent)
+    )
+    for group in gathered(ranges, lambda found: found.size_bytes, TASK_BYTES):
+        yield ReportTask(source, group, pin.now_ms, keys_percent)
+
+
+def _ranges(queue: QueueFiles, until: int, keys_percent: int) -> Iterator[ScanRange]:
+    """A queue in pieces of about TASK_BYTES to read, told from the listing alone: nothing is read
+    while planning, for there may be very many queues."""
+    spans = [(low, min(high, until)) for low, high in queue.unit_spans() if low < until]
+    messages = sum(high - low for low, high in spans)
+    log_bytes = sum(extent.size_bytes for extent in queue.commit_log)
+    for low, high in spans:
+        share = (high - low) / messages
+        to_read = (high - low) * UNIT_SIZE + int(log_bytes * share * keys_percent / 100)
+        step = -(-(high - low) // max(-(-to_read // TASK_BYTES), 1))
+        for first in range(low, high, step):
+            last = min(first + step, high)
+            size = to_read * (last - first) // (high - low)
+            yield ScanRange(queue, first, last, size)
+
+
+def _write(
+    to: Path,
+    source: TierSource,
+    summary: Summary,
+    facts: Facts,
+    now_ms: int,
+    keys_percent: int,
+    prices: Prices,
+) -> list[str]:
+    """The page comes last: where it is new, so are the tables."""
+    to.mkdir(parents=True, exist_ok=True)
+    files = {
+        **tables(summary),
+        PAGE: page(summary, shown_url(source.url), now_ms, keys_percent, prices, facts),
+    }
+    for name, content in files.items():
+        temporary = to / f".{name}.tmp"
+        temporary.write_bytes(content)
+        temporary.replace(to / name)
+    return list(files)

@@ -1,0 +1,165 @@
+"""What a task reads: the consume queue of its ranges, a few store times, and records where keys are
+wanted."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from urllib.parse import quote
+
+import numpy as np
+
+from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.errors import Corrupt
+from tieredstore.jobs.reporting.facts import AGES, Facts, QueueFacts, TopicFacts
+from tieredstore.scan.arrow.columns import ArrowColumns
+from tieredstore.scan.catalogue import QueueFiles
+from tieredstore.scan.extents import QueueReader
+from tieredstore.scan.findings import Finding
+from tieredstore.scan.plan import ScanRange, store_time
+from tieredstore.scan.read.batches import read_batches, unit_blocks
+from tieredstore.scan.source import TierSource
+
+_UNITS_PER_READ = 1 << 16
+SAMPLE_MESSAGES = 2048
+"""Messages of one block of a sample."""
+
+
+def queue_name(queue: QueueFiles) -> str:
+    """A queue's path as text that JSON can hold, whatever the listing found."""
+    return quote(queue.path, errors="surrogateescape")
+
+
+def topic_name(queue: QueueFiles) -> str:
+    """A topic over all brokers, as `queue_name` does."""
+    return quote(queue.topic, errors="surrogateescape")
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTask:
+    """Ranges to look at. now_ms: ages are told from there; keys_percent: of how many of a hundred
+    blocks of messages the records are read for keys and tags."""
+
+    source: TierSource
+    ranges: tuple[ScanRange, ...]
+    now_ms: int
+    keys_percent: int
+
+    @property
+    def key(self) -> str:
+        places = [f"{queue_name(r.queue)}:{r.from_offset}-{r.until_offset}" for r in self.ranges]
+        return hashlib.sha256("\n".join(places).encode()).hexdigest()[:32]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(found.size_bytes for found in self.ranges)
+
+
+def look(task: ReportTask) -> Facts:
+    """Facts of all ranges of a task. Damage is counted, and what it hides is left out. Raises
+    Unavailable."""
+    facts = Facts()
+    provider = task.source.connect()
+    try:
+        for scan_range in task.ranges:
+            name = queue_name(scan_range.queue)
+            queue = facts.queues.setdefault(name, QueueFacts())
+            try:
+                _look_at(provider, scan_range, task, queue, facts)
+            except Corrupt as error:
+                facts.found(str(error))
+    finally:
+        provider.close()
+    return facts
+
+
+def _look_at(
+    provider: SegmentProvider,
+    scan_range: ScanRange,
+    task: ReportTask,
+    queue: QueueFacts,
+    facts: Facts,
+) -> None:
+    def report(finding: Finding) -> None:
+        facts.found(str(finding.to_error()))
+
+    with QueueReader(provider, scan_range.queue) as reader:
+        first = max(scan_range.from_offset, reader.min_offset())
+        if first >= scan_range.until_offset:
+            return
+        there = replace(scan_range, from_offset=first)
+        borders = None
+        try:
+            borders = _age_borders(reader, there, task.now_ms, queue)
+        except Corrupt as error:
+            facts.found(str(error))
+        for units in unit_blocks(reader, there, report=report, units_per_read=_UNITS_PER_READ):
+            queue.sizes.add(units.sizes)
+            if borders is None:
+                ages = np.full(len(units.offsets), len(AGES) + 1)
+            else:
+                ages = len(AGES) - np.searchsorted(borders, units.queue_offsets, side="right")
+            part = QueueFacts(first_offset=int(units.queue_offsets[0]))
+            count = len(part.ages.messages)
+            part.ages.messages = np.bincount(ages, minlength=count).tolist()
+            summed = np.bincount(ages, weights=units.sizes, minlength=count)
+            part.ages.size_bytes = summed.astype(np.int64).tolist()
+            queue.merge(part)
+    for block in _sampled(there, task.keys_percent):
+        name = topic_name(scan_range.queue)
+        topic = facts.topics.setdefault(name, TopicFacts())
+        for batch in read_batches(provider, block, report=report, body_crcs=False):
+            properties = ArrowColumns(batch).properties
+            topic.messages += len(batch)
+            for kind, values in (
+                ("KEYS", properties.keys().flatten()),
+                ("UNIQ_KEY", properties.values(b"UNIQ_KEY").drop_null()),
+                ("TAGS", properties.values(b"TAGS").drop_null()),
+            ):
+                topic.values[kind].frequent.add(values)
+                topic.values[kind].distinct.add(values)
+
+
+def _age_borders(
+    reader: QueueReader, scan_range: ScanRange, now_ms: int, queue: QueueFacts
+) -> list[int]:
+    """For each limit of AGES, oldest first: the first queue offset of the range that is not older.
+    Store times are taken to rise, as brokers do; first and last one are noted in `queue`."""
+
+    @cache
+    def time_of(offset: int) -> int:
+        return store_time(reader, offset)
+
+    offsets = range(scan_range.from_offset, scan_range.until_offset)
+    first, last = time_of(offsets[0]), time_of(offsets[-1])
+    queue.merge(QueueFacts(oldest_ms=min(first, last), newest_ms=max(first, last)))
+    borders: list[int] = []
+    for _, age_ms in reversed(AGES):
+        limit = now_ms - age_ms
+        if first >= limit:
+            borders.append(offsets[0])
+        elif last < limit:
+            borders.append(offsets.stop)
+        else:
+            borders.append(offsets[bisect_left(offsets, limit, key=time_of)])
+    return borders
+
+
+def _sampled(scan_range: ScanRange, percent: int) -> Iterator[ScanRange]:
+    """The parts of a range whose records are read: whole blocks of the queue, the same ones in
+    every run."""
+    if percent >= 100:
+        yield scan_range
+    elif percent > 0:
+        name = queue_name(scan_range.queue)
+        first, until = scan_range.from_offset, scan_range.until_offset
+        for block in range(first // SAMPLE_MESSAGES, -(-until // SAMPLE_MESSAGES)):
+            if zlib.crc32(f"{name}:{block}".encode()) % 100 < percent:
+                low, high = block * SAMPLE_MESSAGES, (block + 1) * SAMPLE_MESSAGES
+                yield replace(
+                    scan_range, from_offset=max(low, first), until_offset=min(high, until)
+                )
