@@ -14,7 +14,7 @@ from tieredstore.jobs.index.collect import Collected
 from tieredstore.jobs.index.files import Committed, build_files, commit, kept, summary
 from tieredstore.jobs.index.merge import MergeTask, merge
 from tieredstore.jobs.index.staging import Staging, staging_of
-from tieredstore.jobs.index.tier import IndexFile, IndexTier, OldIndex, open_index_tier
+from tieredstore.jobs.index.tier import IndexSummary, IndexTier, OldIndex, open_index_tier
 from tieredstore.jobs.run import TASK_BYTES, JobRun, gathered
 from tieredstore.scan.source import TierSource
 from tieredstore.tier.index.service import IndexStoreService
@@ -43,7 +43,7 @@ class _Uploaded:
 class _Run:
     """Index files that follow one another in time, to be merged or to be kept."""
 
-    files: tuple[IndexFile, ...]
+    files: tuple[IndexSummary, ...]
     is_merged: bool
 
 
@@ -56,7 +56,7 @@ class _Pinned:
     runs: tuple[_Run, ...]
 
     @property
-    def merged(self) -> list[tuple[IndexFile, ...]]:
+    def merged(self) -> list[tuple[IndexSummary, ...]]:
         return [run.files for run in self.runs if run.is_merged]
 
     @property
@@ -66,7 +66,7 @@ class _Pinned:
         return bases == sorted(bases)
 
     @property
-    def kept(self) -> list[IndexFile]:
+    def kept(self) -> list[IndexSummary]:
         return [file for run in self.runs if not run.is_merged for file in run.files]
 
 
@@ -133,10 +133,10 @@ def _pin(tier: IndexTier, capacity: Capacity) -> _Pinned:
     return _Pinned(dict(tier.topic_ids()), old, tuple(_runs(files, capacity)))
 
 
-def _runs(files: Sequence[IndexFile], capacity: Capacity) -> Iterator[_Run]:
+def _runs(files: Sequence[IndexSummary], capacity: Capacity) -> Iterator[_Run]:
     """Neighbours that are at most half full are merged where they become fewer, as are files with
     another number of slots, in which brokers find nothing."""
-    small: list[IndexFile] = []
+    small: list[IndexSummary] = []
 
     def close() -> Iterator[_Run]:
         needed = -(-sum(file.items for file in small) // capacity.items)

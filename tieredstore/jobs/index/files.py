@@ -16,7 +16,7 @@ from tieredstore.jobs.index.build import (
 from tieredstore.jobs.index.collect import MOST_FINDINGS, Collected
 from tieredstore.jobs.index.rows import StagedRows
 from tieredstore.jobs.index.staging import StagedFile, Staging
-from tieredstore.jobs.index.tier import IndexFile, IndexTier, OldIndex
+from tieredstore.jobs.index.tier import IndexSummary, IndexTier, OldIndex
 from tieredstore.jobs.run import JobRun
 
 
@@ -58,7 +58,7 @@ def build_files(
     return [[next(built) for _ in group] for group in dealt]
 
 
-def kept(tier: IndexTier, file: IndexFile) -> BuiltIndex:
+def kept(tier: IndexTier, file: IndexSummary) -> BuiltIndex:
     """A file that goes behind the others as it is, so that all stay without gaps and by time."""
     where = StagedFile(tier.segments.path, file.base_offset, file.size_bytes)
     return BuiltIndex(where, file.items, file.begin_ms, file.end_ms)

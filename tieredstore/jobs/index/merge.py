@@ -17,7 +17,7 @@ from tieredstore.errors import Corrupt
 from tieredstore.jobs.index.collect import Collected, Complaints
 from tieredstore.jobs.index.rows import ROW_DTYPE, KeyRows, stage_rows
 from tieredstore.jobs.index.staging import Staging
-from tieredstore.jobs.index.tier import IndexFile
+from tieredstore.jobs.index.tier import IndexSummary
 from tieredstore.message.columns.records import gather_headers, store_timestamps
 from tieredstore.message.index.tiered import (
     COMPACTED_ITEM_DTYPE,
@@ -40,7 +40,7 @@ class MergeTask:
     size_bytes: int
     source: TierSource
     broker: str
-    files: tuple[IndexFile, ...]
+    files: tuple[IndexSummary, ...]
     topics: Mapping[int, str]
     staging: Staging
     most_block_rows: int
@@ -81,7 +81,7 @@ def merge(task: MergeTask) -> Collected:
     return Collected(staged, messages, complaints.count, dangling, tuple(complaints.texts))
 
 
-def _rows(provider: SegmentProvider, broker: str, file: IndexFile) -> npt.NDArray[np.void]:
+def _rows(provider: SegmentProvider, broker: str, file: IndexSummary) -> npt.NDArray[np.void]:
     """ROW_DTYPE[n]: the items of a file, in native numbers."""
     path = f"{broker}/{INDEX_TOPIC}/0"
     segment = provider.open(SegmentId(path, FileSegmentType.INDEX, file.base_offset))

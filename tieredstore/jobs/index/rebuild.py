@@ -11,7 +11,7 @@ from tieredstore.jobs.index.build import BuiltIndex, Capacity
 from tieredstore.jobs.index.collect import Collected, CollectTask, collect
 from tieredstore.jobs.index.files import build_files, commit, kept, summary
 from tieredstore.jobs.index.staging import Staging, staging_of
-from tieredstore.jobs.index.tier import IndexFile, IndexTier, OldIndex, open_index_tier
+from tieredstore.jobs.index.tier import IndexSummary, IndexTier, OldIndex, open_index_tier
 from tieredstore.jobs.run import TASK_BYTES, JobRun, gathered
 from tieredstore.scan.plan import ScanRange, plan
 from tieredstore.scan.source import TierSource
@@ -44,7 +44,7 @@ class _Pinned:
     topic_ids: dict[str, int]
     queues: dict[str, tuple[int, int]]
     old: tuple[OldIndex, ...]
-    kept: tuple[IndexFile, ...]
+    kept: tuple[IndexSummary, ...]
     local_begins: tuple[int, ...]
 
 

@@ -43,7 +43,7 @@ class OldIndex:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexFile:
+class IndexSummary:
     """An index file of the tier, by its header; slots: its own, whatever is configured."""
 
     base_offset: int
@@ -104,13 +104,13 @@ class IndexTier:
             )
         return found
 
-    def files(self, old: Iterable[OldIndex]) -> list[IndexFile]:
+    def files(self, old: Iterable[OldIndex]) -> list[IndexSummary]:
         """What the headers of index segments say. Raises Corrupt for one that is damaged or lost,
         Unavailable."""
         # One that was announced and has no byte is what the next upload writes.
         return [self._file(index) for index in old if index.size_bytes]
 
-    def _file(self, index: OldIndex) -> IndexFile:
+    def _file(self, index: OldIndex) -> IndexSummary:
         name = self._id(index.base_offset)
         advice = "`rebuild index --force` makes all index files anew"
         segment = self.provider.open(name)
@@ -128,7 +128,7 @@ class IndexTier:
                 f"items, found {size} bytes; {advice}",
                 path=str(name),
             )
-        return IndexFile(
+        return IndexSummary(
             index.base_offset,
             size,
             slots,
@@ -137,7 +137,7 @@ class IndexTier:
             header.end_timestamp_ms,
         )
 
-    def check_slots(self, files: Iterable[IndexFile]) -> None:
+    def check_slots(self, files: Iterable[IndexSummary]) -> None:
         """Raise Invalid when files have another number of slots than is configured: brokers with
         that configuration would find nothing in the one or in the other."""
         configured = self.config.index_file_max_hash_slot_num

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tieredstore.clock import Clock
+from tieredstore.local.index.file import IndexFile
 from tieredstore.local.index.reader import (
     INDEX_DIRECTORY,
     IndexShape,
@@ -18,15 +19,8 @@ from tieredstore.local.index.reader import (
     check_shape,
     index_paths,
 )
-from tieredstore.local.log.mapped_file import MappedFile
 from tieredstore.local.open_files import OpenFiles
-from tieredstore.message.index.local import (
-    HEADER_SIZE,
-    ITEM_SIZE,
-    SLOT_SIZE,
-    LocalIndexHeader,
-    put_items,
-)
+from tieredstore.message.index.local import LocalIndexHeader
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -47,7 +41,7 @@ class IndexService:
         self._clock = clock
         self._lock = threading.Lock()
         self._paths: list[str] = []
-        self._current: MappedFile | None = None
+        self._current: IndexFile | None = None
 
     def load(self) -> None:
         """Find the files. Raises Corrupt for one of another size."""
@@ -55,22 +49,18 @@ class IndexService:
         for path in self._paths:
             check_shape(self._files, path, self._shape)
         if self._paths:
-            self._current = MappedFile(Path(self._paths[-1]), 0, self._shape.size_bytes)
+            self._current = IndexFile.open(Path(self._paths[-1]), self._shape)
 
     @property
     def end_physical_offset(self) -> int:
         """Physical offset of the last message that has an entry, 0 without one."""
-        return self._header().end_physical_offset if self._current is not None else 0
-
-    def _header(self) -> LocalIndexHeader:
-        assert self._current is not None
-        return LocalIndexHeader.unpack(self._current.view)
+        return self._current.header().end_physical_offset if self._current is not None else 0
 
     def put(self, hashes: Int32s, physical_offsets: Int64s, store_timestamps: Int64s) -> None:
         """Append entries in the order of their messages. Entries in front of the last one of the
         current file are there already. Raises Unavailable."""
         if self._current is not None and len(hashes):
-            end = self._header().end_physical_offset
+            end = self._current.header().end_physical_offset
             if int(physical_offsets[0]) < end:
                 new = physical_offsets >= end
                 hashes = hashes[new]
@@ -78,22 +68,14 @@ class IndexService:
         done = 0
         while done < len(hashes):
             file = self._current
-            if file is None or self._header().index_count >= self._shape.max_items:
+            if file is None or file.is_full:
                 file = self._next_file()
-            last = min(self._header().index_count + len(hashes) - done, self._shape.max_items)
-            file.reserve(HEADER_SIZE + self._shape.slots * SLOT_SIZE + last * ITEM_SIZE)
-            done += put_items(
-                file.view,
-                self._shape.slots,
-                hashes[done:],
-                physical_offsets[done:],
-                store_timestamps[done:],
-            )
+            done += file.put(hashes[done:], physical_offsets[done:], store_timestamps[done:])
 
-    def _next_file(self) -> MappedFile:
+    def _next_file(self) -> IndexFile:
         header = LocalIndexHeader()
         if self._current is not None:
-            last = self._header()
+            last = self._current.header()
             if last.end_physical_offset > 0:
                 header.begin_physical_offset = last.end_physical_offset
                 header.end_physical_offset = last.end_physical_offset
@@ -102,11 +84,10 @@ class IndexService:
             self._current.sync()
             self._current.close()
             self.end_timestamp_ms = last.end_timestamp_ms
-        file = MappedFile.create(self._new_path(), 0, self._shape.size_bytes)
-        file.reserve(1)
-        file.view[: len(header.pack())] = header.pack()
+        path = self._new_path()
+        file = IndexFile.create(path, self._shape, header)
         with self._lock:
-            self._paths.append(str(file.path))
+            self._paths.append(str(path))
         self._current = file
         return file
 

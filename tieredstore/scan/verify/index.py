@@ -58,7 +58,7 @@ class _File:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexFile:
+class VerifyIndex:
     """An index segment to check. Picklable.
 
     catalogue: of its broker, with what the metadata says of this segment. is_last: whether it is
@@ -71,7 +71,7 @@ class IndexFile:
     is_last: bool
 
 
-def index_files(catalogue: TierCatalogue) -> Iterator[IndexFile]:
+def index_files(catalogue: TierCatalogue) -> Iterator[VerifyIndex]:
     """All index segments."""
     known = catalogue.metadata or {}
     for broker, extents in catalogue.indexes.items():
@@ -80,7 +80,7 @@ def index_files(catalogue: TierCatalogue) -> Iterator[IndexFile]:
             entry = known.get(extent.id)
             entries = None if entry is None else {extent.id: entry}
             part = TierCatalogue(catalogue.url, queues, {}, catalogue.topics, entries)
-            yield IndexFile(broker, extent, part, extent is extents[-1])
+            yield VerifyIndex(broker, extent, part, extent is extents[-1])
 
 
 def index_chain_findings(extents: tuple[SegmentExtent, ...]) -> Iterator[Finding]:
@@ -99,7 +99,7 @@ def index_chain_findings(extents: tuple[SegmentExtent, ...]) -> Iterator[Finding
 
 
 def check_index_file(
-    provider: SegmentProvider, file: IndexFile, progress: Progress
+    provider: SegmentProvider, file: VerifyIndex, progress: Progress
 ) -> IndexOutcome:
     """Raises Unavailable."""
     box = FindingsBox()

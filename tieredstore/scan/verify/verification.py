@@ -21,7 +21,7 @@ from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.findings import Finding, Report, damage, note
 from tieredstore.scan.verify.gaps import VerifyGap, check_gap
 from tieredstore.scan.verify.index import (
-    IndexFile,
+    VerifyIndex,
     check_index_file,
     index_chain_findings,
     index_files,
@@ -52,7 +52,7 @@ TASK_BYTES = 192 << 20
 _MOST_ITEMS = 1000
 _READ_FAILURES = frozenset({"record-missing", "bytes-missing", "units-missing", "index-unreadable"})
 
-Item = TypeVar("Item", QueueFiles, VerifyRange, VerifyGap, IndexFile)
+Item = TypeVar("Item", QueueFiles, VerifyRange, VerifyGap, VerifyIndex)
 Outcome = TypeVar("Outcome")
 
 
@@ -81,7 +81,7 @@ class VerifyReport:
 
 @dataclass(frozen=True, slots=True)
 class VerifyTask:
-    """Pieces of a verification, all of one kind: QueueFiles, VerifyRange, VerifyGap or IndexFile.
+    """Pieces of a verification, all of one kind: QueueFiles, VerifyRange, VerifyGap or VerifyIndex.
     Picklable."""
 
     key: str
