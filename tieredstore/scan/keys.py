@@ -33,7 +33,7 @@ from tieredstore.scan.findings import Report, damage, raise_on_damage
 from tieredstore.scan.read.batches import whole_records
 from tieredstore.tier.index.item import IndexItem
 from tieredstore.tier.index.matching import MAX_CHAIN_ITEMS, Wanted
-from tieredstore.tier.index.uploaded_file import UploadedIndexFile
+from tieredstore.tier.index.uploaded_file import UploadedIndexStoreFile
 from tieredstore.tier.reading import run
 
 FIRST_MS, LAST_MS = 0, 2**62
@@ -158,7 +158,7 @@ def _items(
         entry = FileSegmentMetadata(
             extent.id.path, extent.id.type, extent.base_offset, size=extent.size_bytes
         )
-        file = UploadedIndexFile(provider.open(extent.id, extent.listing), entry)
+        file = UploadedIndexStoreFile(provider.open(extent.id, extent.listing), entry)
         try:
             yield run(file.find(wanted))
         except Corrupt as error:

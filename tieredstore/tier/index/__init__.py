@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from tieredstore.tier.index.item import IndexItem
 from tieredstore.tier.index.service import IndexStoreService
+from tieredstore.tier.index.store_file import IndexStatus, IndexStoreFile
 
-__all__ = ["IndexItem", "IndexStoreService"]
+__all__ = ["IndexItem", "IndexStatus", "IndexStoreFile", "IndexStoreService"]

@@ -8,11 +8,11 @@ from pathlib import Path
 from tieredstore.errors import TieredStoreError, Unavailable
 from tieredstore.message.index.tiered import compact, compacted_size
 from tieredstore.tier.index.durable import sync_file
-from tieredstore.tier.index.local_file import LocalIndexFile
+from tieredstore.tier.index.local_file import LocalIndexStoreFile
 from tieredstore.tier.index.segments import CompactedIndex
 
 
-def compact_file(file: LocalIndexFile, directory: Path) -> CompactedIndex:
+def compact_file(file: LocalIndexStoreFile, directory: Path) -> CompactedIndex:
     """Write the compacted form of a sealed file to `directory/<begin>`, byte for byte as Java.
 
     A whole one that is there already is taken (a failed upload left it; a start removes them).

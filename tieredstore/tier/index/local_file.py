@@ -41,6 +41,7 @@ from tieredstore.tier.index.durable import sync_directory, sync_file
 from tieredstore.tier.index.item import IndexItem
 from tieredstore.tier.index.matching import MAX_CHAIN_ITEMS, Wanted
 from tieredstore.tier.index.relink import relink, valid_items
+from tieredstore.tier.index.store_file import IndexStatus, IndexStoreFile
 
 WALK_ITEMS = 4096
 """A chain is followed this far; the rest of a longer one is found by scanning the hashes."""
@@ -72,20 +73,19 @@ class IndexRows:
         )
 
 
-class LocalIndexFile:
+class LocalIndexStoreFile(IndexStoreFile):
     """One mapped file. Puts come from one thread at a time; queries may run beside them.
 
     The mapping lives as long as somebody holds the object, so a query may go on after `destroy`.
-    begin_ms: its name, what item times are relative to; item_count: items put; synced_items: those
-    on disk; covered_items: those below the watermarks when it was opened; sealed: no more puts.
+    item_count: items put; synced_items: those on disk; covered_items: those below the watermarks
+    when it was opened.
     """
 
     def __init__(self, path: Path, begin_ms: int, slots: int, max_items: int, fd: int) -> None:
+        super().__init__(begin_ms, IndexStatus.UNSEALED)
         self.path = path
-        self.begin_ms = begin_ms
         self.slots = slots
         self.max_items = max_items
-        self.sealed = False
         self.synced_items = 0
         self.covered_items = 0
         self._fd = fd
@@ -102,7 +102,7 @@ class LocalIndexFile:
         self.slots_used = header.slots_used
 
     @classmethod
-    def create(cls, path: Path, begin_ms: int, slots: int, max_items: int) -> LocalIndexFile:
+    def create(cls, path: Path, begin_ms: int, slots: int, max_items: int) -> LocalIndexStoreFile:
         """Make a new file of full (sparse) size. Raises Unavailable."""
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -124,7 +124,7 @@ class LocalIndexFile:
         return made
 
     @classmethod
-    def open(cls, path: Path, slots: int, max_items: int) -> LocalIndexFile:
+    def open(cls, path: Path, slots: int, max_items: int) -> LocalIndexStoreFile:
         """Open a file by its name. Raises Corrupt when size or header are not those of such a
         file, Unavailable when it cannot be opened."""
         try:
@@ -159,7 +159,9 @@ class LocalIndexFile:
     @property
     def room(self) -> int:
         """Items that still fit; item 0 is never used."""
-        return 0 if self.sealed else self.max_items - 1 - self.item_count
+        if self.status is not IndexStatus.UNSEALED:
+            return 0
+        return self.max_items - 1 - self.item_count
 
     def put(self, topic_id: int, queue_id: int, rows: IndexRows) -> None:
         """Add rows; at most `room`. Raises Unavailable, then nothing was added."""
@@ -200,7 +202,7 @@ class LocalIndexFile:
         self.end_ms = header.end_timestamp_ms
         self.slots_used = header.slots_used
         if self.room == 0:
-            self.sealed = True
+            self.seal()
 
     def find(self, wanted: Wanted) -> list[IndexItem]:
         """Items that fit, newest first within a hash, at most `wanted.limit`.
@@ -258,7 +260,7 @@ class LocalIndexFile:
             if self._fd >= 0:
                 os.close(self._fd)
             self._fd = -1
-            self.sealed = True
+            super().close()
 
     def destroy(self) -> None:
         """Close and remove. Raises Unavailable when it cannot be removed."""

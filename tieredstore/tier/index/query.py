@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 from tieredstore.errors import TieredStoreError, Unavailable
 from tieredstore.tier.index.item import IndexItem
-from tieredstore.tier.index.local_file import LocalIndexFile
+from tieredstore.tier.index.local_file import LocalIndexStoreFile
 from tieredstore.tier.index.matching import Wanted
-from tieredstore.tier.index.uploaded_file import UploadedIndexFile
+from tieredstore.tier.index.uploaded_file import UploadedIndexStoreFile
 from tieredstore.tier.joined_reading import together
 from tieredstore.tier.reading import Reading
 
@@ -21,8 +21,8 @@ _log = logging.getLogger(__name__)
 
 def query_files(
     wanted: Wanted,
-    local: Sequence[LocalIndexFile],
-    uploaded: Sequence[UploadedIndexFile],
+    local: Sequence[LocalIndexStoreFile],
+    uploaded: Sequence[UploadedIndexStoreFile],
     report: Callable[[str, TieredStoreError], None],
 ) -> Reading[list[IndexItem]]:
     """The newest `wanted.limit` distinct items, by topic, queue and offset.

@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
 from tieredstore.message.index.tiered import unsealed_size
-from tieredstore.tier.index.local_file import LocalIndexFile
+from tieredstore.tier.index.local_file import LocalIndexStoreFile
 from tieredstore.tier.index.relink import valid_items
 from tieredstore.tier.index.replay import ReplayFilter
 from tieredstore.tier.index.segments import IndexSegments
-from tieredstore.tier.index.uploaded_file import UploadedIndexFile
+from tieredstore.tier.index.uploaded_file import UploadedIndexStoreFile
 from tieredstore.tier.index.watermarks import Watermarks
 from tieredstore.tier.reading import run
 
@@ -35,8 +35,8 @@ class RecoveredIndex:
     """What was found: files by ascending begin, rows a crash may make the dispatcher put again,
     and what could not be used (one line each)."""
 
-    local: list[LocalIndexFile] = field(default_factory=list)
-    uploaded: list[UploadedIndexFile] = field(default_factory=list)
+    local: list[LocalIndexStoreFile] = field(default_factory=list)
+    uploaded: list[UploadedIndexStoreFile] = field(default_factory=list)
     replay: ReplayFilter = field(default_factory=ReplayFilter)
     problems: list[str] = field(default_factory=list)
 
@@ -77,7 +77,7 @@ def recover_index(
     _drop_uploaded(found)
     _collect_replay(found, watermarks)
     for file in found.local[:-1]:
-        file.sealed = True
+        file.seal()
     return found
 
 
@@ -108,14 +108,16 @@ def _rename_old_files(directory: Path) -> None:
             path.rename(target)
 
 
-def _open(path: Path, capacity: tuple[int, int], watermarks: Watermarks) -> LocalIndexFile | None:
+def _open(
+    path: Path, capacity: tuple[int, int], watermarks: Watermarks
+) -> LocalIndexStoreFile | None:
     """The file, repaired if need be; None when it was empty and is gone."""
     state = watermarks.files.get(int(path.name))
     known = (state.slots, state.max_items) if state else capacity
     size = path.stat().st_size
     fitting = (c for c in (known, capacity, JAVA_DEFAULT_CAPACITY) if unsealed_size(*c) == size)
     slots, max_items = next(fitting, capacity)
-    file = LocalIndexFile.open(path, slots, max_items)
+    file = LocalIndexStoreFile.open(path, slots, max_items)
     if file.item_count == 0:
         file.destroy()
         return None
@@ -126,7 +128,7 @@ def _open(path: Path, capacity: tuple[int, int], watermarks: Watermarks) -> Loca
     else:
         file.repair(synced)
     if file.room == 0:
-        file.sealed = True
+        file.seal()
     return file
 
 

@@ -31,7 +31,7 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.message.index.tiered import HEADER_SIZE
-from tieredstore.tier.index.uploaded_file import UploadedIndexFile, check_whole, header_of
+from tieredstore.tier.index.uploaded_file import UploadedIndexStoreFile, check_whole, header_of
 
 INDEX_TOPIC = "rmq_sys_INDEX"
 PIECE_BYTES = 8 << 20
@@ -106,7 +106,7 @@ class IndexSegments:
         self._clock = clock
         self._progress: _Progress | None = None
 
-    def load(self) -> list[UploadedIndexFile]:
+    def load(self) -> list[UploadedIndexStoreFile]:
         """All segments that hold an index file, by ascending base.
 
         A segment that was announced but whose size never reached the metadata is taken when its
@@ -118,10 +118,10 @@ class IndexSegments:
             adopted = entry if entry.size > 0 else self._adopt(entry)
             if adopted is not None:
                 segment = self._provider.open(entry.id, listings.get(entry.id))
-                files.append(UploadedIndexFile(segment, adopted))
+                files.append(UploadedIndexStoreFile(segment, adopted))
         return files
 
-    def upload(self, source: IndexSource) -> UploadedIndexFile:
+    def upload(self, source: IndexSource) -> UploadedIndexStoreFile:
         """Write a compacted file as the next segment, in pieces, and record it durably.
 
         After a failure the next call goes on where this process stopped. Raises Unavailable to
@@ -173,8 +173,8 @@ class IndexSegments:
     def _entries(self) -> list[FileSegmentMetadata]:
         return list(self._metadata.segments(self.path, FileSegmentType.INDEX))
 
-    def _file(self, entry: FileSegmentMetadata) -> UploadedIndexFile:
-        return UploadedIndexFile(self._provider.open(entry.id), entry)
+    def _file(self, entry: FileSegmentMetadata) -> UploadedIndexStoreFile:
+        return UploadedIndexStoreFile(self._provider.open(entry.id), entry)
 
     def _adopt(self, entry: FileSegmentMetadata) -> FileSegmentMetadata | None:
         segment = self._provider.open(entry.id)

@@ -1,7 +1,6 @@
 """The key index of a broker's tier: puts, queries, and the way of its files into the tier.
 
-States of a file: written (local, at most one), sealed (local, read only), uploaded (an INDEX
-segment). Layouts: `docs/formats/tiered-index.md`.
+States of a file: `tieredstore/tier/index/store_file.py`. Layouts: `docs/formats/tiered-index.md`.
 """
 
 from __future__ import annotations
@@ -24,13 +23,14 @@ from tieredstore.message.index.tiered import compacted_size
 from tieredstore.metrics import Metrics
 from tieredstore.tier.index.compaction import compact_file
 from tieredstore.tier.index.item import IndexItem
-from tieredstore.tier.index.local_file import IndexRows, LocalIndexFile
+from tieredstore.tier.index.local_file import IndexRows, LocalIndexStoreFile
 from tieredstore.tier.index.loop import IndexLoop
 from tieredstore.tier.index.matching import Wanted
 from tieredstore.tier.index.query import query_files
 from tieredstore.tier.index.recovery import COMPACTING, recover_index
 from tieredstore.tier.index.segments import IndexSegments
-from tieredstore.tier.index.uploaded_file import UploadedIndexFile
+from tieredstore.tier.index.store_file import IndexStatus
+from tieredstore.tier.index.uploaded_file import UploadedIndexStoreFile
 from tieredstore.tier.index.watermarks import Watermarks, load_watermarks
 from tieredstore.tier.index.writer import IndexWriter
 from tieredstore.tier.reading import Reading
@@ -82,7 +82,7 @@ class IndexStoreService:
         self._check_writer = check_writer
         self._writer: IndexWriter | None = None
         # By ascending base; replaced whole, so that readers need no lock.
-        self._uploaded: tuple[UploadedIndexFile, ...] = ()
+        self._uploaded: tuple[UploadedIndexStoreFile, ...] = ()
         self._upload_lock = threading.Lock()
         self._next_expiry_ms = 0
         self._fenced: Fenced | None = None
@@ -253,7 +253,7 @@ class IndexStoreService:
             writer = self._opened()
             if force:
                 writer.seal()
-            sealed = [file for file in writer.files if file.sealed]
+            sealed = [file for file in writer.files if file.status is IndexStatus.SEALED]
             try:
                 for file in sealed:
                     self._upload(writer, file)
@@ -304,7 +304,7 @@ class IndexStoreService:
             self._fenced = error
             raise
 
-    def _upload(self, writer: IndexWriter, file: LocalIndexFile) -> None:
+    def _upload(self, writer: IndexWriter, file: LocalIndexStoreFile) -> None:
         # What is removed below must not be needed again: the watermarks go first.
         writer.checkpoint()
         if file.valid_count() == 0:

@@ -23,6 +23,7 @@ from tieredstore.message.index.tiered import (
 )
 from tieredstore.tier.index.item import IndexItem
 from tieredstore.tier.index.matching import MAX_CHAIN_ITEMS, Wanted
+from tieredstore.tier.index.store_file import IndexStatus, IndexStoreFile
 from tieredstore.tier.reading import Reading, SegmentRead
 
 FIRST_READ_ITEMS = 1024
@@ -33,17 +34,17 @@ FEW_ITEMS = 64
 _ITEM = struct.Struct(">iiiqii")
 
 
-class UploadedIndexFile:
+class UploadedIndexStoreFile(IndexStoreFile):
     """One INDEX segment. Items may be older than `begin_ms`: Java names a file by its creation.
 
     base_offset: of the segment, bytes; size_bytes: of the segment; latest_ms: no item is younger.
     """
 
     def __init__(self, segment: FileSegment, entry: FileSegmentMetadata) -> None:
+        super().__init__(entry.begin_timestamp_ms, IndexStatus.UPLOAD)
         self._segment = segment
         self.base_offset = entry.base_offset
         self.size_bytes = entry.size
-        self.begin_ms = entry.begin_timestamp_ms
         # Java loses the end at a restart (D6), but nothing is stored after its upload began.
         self.latest_ms = max(entry.end_timestamp_ms, entry.create_timestamp_ms)
         self._header: IndexHeader | None = None
@@ -54,6 +55,7 @@ class UploadedIndexFile:
 
     def close(self) -> None:
         """Release the segment's handle."""
+        super().close()
         self._segment.close()
 
     def header(self) -> Reading[IndexHeader]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tieredstore.clock import Clock
 from tieredstore.errors import Invalid, TieredStoreError, Unavailable
-from tieredstore.tier.index.local_file import IndexRows, LocalIndexFile
+from tieredstore.tier.index.local_file import IndexRows, LocalIndexStoreFile
 from tieredstore.tier.index.replay import ReplayFilter
 from tieredstore.tier.index.watermarks import FileState, Watermarks, save_watermarks
 
@@ -28,7 +28,7 @@ class IndexWriter:
         directory: Path,
         capacity: tuple[int, int],
         clock: Clock,
-        files: list[LocalIndexFile],
+        files: list[LocalIndexStoreFile],
         replay: ReplayFilter,
         indexed_until: dict[QueueId, int],
         last_begin: Callable[[], int],
@@ -78,9 +78,9 @@ class IndexWriter:
         """No file takes keys any more; the next key begins a new one."""
         with self._put_lock:
             for file in self.files:
-                file.sealed = True
+                file.seal()
 
-    def remove(self, file: LocalIndexFile) -> None:
+    def remove(self, file: LocalIndexStoreFile) -> None:
         """Drop a file that is in the tier. Raises Unavailable when it cannot be deleted."""
         with self._put_lock:
             self.files = tuple(other for other in self.files if other is not file)
@@ -153,11 +153,13 @@ class IndexWriter:
             raise
         return added
 
-    def _writable(self, first_ms: int) -> LocalIndexFile:
+    def _writable(self, first_ms: int) -> LocalIndexStoreFile:
         if self.files and self.files[-1].room > 0:
             return self.files[-1]
         begin_ms = self._next_begin(first_ms)
-        made = LocalIndexFile.create(self._directory / str(begin_ms), begin_ms, *self._capacity)
+        made = LocalIndexStoreFile.create(
+            self._directory / str(begin_ms), begin_ms, *self._capacity
+        )
         self.files = (*self.files, made)
         return made
 

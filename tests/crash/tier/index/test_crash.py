@@ -78,7 +78,7 @@ class CrashingNode(Node):
             patch.setattr(local_file, "sync_file", sync)
             patch.setattr(watermarks, "replace_file", changing("watermarks", replace_file))
             patch.setattr(compaction, "sync_file", changing("sync compacted", sync_file))
-            made = local_file.LocalIndexFile
+            made = local_file.LocalIndexStoreFile
             patch.setattr(made, "destroy", changing("destroy", made.destroy))
             patch.setattr(made, "put", changing("put", made.put))
             real_create = made.create

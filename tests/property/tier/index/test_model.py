@@ -15,7 +15,7 @@ from tests.kit.tier.index import FOREVER, NOW, Node, find
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.message.hashes import tiered_key_hash
 from tieredstore.tier.index import IndexItem, IndexStoreService
-from tieredstore.tier.index.local_file import IndexRows, LocalIndexFile
+from tieredstore.tier.index.local_file import IndexRows, LocalIndexStoreFile
 from tieredstore.tier.index.matching import Wanted
 
 TOPICS = {"T": 1, "other-topic": 2, "主題": 3}
@@ -166,7 +166,7 @@ TestIndexModel = IndexModel.TestCase
 
 def test_wanted_decides_alike_for_few_and_many(tmp_path: Path) -> None:
     """The scalar and the column form, over all edges of times."""
-    file = LocalIndexFile.create(tmp_path / str(NOW), NOW, 7, 400)
+    file = LocalIndexStoreFile.create(tmp_path / str(NOW), NOW, 7, 400)
     edges = [-2001, -2000, -1999, -1001, -1000, -999, -1, 0, 1, 999, 1000, 1001, 1999, 2000]
     times = np.array([NOW + edge for edge in edges] * 4, dtype=np.int64)
     count = len(times)

@@ -401,17 +401,17 @@ def test_l05_a_batch_that_failed_half_way_is_put_again_without_doubles(
 ) -> None:
     service = node.open()
     keys = [f"key-{number}" for number in range(25)]
-    real = local_file.LocalIndexFile.create
+    real = local_file.LocalIndexStoreFile.create
     made: list[tuple[Any, ...]] = []
 
-    def create_once(*args: Any) -> local_file.LocalIndexFile:
+    def create_once(*args: Any) -> local_file.LocalIndexStoreFile:
         if made:
             raise Unavailable("no space")
         made.append(args)
         return real(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(local_file.LocalIndexFile, "create", staticmethod(create_once))
+        patch.setattr(local_file.LocalIndexStoreFile, "create", staticmethod(create_once))
         with pytest.raises(Unavailable):
             put(service, keys)
     assert service.indexed_until(1, 0) is None

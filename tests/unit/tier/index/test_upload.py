@@ -15,7 +15,7 @@ from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import Fault, Faults, FaultyProvider
-from tieredstore.tier.index import segments
+from tieredstore.tier.index import IndexStatus, segments
 
 PATH = "broker-a/rmq_sys_INDEX/0"
 
@@ -445,3 +445,22 @@ def test_an_upload_starts_over_when_what_was_sent_is_gone(
         service.seal_and_upload()
     service.seal_and_upload()
     assert all_found(service, keys)
+
+
+def test_the_status_of_a_file_goes_the_way_of_java_s(node: Node) -> None:
+    """UNSEALED, SEALED when it is full, UPLOAD as a segment, SHUTDOWN when it is closed."""
+    service = node.open()
+    fill(service, 1)
+    put(service, ["more"], first_offset=99_000)
+    assert service._writer is not None
+    full, newest = service._writer.files
+    assert (full.status, newest.status) == (IndexStatus.SEALED, IndexStatus.UNSEALED)
+    assert (full.room, newest.room) == (0, 18)
+    service.seal_and_upload()
+    [uploaded] = service._uploaded
+    assert (uploaded.begin_ms, uploaded.status) == (full.begin_ms, IndexStatus.UPLOAD)
+    assert full.status is IndexStatus.SHUTDOWN
+    service.stop(force=False)
+    assert (uploaded.status, newest.status) == (IndexStatus.SHUTDOWN, IndexStatus.SHUTDOWN)
+    newest.seal()
+    assert newest.status is IndexStatus.SHUTDOWN
