@@ -18,10 +18,11 @@ from tieredstore.errors import Invalid
 from tieredstore.jobs.copying.plan import PathPlan, TargetSegment, plan_index, plan_queue
 from tieredstore.jobs.copying.report import CopyOptions
 from tieredstore.jobs.copying.segment import first_difference
-from tieredstore.jobs.copying.source import SourceTier, consistent_prefix, relisted
+from tieredstore.jobs.copying.source import SourceTier, relisted
 from tieredstore.jobs.copying.target import CopyTarget
 from tieredstore.message.consume_queue import UNIT_DTYPE, UNIT_SIZE
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
+from tieredstore.scan.segments.tail import consistent_prefix
 from tieredstore.tier.index.segments import INDEX_TOPIC
 
 CONSUME_QUEUE = FileSegmentType.CONSUME_QUEUE

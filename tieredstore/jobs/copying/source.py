@@ -7,10 +7,8 @@ a queue's commit log is looked at again where its consume queue names more than 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from tieredstore.contracts.metadata_store import (
     FileSegmentMetadata,
@@ -19,26 +17,18 @@ from tieredstore.contracts.metadata_store import (
 )
 from tieredstore.contracts.segment import SegmentId, SegmentProvider
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.index.tiered import HEADER_SIZE
-from tieredstore.message.layout import MAGIC_V1, MAGIC_V2
 from tieredstore.scan.catalogue import (
     QueueFiles,
     SegmentExtent,
     TierCatalogue,
     load_catalogue,
 )
-from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Severity
-from tieredstore.scan.read.batches import whole_records
 from tieredstore.scan.segments.topic_ids import find_topic_ids
 from tieredstore.tier.flat.segment import STATUS_DELETED
 from tieredstore.tier.index.segments import INDEX_TOPIC
 from tieredstore.tier.index.uploaded_file import check_whole, header_of
-
-_UNITS_AT_ONCE = 4096
-_HEAD_BYTES = 8
-"""Size and magic of a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,94 +132,3 @@ def relisted(provider: SegmentProvider, queue: QueueFiles) -> QueueFiles:
         )
 
     return replace(queue, commit_log=now(queue.commit_log), consume_queue=now(queue.consume_queue))
-
-
-def consistent_prefix(
-    provider: SegmentProvider,
-    queue: QueueFiles,
-    known: Mapping[SegmentId, FileSegmentMetadata] | None,
-) -> QueueFiles:
-    """The queue up to its last consume queue unit whose message is there, the commit log up to the
-    end of that message; segments end where the next one begins, empty ones are left out.
-
-    Bytes that no unit names are not in it. Raises Corrupt when a segment that was listed cannot be
-    read, Unavailable.
-    """
-    if not queue.consume_queue:
-        return replace(queue, commit_log=(), consume_queue=())
-    with QueueReader(provider, queue) as reader:
-        found = last_message(reader)
-        queue = reader.queue  # its commit log may have been listed again
-    if found is None:
-        return replace(queue, commit_log=(), consume_queue=())
-    return cut_behind(queue, *found, known)
-
-
-def cut_behind(
-    queue: QueueFiles,
-    units: int,
-    end: int,
-    known: Mapping[SegmentId, FileSegmentMetadata] | None,
-) -> QueueFiles:
-    """The queue below a queue offset and below an offset of its commit log; without empty
-    segments."""
-    return replace(
-        queue,
-        commit_log=_until(queue.commit_log, end, known, 1),
-        consume_queue=_until(queue.consume_queue, units * UNIT_SIZE, known, UNIT_SIZE),
-    )
-
-
-def last_message(reader: QueueReader) -> tuple[int, int] | None:
-    """Queue offset behind the last unit whose message is there (or has expired), and where in the
-    commit log that message ends."""
-    for start, end in reversed(reader.queue.unit_spans()):
-        behind, count = end, 1  # the last unit is nearly always good
-        while behind > start:
-            first = max(start, behind - count)
-            units = reader.read_units(first, behind - first)
-            offsets = units["physical_offset"].astype(np.int64)
-            sizes = units["size"].astype(np.int64)
-            expired = (offsets < reader.queue.commit_log_min_offset) & (offsets >= 0) & (sizes > 0)
-            whole = whole_records(reader.queue, offsets, sizes)
-            if not (whole | expired)[-1] and reader.see_growth():
-                whole = whole_records(reader.queue, offsets, sizes)
-            for at in np.flatnonzero(whole | expired)[::-1].tolist():
-                offset, size = int(offsets[at]), int(sizes[at])
-                if expired[at] or _is_message(reader, offset, size):
-                    return first + at + 1, offset + size
-            behind, count = first, _UNITS_AT_ONCE
-    return None
-
-
-def _is_message(reader: QueueReader, offset: int, size: int) -> bool:
-    head = reader.commit_log.read(offset, _HEAD_BYTES)
-    return int.from_bytes(head[:4], "big") == size and int.from_bytes(head[4:], "big") in {
-        MAGIC_V1,
-        MAGIC_V2,
-    }
-
-
-def _until(
-    extents: Sequence[SegmentExtent],
-    end: int,
-    known: Mapping[SegmentId, FileSegmentMetadata] | None,
-    unit_bytes: int,
-) -> tuple[SegmentExtent, ...]:
-    """The segments as far as they are valid, below the file offset `end`."""
-    result = []
-    extents = [extent for extent in extents if extent.size_bytes]  # others end nothing
-    for index, extent in enumerate(extents):
-        size = extent.size_bytes
-        if index + 1 < len(extents):
-            room = extents[index + 1].base_offset - extent.base_offset
-            entry = None if known is None else known.get(extent.id)
-            if size >= room:
-                size = room
-            elif entry is not None and entry.size:
-                size = min(size, entry.size)  # before a hole only what was recorded is valid
-        size = min(size, end - extent.base_offset)
-        size -= size % unit_bytes
-        if size > 0:
-            result.append(SegmentExtent(extent.id, size, extent.listing))
-    return tuple(result)

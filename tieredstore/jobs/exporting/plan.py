@@ -12,7 +12,6 @@ import msgspec
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.jobs.copying.source import last_message
 from tieredstore.jobs.exporting.request import Accept, ExportRequest
 from tieredstore.jobs.exporting.state import Position, TargetState
 from tieredstore.jobs.run import TASK_BYTES, gathered
@@ -20,6 +19,7 @@ from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.plan import ScanRange, offset_by_time, plan, store_time
+from tieredstore.scan.segments.tail import last_message
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ from itertools import pairwise
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider
 from tieredstore.errors import Corrupt
-from tieredstore.jobs.copying.source import cut_behind, last_message
 from tieredstore.jobs.metadata.ends import BLOCK_BYTES, EndsReader
 from tieredstore.jobs.metadata.probes import Probe, probes_of
 from tieredstore.message.consume_queue import UNIT_SIZE
@@ -21,6 +20,7 @@ from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, by_base
 from tieredstore.scan.findings import Finding, damage, note
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.batches import read_batches
+from tieredstore.scan.segments.tail import cut_behind, last_message
 from tieredstore.scan.segments.times import NO_TIMES, Times, first_unit_behind
 from tieredstore.scan.source import TierSource
 

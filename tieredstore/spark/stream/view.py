@@ -12,10 +12,11 @@ from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue, load_catalogue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Severity
+from tieredstore.scan.segments.tail import committed_end
 from tieredstore.scan.source import TierSource
 from tieredstore.spark.offsets import Incarnation, QueueKey
 from tieredstore.spark.selection import key_of
-from tieredstore.spark.stream.committed import committed_end, incarnation_at, incarnation_of
+from tieredstore.spark.stream.incarnation import incarnation_at, incarnation_of
 
 _log = logging.getLogger(__name__)
 

@@ -1,0 +1,28 @@
+"""What a queue is known by: whether it is the queue that it was."""
+
+from __future__ import annotations
+
+from tieredstore.scan.extents import QueueReader
+from tieredstore.scan.segments.tail import read_message
+from tieredstore.spark.offsets import Incarnation
+
+
+def incarnation_at(reader: QueueReader, offset: int, topic_id: int | None) -> Incarnation:
+    """What the queue is known by at a position: the message in front of it, or the one there."""
+    least, end = reader.min_offset(), reader.max_offset()
+    for witness in (offset - 1, offset):
+        if least <= witness < end:
+            found = incarnation_of(reader, witness, topic_id)
+            if found.message is not None:
+                return found
+    return Incarnation(topic_id)
+
+
+def incarnation_of(reader: QueueReader, witness: int, topic_id: int | None) -> Incarnation:
+    """What message `witness` says; without it, what the topic's id does."""
+    message = read_message(reader, witness, check_body=False)
+    if message is None:
+        return Incarnation(topic_id)
+    return Incarnation(
+        topic_id, witness, message.store_timestamp_ms, message.size, message.body_crc
+    )
