@@ -22,7 +22,7 @@ from tieredstore.jobs.copying.source import SourceTier, relisted
 from tieredstore.jobs.copying.target import CopyTarget
 from tieredstore.message.consume_queue import UNIT_DTYPE, UNIT_SIZE
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
-from tieredstore.scan.segments.tail import consistent_prefix
+from tieredstore.scan.segments.tail import cut_to_consistent_prefix
 from tieredstore.tier.index.segments import INDEX_TOPIC
 
 CONSUME_QUEUE = FileSegmentType.CONSUME_QUEUE
@@ -57,7 +57,7 @@ class CopyPlanner:
         if fresh:
             queue = relisted(self._source, queue)
             segments = self._target.segments_now(queue.path)
-        prefix = consistent_prefix(self._source, queue, self._tier.catalogue.metadata)
+        prefix = cut_to_consistent_prefix(self._source, queue, self._tier.catalogue.metadata)
         plan = plan_queue(prefix, segments, seals=not self._rewritable, rewritable=self._rewritable)
         if plan.conflict is None and (lost := self._lost_units(prefix, segments)) is not None:
             return replace(plan, segments=(), conflict=lost, is_gap=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,9 +18,7 @@ from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.plan import ScanRange, offset_by_time, plan, store_time
-from tieredstore.scan.segments.tail import last_message
-
-_log = logging.getLogger(__name__)
+from tieredstore.scan.segments.tail import find_committed_end
 
 
 class PlannedRange(msgspec.Struct, frozen=True, array_like=True):
@@ -77,7 +74,7 @@ def make_plan(
             continue  # nothing to export, and nothing by which to tell it from another one
         position = state.queues.get(queue.path)
         with QueueReader(provider, queue) as reader:
-            end = _committed_end(reader)
+            end = find_committed_end(reader)
             low, high = _bounds(reader, queue, position, request, end)
         # A queue that begins, or was made again, lacks nothing in front.
         reached = low if position is None else min(low, position.next_offset)
@@ -122,19 +119,6 @@ def _bounds(
     if chosen.until_ms is not None and low < high:
         high = min(high, offset_by_time(reader, chosen.until_ms))
     return low, max(low, high)
-
-
-def _committed_end(reader: QueueReader) -> int:
-    """Queue offset behind the last unit whose message is there: what a crash left behind it will be
-    written over."""
-    found = last_message(reader)
-    end = reader.min_offset() if found is None else found[0]
-    if end < reader.max_offset():
-        _log.warning(
-            "%s: units up to offset %d name messages that are not there (yet): exported up to %d",
-            reader.queue.path, reader.max_offset(), end,
-        )  # fmt: skip
-    return end
 
 
 def _require_gap(queue: QueueFiles, expected: int, first: int, request: ExportRequest) -> None:

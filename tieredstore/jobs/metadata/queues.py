@@ -20,7 +20,7 @@ from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, by_base
 from tieredstore.scan.findings import Finding, damage, note
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.batches import read_batches
-from tieredstore.scan.segments.tail import cut_behind, last_message
+from tieredstore.scan.segments.tail import QueueTail, cut_queue, find_tail
 from tieredstore.scan.segments.times import NO_TIMES, Times, first_unit_behind
 from tieredstore.scan.source import TierSource
 
@@ -169,12 +169,12 @@ class _Finder:
         self._findings = findings
 
     def run(self, *, exact_times: bool, spread: int) -> FoundQueue:
-        last = self._last()
+        last = self._find_tail()
         queue = self._reader.queue
         units, end = last or (0, 0)
         kept = replace(queue, commit_log=(), consume_queue=())
         if last is not None:
-            kept = cut_behind(queue, units, end, None)
+            kept = cut_queue(queue, last, None)
         elif self._listed.consume_queue:
             units = self._listed.consume_queue[0].base_offset // UNIT_SIZE
         commit_log = self._commit_log(kept.commit_log, None if last is None else end)
@@ -201,9 +201,9 @@ class _Finder:
 
     # Which segments, and how much of them
 
-    def _last(self) -> tuple[int, int] | None:
-        """Queue offset behind the last message, and where that one ends in the commit log."""
-        found = last_message(self._reader)
+    def _find_tail(self) -> QueueTail | None:
+        """The queue's tail, also of one whose whole commit log has gone."""
+        found = find_tail(self._reader)
         queue = self._reader.queue
         spans = queue.unit_spans()
         if found is None and spans and not queue.commit_log:
@@ -214,7 +214,7 @@ class _Finder:
                 self._findings.append(
                     note("messages-gone", f"{queue.path}: its commit log has expired, or is lost")
                 )
-                return spans[-1][1], offset + size
+                return QueueTail(spans[-1][1], offset + size)
         return found
 
     def _commit_log(

@@ -7,8 +7,11 @@ it.
 
 from __future__ import annotations
 
+import enum
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,57 +19,101 @@ from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import SegmentId, SegmentProvider
 from tieredstore.errors import Corrupt
 from tieredstore.message.consume_queue import UNIT_SIZE
-from tieredstore.message.layout import MAGIC_V1, MAGIC_V2
+from tieredstore.message.layout import MAGICS
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.read.batches import whole_records
 
-_UNITS_PER_READ = 1 << 12
+_log = logging.getLogger(__name__)
 _UNITS_AT_ONCE = 4096
 _HEAD_BYTES = 8
 """Size and magic of a record."""
 
 
-def committed_end(reader: QueueReader, known_end: int = 0, *, check_bodies: bool = True) -> int:
-    """Queue offset behind the last message that is proven to be there, its body CRC included with
-    `check_bodies`.
+class Proof(enum.Enum):
+    """What shows that the message of a unit is there.
 
-    Reads backwards from the end of the consume queue, usually one unit and one record, and not
-    beyond `known_end`, which was proven before. Raises Unavailable.
+    HEAD: its record begins with the unit's size and a magic; a message that expired counts, and a
+    segment that cannot be read raises Corrupt. RECORD: its record is whole and is that message of
+    that queue. BODY: the body has its CRC too. With RECORD and BODY an expired message and one
+    that cannot be read do not count.
+    """
+
+    HEAD = "head"
+    RECORD = "record"
+    BODY = "body"
+
+
+class QueueTail(NamedTuple):
+    """Where a queue ends. queue_end: queue offset behind its last message. log_end: commit log
+    offset behind that message, bytes."""
+
+    queue_end: int
+    log_end: int
+
+
+def find_tail(
+    reader: QueueReader, proof: Proof = Proof.HEAD, *, floor: int = 0, lists_again: bool = True
+) -> QueueTail | None:
+    """Find the end of the last message at or behind queue offset `floor` that is there; None
+    without one.
+
+    Reads backwards from the end of the consume queue, usually one unit and one record.
+    lists_again: list the commit log once more where units name more than was listed of it (then
+    `reader.queue` has the longer one). Raises Unavailable; with HEAD Corrupt.
     """
     for start, end in reversed(reader.queue.unit_spans()):
-        low = max(start, known_end)
-        high = end
+        low = max(start, floor)
+        high, count = end, 1  # the last unit is nearly always good
         while high > low:
-            first = max(low, high - _UNITS_PER_READ)
-            found = _last_proven_message(reader, first, high, check_bodies=check_bodies)
+            first = max(low, high - count)
+            found = _find_last_message(reader, proof, first, high, lists_again=lists_again)
             if found is not None:
-                return found + 1
-            high = first
-        if low == known_end:
-            break
-    return min(max(known_end, reader.min_offset()), reader.max_offset())
-
-
-def _last_proven_message(
-    reader: QueueReader, first: int, until: int, *, check_bodies: bool
-) -> int | None:
-    """The last of these queue offsets whose message is there."""
-    try:
-        units = reader.read_units(first, until - first)
-    except Corrupt:  # shorter than it was listed
-        return None
-    offsets = units["physical_offset"].astype(np.int64)
-    whole = whole_records(reader.queue, offsets, units["size"].astype(np.int64))
-    for offset in (first + np.flatnonzero(whole)[::-1]).tolist():
-        if read_message(reader, int(offset), check_body=check_bodies) is not None:
-            return int(offset)
+                return found
+            high, count = first, _UNITS_AT_ONCE
     return None
 
 
-def read_message(reader: QueueReader, offset: int, *, check_body: bool) -> StoredMessage | None:
-    """Message `offset` of the queue; None where there is none, or not that one, or damaged."""
+def _find_last_message(
+    reader: QueueReader, proof: Proof, first: int, until: int, *, lists_again: bool
+) -> QueueTail | None:
+    """The same for the queue offsets [first, until), which one span covers."""
+    try:
+        units = reader.read_units(first, until - first)
+    except Corrupt:  # shorter than it was listed
+        if proof is Proof.HEAD:
+            raise
+        return None
+    offsets = units["physical_offset"].astype(np.int64)
+    sizes = units["size"].astype(np.int64)
+    expired = np.zeros(len(units), dtype=np.bool_)
+    if proof is Proof.HEAD:
+        expired = (offsets < reader.queue.commit_log_min_offset) & (offsets >= 0) & (sizes > 0)
+    whole = whole_records(reader.queue, offsets, sizes)
+    if lists_again and not (whole | expired)[-1] and reader.see_growth():
+        whole = whole_records(reader.queue, offsets, sizes)
+    for at in np.flatnonzero(whole | expired)[::-1].tolist():
+        offset, size = int(offsets[at]), int(sizes[at])
+        if expired[at] or _is_message(reader, proof, first + at, offset, size):
+            return QueueTail(first + at + 1, offset + size)
+    return None
+
+
+def _is_message(
+    reader: QueueReader, proof: Proof, queue_offset: int, offset: int, size: int
+) -> bool:
+    if proof is not Proof.HEAD:
+        return read_message(reader, queue_offset, check_body=proof is Proof.BODY) is not None
+    head = reader.commit_log.read(offset, _HEAD_BYTES)
+    return int.from_bytes(head[:4], "big") == size and int.from_bytes(head[4:], "big") in MAGICS
+
+
+def read_message(
+    reader: QueueReader, offset: int, *, check_body: bool = False
+) -> StoredMessage | None:
+    """Read message `offset` of the queue; None where there is none, or not that one, or damage.
+    check_body: whether a body with another CRC is damage. Raises Unavailable."""
     try:
         unit = reader.read_units(offset, 1)[0]
         place, size = int(unit["physical_offset"]), int(unit["size"])
@@ -82,13 +129,33 @@ def read_message(reader: QueueReader, offset: int, *, check_body: bool) -> Store
     return message if fits and message.queue_id == reader.queue.queue_id else None
 
 
-def consistent_prefix(
+def find_committed_end(
+    reader: QueueReader, proof: Proof = Proof.HEAD, *, floor: int = 0, lists_again: bool = True
+) -> int:
+    """Find the queue offset behind the last message that is there (`find_tail`); where the queue
+    begins without one.
+
+    floor: an end that was proven before; the queue is not read below it. A tail of units without
+    messages, which a crash leaves and the writer will write over, is logged as a warning.
+    """
+    found = find_tail(reader, proof, floor=floor, lists_again=lists_again)
+    behind = reader.max_offset()
+    end = found.queue_end if found else min(max(floor, reader.min_offset()), behind)
+    if end < behind:
+        _log.warning(
+            "%s: units up to offset %d name messages that are not there (yet): committed up to %d",
+            reader.queue.path, behind, end,
+        )  # fmt: skip
+    return end
+
+
+def cut_to_consistent_prefix(
     provider: SegmentProvider,
     queue: QueueFiles,
     known: Mapping[SegmentId, FileSegmentMetadata] | None,
 ) -> QueueFiles:
-    """The queue up to its last consume queue unit whose message is there, the commit log up to the
-    end of that message; segments end where the next one begins, empty ones are left out.
+    """Cut a queue behind its last consume queue unit whose message is there, its commit log behind
+    that message; segments end where the next one begins, empty ones are left out.
 
     Bytes that no unit names are not in it. Raises Corrupt when a segment that was listed cannot be
     read, Unavailable.
@@ -96,59 +163,27 @@ def consistent_prefix(
     if not queue.consume_queue:
         return replace(queue, commit_log=(), consume_queue=())
     with QueueReader(provider, queue) as reader:
-        found = last_message(reader)
+        found = find_tail(reader)
         queue = reader.queue  # its commit log may have been listed again
     if found is None:
         return replace(queue, commit_log=(), consume_queue=())
-    return cut_behind(queue, *found, known)
+    return cut_queue(queue, found, known)
 
 
-def cut_behind(
+def cut_queue(
     queue: QueueFiles,
-    units: int,
-    end: int,
+    tail: QueueTail,
     known: Mapping[SegmentId, FileSegmentMetadata] | None,
 ) -> QueueFiles:
-    """The queue below a queue offset and below an offset of its commit log; without empty
-    segments."""
+    """Cut a queue behind its tail, and leave out empty segments."""
     return replace(
         queue,
-        commit_log=_until(queue.commit_log, end, known, 1),
-        consume_queue=_until(queue.consume_queue, units * UNIT_SIZE, known, UNIT_SIZE),
+        commit_log=_cut_file(queue.commit_log, tail.log_end, known, 1),
+        consume_queue=_cut_file(queue.consume_queue, tail.queue_end * UNIT_SIZE, known, UNIT_SIZE),
     )
 
 
-def last_message(reader: QueueReader) -> tuple[int, int] | None:
-    """Queue offset behind the last unit whose message is there (or has expired), and where in the
-    commit log that message ends."""
-    for start, end in reversed(reader.queue.unit_spans()):
-        behind, count = end, 1  # the last unit is nearly always good
-        while behind > start:
-            first = max(start, behind - count)
-            units = reader.read_units(first, behind - first)
-            offsets = units["physical_offset"].astype(np.int64)
-            sizes = units["size"].astype(np.int64)
-            expired = (offsets < reader.queue.commit_log_min_offset) & (offsets >= 0) & (sizes > 0)
-            whole = whole_records(reader.queue, offsets, sizes)
-            if not (whole | expired)[-1] and reader.see_growth():
-                whole = whole_records(reader.queue, offsets, sizes)
-            for at in np.flatnonzero(whole | expired)[::-1].tolist():
-                offset, size = int(offsets[at]), int(sizes[at])
-                if expired[at] or _is_message(reader, offset, size):
-                    return first + at + 1, offset + size
-            behind, count = first, _UNITS_AT_ONCE
-    return None
-
-
-def _is_message(reader: QueueReader, offset: int, size: int) -> bool:
-    head = reader.commit_log.read(offset, _HEAD_BYTES)
-    return int.from_bytes(head[:4], "big") == size and int.from_bytes(head[4:], "big") in {
-        MAGIC_V1,
-        MAGIC_V2,
-    }
-
-
-def _until(
+def _cut_file(
     extents: Sequence[SegmentExtent],
     end: int,
     known: Mapping[SegmentId, FileSegmentMetadata] | None,

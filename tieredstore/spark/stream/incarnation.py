@@ -20,7 +20,7 @@ def incarnation_at(reader: QueueReader, offset: int, topic_id: int | None) -> In
 
 def incarnation_of(reader: QueueReader, witness: int, topic_id: int | None) -> Incarnation:
     """What message `witness` says; without it, what the topic's id does."""
-    message = read_message(reader, witness, check_body=False)
+    message = read_message(reader, witness)
     if message is None:
         return Incarnation(topic_id)
     return Incarnation(

@@ -12,7 +12,7 @@ from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue, load_catalogue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Severity
-from tieredstore.scan.segments.tail import committed_end
+from tieredstore.scan.segments.tail import Proof, find_committed_end
 from tieredstore.scan.source import TierSource
 from tieredstore.spark.offsets import Incarnation, QueueKey
 from tieredstore.spark.selection import key_of
@@ -116,13 +116,8 @@ class TierView:
     def _view(self, queue: QueueFiles, topic_id: int | None, known_end: int) -> QueueView:
         with QueueReader(self._provider, queue) as reader:
             least = reader.min_offset()
-            end = committed_end(reader, known_end, check_bodies=self._check_bodies)
-            if end < reader.max_offset():
-                _log.warning(
-                    "%s: units up to offset %d name messages that are not there (yet): committed "
-                    "up to %d",
-                    queue.path, reader.max_offset(), end,
-                )  # fmt: skip
+            proof = Proof.BODY if self._check_bodies else Proof.RECORD
+            end = find_committed_end(reader, proof, floor=known_end, lists_again=False)
         return QueueView(self._provider, queue, topic_id, min(least, end), end)
 
     def close(self) -> None:
