@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__all__ = ["__version__", "open"]
+__all__ = ["Message", "__version__", "open", "open_store"]
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from tieredstore.message.record import Message
+    from tieredstore.stores import open_store
     from tieredstore.table import open_tier as open  # noqa: A004
 else:
+    _HOMES = {
+        "Message": "tieredstore.message.record:Message",
+        "open": "tieredstore.table:open_tier",
+        "open_store": "tieredstore.stores:open_store",
+    }
 
     def __getattr__(name: str) -> object:
-        """`tieredstore.open`, imported when it is used: every module imports this one first."""
-        if name == "open":
-            from tieredstore.table import open_tier
+        """What users call, imported when it is used: every module imports this one first."""
+        from importlib import import_module
 
-            return open_tier
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module, _, attribute = _HOMES[name].partition(":")
+        return getattr(import_module(module), attribute)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

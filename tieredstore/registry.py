@@ -53,6 +53,7 @@ STORES: Mapping[str, str] = {
 EXTRAS: Mapping[str, str] = {"boto3": "s3", "botocore": "s3", "fsspec": "fsspec"}
 """Libraries that a plugin may lack, and the extra of this project that has them."""
 LOCAL_STORE = "tieredstore.local.message_store:DefaultMessageStore"
+READ_ONLY_STORE = "tieredstore.local.read_only:ReadOnlyMessageStore"
 PROVIDER_OF_SCHEME: Mapping[str, str] = {
     "file": "posix",
     "s3": "s3",
@@ -139,6 +140,12 @@ def message_store(loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK) -> Any:
     for name in reversed(names):
         store = store_plugin(name).from_config(store, loaded, clock)
     return store
+
+
+def read_only_store(loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK) -> Any:
+    """The local store of a configuration for reading, whoever owns it. Not loaded yet."""
+    store = _resolve(READ_ONLY_STORE, {}, "tieredstore.stores", "message store")
+    return store(loaded.config, clock)
 
 
 def tier_at(config: StoreConfig, url: str) -> StoreConfig:

@@ -61,7 +61,8 @@ class PutMessageResult(msgspec.Struct, frozen=True, gc=False):
     """Outcome of one put, or of one batch (a Struct: one is made per message).
 
     physical_offset and queue_offset are those of the first message, wrote_bytes and
-    message_count cover all. `durable` completes when the flush mode's promise holds.
+    message_count cover all. `durable` completes when the flush mode's promise holds. reason: why
+    nothing was stored, empty when all was.
     """
 
     status: PutMessageStatus
@@ -71,6 +72,7 @@ class PutMessageResult(msgspec.Struct, frozen=True, gc=False):
     message_count: int
     store_timestamp_ms: int
     durable: Future[None]
+    reason: str = ""
 
     @property
     def ok(self) -> bool:
@@ -108,9 +110,18 @@ class MessageStore(Protocol):
         """Stop the services, write what must be written. Idempotent."""
         ...
 
-    def put_message(self, message: Message) -> PutMessageResult: ...
+    def put_message(self, message: Message) -> PutMessageResult:
+        """Append one message. Nothing is raised for a message that is refused: status and reason
+        of the result say why."""
+        ...
+
     def put_messages(self, messages: Sequence[Message]) -> PutMessageResult:
         """Messages of one topic and queue, with consecutive offsets, all or none."""
+        ...
+
+    def wait_until_visible(self, result: PutMessageResult) -> None:
+        """Return when gets and queries find what was put. Raises Invalid for a put that was
+        refused, and what stopped the store from making messages visible."""
         ...
 
     def get_message(

@@ -19,7 +19,7 @@ from tieredstore.local.index.reader import INDEX_DIRECTORY, IndexShape
 from tieredstore.local.index.service import IndexService
 from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY, CommitLog
 from tieredstore.local.open_files import OpenFiles, os_error
-from tieredstore.local.put.plain import MessageAppender
+from tieredstore.local.put.appender import MessageAppender
 from tieredstore.local.queues.consume_queue import ConsumeQueue
 from tieredstore.local.queues.consume_queue_store import (
     CONSUME_QUEUE_DIRECTORY,
@@ -118,7 +118,6 @@ class DefaultMessageStore(StoreReads):
             self._commit_log,
             encoder,
             clock,
-            max_body_bytes=config.max_message_size_bytes,
             enable_light_queues=config.enable_lmq,
         )
         self._reput = Reput(
@@ -239,7 +238,9 @@ class DefaultMessageStore(StoreReads):
             state = self._appender.register(queue.topic, queue.queue_id)
             state.next_offset = queue.max_offset
         self._reput.start()
-        if self._config.broker_role != "SLAVE":  # that one's messages come from its master
+        if self._config.broker_role == "SLAVE":
+            self._appender.close("brokerRole=SLAVE: messages come from the master")
+        else:
             self._appender.open()
 
     def shutdown(self) -> None:
@@ -250,7 +251,7 @@ class DefaultMessageStore(StoreReads):
         state, self._state = self._state, _State.SHUT_DOWN
         try:
             if state is _State.RUNNING:
-                self._appender.close()
+                self._appender.close("the store is shut down")
                 self._reput.stop()
                 self.flush()
                 if self._reput.error is None:
@@ -279,7 +280,7 @@ class DefaultMessageStore(StoreReads):
             self._flush()
         except TieredStoreError as error:
             self._flush_error = error
-            self._appender.close()
+            self._appender.close(f"a flush failed: {error}")
             raise
 
     def _flush(self) -> None:
@@ -319,7 +320,29 @@ class DefaultMessageStore(StoreReads):
     def wait_dispatched(self) -> None:
         """Return when everything put before the call can be read. Raises what stopped the
         dispatch."""
-        end = self._commit_log.max_offset
+        self._dispatch_to(self._commit_log.max_offset)
+
+    def wait_until_visible(self, result: PutMessageResult) -> None:
+        """Return when gets and queries find what was put; the caller's thread helps with that.
+        Raises Invalid for a put that was refused or is another store's, and what stopped the
+        dispatch."""
+        if not result.wrote_bytes:
+            raise Invalid(
+                f"{self.root}: nothing was put that could be waited for: {result.status.name}: "
+                f"{result.reason}",
+                path=str(self.root),
+            )
+        end = result.physical_offset + result.wrote_bytes
+        if end > self._commit_log.max_offset:
+            raise Invalid(
+                f"{self.root}: the message at {result.physical_offset} is not of this store, whose "
+                f"commit log ends at {self._commit_log.max_offset}",
+                path=str(self.root),
+                offset=result.physical_offset,
+            )
+        self._dispatch_to(end)
+
+    def _dispatch_to(self, end: int) -> None:
         while self._reput.offset < end:
             if self._reput.error is not None:
                 raise self._reput.error

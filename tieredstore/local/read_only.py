@@ -231,6 +231,10 @@ class ReadOnlyMessageStore(StoreReads):
         """Raises Invalid: the store is open for reading."""
         self._refuse_write()
 
+    def wait_until_visible(self, result: PutMessageResult) -> None:  # noqa: ARG002
+        """Raises Invalid: the store is open for reading."""
+        self._refuse_write()
+
     def delete_topics(self, topics: set[str]) -> int:  # noqa: ARG002
         """Raises Invalid: the store is open for reading."""
         self._refuse_write()

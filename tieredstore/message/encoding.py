@@ -33,6 +33,14 @@ below, one join and one copy are faster than three copies (measured)."""
 _TOPICS_KEPT: Final = 65_536
 _MAX_PROPERTIES: Final = props.MAX_PROPERTIES_BYTES
 _LOCALHOST: Final = ("127.0.0.1", 0)
+_NUMBERS: Final = (
+    ("queue_id", 32),
+    ("flag", 32),
+    ("sys_flag", 32),
+    ("born_timestamp_ms", 64),
+    ("reconsume_times", 32),
+    ("prepared_transaction_offset", 64),
+)
 _V6_FLAGS: Final = sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6
 
 
@@ -167,6 +175,19 @@ def topic_field(topic: str, *, auto_version: bool = True) -> tuple[int, bytes]:
     raise Invalid(f"topic: expected at most {most} bytes, found {length}", topic=topic)
 
 
+def find_unfit_number(*messages: Message) -> str:
+    """Say which number of the messages its field in the record cannot hold."""
+    for message in messages:
+        for name, bits in _NUMBERS:
+            value = getattr(message, name)
+            if not isinstance(value, int) or not -(1 << bits - 1) <= value < 1 << bits - 1:
+                return (
+                    f"message of topic {message.topic!r}: {name}: expected a number of {bits} "
+                    f"bits, found {value!r}"
+                )
+    return "a message has a number that its field cannot hold"
+
+
 class RecordEncoder:
     """Makes the records of one store.
 
@@ -178,12 +199,12 @@ class RecordEncoder:
     __slots__ = (
         "_auto_version",
         "_headers",
-        "_max_body",
         "_max_properties",
         "_max_record",
         "_prop_crc",
         "_store_host",
         "_topics",
+        "max_body_bytes",
     )
 
     def __init__(
@@ -201,7 +222,7 @@ class RecordEncoder:
         self._store_host = store_host
         self._prop_crc = append_prop_crc
         self._auto_version = auto_message_version
-        self._max_body = max_body_bytes
+        self.max_body_bytes = max_body_bytes
         self._max_record = max_body_bytes + RECORD_SLACK_BYTES
         self._max_properties = _MAX_PROPERTIES - (CRC_BLOCK_SIZE if append_prop_crc else 0)
         # By size of the born host: header, its sysFlag bits, fixed bytes of the record.
@@ -252,7 +273,7 @@ class RecordEncoder:
             properties_length = len(properties) + CRC_BLOCK_SIZE
         size += body_length + len(topic[1]) + properties_length
         if (
-            body_length > self._max_body
+            body_length > self.max_body_bytes
             or properties_length > _MAX_PROPERTIES
             or size > self._max_record
         ):
@@ -276,7 +297,7 @@ class RecordEncoder:
                 body_length,
             )
         except struct.error as error:
-            raise Invalid(f"message of topic {message.topic!r}: {error}") from error
+            raise Invalid(find_unfit_number(message)) from error
         parts += (head, body, topic[1], properties_length.to_bytes(2, "big"), properties)
         if self._prop_crc:
             crc = 0
@@ -299,8 +320,8 @@ class RecordEncoder:
                 f"{properties_length - _MAX_PROPERTIES + self._max_properties}"
             )
         raise BodyTooLarge(
-            f"message: expected a body of at most {self._max_body} bytes and a record of at most "
-            f"{self._max_record}, found {body_length} and {size}"
+            f"message: expected a body of at most {self.max_body_bytes} bytes and a record of at "
+            f"most {self._max_record}, found {body_length} and {size}"
         )
 
 

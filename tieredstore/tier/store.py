@@ -235,6 +235,9 @@ class TieredMessageStore:
     def put_messages(self, messages: Sequence[Message]) -> PutMessageResult:
         return self._next.put_messages(messages)
 
+    def wait_until_visible(self, result: PutMessageResult) -> None:
+        self._next.wait_until_visible(result)
+
     # Gets
 
     def get_message(

@@ -461,8 +461,7 @@ def test_l10_a_read_only_file_system_is_refused(
 def test_p01_an_error_in_the_middle_of_a_put_keeps_no_lock_and_stores_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: str
 ) -> None:
-    from tieredstore.local.put import general as put_any
-    from tieredstore.local.put import plain as put
+    from tieredstore.local.put import appender, general
 
     calls = 0
 
@@ -477,7 +476,7 @@ def test_p01_an_error_in_the_middle_of_a_put_keeps_no_lock_and_stores_nothing(
         put_all(store, [plain(number=0)])
         end = store.commit_log.max_offset
         with monkeypatch.context() as patch:
-            patch.setattr(put if site == "raw_crc32" else put_any, site, no_memory)
+            patch.setattr(appender if site == "raw_crc32" else general, site, no_memory)
             if site == "raw_crc32":  # at the second message of a batch
                 with pytest.raises(MemoryError):
                     store.put_messages([plain(number=1), plain(number=2)])

@@ -69,6 +69,9 @@ class InMemoryStore:
         results = [self.put_message(message) for message in messages]
         return results[0]
 
+    def wait_until_visible(self, result: PutMessageResult) -> None:
+        assert result.ok
+
     def get_message(
         self,
         group: str,

@@ -20,7 +20,7 @@ from tieredstore.errors import Corrupt, TieredStoreError
 from tieredstore.local.index.keys import TopicPrefixes, index_entries, index_keys_of
 from tieredstore.local.index.service import IndexService
 from tieredstore.local.log.commit_log import CommitLog
-from tieredstore.local.put.plain import MessageAppender
+from tieredstore.local.put.appender import MessageAppender
 from tieredstore.local.put.rows import ROW_FIELDS, SPECIAL, Rows
 from tieredstore.local.queues.consume_queue import ConsumeQueue
 from tieredstore.local.queues.consume_queue_store import ConsumeQueueStore
@@ -130,7 +130,7 @@ class Reput:
                     if isinstance(error, TieredStoreError)
                     else TieredStoreError(f"dispatch stops at {self.offset}: {error!r}")
                 )
-                self._appender.close()
+                self._appender.close(f"no message becomes visible any more: {self.error}")
                 self._appender.drop_rows()
                 return False
             except BaseException:

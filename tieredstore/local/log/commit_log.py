@@ -63,7 +63,7 @@ class CommitLog:
         self.view = memoryview(b"")
         self.view_from = 0
         self.limit = 0
-        self.is_writable = True
+        self.closed_reason: str | None = None  # why nothing may be appended
 
     def make_directory(self) -> None:
         """Make the folder of a new store. Raises Invalid or Unavailable."""
@@ -135,8 +135,8 @@ class CommitLog:
         """Where the next `size` bytes go, at `max_offset` or at the beginning of the next file;
         `view` has room for them then. Raises Busy when the log is not written to any more,
         Unavailable, and Invalid when no file is large enough."""
-        if not self.is_writable:
-            raise Busy(f"{self._directory}: the store takes no messages")
+        if self.closed_reason is not None:
+            raise Busy(self.closed_reason)
         if size + BLANK_SIZE > self.file_size:
             raise Invalid(
                 f"message of {size} bytes: expected at most {self.file_size - BLANK_SIZE}, which "

@@ -1,7 +1,7 @@
-"""Putting messages of any kind: transactions, light queues, delays, large properties.
+"""The general put: messages of any kind (transactions, light queues, delays, large properties).
 
-What `put` leaves to it. Rows about what was appended are handed to the dispatch (`reput`) in
-memory, so that it parses nothing that this process wrote.
+It takes what the short way (`MessageAppender`) leaves to it. Rows about what was appended are
+handed to the dispatch (`reput`) in memory, so that it parses nothing that this process wrote.
 """
 
 from __future__ import annotations
@@ -11,22 +11,20 @@ from typing import Final
 
 import msgspec
 
-from tieredstore.clock import Clock
 from tieredstore.contracts.message_store import PutMessageResult, PutMessageStatus
 from tieredstore.errors import Invalid, TieredStoreError
-from tieredstore.local.log.commit_log import CommitLog
+from tieredstore.local.put.queues import PutQueues, QueueState
+from tieredstore.local.put.refusals import (
+    DURABLE,
+    find_fault,
+    find_fault_of_batch,
+    refuse,
+    refuse_by_error,
+)
 from tieredstore.local.put.rows import (
     MAX_ROW_PROPERTIES_BYTES,
     SPECIAL,
     Rows,
-    RowSource,
-)
-from tieredstore.local.put.verdicts import (
-    DURABLE,
-    is_illegal,
-    is_illegal_batch,
-    refused,
-    status_of,
 )
 from tieredstore.local.queues.light_queues import (
     LIGHT_QUEUE_ID,
@@ -35,11 +33,7 @@ from tieredstore.local.queues.light_queues import (
 )
 from tieredstore.local.topics import SCHEDULE_TOPIC
 from tieredstore.message.buffers import Buffer
-from tieredstore.message.encoding import (
-    Message,
-    RecordEncoder,
-    copy_parts,
-)
+from tieredstore.message.encoding import Message, copy_parts
 from tieredstore.message.sysflag import (
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
@@ -52,102 +46,22 @@ _CLOSED: Final = PutMessageStatus.SERVICE_NOT_AVAILABLE
 _WITH_QUEUE_OFFSET: Final = (TRANSACTION_NONE, TRANSACTION_COMMIT)
 
 
-class QueueState:
-    """One queue as the put path knows it. number: its place in `AnyAppender.queues`."""
+class GeneralPut(PutQueues):
+    """The long way of a message into the log, open to all. Thread-safe."""
 
-    __slots__ = ("next_offset", "number", "queue_id", "topic")
-
-    def __init__(self, topic: str, queue_id: int, number: int) -> None:
-        self.topic = topic
-        self.queue_id = queue_id
-        self.number = number
-        self.next_offset = 0
-
-
-class AnyAppender(RowSource):
-    """Queues, their next offsets, and the long way of a message into the log. Thread-safe."""
-
-    def __init__(
-        self,
-        log: CommitLog,
-        encoder: RecordEncoder,
-        clock: Clock,
-        *,
-        max_body_bytes: int,
-        enable_light_queues: bool = False,
-    ) -> None:
-        super().__init__(log)
-        self.queues: list[QueueState] = []
-        self.refused_topics: frozenset[str] = frozenset()
-        self._is_open = False
-        self._encoder = encoder
-        self._now_ms = clock.now_ms
-        self._max_body_bytes = max_body_bytes
-        self._enable_light_queues = enable_light_queues
-        self._by_key: dict[tuple[str, int], QueueState] = {}
-
-    def open(self) -> None:
-        """Begin to take messages."""
-        with self._lock:
-            self._is_open = True
-            self._log.is_writable = True
-            for state in self.queues:
-                self._learn(state)
-
-    def close(self) -> None:
-        """Take no more messages."""
-        with self._lock:
-            self._is_open = False
-            # Also for those who wait for the lock and have passed the first checks already.
-            self._log.is_writable = False
-            self._log.limit = 0
-
-    def _learn(self, state: QueueState) -> None:
-        """A queue of which messages may be put from now on."""
-
-    def _queue(self, topic: str, queue_id: int) -> QueueState:
-        key = (topic, queue_id)
-        state = self._by_key.get(key)
-        if state is None:
-            state = QueueState(topic, queue_id, len(self.queues))
-            self.queues.append(state)
-            self._by_key[key] = state
-            if self._is_open:
-                self._learn(state)
-        return state
-
-    def register(self, topic: str, queue_id: int) -> QueueState:
-        """The state of a queue, made when it is new."""
-        state = self._by_key.get((topic, queue_id))
-        if state is None:
-            with self._lock:
-                state = self._queue(topic, queue_id)
-        return state
-
-    def next_offset(self, topic: str, queue_id: int) -> int:
-        """Offset that the next message of a queue will get."""
-        state = self._by_key.get((topic, queue_id))
-        return 0 if state is None else state.next_offset
-
-    def restart_queues(self, topic: str) -> None:
-        """The next messages of a topic's queues get offset 0."""
-        with self._lock:
-            for state in self.queues:
-                if state.topic == topic:
-                    state.next_offset = 0
-
-    def _put_other(self, message: Message) -> PutMessageResult:
+    def _put_general(self, message: Message) -> PutMessageResult:
         """Everything but the plain message of a known queue."""
-        if not self._is_open:
-            return refused(_CLOSED)
-        if is_illegal(message):
-            return refused(_ILLEGAL)
+        if self._log.closed_reason is not None:
+            return refuse(_CLOSED, self._log.closed_reason)
+        fault = find_fault(message)
+        if fault is not None:
+            return refuse(_ILLEGAL, fault)
         names: list[str] = []
         if self._enable_light_queues:
             try:
                 names = light_queue_names(message.topic, message.properties)
-            except Invalid:
-                return refused(_ILLEGAL)
+            except Invalid as error:
+                return refuse(_ILLEGAL, str(error))
         is_special = (
             message.topic == SCHEDULE_TOPIC
             or bool(message.sys_flag & TRANSACTION_MASK)
@@ -156,11 +70,12 @@ class AnyAppender(RowSource):
         )
         return self._append([message], names, is_special=is_special)
 
-    def _put_other_batch(self, messages: Sequence[Message]) -> PutMessageResult:
-        if not self._is_open:
-            return refused(_CLOSED)
-        if is_illegal_batch(messages, light_queues=self._enable_light_queues):
-            return refused(_ILLEGAL)
+    def _put_general_batch(self, messages: Sequence[Message]) -> PutMessageResult:
+        if self._log.closed_reason is not None:
+            return refuse(_CLOSED, self._log.closed_reason)
+        fault = find_fault_of_batch(messages, light_queues=self._enable_light_queues)
+        if fault is not None:
+            return refuse(_ILLEGAL, fault)
         is_special = messages[0].topic == SCHEDULE_TOPIC or any(
             len(message.properties) > MAX_ROW_PROPERTIES_BYTES for message in messages
         )
@@ -173,11 +88,15 @@ class AnyAppender(RowSource):
         is_special: the dispatch has to look at the records."""
         topic, queue_id = messages[0].topic, messages[0].queue_id
         if topic in self.refused_topics:
-            return refused(_ILLEGAL)
+            return refuse(
+                _ILLEGAL,
+                f"topic {topic} has a batch consume queue (queue.type=BatchCQ), which is not "
+                "supported yet",
+            )
         counts = messages[0].sys_flag & TRANSACTION_MASK in _WITH_QUEUE_OFFSET
         with self._lock:
-            if not self._is_open:
-                return refused(_CLOSED)
+            if self._log.closed_reason is not None:
+                return refuse(_CLOSED, self._log.closed_reason)
             try:
                 state = self._queue(topic, queue_id)
                 light = [self._queue(name, LIGHT_QUEUE_ID) for name in names]
@@ -188,8 +107,12 @@ class AnyAppender(RowSource):
                 start = self._log.max_offset
                 parts, sizes = self._encode(messages, queue_offset, start, timestamp)
                 total = sum(sizes)
-                if light and total > self._max_body_bytes:
-                    return refused(_ILLEGAL)
+                if light and total > self._encoder.max_body_bytes:
+                    return refuse(
+                        _ILLEGAL,
+                        "message with light queues: expected a record of at most "
+                        f"{self._encoder.max_body_bytes} bytes, found {total}",
+                    )
                 if start + total > self._log.limit:
                     here = start
                     start = self._log.make_room(total)
@@ -197,7 +120,7 @@ class AnyAppender(RowSource):
                         parts, _ = self._encode(messages, queue_offset, start, timestamp)
                 copy_parts(parts, self._log.view, start - self._log.view_from)
             except TieredStoreError as error:
-                return refused(status_of(error))
+                return refuse_by_error(error)
             rows: Rows = []
             position = start
             for number, (message, size) in enumerate(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 
@@ -95,60 +96,73 @@ def test_a_batch_gets_consecutive_offsets_in_one_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "batch",
+    ("batch", "reason"),
     [
-        [],
-        [plain("B", 0, 0), plain("B", 1, 1)],
-        [plain("B", 0, 0), plain("C", 0, 1)],
-        [plain("B", 0, 0), plain("B", 0, 1, sys_flag=0x8)],
-        [plain("B", 0, 0), plain("B", 0, 1, properties={"DELAY": "3"})],
-        [plain("B", 0, 0), plain("B", 0, 1, properties={"INNER_NUM": "3"})],
-        [plain("B", 0, i, body=b"x" * 900) for i in range(5)],
-        [plain("B", 0, 0), msgspec.structs.replace(plain("B", 0, 1), body=None)],
+        ([], "expected messages, found none"),
+        ([plain("B", 0, 0), plain("B", 1, 1)], "message 1 of the batch: expected .* B/0 .* B/1"),
+        ([plain("B", 0, 0), plain("C", 0, 1)], "message 1 of the batch: expected .* B/0 .* C/0"),
+        ([plain("B", 0, 0), plain("B", 0, 1, sys_flag=0x8)], "message 1 .* transaction"),
+        ([plain("B", 0, 0), plain("B", 0, 1, properties={"DELAY": "3"})], "message 1 .* delayed"),
+        ([plain("B", 0, 0), plain("B", 0, 1, properties={"INNER_NUM": "3"})], "INNER_NUM"),
+        ([plain("B", 0, i, body=b"x" * 900) for i in range(5)], "of [0-9]+ bytes.* at most 4088"),
+        ([plain("B", 0, 0), plain("B", 0, 1, flag=2**31)], "flag: .* 32 bits, found 2147483648"),
+        ([plain("B", 0, 0), msgspec.structs.replace(plain("B", 0, 1), body=None)], "body: .* None"),
     ],
 )
-def test_a_bad_batch_stores_nothing(tmp_path: Path, batch: list[Message]) -> None:
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_bad_batch_stores_nothing_and_says_why(
+    tmp_path: Path, batch: list[Message], reason: str, is_known: bool
+) -> None:
     with running(small_config(tmp_path / "s")) as store:
+        if is_known:
+            store._appender.register("B", 0)
         result = store.put_messages(batch)
         assert result.status is PutMessageStatus.MESSAGE_ILLEGAL
+        assert re.search(reason, result.reason), result.reason
         assert store.next_offset("B", 0) == 0
         assert put_all(store, [plain("B", 0, 7)])[0].queue_offset == 0
 
 
 @pytest.mark.parametrize(
-    ("message", "status"),
+    ("message", "reason"),
     [
-        (Message("T" * 128, b"x"), PutMessageStatus.MESSAGE_ILLEGAL),
-        (Message("%RETRY%" + "T" * 249, b"x"), PutMessageStatus.MESSAGE_ILLEGAL),
-        (Message("", b"x"), PutMessageStatus.MESSAGE_ILLEGAL),
-        (Message("../x", b"x"), PutMessageStatus.MESSAGE_ILLEGAL),
-        (Message("..", b"x"), PutMessageStatus.MESSAGE_ILLEGAL),
-        (Message("a\0b", b"x"), PutMessageStatus.MESSAGE_ILLEGAL),
-        (Message("a\ud800b", b"x"), PutMessageStatus.MESSAGE_ILLEGAL),
-        (Message("T", b"x", -1), PutMessageStatus.MESSAGE_ILLEGAL),
-        (Message("T", b"x", 65_536), PutMessageStatus.MESSAGE_ILLEGAL),
+        (Message("T" * 128, b"x"), "topic: expected 1 to 127 bytes, found 128"),
+        (Message("%RETRY%" + "T" * 249, b"x"), "topic: expected 1 to 255 bytes, found 256"),
+        (Message("", b"x"), "topic: expected 1 to 127 bytes, found 0"),
+        (Message("../x", b"x"), "'../x'"),
+        (Message("..", b"x"), "'..'"),
+        (Message("a\0b", b"x"), "a name that can be a folder's"),
+        (Message("a\ud800b", b"x"), "expected text"),
+        (Message("T", b"x", -1), "queue id: expected 0 to 65535, found -1"),
+        (Message("T", b"x", 65_536), "queue id: expected 0 to 65535, found 65536"),
         # no body: what an untyped caller may do
-        (Message("T", None), PutMessageStatus.MESSAGE_ILLEGAL),  # type: ignore[arg-type]
-        (Message("T", b"x" * 4001), PutMessageStatus.MESSAGE_ILLEGAL),
-        (Message("T", b"x", sys_flag=0x80), PutMessageStatus.MESSAGE_ILLEGAL),
-        (Message("T", b"x", properties=b"INNER_NUM\x012\x02"), PutMessageStatus.MESSAGE_ILLEGAL),
-        (Message("T", b"x", born_host=b"123"), PutMessageStatus.MESSAGE_ILLEGAL),
-        (
-            Message("T", b"x", properties=b"a\x01" + b"b" * 32_766),
-            PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
-        ),
+        (Message("T", None), "body: expected bytes, found None"),  # type: ignore[arg-type]
+        (Message("T", b"x" * 4001), "a body of at most 4000 bytes"),
+        (Message("T", b"x", sys_flag=0x80), "INNER_NUM"),
+        (Message("T", b"x", properties=b"INNER_NUM\x012\x02"), "INNER_NUM"),
+        (Message("T", b"x", born_host=b"123"), "born host: expected 8 or 20 bytes, found 3"),
+        (Message("T", b"x", flag=-(2**31) - 1), "flag: expected a number of 32 bits"),
+        (Message("T", b"x", born_timestamp_ms=2**63), "born_timestamp_ms: .* 64 bits"),
+        (Message("T", b"x", properties=b"a\x01" + b"b" * 32_766), "properties: expected at most"),
     ],
 )
-def test_a_bad_message_is_refused_and_takes_no_offset(
-    tmp_path: Path, message: Message, status: PutMessageStatus
+def test_a_bad_message_is_refused_says_why_and_takes_no_offset(
+    tmp_path: Path, message: Message, reason: str
 ) -> None:
     config = small_config(tmp_path / "s", max_message_size_bytes=4000)
     with running(config) as store:
         for _ in range(2):  # a new queue, and one that is known
             result = store.put_message(message)
-            assert result.status is status
+            assert result.status is (
+                PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
+                if reason.startswith("properties")
+                else PutMessageStatus.MESSAGE_ILLEGAL
+            )
             assert not result.ok
-            assert store.put_message(Message("T", b"good")).ok
+            assert re.search(reason, result.reason), result.reason
+            good = store.put_message(Message("T", b"good"))
+            assert good.ok
+            assert good.reason == ""
         assert store.next_offset("T", 0) == 2
 
 
@@ -171,21 +185,44 @@ def test_i05_the_largest_message_is_taken(tmp_path: Path) -> None:
 def test_puts_are_refused_before_start_and_after_shutdown(tmp_path: Path) -> None:
     store = DefaultMessageStore(small_config(tmp_path / "s"), ManualClock(START_MS))
     store.load()
-    assert store.put_message(plain()).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    _assert_closed(store, "the store is not started")
     store.start()
     assert store.put_message(plain()).ok
     store.shutdown()
     store.shutdown()
-    assert store.put_message(plain()).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
-    assert store.put_messages([plain()]).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    _assert_closed(store, "the store is shut down")
     with pytest.raises(Invalid, match="shut down"):
         store.get_message("g", "T", 0, 0, 1)
 
 
 def test_a_slave_takes_no_messages_from_producers(tmp_path: Path) -> None:
     with running(small_config(tmp_path / "s", broker_role="SLAVE")) as store:
-        assert store.put_message(plain()).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
-        assert store.put_messages([plain()]).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+        _assert_closed(store, "brokerRole=SLAVE")
+
+
+def _assert_closed(store: DefaultMessageStore, reason: str) -> None:
+    for result in (store.put_message(plain()), store.put_messages([plain()])):
+        assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+        assert reason in result.reason
+
+
+def test_what_was_put_is_found_once_it_is_visible(tmp_path: Path) -> None:
+    with running(small_config(tmp_path / "s")) as store:
+        store._reput.stop()  # nothing becomes visible by itself any more
+        for number in range(3):
+            result = store.put_message(plain(number=number))
+            store.wait_until_visible(result)
+            found = store.get_message("g", "T", 0, result.queue_offset, 1).messages
+            assert [message.keys for message in found] == [[f"k{number}"]]
+            assert len(store.query_message("T", f"k{number}", 9, *FOREVER)) == 1
+
+
+def test_only_what_this_store_has_put_can_be_waited_for(tmp_path: Path) -> None:
+    with running(small_config(tmp_path / "a")) as store, running(small_config(tmp_path / "b")) as b:
+        with pytest.raises(Invalid, match=r"MESSAGE_ILLEGAL: queue id: expected 0 to 65535"):
+            store.wait_until_visible(store.put_message(plain(queue_id=-1)))
+        with pytest.raises(Invalid, match="not of this store"):
+            store.wait_until_visible(b.put_message(plain()))
 
 
 def test_a_flush_mode_that_is_not_kept_is_not_promised(tmp_path: Path) -> None:
@@ -243,9 +280,13 @@ def test_light_queues_share_the_record(tmp_path: Path) -> None:
             assert "WAIT" not in found[0].properties
         assert store.get_max_offset_in_queue("T", 0) == 3
         illegal = plain(properties={"INNER_MULTI_DISPATCH": "%LMQ%a,other"})
-        assert store.put_message(illegal).status is PutMessageStatus.MESSAGE_ILLEGAL
+        result = store.put_message(illegal)
+        assert result.status is PutMessageStatus.MESSAGE_ILLEGAL
+        assert "found 'other'" in result.reason
         batch = [plain(number=5), plain(number=6, properties=named)]
-        assert store.put_messages(batch).status is PutMessageStatus.MESSAGE_ILLEGAL
+        result = store.put_messages(batch)
+        assert result.status is PutMessageStatus.MESSAGE_ILLEGAL
+        assert "message 1 of the batch: expected no message with light queues" in result.reason
     with running(config) as store:
         put_all(store, [plain(number=3, properties=named)])
         found = store.get_message("g", "%LMQ%a", 0, 2, 9).messages

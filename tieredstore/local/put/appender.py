@@ -2,37 +2,24 @@
 append, in one short critical section of the caller's thread.
 
 `put` and `put_batch` encode in line: there each call and each attribute counts. Anything else takes
-the long way of `put_any`.
+the long way (`GeneralPut`).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Sequence
+from typing import Final
 
-from tieredstore.clock import Clock
 from tieredstore.contracts.message_store import PutMessageResult, PutMessageStatus
 from tieredstore.errors import TieredStoreError
-from tieredstore.local.log.commit_log import CommitLog
-from tieredstore.local.put.general import AnyAppender, QueueState
-from tieredstore.local.put.rows import (
-    MAX_ROW_PROPERTIES_BYTES,
-    Rows,
-)
-from tieredstore.local.put.verdicts import (
-    DURABLE,
-    refused,
-    status_of,
-)
-from tieredstore.local.topics import SCHEDULE_TOPIC, illegal_topic
+from tieredstore.local.put.general import GeneralPut
+from tieredstore.local.put.queues import Plain
+from tieredstore.local.put.refusals import DURABLE, NO_MESSAGES, refuse, refuse_by_error
+from tieredstore.local.put.rows import MAX_ROW_PROPERTIES_BYTES, Rows
 from tieredstore.message.buffers import Buffer
 from tieredstore.message.crc import CRC_MASK, raw_crc32
-from tieredstore.message.encoding import (
-    DIRECT_COPY_BYTES,
-    Message,
-    RecordEncoder,
-)
+from tieredstore.message.encoding import Message, find_unfit_number
 from tieredstore.message.sysflag import (
     BORN_HOST_V6,
     INNER_BATCH,
@@ -47,52 +34,11 @@ _V4_SIZE: Final = 8
 _LENGTHS: Final = tuple(length.to_bytes(2, "big") for length in range(MAX_ROW_PROPERTIES_BYTES + 1))
 
 
-_Plain: TypeAlias = tuple[QueueState, Callable[..., bytes], int, int, bytes, bytes]
-
-
-class MessageAppender(AnyAppender):
-    """The only writer of a commit log; thread-safe. Takes messages between `open` and `close`.
+class MessageAppender(GeneralPut):
+    """The only writer of a commit log; thread-safe.
 
     Store times never go back, whatever the clock does, so that searches by time stay right.
-    max_body_bytes: largest body; refused_topics: topics of which nothing is taken.
     """
-
-    def __init__(
-        self,
-        log: CommitLog,
-        encoder: RecordEncoder,
-        clock: Clock,
-        *,
-        max_body_bytes: int,
-        enable_light_queues: bool = False,
-    ) -> None:
-        super().__init__(
-            log,
-            encoder,
-            clock,
-            max_body_bytes=max_body_bytes,
-            enable_light_queues=enable_light_queues,
-        )
-        self._max_plain_body_bytes = min(max_body_bytes, DIRECT_COPY_BYTES)
-        # Queues whose messages may take the short way; none while nothing may be put.
-        self._plain: dict[tuple[str, int], _Plain] = {}
-
-    def close(self) -> None:
-        with self._lock:
-            self._plain = {}
-            super().close()
-
-    def _learn(self, state: QueueState) -> None:
-        # Units of delayed messages carry a time in place of a tags code.
-        if (
-            state.topic == SCHEDULE_TOPIC
-            or state.topic in self.refused_topics
-            or illegal_topic(state.topic, state.queue_id)
-        ):
-            return
-        template = self._encoder.plain_template(state.topic)
-        if template is not None:
-            self._plain[state.topic, state.queue_id] = (state, *template)
 
     def put(self, message: Message) -> PutMessageResult:
         """Append one message. The statuses are RocketMQ's: nothing is raised for a bad message, and
@@ -102,7 +48,7 @@ class MessageAppender(AnyAppender):
                 message.topic, message.queue_id
             ]
         except KeyError:
-            return self._put_other(message)
+            return self._put_general(message)
         body = message.body
         properties = message.properties
         born_host = message.born_host
@@ -116,7 +62,7 @@ class MessageAppender(AnyAppender):
             or len(born_host) != _V4_SIZE
             or b"INNER_" in properties
         ):
-            return self._put_other(message)
+            return self._put_general(message)
         body_length = len(body)
         size = fixed_bytes + body_length + properties_length
         crc = raw_crc32(body) & CRC_MASK
@@ -163,9 +109,9 @@ class MessageAppender(AnyAppender):
                 self._is_idle = False
                 self.wake.set()
         except TieredStoreError as error:
-            return refused(status_of(error))
-        except struct.error:  # a number that its field cannot hold
-            return refused(_ILLEGAL)
+            return refuse_by_error(error)
+        except struct.error:
+            return refuse(_ILLEGAL, find_unfit_number(message))
         finally:
             lock.release()
         if len(rows) > self._help_values:
@@ -175,10 +121,10 @@ class MessageAppender(AnyAppender):
     def put_batch(self, messages: Sequence[Message]) -> PutMessageResult:
         """Append messages of one queue with consecutive offsets in one file, all or none."""
         if not messages:
-            return refused(_ILLEGAL)
+            return refuse(_ILLEGAL, NO_MESSAGES)
         plain = self._plain.get((messages[0].topic, messages[0].queue_id))
         if plain is None:
-            return self._put_other_batch(messages)
+            return self._put_general_batch(messages)
         state = plain[0]
         with self._lock:
             try:
@@ -201,11 +147,11 @@ class MessageAppender(AnyAppender):
                     waiting = self._publish(rows, start + len(data), timestamp)
                     state.next_offset = queue_offset + len(messages)
             except TieredStoreError as error:
-                return refused(status_of(error))
-            except struct.error:  # a number that its field cannot hold
-                return refused(_ILLEGAL)
+                return refuse_by_error(error)
+            except struct.error:
+                return refuse(_ILLEGAL, find_unfit_number(*messages))
         if encoded is None:
-            return self._put_other_batch(messages)
+            return self._put_general_batch(messages)
         if waiting > self._help_values:
             self._backlog()
         return PutMessageResult(
@@ -214,7 +160,7 @@ class MessageAppender(AnyAppender):
 
     def _encode_plain(
         self,
-        plain: _Plain,
+        plain: Plain,
         messages: Sequence[Message],
         queue_offset: int,
         position: int,

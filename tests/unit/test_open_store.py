@@ -1,0 +1,147 @@
+"""`tieredstore.open_store`: one call from a configuration to a store that takes messages."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import tieredstore
+from tieredstore.contracts.message_store import MessageStore, PutMessageStatus
+from tieredstore.errors import Fenced, Invalid
+from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.local.read_only import ReadOnlyMessageStore
+from tieredstore.tier.store import TieredMessageStore
+
+
+def keys(root: Path) -> dict[str, str]:
+    return {
+        "storePathRootDir": str(root),
+        "mappedFileSizeCommitLog": "65536",
+        "maxHashSlotNum": "100",
+        "maxIndexNum": "400",
+    }
+
+
+def tiered(root: Path) -> dict[str, str]:
+    return {
+        **keys(root / "store"),
+        "brokerName": "b",
+        "brokerClusterName": "c",
+        "messageStorePlugIn": "tiered",
+        "tieredBackendServiceProvider": "posix",
+        "tieredStoreFilePath": str(root / "tier"),
+    }
+
+
+def broker_conf(path: Path, properties: Mapping[str, str]) -> Path:
+    path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    return path
+
+
+def put(store: MessageStore, text: str) -> None:
+    store.wait_until_visible(store.put_message(tieredstore.Message.create("orders", text.encode())))
+
+
+def bodies(store: MessageStore) -> list[str]:
+    found = store.get_message("g", "orders", 0, 0, 32).messages
+    return [bytes(message.body).decode() for message in found]
+
+
+@pytest.mark.parametrize("as_file", [True, False])
+@pytest.mark.parametrize("is_tiered", [True, False])
+def test_a_configuration_becomes_a_store_that_runs(
+    tmp_path: Path, as_file: bool, is_tiered: bool
+) -> None:
+    properties = tiered(tmp_path) if is_tiered else keys(tmp_path / "store")
+    config = broker_conf(tmp_path / "broker.conf", properties) if as_file else properties
+    for count in (1, 2):
+        with tieredstore.open_store(config) as store:
+            assert type(store) is (TieredMessageStore if is_tiered else DefaultMessageStore)
+            put(store, f"coffee {count}")
+            assert bodies(store) == ["coffee 1", "coffee 2"][:count]
+        assert not (tmp_path / "store" / "abort").exists()
+        assert (
+            store.put_message(tieredstore.Message("T", b"")).status
+            is PutMessageStatus.SERVICE_NOT_AVAILABLE
+        )
+
+
+def test_a_directory_is_a_store(tmp_path: Path) -> None:
+    with tieredstore.open_store(keys(tmp_path / "store")) as store:
+        put(store, "coffee")
+    for place in (tmp_path / "store", str(tmp_path / "store")):
+        with tieredstore.open_store(place, read_only=True) as store:
+            assert bodies(store) == ["coffee"]
+
+
+def test_a_store_that_another_owns_can_be_read(tmp_path: Path) -> None:
+    config = keys(tmp_path / "store")
+    with tieredstore.open_store(config) as owner:
+        assert isinstance(owner, DefaultMessageStore)
+        put(owner, "coffee")
+        owner.flush()
+        with pytest.raises(Fenced), tieredstore.open_store(config):
+            pass
+        with tieredstore.open_store(config, read_only=True) as store:
+            assert isinstance(store, ReadOnlyMessageStore)
+            assert store.is_live
+            assert bodies(store) == ["coffee"]
+            for change in (
+                lambda: store.put_message(tieredstore.Message("T", b"")),
+                lambda: store.delete_topics({"orders"}),
+            ):
+                with pytest.raises(Invalid, match="open for reading only"):
+                    change()
+
+
+def test_an_unclean_store_can_be_read_as_it_is(tmp_path: Path) -> None:
+    config = tiered(tmp_path)
+    with tieredstore.open_store(config) as store:
+        put(store, "coffee")
+        store.dispatch_source.queues()
+    shutil.rmtree(tmp_path / "tier")
+    (tmp_path / "store" / "abort").write_text("")
+    with pytest.raises(Invalid, match="not stopped cleanly"), tieredstore.open_store(config):
+        pass
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*")}
+    with tieredstore.open_store(config, read_only=True) as store:
+        assert bodies(store) == ["coffee"]
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*")} == before
+    assert not (tmp_path / "tier").exists()
+
+
+def test_an_error_of_the_block_stops_the_store_cleanly(tmp_path: Path) -> None:
+    config = keys(tmp_path / "store")
+
+    def fail_with_a_store() -> None:
+        with tieredstore.open_store(config) as store:
+            put(store, "coffee")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_with_a_store()
+    with tieredstore.open_store(config) as store:
+        assert bodies(store) == ["coffee"]
+
+
+def test_what_cannot_be_a_store_is_invalid(tmp_path: Path) -> None:
+    for bad in (
+        tmp_path / "none.conf",
+        {"storePathRootDir": str(tmp_path), "maxIndexNum": "many"},
+        {**keys(tmp_path / "s"), "brokerRole": "SYNC_MASTER"},
+    ):
+        with pytest.raises(Invalid), tieredstore.open_store(bad):
+            pass
+    with pytest.raises(Invalid), tieredstore.open_store(tmp_path / "none", read_only=True):
+        pass
+
+
+def test_the_package_shows_what_it_offers() -> None:
+    names = {"Message", "open", "open_store"}
+    assert names <= set(dir(tieredstore))
+    assert all(callable(getattr(tieredstore, name)) for name in names)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        getattr(tieredstore, "nothing")  # noqa: B009
