@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.interop.conftest import Offloaded
 from tests.kit.java import JavaTools, copy_tree, key_queries, tieredstore
+from tests.kit.offloaded import Offloaded
 
 APPENDED = 30
 QUEUES = (("pub_normal", 0), ("pub_fifo", 1), ("java_new", 0))

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import tieredstore
-from tests.interop.conftest import Offloaded
 from tests.kit.java import JavaTools, Manifest, key_queries, write_broker_conf
 from tests.kit.java import tieredstore as run_tieredstore
+from tests.kit.offloaded import Offloaded
 from tieredstore.message.crc import CRC_MASK, crc32
 from tieredstore.scan.arrow.schema import TYPES
 

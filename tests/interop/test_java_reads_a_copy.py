@@ -11,9 +11,8 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from tests.interop.conftest import Offloaded
-from tests.interop.test_java_reads_our_tier import stored_messages
 from tests.kit.java import JavaTools, key_queries, tieredstore
+from tests.kit.offloaded import Offloaded, stored_messages
 
 BUCKET = "tiers"
 CREDENTIALS = {

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.object_store.conftest import credentials, new_bucket, servers
-from tests.interop.conftest import OUR_OFFLOAD, tier_manifest
 from tests.kit.java import JavaTools, Manifest, tieredstore, write_broker_conf
+from tests.kit.object_store.fixtures import credentials, new_bucket, servers
 from tests.kit.object_store.servers import NAMES, Servers
+from tests.kit.offloaded import OUR_OFFLOAD, tier_manifest
 
 __all__ = ["credentials", "servers"]
 

@@ -7,9 +7,9 @@ import shutil
 from itertools import pairwise
 from pathlib import Path
 
-from tests.interop.conftest import Offloaded
 from tests.kit.command_line import tieredstore
 from tests.kit.java import JavaTools, copy_tree, key_queries
+from tests.kit.offloaded import Offloaded
 
 
 def test_java_finds_every_key_through_a_rebuilt_and_compacted_index(

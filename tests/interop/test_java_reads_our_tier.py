@@ -4,39 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
-from tests.interop.conftest import Offloaded
 from tests.kit.java import JavaTools, Report, copy_tree, key_queries
-from tieredstore.local.read_only import open_read_only
-from tieredstore.message.record import StoredMessage, decode_record
+from tests.kit.offloaded import Offloaded, stored_messages
 
 V4_BODY_POSITION = 88
-
-
-def stored_messages(source: Path, topics: set[str]) -> Iterator[StoredMessage]:
-    """What our own read-only store finds in the consume queues of some topics."""
-    store = open_read_only(source)
-    try:
-        dispatch = store.dispatch_source
-        for key in dispatch.queues():
-            found = dispatch.queue_range(key)
-            if key.topic not in topics or found is None:
-                continue
-            offset = found.min_offset
-            while offset < found.max_offset:
-                units = dispatch.read_units(key, offset, found.max_offset - offset)
-                assert len(units), f"{key} has no units at {offset}"
-                for buffer in dispatch.read_records(units):
-                    position = 0
-                    while position < len(buffer):
-                        message = decode_record(buffer, position)
-                        position += message.size
-                        yield message
-                offset += len(units)
-    finally:
-        store.shutdown()
 
 
 def writable_copy(offloaded: Offloaded, target: Path) -> Path:

@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from tests.interop.conftest import Offloaded, offload
 from tests.kit.java import JavaTools, Manifest, copy_tree, key_queries, tieredstore
+from tests.kit.offloaded import Offloaded, offload
 from tieredstore.config import config_from_properties
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message

@@ -15,26 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.kit.spark.cluster import TEST_CONF, Cluster, executor_python
+from tests.kit.spark.offsets import OFFSETS, QUERY, offsets_once_enabled
 from tests.kit.tier_builder import small_tier
 from tieredstore.spark import build_zip
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-OFFSETS = [[0, 12, 100, 111], [1, 4, 0, 3]]
-"""Of the small tier's topic orders: queue, messages, first and last offset."""
-QUERY = """
-def offsets(spark, url):
-    spark.sql(
-        "CREATE OR REPLACE TEMPORARY VIEW orders USING rocketmq_tiered "
-        f"OPTIONS (path '{url}', subscribe 'orders')"
-    )
-    found = spark.sql(
-        "SELECT queue_id, count(*), min(queue_offset), max(queue_offset) FROM orders "
-        "GROUP BY queue_id ORDER BY queue_id"
-    )
-    return [list(row) for row in found.collect()]
-"""
 SESSION = f"""
 import sys
 from pyspark.sql import SparkSession
@@ -56,16 +43,6 @@ def zipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("zip") / "tieredstore.zip"
     build_zip(path)
     return path
-
-
-def offsets_once_enabled(spark: SparkSession, url: str) -> Any:
-    from tieredstore.spark import enable
-
-    enable(spark)
-    enable(spark)  # a second time is no error
-    names: dict[str, Any] = {}
-    exec(QUERY, names)
-    return names["offsets"](spark, url)
 
 
 def test_enabled_in_a_session_of_one_process(spark: SparkSession, url: str) -> None:

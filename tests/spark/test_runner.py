@@ -7,27 +7,18 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.kit.spark.cluster import Cluster
+from tests.kit.spark.errands import Errand, outcomes
 from tieredstore.errors import Corrupt, Invalid, Unavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@dataclass(frozen=True)
-class Errand:
-    """What a task is to do. Attempts leave files `NUMBER-ATTEMPT` in the folder."""
-
-    number: int
-    folder: str = ""
-    fails: int = 0
 
 
 def square(number: int) -> int:
@@ -65,23 +56,6 @@ def stuck_after_the_first(errand: Errand) -> int:
     if errand.number:
         time.sleep(120)
     return errand.number
-
-
-def outcomes(
-    spark: SparkSession, work: object, tasks: Sequence[object], stop_at: int | None = None
-) -> list[tuple[int, object]]:
-    """What `on_done` was called with, in order."""
-    from tieredstore.spark.runner import SparkRunner
-
-    done: list[tuple[int, object]] = []
-
-    def on_done(index: int, result: object) -> None:
-        done.append((index, result))
-        if index == stop_at:
-            raise Invalid(f"told to stop, {done}")
-
-    SparkRunner(spark).run(work, tasks, on_done)  # type: ignore[arg-type]
-    return done
 
 
 def job_is_running(spark: SparkSession) -> bool:

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.kit.spark.cluster import Cluster, cluster_of_two
+from tests.kit.spark.errands import Errand, outcomes
+from tests.kit.spark.offsets import OFFSETS, offsets_once_enabled
 from tests.kit.tier_builder import small_tier
-from tests.spark.test_registration import OFFSETS, offsets_once_enabled
-from tests.spark.test_runner import Errand, outcomes
 
 pytestmark = pytest.mark.slow
 

@@ -6,27 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kit.object_store.servers import (
-    CREDENTIALS,
-    ENVIRONMENT,
-    NAMES,
-    NotHere,
-    ObjectStore,
-    Servers,
-)
+from tests.kit.object_store.fixtures import credentials, new_bucket, servers
+from tests.kit.object_store.servers import CREDENTIALS, NAMES, ObjectStore, Servers
 from tieredstore.testing.fault_proxy.http import Credentials
 from tieredstore.testing.fault_proxy.proxy import FaultProxy
 
-
-@pytest.fixture(scope="session", autouse=True)
-def credentials() -> Iterator[None]:
-    """The test credentials and nothing of the user's, for the default chain."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_REGION"):
-            patch.delenv(name, raising=False)
-        for name, value in ENVIRONMENT.items():
-            patch.setenv(name, value)
-        yield
+__all__ = ["credentials", "servers"]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -37,20 +22,6 @@ def no_backoff() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ExponentialBackoff, "delay_amount", lambda _self, _context: 0.0)
         yield
-
-
-@pytest.fixture(scope="session")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    started = Servers(tmp_path_factory.mktemp("servers"))
-    yield started
-    started.stop()
-
-
-def new_bucket(servers: Servers, name: str) -> ObjectStore:
-    try:
-        return servers.bucket(name)
-    except NotHere as reason:
-        pytest.skip(str(reason))
 
 
 @pytest.fixture(params=NAMES)

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.integration.object_store.conftest import new_bucket
+from tests.kit.object_store.fixtures import new_bucket
 from tests.kit.object_store.servers import ObjectStore, Servers
 from tests.kit.object_store.tiers import open_tier
 from tieredstore.contracts.segment import SegmentProvider

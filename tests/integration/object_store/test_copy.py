@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.object_store.conftest import new_bucket
 from tests.kit.command_line import Ran, one_line, tieredstore
+from tests.kit.object_store.fixtures import new_bucket
 from tests.kit.object_store.servers import ObjectStore, Servers
 from tests.kit.tier_builder import BuiltTier, small_tier
 from tieredstore.testing.fault_proxy.faults import answer, lose_reply

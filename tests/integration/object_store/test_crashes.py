@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.object_store.conftest import new_bucket
+from tests.kit.killable.driver import Driver
 from tests.kit.killable.object_store import (
     BATCHES,
     DOOMED,
@@ -26,8 +23,8 @@ from tests.kit.killable.object_store import (
     content,
     open_tier,
 )
+from tests.kit.object_store.fixtures import new_bucket
 from tests.kit.object_store.servers import ObjectStore, Servers
-from tests.kit.paths import ROOT
 from tieredstore.contracts.segment import SegmentId
 from tieredstore.testing.fault_proxy.http import NOTHING, Forward, Reply, Request
 from tieredstore.testing.fault_proxy.proxy import FaultProxy
@@ -85,6 +82,9 @@ class Killer:
         self.count = 0
         self.has_struck = False
 
+    def aim(self, pid: int) -> None:
+        self.pid = pid
+
     def __call__(self, request: Request, forward: Forward) -> Reply:
         if request not in self._point:
             return forward(request)
@@ -101,35 +101,9 @@ class Killer:
         return reply
 
 
-class Runner:
-    """One process that forks a writer for each run."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.kit.killable.object_store"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-            text=True,
-        )
-
-    def run(self, url: str, done: Path, killer: Killer | None = None) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps({"url": url, "done": str(done)}), file=self._process.stdin, flush=True)
-        pid = int(self._process.stdout.readline())
-        if killer is not None:
-            killer.pid = pid
-        print("go", file=self._process.stdin, flush=True)
-        return int(self._process.stdout.readline())
-
-    def close(self) -> None:
-        self._process.communicate()
-
-
 @pytest.fixture(scope="module")
-def runner() -> Iterator[Runner]:
-    with closing(Runner()) as runner:
+def runner() -> Iterator[Driver]:
+    with closing(Driver("tests.kit.killable.object_store")) as runner:
         yield runner
 
 
@@ -181,13 +155,13 @@ def check_the_end(provider: S3Provider, store: ObjectStore, prefix: str) -> None
 
 
 def test_an_uninterrupted_run_passes_every_failpoint(
-    object_store: ObjectStore, proxy: FaultProxy, runner: Runner, tmp_path: Path
+    object_store: ObjectStore, proxy: FaultProxy, runner: Driver, tmp_path: Path
 ) -> None:
     killers = {name: Killer(point) for name, point in FAILPOINTS.items()}
     for killer in killers.values():
         proxy.inject(killer)
     url = object_store.through(proxy.endpoint).url(**OPTIONS)
-    assert runner.run(url, tmp_path / "done") == 0
+    assert runner.run({"url": url, "done": tmp_path / "done"}) == 0
     with closing(open_tier(object_store.url())) as provider:
         check_what_was_told(provider, tmp_path / "done")
         check_the_end(provider, object_store, "tier")
@@ -196,17 +170,18 @@ def test_an_uninterrupted_run_passes_every_failpoint(
     }
 
 
-def kill(store: ObjectStore, runner: Runner, prefix: str, done: Path, killer: Killer) -> bool:
+def kill(store: ObjectStore, runner: Driver, prefix: str, done: Path, killer: Killer) -> bool:
     """Run until the end, or until it is killed; whether it was."""
     with FaultProxy(store.endpoint) as proxy:
         proxy.inject(killer)
-        status = runner.run(store.through(proxy.endpoint).url(prefix, **OPTIONS), done, killer)
+        url = store.through(proxy.endpoint).url(prefix, **OPTIONS)
+        status = runner.run({"url": url, "done": done}, killer.aim)
     assert status == (KILLED if killer.has_struck else 0), prefix
     return killer.has_struck
 
 
 def kill_once_each(
-    store: ObjectStore, runner: Runner, tmp_path: Path, name: str, number: int
+    store: ObjectStore, runner: Driver, tmp_path: Path, name: str, number: int
 ) -> int:
     """Kill at the `number`-th request of a kind, before it and after it, each in a new tier, and
     let a second run end the work; how many kills there were."""
@@ -218,14 +193,14 @@ def kill_once_each(
         kills += kill(store, runner, prefix, done, killer)
         with closing(open_tier(store.url(prefix))) as provider:
             check_what_was_told(provider, done)
-            assert runner.run(store.url(prefix, **OPTIONS), done) == 0, prefix
+            assert runner.run({"url": store.url(prefix, **OPTIONS), "done": done}) == 0, prefix
             check_the_end(provider, store, prefix)
     return kills
 
 
 @pytest.mark.parametrize("name", FAILPOINTS)
 def test_w04_killed_before_and_after_the_first_request_of_each_kind(
-    versitygw: ObjectStore, runner: Runner, tmp_path: Path, name: str
+    versitygw: ObjectStore, runner: Driver, tmp_path: Path, name: str
 ) -> None:
     assert kill_once_each(versitygw, runner, tmp_path, name, 1) == 2
 
@@ -233,7 +208,7 @@ def test_w04_killed_before_and_after_the_first_request_of_each_kind(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAILPOINTS)
 def test_w04_killed_before_and_after_every_request(
-    versitygw: ObjectStore, runner: Runner, tmp_path: Path, name: str
+    versitygw: ObjectStore, runner: Driver, tmp_path: Path, name: str
 ) -> None:
     number = 1
     while kill_once_each(versitygw, runner, tmp_path, name, number):
@@ -243,7 +218,7 @@ def test_w04_killed_before_and_after_every_request(
 
 @pytest.mark.parametrize(("server", "kills"), [("moto", 10), ("localstack", 10), ("versitygw", 40)])
 def test_w04_killed_again_and_again_it_still_ends(
-    servers: Servers, runner: Runner, tmp_path: Path, server: str, kills: int
+    servers: Servers, runner: Driver, tmp_path: Path, server: str, kills: int
 ) -> None:
     """Each run goes on with what those before it left, and dies a few changes later."""
     store = new_bucket(servers, server)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.object_store.conftest import new_bucket
 from tests.kit.command_line import tieredstore
 from tests.kit.java import write_broker_conf
+from tests.kit.object_store.fixtures import new_bucket
 from tests.kit.object_store.servers import NAMES, ObjectStore, Servers
 
 MESSAGES = 2103

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.integration.object_store.conftest import new_bucket
 from tests.kit.command_line import tieredstore
+from tests.kit.object_store.fixtures import new_bucket
 from tests.kit.object_store.servers import Servers
 from tests.kit.tier_builder import START_MS, small_tier
 

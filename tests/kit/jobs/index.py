@@ -20,11 +20,13 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentProvider
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
+from tieredstore.message.hashes import tiered_key_hash
 from tieredstore.message.index.tiered import COMPACTED_ITEM_DTYPE, compacted_size, unpack_header
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
+from tieredstore.scan.keys import find_by_key
 from tieredstore.scan.source import TierSource, locate
 from tieredstore.scan.verify.verification import verify
 from tieredstore.testing.faults import Faults, FaultyMetadataStore, FaultyProvider
@@ -178,3 +180,33 @@ def items_of(index: bytes) -> Counter[Item]:
     slots = (len(index) - compacted_size(0, header.items)) // 8
     items = np.frombuffer(index, COMPACTED_ITEM_DTYPE, offset=compacted_size(slots, 0))
     return Counter(row[:5] for row in items.tolist())
+
+
+def expected_items(
+    built: BuiltTier, *, since_ms: int = 0, until_ms: int = 1 << 62
+) -> Counter[Item]:
+    """What a loop over the messages puts into an index."""
+    items: Counter[Item] = Counter()
+    for (topic, queue_id), stored in built.stored.items():
+        entry = built.metadata.topic(topic)
+        assert entry is not None
+        for item in stored:
+            if since_ms <= item.store_timestamp_ms < until_ms:
+                for key in {item.message.uniq_key, *item.message.keys} - {None}:
+                    where = (entry.topic_id, queue_id, item.offset, len(item.record))
+                    items[tiered_key_hash(topic, str(key)), *where] += 1
+    return items
+
+
+def check_index(world: World, built: BuiltTier) -> None:
+    """The index is right, known to the metadata, and every key is found through it."""
+    assert world.items() == expected_items(built)
+    assert world.findings() == []
+    assert world.findings(with_state=False) == []
+    provider = world.provider()
+    catalogue = load_catalogue(provider, world.metadata())
+    for (topic, queue_id), stored in built.stored.items():
+        for item in stored:
+            [hit] = find_by_key(provider, catalogue, catalogue.queues, topic, item.message.keys[0])
+            place = hit.message.queue_id, hit.message.queue_offset
+            assert place == (queue_id, item.queue_offset)

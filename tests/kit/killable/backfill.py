@@ -1,20 +1,15 @@
-"""Runs backfills that die at a chosen write; one forked process each, imports paid once.
+"""Runs backfills that die at a chosen write.
 
-Reads one JSON object a line: {"table", "root", "die_at", "torn"}; answers with the exit status: 0
-for a run that ended, 9 for one that was killed. A run that ends leaves `writes.json` in its root:
-what each write was.
+A request is {"table", "root", "die_at", "torn"}; the status is 0 or 9 (`KILLED`).
 """
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
-from tests.kit.killable.offload import KillableCalls, KillableOperations, Writes
+from tests.kit.killable.driver import serve
+from tests.kit.killable.writes import KillableCalls, KillableOperations, Writes
 from tieredstore import registry
 from tieredstore.jobs.backfilling import BackfillOptions, backfill, backfill_target
 from tieredstore.jobs.journal import Journal
@@ -67,28 +62,12 @@ def fill(table: Path, root: Path, writes: Writes) -> None:
         )
 
 
-def run(request: dict[str, Any]) -> int:
-    pid = os.fork()
-    if pid:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    status = 1
-    try:
-        writes = Writes(request["die_at"], request["torn"])
-        root = Path(request["root"])
-        fill(Path(request["table"]), root, writes)
-        (root / "writes.json").write_text(json.dumps(writes.seen))
-        status = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(status)
-
-
-def main() -> None:
-    for line in sys.stdin:
-        print(run(json.loads(line)), flush=True)
+def run(request: dict[str, Any]) -> None:
+    writes = Writes(request["die_at"], request["torn"])
+    root = Path(request["root"])
+    fill(Path(request["table"]), root, writes)
+    writes.save(root)
 
 
 if __name__ == "__main__":
-    main()
+    serve(run)

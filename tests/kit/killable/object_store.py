@@ -1,22 +1,18 @@
 """Writes, merges, seals and deletes in child processes that the test kills.
 
-Reads one JSON object a line: {"url", "done"}; answers with the child's process id, and, when it
-has ended, with its exit status. `done` is a file in which the child writes what it was told to be
+A request is {"url", "done"}. `done` is a file in which the child writes what it was told to be
 done, one line each: `size SEGMENT BYTES`, `seal SEGMENT`, `delete SEGMENT`.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
-import os
-import sys
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
+from tests.kit.killable.driver import serve
 from tieredstore import registry
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.segment import (
@@ -113,32 +109,13 @@ def _write(provider: S3Provider, segment: FileSegment, tell: TextIO) -> None:
             provider.run_maintenance(sweep=False)
 
 
-def run(request: dict[str, str]) -> int:
-    """In a forked process: what is imported is imported once. Returns its exit status."""
-    pid = os.fork()
-    if pid:
-        print(pid, flush=True)
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    status = 1
-    try:
-        sys.stdin.readline()  # the test has our number now
-        work(request["url"], Path(request["done"]))
-        status = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(status)
+def run(request: dict[str, str]) -> None:
+    work(request["url"], Path(request["done"]))
 
 
-def main() -> None:
+if __name__ == "__main__":
     import boto3  # noqa: F401 - before the forks
 
     import tieredstore.providers.s3.provider  # noqa: F401
 
-    for line in sys.stdin:
-        print(run(json.loads(line)), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    serve(run)

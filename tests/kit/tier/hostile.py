@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tests.kit.tier.flat import (
+    BROKER,
     T0,
     ListIndex,
     ListSource,
@@ -20,6 +22,11 @@ from tieredstore.contracts.segment import Buffer
 from tieredstore.errors import Busy, Fenced, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.memory.objects import MemoryObjectClient
+from tieredstore.scan.catalogue import load_catalogue
+from tieredstore.scan.findings import Finding
+from tieredstore.scan.plan import plan
+from tieredstore.scan.read.batches import read_batches
+from tieredstore.scan.verify.verification import verify
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import SimulatedCrash
 from tieredstore.tier.flat.file_store import FlatFileStore
@@ -202,3 +209,19 @@ class World:
 
 def body_of(offset: int) -> bytes:
     return f"TopicA-0-{offset}-".encode().ljust(20, b"x")
+
+
+def list_bodies(world: World) -> list[tuple[int, bytes]]:
+    """What a listing alone shows, which must be without damage."""
+    provider: Any = world.provider()
+    catalogue = load_catalogue(provider)
+    damage: list[Finding] = []
+    report = verify(provider, catalogue, damage.append)
+    assert report.damage == 0, damage
+    assert report.messages == world.count
+    found = []
+    for one in plan(provider, catalogue.select("TopicA", 0, BROKER)):
+        for batch in read_batches(provider, one):
+            messages = [batch.message(row) for row in range(len(batch))]
+            found += [(message.queue_offset, bytes(message.body)) for message in messages]
+    return found

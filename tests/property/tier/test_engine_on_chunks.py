@@ -7,19 +7,13 @@ and by a listing alone; and at no time may something be there that was not sent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.kit.tier.flat import BROKER, KEY, bodies
-from tests.kit.tier.hostile import Fate, World, body_of
+from tests.kit.tier.flat import KEY, bodies
+from tests.kit.tier.hostile import Fate, World, body_of, list_bodies
 from tieredstore.errors import TieredStoreError
-from tieredstore.scan.catalogue import load_catalogue
-from tieredstore.scan.findings import Finding
-from tieredstore.scan.plan import plan
-from tieredstore.scan.read.batches import read_batches
-from tieredstore.scan.verify.verification import verify
 from tieredstore.testing.faults import SimulatedCrash
 
 _FATES = st.sampled_from([Fate.WELL] * 4 + list(Fate))
@@ -66,23 +60,7 @@ def run(actions: Sequence[tuple[str, list[Fate]]]) -> None:
     opened = world.store.get(*KEY)
     assert opened is not None
     assert bodies(opened) == wanted
-    assert listed(world) == wanted
-
-
-def listed(world: World) -> list[tuple[int, bytes]]:
-    """What a listing alone shows, which must be without damage."""
-    provider: Any = world.provider()
-    catalogue = load_catalogue(provider)
-    damage: list[Finding] = []
-    report = verify(provider, catalogue, damage.append)
-    assert report.damage == 0, damage
-    assert report.messages == world.count
-    found = []
-    for one in plan(provider, catalogue.select("TopicA", 0, BROKER)):
-        for batch in read_batches(provider, one):
-            messages = [batch.message(row) for row in range(len(batch))]
-            found += [(message.queue_offset, bytes(message.body)) for message in messages]
-    return found
+    assert list_bodies(world) == wanted
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -8,8 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.kit.tier.flat import BROKER, KEY, TableMetadata, bodies
-from tests.kit.tier.hostile import Fate, World, body_of
-from tests.property.tier.test_engine_on_chunks import listed
+from tests.kit.tier.hostile import Fate, World, body_of, list_bodies
 from tieredstore.errors import TieredStoreError
 from tieredstore.jobs.metadata.found import Found
 from tieredstore.jobs.metadata.index import topic_ids
@@ -77,7 +76,7 @@ def run(actions: Sequence[tuple[str, list[Fate]]]) -> None:
     assert file is not None
     assert bodies(file) == wanted
     assert file.holes == []
-    assert listed(world) == wanted
+    assert list_bodies(world) == wanted
 
 
 @settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))

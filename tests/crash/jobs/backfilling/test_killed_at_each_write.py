@@ -3,20 +3,18 @@ leaves a tier between the two runs that a broker can open."""
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.crash.jobs.offloading.test_killed_at_each_write import contents
 from tests.kit.jobs.backfill import messages
-from tests.kit.paths import ROOT
+from tests.kit.killable.writes import KILLED, KillableRuns, kill_points, load_writes
+from tests.kit.tier.contents import tier_contents
 from tieredstore.config import config_from_properties
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
@@ -29,55 +27,20 @@ MESSAGES = 45
 Whole = tuple[dict[str, object], list[str]]
 
 
-class Runner:
-    """One process that forks a backfill for each request."""
-
-    def __init__(self, table: Path) -> None:
-        self._table = table
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.kit.killable.backfill"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-            text=True,
-        )
-
-    def run(self, root: Path, die_at: int | None = None, torn: bool = False) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        request = {"table": str(self._table), "root": str(root), "die_at": die_at, "torn": torn}
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def close(self) -> None:
-        self._process.communicate()
-
-
 @pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillableRuns]:
     table = tmp_path_factory.mktemp("table") / "t.parquet"
     both = pa.concat_tables([messages(30, first=4), messages(MESSAGES - 30, queue_id=1)])
     pq.write_table(both, table, row_group_size=9)
-    made = Runner(table)
-    yield made
-    made.close()
+    with closing(KillableRuns("tests.kit.killable.backfill", table=table)) as runner:
+        yield runner
 
 
 @pytest.fixture(scope="module")
-def whole(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+def whole(runner: KillableRuns, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     root = tmp_path_factory.mktemp("whole") / "run"
     assert runner.run(root) == 0
-    return contents(root), json.loads((root / "writes.json").read_bytes())
-
-
-def cases(writes: list[str]) -> list[tuple[int, bool]]:
-    """Before each write, and in the middle of those that have one."""
-    return [
-        (at, torn)
-        for at, what in enumerate(writes)
-        for torn in ([False, True] if what.endswith("write") else [False])
-    ]
+    return tier_contents(root), load_writes(root)
 
 
 def check_what_a_broker_finds(root: Path) -> None:
@@ -109,14 +72,14 @@ def check_what_a_broker_finds(root: Path) -> None:
     provider.close()
 
 
-def check(runner: Runner, whole: Whole, tmp_path: Path, some: list[tuple[int, bool]]) -> None:
+def check(runner: KillableRuns, whole: Whole, tmp_path: Path, some: list[tuple[int, bool]]) -> None:
     expected, writes = whole
     for die_at, torn in some:
         root = tmp_path / f"{die_at}-{torn}"
-        assert runner.run(root, die_at, torn) == 9, (die_at, torn)
+        assert runner.run(root, die_at, torn) == KILLED, (die_at, torn)
         check_what_a_broker_finds(root)
         assert runner.run(root) == 0, (die_at, torn, writes[die_at])
-        assert contents(root) == expected, (die_at, torn, writes[die_at])
+        assert tier_contents(root) == expected, (die_at, torn, writes[die_at])
         shutil.rmtree(root)
 
 
@@ -128,21 +91,21 @@ def test_the_uninterrupted_run_is_sound(whole: Whole) -> None:
 
 
 def test_killed_at_some_writes_the_rerun_ends_equal(
-    runner: Runner, whole: Whole, tmp_path: Path
+    runner: KillableRuns, whole: Whole, tmp_path: Path
 ) -> None:
-    every = cases(whole[1])
+    every = kill_points(whole[1])
     check(runner, whole, tmp_path, every[:: max(len(every) // CASES_OF_THE_DAILY_LANE, 1)])
 
 
 @pytest.mark.slow
 def test_killed_at_every_write_the_rerun_ends_equal(
-    runner: Runner, whole: Whole, tmp_path: Path
+    runner: KillableRuns, whole: Whole, tmp_path: Path
 ) -> None:
-    check(runner, whole, tmp_path, cases(whole[1]))
+    check(runner, whole, tmp_path, kill_points(whole[1]))
 
 
 def test_killed_again_and_again_it_still_ends_equal(
-    runner: Runner, whole: Whole, tmp_path: Path
+    runner: KillableRuns, whole: Whole, tmp_path: Path
 ) -> None:
     """Each run dies a little later, until one comes through."""
     root = tmp_path / "run"
@@ -151,4 +114,4 @@ def test_killed_again_and_again_it_still_ends_equal(
             break
     else:
         pytest.fail("no run came through")
-    assert contents(root) == whole[0]
+    assert tier_contents(root) == whole[0]

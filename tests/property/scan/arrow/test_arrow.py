@@ -3,57 +3,30 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit.arrow_rows import MOST_MS, TIMES, rows_of, stored_row
 from tests.kit.strategies import HOST, I64, MESSAGE, PROPERTIES, TEXT, TOPIC
 from tieredstore.message.columns.records import record_columns
 from tieredstore.message.compression import compress
 from tieredstore.message.encoding import Message, encode_record
 from tieredstore.message.properties import encode_properties
-from tieredstore.message.record import StoredMessage
 from tieredstore.message.sysflag import COMPRESSED, CompressionType, with_compression
 from tieredstore.scan.arrow.columns import ArrowColumns, compressed_rows
 from tieredstore.scan.arrow.encode import encode_batch
 from tieredstore.scan.arrow.schema import TYPES, schema
 from tieredstore.scan.catalogue import QueueFiles
 from tieredstore.scan.read.batch import MessageBatch
-from tieredstore.scan.rows import BodyForm, message_row
 
-TIMES = ("born_timestamp", "store_timestamp")
-MOST_MS = (2**63 - 1) // 1000
 SPACES = st.text(st.sampled_from(" \tab\u3000é"), max_size=6)
 NAMED = st.dictionaries(st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "x"]), SPACES)
 RAW = st.lists(
     st.sampled_from([b"KEYS", b"TAGS", b"\x01", b"\x02", b"a b", b" ", b"\xff\xfe", b"\xe2\x82"]),
     max_size=12,
 ).map(b"".join)
-
-
-def stored_row(message: StoredMessage, broker: str) -> dict[str, Any]:
-    """What a batch has to say of a message."""
-    row = dict(message_row(message, broker, BodyForm.NONE))
-    row["body"] = bytes(message.decoded_body())
-    for name in TIMES:
-        time: Any = row[name]
-        row[name] = time * 1000 if abs(time) <= MOST_MS else None
-    return row
-
-
-def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Rows with times in µs and properties as dicts: calendars and pairs say no more."""
-    columns = {}
-    for name in batch.schema.names:
-        column = batch.column(name)
-        if pa.types.is_timestamp(column.type):
-            column = column.cast(pa.int64())
-        values = column.to_pylist()
-        columns[name] = [dict(pairs) for pairs in values] if name == "properties" else values
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 @st.composite

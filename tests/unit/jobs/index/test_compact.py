@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.kit.jobs.index import MAX_ITEMS, Item, World
+from tests.kit.jobs.index import MAX_ITEMS, Item, World, check_index, expected_items
 from tests.kit.tier_builder import BROKER, CLUSTER, START_MS, BuiltTier, flip, small_tier
-from tests.unit.jobs.index.test_rebuild import check, expected
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Corrupt, Fenced, Invalid
@@ -73,7 +72,7 @@ def test_small_files_become_full_ones(world: World, built: BuiltTier) -> None:
     assert counts == [16, 16, 12]
     assert report["merged_files"] == report["removed_files"] == 11
     assert report["items"] == 44
-    check(world, built)
+    check_index(world, built)
     assert world.leftovers() == []
 
 
@@ -107,7 +106,7 @@ def test_full_files_are_kept_as_they_are(
     assert after[1] == before[2]
     assert after[3] == before[5]
     assert (report["merged_files"], report["kept_files"]) == (4, 2)
-    check(world, built)
+    check_index(world, built)
 
 
 def test_full_files_that_are_not_by_time_are_put_in_order(
@@ -129,7 +128,7 @@ def test_full_files_that_are_not_by_time_are_put_in_order(
     report = world.run(compact)
     assert report["kept_files"] == 3
     assert list(world.index().values()) == [before[1], before[2], before[0]]
-    check(world, built)
+    check_index(world, built)
 
 
 def test_items_of_messages_that_are_gone_are_left_behind(world: World, built: BuiltTier) -> None:
@@ -145,7 +144,7 @@ def test_items_of_messages_that_are_gone_are_left_behind(world: World, built: Bu
     assert report["dangling"] == 10
     gone = {item.offset for item in first}
     left = Counter(
-        {i: n for i, n in expected(built).items() if not (i[1:3] == (0, 0) and i[3] in gone)}
+        {i: n for i, n in expected_items(built).items() if not (i[1:3] == (0, 0) and i[3] in gone)}
     )
     assert world.items() == left
     assert world.findings() == []
@@ -213,7 +212,7 @@ def test_what_a_crashed_broker_left_goes_into_the_tier(
     report = world.run(compact)
     assert report["uploaded_files"] == 3
     assert not [p for p in files if p.exists()]
-    check(world, built)
+    check_index(world, built)
 
 
 @pytest.mark.parametrize("every", [29, pytest.param(1, marks=pytest.mark.slow)])
@@ -233,7 +232,7 @@ def test_ended_at_any_of_its_effects_it_goes_on(
     for number, point in enumerate(points[::every]):
         world = new(str(number))
         run_until_crash(lambda faults, world=world: world.run(compact, faults), point)  # type: ignore[misc]
-        missing: Counter[Item] = expected(many) - world.items()
+        missing: Counter[Item] = expected_items(many) - world.items()
         assert not missing, str(point)
         world.run(compact)
         assert (world.index(), world.entries()) == whole, str(point)

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.kit.jobs.index import MAX_ITEMS, SLOTS, Item, World, items_of
+from tests.kit.jobs.index import (
+    MAX_ITEMS,
+    SLOTS,
+    World,
+    check_index,
+    expected_items,
+    items_of,
+)
 from tests.kit.tier_builder import (
     BROKER,
     START_MS,
@@ -24,11 +31,9 @@ from tieredstore.jobs.index.rebuild import RebuildOptions, rebuild_index
 from tieredstore.jobs.metadata.job import rebuild_metadata
 from tieredstore.jobs.run import JobRun
 from tieredstore.local.recovery.store_lock import StoreLock
-from tieredstore.message.hashes import tiered_key_hash
 from tieredstore.message.index.tiered import infer_slots, unpack_header
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
-from tieredstore.scan.keys import find_by_key
 from tieredstore.scan.source import TierSource, locate
 from tieredstore.scan.verify.verification import verify
 from tieredstore.testing.faults import Fault, Faults, crash_points, run_until_crash
@@ -55,34 +60,6 @@ def forced(run: JobRun, source: TierSource) -> dict[str, Any]:
     return rebuild_index(run, source, REPLACE)
 
 
-def expected(built: BuiltTier, *, since_ms: int = 0, until_ms: int = 1 << 62) -> Counter[Item]:
-    """What a loop over the messages puts into an index."""
-    items: Counter[Item] = Counter()
-    for (topic, queue_id), stored in built.stored.items():
-        entry = built.metadata.topic(topic)
-        assert entry is not None
-        for item in stored:
-            if since_ms <= item.store_timestamp_ms < until_ms:
-                for key in {item.message.uniq_key, *item.message.keys} - {None}:
-                    where = (entry.topic_id, queue_id, item.offset, len(item.record))
-                    items[tiered_key_hash(topic, str(key)), *where] += 1
-    return items
-
-
-def check(world: World, built: BuiltTier) -> None:
-    """The index is right, known to the metadata, and every key is found through it."""
-    assert world.items() == expected(built)
-    assert world.findings() == []
-    assert world.findings(with_state=False) == []
-    provider = world.provider()
-    catalogue = load_catalogue(provider, world.metadata())
-    for (topic, queue_id), stored in built.stored.items():
-        for item in stored:
-            [hit] = find_by_key(provider, catalogue, catalogue.queues, topic, item.message.keys[0])
-            place = hit.message.queue_id, hit.message.queue_offset
-            assert place == (queue_id, item.queue_offset)
-
-
 @pytest.mark.parametrize("kind", ["posix", "chunks"])
 @pytest.mark.parametrize("from_state", [False, True])
 def test_a_tier_that_lost_its_index_gets_it_back(
@@ -91,7 +68,7 @@ def test_a_tier_that_lost_its_index_gets_it_back(
     world = World(built, tmp_path / "world", monkeypatch, kind)
     world.remove_index(from_state=from_state)
     report = world.run(plain)
-    check(world, built)
+    check_index(world, built)
     assert report["items"] == 44
     assert report["messages"] == 22
     assert report["removed_files"] == 0
@@ -129,12 +106,12 @@ def test_an_index_that_is_there_is_replaced_only_if_asked(world: World, built: B
     report = world.run(forced)
     assert report["removed_files"] == 1
     assert not before.keys() & world.index().keys()
-    check(world, built)
+    check_index(world, built)
     with pytest.raises(Invalid, match="has 3 index files"):
         world.run(plain)
     again = world.run(forced)
     assert again["removed_files"] == 3
-    check(world, built)
+    check_index(world, built)
 
 
 def test_a_damaged_index_is_replaced(world: World, built: BuiltTier) -> None:
@@ -144,7 +121,7 @@ def test_a_damaged_index_is_replaced(world: World, built: BuiltTier) -> None:
     flip(path, 26)
     assert world.findings()
     world.run(forced)
-    check(world, built)
+    check_index(world, built)
 
 
 @pytest.mark.parametrize("first", ["later", "earlier"])
@@ -163,7 +140,7 @@ def test_a_window_adds_files_and_all_stay_by_time(
     jobs = [later, earlier] if first == "later" else [earlier, later]
     world.run(jobs[0])
     bounds = {"since_ms": middle_ms} if first == "later" else {"until_ms": middle_ms}
-    assert world.items() == expected(built, **bounds)
+    assert world.items() == expected_items(built, **bounds)
     before = world.index()
     report = world.run(jobs[1])
     after = world.index()
@@ -177,7 +154,7 @@ def test_a_window_adds_files_and_all_stay_by_time(
         assert report["removed_files"] == 0
     begins = [begin for _, _, begin, _ in world.entries()]
     assert begins == sorted(begins)
-    check(world, built)
+    check_index(world, built)
 
 
 @pytest.mark.parametrize("stage", ["as it is", "without index"])
@@ -187,7 +164,7 @@ def test_without_state_topics_have_the_ids_that_the_index_tells(
     if stage == "without index":
         world.remove_index()
     world.run(forced, source=world.stateless)
-    assert sum(map(items_of, world.index().values()), Counter()) == expected(built)
+    assert sum(map(items_of, world.index().values()), Counter()) == expected_items(built)
     assert world.findings(with_state=False) == []
 
 
@@ -271,8 +248,8 @@ def test_a_message_that_cannot_be_read_is_left_out_and_told(world: World, built:
     report = world.run(forced)
     assert report["left_out"] == 1
     assert "orders/1" in report["findings"][0]
-    lost = {item for item in expected(built) if item[2:4] == (1, bad.offset)}
-    assert expected(built) - world.items() == Counter(dict.fromkeys(lost, 1))
+    lost = {item for item in expected_items(built) if item[2:4] == (1, bad.offset)}
+    assert expected_items(built) - world.items() == Counter(dict.fromkeys(lost, 1))
     assert len(lost) == 2
 
 
@@ -304,7 +281,7 @@ def test_ended_at_any_of_its_effects_it_goes_on(
         before = world.items()
         run_until_crash(lambda faults, world=world: world.run(job, faults), point)  # type: ignore[misc]
         served = world.items()
-        assert not before - served or not expected(built) - served, str(point)
+        assert not before - served or not expected_items(built) - served, str(point)
         world.run(job)
         assert (world.index(), world.entries()) == whole, str(point)
         assert world.findings() == [], str(point)
@@ -326,7 +303,7 @@ def test_a_write_of_unknown_outcome_is_no_damage(
             world.run(forced, Faults({number: fault}))
         except Exception:
             world.run(forced)
-        check(world, built)
+        check_index(world, built)
 
 
 def test_staged_rows_that_are_gone_are_named(world: World) -> None:
@@ -354,7 +331,7 @@ def test_two_attempts_at_one_task_at_once_do_not_meet(world: World, built: Built
         return rebuild_index(run, source, REPLACE)
 
     world.run(twice)
-    check(world, built)
+    check_index(world, built)
     assert world.leftovers() == []
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.kit.arrow_rows import rows_of, stored_row
 from tests.kit.tier_builder import BROKER, BuiltTier, Stored, TierBuilder, message
-from tests.property.scan.arrow.test_arrow import rows_of, stored_row
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt
 from tieredstore.message.compression import compress

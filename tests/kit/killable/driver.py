@@ -1,0 +1,80 @@
+"""Work in forked processes that may die: what is imported is imported once.
+
+A module of work ends with `serve(run)` and is started by `Driver`. The two talk in lines: a request
+(a JSON object), the process id of the fork that has it, `go`, and the fork's exit status.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.kit.paths import ROOT
+
+
+class Driver:
+    """Starts a module of work (`python -m`) and runs requests in forks of it, one by one."""
+
+    def __init__(self, module: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            text=True,
+        )
+
+    def run(
+        self, request: dict[str, Any], on_start: Callable[[int], None] = lambda _pid: None
+    ) -> int:
+        """Run one request; paths are sent as text. on_start: is told the process id before the
+        work begins. Returns the exit status, 0 for work that ended."""
+        self._send(json.dumps(request, default=_path_text))
+        on_start(int(self._receive()))
+        self._send("go")
+        return int(self._receive())
+
+    def close(self) -> None:
+        self._process.communicate()
+
+    def _send(self, line: str) -> None:
+        assert self._process.stdin is not None
+        print(line, file=self._process.stdin, flush=True)
+
+    def _receive(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+
+def _path_text(value: object) -> str:
+    assert isinstance(value, Path)
+    return str(value)
+
+
+def serve(run: Callable[[dict[str, Any]], None]) -> None:
+    """Run the requests that stdin has, each in a fork."""
+    for line in sys.stdin:
+        print(_fork(run, json.loads(line)), flush=True)
+
+
+def _fork(run: Callable[[dict[str, Any]], None], request: dict[str, Any]) -> int:
+    pid = os.fork()
+    if pid:
+        print(pid, flush=True)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    status = 1
+    try:
+        sys.stdin.readline()  # the parent has our number now
+        run(request)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)

@@ -1,0 +1,33 @@
+"""A query of the small tier's offsets, in a session that has enabled the data source."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OFFSETS = [[0, 12, 100, 111], [1, 4, 0, 3]]
+"""Of the small tier's topic orders: queue, messages, first and last offset."""
+QUERY = """
+def offsets(spark, url):
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW orders USING rocketmq_tiered "
+        f"OPTIONS (path '{url}', subscribe 'orders')"
+    )
+    found = spark.sql(
+        "SELECT queue_id, count(*), min(queue_offset), max(queue_offset) FROM orders "
+        "GROUP BY queue_id ORDER BY queue_id"
+    )
+    return [list(row) for row in found.collect()]
+"""
+
+
+def offsets_once_enabled(spark: SparkSession, url: str) -> Any:
+    from tieredstore.spark import enable
+
+    enable(spark)
+    enable(spark)  # a second time is no error
+    names: dict[str, Any] = {}
+    exec(QUERY, names)
+    return names["offsets"](spark, url)
