@@ -11,19 +11,20 @@ from typing import Any, NamedTuple, TypeAlias
 
 from tieredstore import registry
 from tieredstore.clock import ManualClock
-from tieredstore.config import LoadedConfig, config_from_properties
+from tieredstore.config import LoadedConfig, StoreConfig, config_from_properties
 from tieredstore.contracts.message_store import GetMessageResult, MessageFilter
 from tieredstore.contracts.segment import (
     Buffer,
     Capabilities,
+    FileSegment,
     FileSegmentType,
     SegmentId,
-    SegmentListing,
     WriteResult,
 )
+from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
-from tieredstore.providers.memory.provider import MemoryFileSegment, MemoryProvider
+from tieredstore.providers.memory.provider import MemoryProvider
 
 T0 = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -73,16 +74,21 @@ class Call(NamedTuple):
     thread: int
 
 
-class RecordingProvider(MemoryProvider):
-    """MemoryProvider that notes what is read and written, and runs a test's hook before it. All
+class RecordingProvider(WrapperProvider):
+    """A tier in memory that notes what is read and written, and runs a test's hook before it. All
     its reads may block."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self._memory = MemoryProvider()
+        super().__init__(self._memory)
         self.reads: list[Call] = []
         self.writes: list[Call] = []
         self.before: Callable[[], object] = lambda: None
         self._preferred_bytes = 0
+
+    @classmethod
+    def from_config(cls, config: StoreConfig) -> RecordingProvider:
+        return cls()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -116,17 +122,17 @@ class RecordingProvider(MemoryProvider):
         finally:
             self.before = lambda: None
 
-    def open(self, id: SegmentId, listing: SegmentListing | None = None) -> MemoryFileSegment:
-        segment = RecordingSegment(id, self._contents, self._lock)
-        segment.provider = self
-        return segment
+    def wrap_segment(self, segment: FileSegment) -> FileSegment:
+        return RecordingSegment(segment, self)
 
     def content(self, type: FileSegmentType, base: int = 0, queue_id: int = 0) -> bytearray:
-        return self._contents[SegmentId(f"broker-a/{TOPIC}/{queue_id}", type, base)]
+        return self._memory._contents[SegmentId(f"broker-a/{TOPIC}/{queue_id}", type, base)]
 
 
-class RecordingSegment(MemoryFileSegment):
-    provider: RecordingProvider
+class RecordingSegment(WrapperSegment):
+    def __init__(self, segment: FileSegment, provider: RecordingProvider) -> None:
+        super().__init__(segment)
+        self.provider = provider
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
         size = sum(memoryview(buffer).nbytes for buffer in buffers)

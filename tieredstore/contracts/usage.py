@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.contracts.wrapping import find_layer
 from tieredstore.metrics import Metrics
 
 _MILLION = 1_000_000
@@ -111,4 +112,5 @@ class MeteredProvider(Protocol):
 
 def read_usage(provider: SegmentProvider) -> Usage | None:
     """What a provider counted since it was opened; None when it counts nothing."""
-    return provider.usage() if isinstance(provider, MeteredProvider) else None
+    metered = find_layer(provider, MeteredProvider)
+    return metered.usage() if metered is not None else None

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from tieredstore.contracts.metadata_store import (
@@ -26,10 +27,8 @@ from tieredstore.contracts.metadata_store import (
 )
 from tieredstore.contracts.segment import (
     Buffer,
-    Capabilities,
     FencedWrite,
     FileSegment,
-    FileSegmentType,
     SegmentId,
     SegmentListing,
     SegmentProvider,
@@ -37,6 +36,7 @@ from tieredstore.contracts.segment import (
     WriterEpoch,
     WriteResult,
 )
+from tieredstore.contracts.wrapping import WrapperMetadataStore, WrapperProvider, WrapperSegment
 from tieredstore.errors import Unavailable
 
 T = TypeVar("T")
@@ -184,37 +184,34 @@ def run_until_crash(scenario: Callable[[Faults], object], point: CrashPoint) -> 
     raise AssertionError(f"the scenario ended before its crash point: {point}")
 
 
-class FaultySegment:
-    """A FileSegment whose calls may fail."""
+class FaultySegment(WrapperSegment):
+    """A FileSegment whose calls may fail. `read_nowait` is not counted: where it would fail, it has
+    nothing at hand."""
 
     def __init__(self, segment: FileSegment, faults: Faults, *, tears: bool) -> None:
-        self._segment = segment
+        super().__init__(segment)
         self._faults = faults
         self._tears = tears
 
-    @property
-    def id(self) -> SegmentId:
-        return self._segment.id
-
     def size(self) -> int:
         self._faults.read_fault(f"size {self.id}")
-        return self._segment.size()
+        return super().size()
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
         call = f"write {self.id}"
         fault = self._faults.write_fault(call)
         if fault is None:
-            return self._segment.write(position, buffers)
+            return super().write(position, buffers)
         if fault is Fault.FAIL:
             raise Unavailable(f"injected: {call} at {position} failed")
         if fault is Fault.FENCE:
-            return FencedWrite(self._segment.size(), "injected writer")
+            return FencedWrite(super().size(), "injected writer")
         torn = self._tears and fault in {Fault.TEAR, Fault.CRASH_TORN}
         if torn:
             data = b"".join(buffers)
             buffers = [data[: len(data) // 2]]
         if fault is not Fault.CRASH_TORN or torn:
-            self._segment.write(position, buffers)
+            super().write(position, buffers)
         if fault in _CRASHES:
             self._faults.crash()
         what = "was torn" if torn else "got no reply"
@@ -222,70 +219,48 @@ class FaultySegment:
 
     def read(self, position: int, length: int) -> memoryview:
         self._faults.read_fault(f"read {self.id}")
-        return self._segment.read(position, length)
-
-    def read_nowait(self, position: int, length: int) -> memoryview | None:
-        """Not counted: it never fails, it has nothing at hand."""
-        return self._segment.read_nowait(position, length)
+        return super().read(position, length)
 
     def seal(self) -> None:
-        self._faults.change(f"seal {self.id}", self._segment.seal)
+        self._faults.change(f"seal {self.id}", super().seal)
 
     def delete(self) -> None:
-        self._faults.change(f"delete {self.id}", self._segment.delete)
-
-    def close(self) -> None:
-        self._segment.close()
+        self._faults.change(f"delete {self.id}", super().delete)
 
 
-class FaultyProvider:
+class FaultyProvider(WrapperProvider):
     """A SegmentProvider whose segments' calls may fail. A crash gives back its writer epochs."""
 
     def __init__(self, provider: SegmentProvider, faults: Faults) -> None:
-        self._provider = provider
+        super().__init__(provider)
         self._faults = faults
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._provider.capabilities
-
-    @property
-    def url(self) -> str:
-        return self._provider.url
+    def wrap_segment(self, segment: FileSegment) -> FileSegment:
+        return FaultySegment(segment, self._faults, tears=self.capabilities.rewritable)
 
     def list(self, prefix: str = "") -> Iterable[SegmentListing]:
         self._faults.read_fault(f"list {prefix}")
-        return self._provider.list(prefix)
-
-    def open(self, id: SegmentId, listing: SegmentListing | None = None) -> FaultySegment:
-        return FaultySegment(
-            self._provider.open(id, listing),
-            self._faults,
-            tears=self._provider.capabilities.rewritable,
-        )
+        return super().list(prefix)
 
     def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> WriterEpoch:
-        epoch = self._provider.acquire_writer(broker_name, take_over=take_over)
+        epoch = super().acquire_writer(broker_name, take_over=take_over)
         self._faults.at_crash(epoch.release)
         return epoch
 
-    def close(self) -> None:
-        self._provider.close()
 
-
-class FaultyMetadataStore:
+class FaultyMetadataStore(WrapperMetadataStore):
     """A MetadataStore whose changing calls, and the ends of whose outermost batches, may fail."""
 
     def __init__(self, store: MetadataStore, faults: Faults) -> None:
-        self._store = store
+        super().__init__(store)
         self._faults = faults
 
-    def load(self) -> None:
-        self._store.load()
+    def _change(self, call: str, action: Callable[[], T]) -> T:
+        return self._faults.change(f"metadata {call}", action)
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        with self._store.batch():
+        with super().batch():
             yield
             fault = self._faults.write_fault("metadata batch")
             if fault is Fault.CRASH_TORN:
@@ -295,72 +270,43 @@ class FaultyMetadataStore:
         if fault is not None:
             raise Unavailable("injected: the metadata batch failed")
 
-    def topics(self) -> list[TopicMetadata]:
-        return self._store.topics()
-
-    def topic(self, topic: str) -> TopicMetadata | None:
-        return self._store.topic(topic)
-
     def add_topic(self, topic: str, reserve_time_hours: int = -1) -> TopicMetadata:
-        return self._faults.change(
-            f"metadata add_topic {topic}", lambda: self._store.add_topic(topic, reserve_time_hours)
+        return self._change(
+            f"add_topic {topic}", partial(super().add_topic, topic, reserve_time_hours)
         )
 
     def update_topic(self, topic: TopicMetadata) -> None:
-        self._faults.change(
-            f"metadata update_topic {topic.topic}", lambda: self._store.update_topic(topic)
-        )
+        self._change(f"update_topic {topic.topic}", partial(super().update_topic, topic))
 
     def delete_topic(self, topic: str) -> None:
-        self._faults.change(
-            f"metadata delete_topic {topic}", lambda: self._store.delete_topic(topic)
-        )
-
-    def queues(self, topic: str) -> list[QueueMetadata]:
-        return self._store.queues(topic)
-
-    def queue(self, topic: str, queue_id: int) -> QueueMetadata | None:
-        return self._store.queue(topic, queue_id)
+        self._change(f"delete_topic {topic}", partial(super().delete_topic, topic))
 
     def add_queue(self, topic: str, queue_id: int) -> QueueMetadata:
-        return self._faults.change(
-            f"metadata add_queue {topic}/{queue_id}",
-            lambda: self._store.add_queue(topic, queue_id),
+        return self._change(
+            f"add_queue {topic}/{queue_id}", partial(super().add_queue, topic, queue_id)
         )
 
     def update_queue(self, queue: QueueMetadata) -> None:
-        self._faults.change(
-            f"metadata update_queue {queue.topic}/{queue.queue_id}",
-            lambda: self._store.update_queue(queue),
+        self._change(
+            f"update_queue {queue.topic}/{queue.queue_id}", partial(super().update_queue, queue)
         )
 
     def delete_queue(self, topic: str, queue_id: int) -> None:
-        self._faults.change(
-            f"metadata delete_queue {topic}/{queue_id}",
-            lambda: self._store.delete_queue(topic, queue_id),
+        self._change(
+            f"delete_queue {topic}/{queue_id}", partial(super().delete_queue, topic, queue_id)
         )
-
-    def segments(
-        self, path: str | None = None, type: FileSegmentType | None = None
-    ) -> Iterator[FileSegmentMetadata]:
-        return self._store.segments(path, type)
-
-    def segment(self, id: SegmentId) -> FileSegmentMetadata | None:
-        return self._store.segment(id)
 
     def put_segment(self, segment: FileSegmentMetadata) -> None:
-        self._faults.change(
-            f"metadata put_segment {segment.id}", lambda: self._store.put_segment(segment)
-        )
+        self._change(f"put_segment {segment.id}", partial(super().put_segment, segment))
 
     def delete_segment(self, id: SegmentId) -> None:
-        self._faults.change(f"metadata delete_segment {id}", lambda: self._store.delete_segment(id))
+        self._change(f"delete_segment {id}", partial(super().delete_segment, id))
 
     def flush(self) -> None:
-        self._faults.change("metadata flush", self._store.flush)
+        self._change("flush", super().flush)
 
     def close(self) -> None:
-        self._faults.change("metadata close", self._store.close)
+        self._change("close", super().close)
 
     def destroy(self) -> None:
-        self._faults.change("metadata destroy", self._store.destroy)
+        self._change("destroy", super().destroy)

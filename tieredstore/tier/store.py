@@ -22,6 +22,7 @@ from tieredstore.contracts.message_store import (
     PutMessageResult,
 )
 from tieredstore.contracts.usage import MeteredProvider
+from tieredstore.contracts.wrapping import find_layer
 from tieredstore.errors import TieredStoreError
 from tieredstore.metrics import Metrics
 from tieredstore.tier import routing
@@ -77,8 +78,9 @@ class TieredMessageStore:
         retention_is_explicit: bool | None = None,
     ) -> None:
         self.metrics = metrics if metrics is not None else Metrics()
-        if isinstance(provider, MeteredProvider):
-            provider.bind_metrics(self.metrics)
+        metered = find_layer(provider, MeteredProvider)
+        if metered is not None:
+            metered.bind_metrics(self.metrics)
         self._next = next_store
         self._config = config
         self._provider = provider

@@ -2,52 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from tests.kit.tier_builder import BROKER, CLUSTER, BuiltTier
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.contracts.segment import (
-    Buffer,
-    Capabilities,
-    FencedWrite,
     SegmentId,
-    SegmentListing,
     SegmentProvider,
-    WriteResult,
 )
 from tieredstore.jobs.copying.job import copy_tier
 from tieredstore.jobs.copying.report import CopyOptions, CopyReport
 from tieredstore.jobs.copying.target import CopyTarget
 from tieredstore.metadata.file_operations import FileOperations
 from tieredstore.metadata.json_store import DefaultMetadataStore
-from tieredstore.providers.memory.provider import MemoryFileSegment, MemoryProvider
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.verify.verification import verify
 
 PIECE_BYTES = 512
-
-
-class AppendOnlyProvider(MemoryProvider):
-    """Segments that only grow, as in an object store."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(rewritable=False, conditional=True, durable=False)
-
-    def open(self, id: SegmentId, listing: SegmentListing | None = None) -> MemoryFileSegment:
-        del listing
-        return _AppendOnlySegment(id, self._contents, self._lock)
-
-
-class _AppendOnlySegment(MemoryFileSegment):
-    def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
-        if position < self.size():
-            return FencedWrite(self.size(), "another")
-        return super().write(position, buffers)
 
 
 class _Unsynced(FileOperations):

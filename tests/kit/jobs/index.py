@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.kit.tier.wrappers import KeptProvider
 from tests.kit.tier_builder import BROKER, BuiltTier
 from tieredstore import registry
 from tieredstore.clock import Clock
@@ -70,7 +71,7 @@ class World:
     def _make_provider(self, config: StoreConfig) -> SegmentProvider:
         is_tier = config.tier_file_path == self.source.config.tier_file_path
         if is_tier and self._objects is not None:
-            return FaultyProvider(_Kept(self._objects), self._faults)
+            return FaultyProvider(KeptProvider(self._objects), self._faults)
         return FaultyProvider(self._provider(config), self._faults)
 
     def _make_metadata(
@@ -153,19 +154,6 @@ class World:
         """Files of the work folder."""
         folder = self.root / "work"
         return [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
-
-
-class _Kept:
-    """A provider that outlives its users."""
-
-    def __init__(self, provider: SegmentProvider) -> None:
-        self._kept = provider
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._kept, name)
-
-    def close(self) -> None:
-        """Not yet."""
 
 
 def _copy(source: SegmentProvider, target: SegmentProvider) -> None:

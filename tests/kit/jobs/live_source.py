@@ -12,14 +12,13 @@ from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.segment import (
     Buffer,
-    Capabilities,
     FileSegment,
-    SegmentId,
     SegmentListing,
     SegmentProvider,
     WriterEpoch,
     WriteResult,
 )
+from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.index import IndexStoreService
 from tieredstore.tier.topic_filter import TopicFilter
@@ -28,11 +27,11 @@ from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 QUEUES = (QueueKey("TopicA", 0), QueueKey("TopicA", 1), QueueKey("TopicB", 0))
 
 
-class WatchedProvider:
+class WatchedProvider(WrapperProvider):
     """Calls `before` in front of each listing, size and read, with its number from 1 on."""
 
     def __init__(self, provider: SegmentProvider, before: Callable[[int], None]) -> None:
-        self._provider = provider
+        super().__init__(provider)
         self._before = before
         self._lock = threading.RLock()
         self.calls = 0
@@ -42,59 +41,38 @@ class WatchedProvider:
             self.calls += 1
             self._before(self.calls)
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._provider.capabilities
-
-    @property
-    def url(self) -> str:
-        return self._provider.url
-
     def list(self, prefix: str = "") -> Iterable[SegmentListing]:
         self.watch()
-        return self._provider.list(prefix)
+        return super().list(prefix)
 
-    def open(self, id: SegmentId, listing: SegmentListing | None = None) -> FileSegment:
-        return _WatchedSegment(self._provider.open(id, listing), self)
+    def wrap_segment(self, segment: FileSegment) -> FileSegment:
+        return _WatchedSegment(segment, self)
 
     def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> WriterEpoch:
         raise AssertionError("a source is only read")
 
-    def close(self) -> None:
-        self._provider.close()
 
-
-class _WatchedSegment:
+class _WatchedSegment(WrapperSegment):
     def __init__(self, segment: FileSegment, provider: WatchedProvider) -> None:
-        self._segment = segment
+        super().__init__(segment)
         self._provider = provider
-
-    @property
-    def id(self) -> SegmentId:
-        return self._segment.id
 
     def size(self) -> int:
         self._provider.watch()
-        return self._segment.size()
+        return super().size()
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
         raise AssertionError("a source is only read")
 
     def read(self, position: int, length: int) -> memoryview:
         self._provider.watch()
-        return self._segment.read(position, length)
-
-    def read_nowait(self, position: int, length: int) -> memoryview | None:
-        return self._segment.read_nowait(position, length)
+        return super().read(position, length)
 
     def seal(self) -> None:
         raise AssertionError("a source is only read")
 
     def delete(self) -> None:
         raise AssertionError("a source is only read")
-
-    def close(self) -> None:
-        self._segment.close()
 
 
 class LiveWriter:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.kit.tier.flat import bodies
+from tests.kit.tier.wrappers import KeptProvider
 from tests.kit.tier_builder import BuiltTier
 from tieredstore import registry
 from tieredstore.clock import ManualClock
@@ -32,19 +33,6 @@ NOW_MS = 1_800_000_000_000
 Facts = dict[str, Any]
 
 
-class Kept:
-    """A provider that outlives its users."""
-
-    def __init__(self, provider: SegmentProvider) -> None:
-        self._kept = provider
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._kept, name)
-
-    def close(self) -> None:
-        """Not yet."""
-
-
 class World:
     """A tier; `lost`: the state directory that its writer has, `made`: the one made anew."""
 
@@ -63,7 +51,7 @@ class World:
         )
         self.source = TierSource(f"file://{root / 'tier'}", self.config, BROKER)
         self.clock = ManualClock(NOW_MS)
-        patch.setattr(registry, "segment_provider", lambda _config: Kept(self.provider))
+        patch.setattr(registry, "segment_provider", lambda _config: KeptProvider(self.provider))
 
     @contextmanager
     def opened(self, state: Path, *, writing: bool = False) -> Iterator[FlatFileStore]:

@@ -13,14 +13,15 @@ import numpy as np
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.message_store import GetMessageResult, MessageFilter
-from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentListing
+from tieredstore.contracts.segment import FileSegment, FileSegmentType, SegmentId
+from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 from tieredstore.errors import Unavailable
 from tieredstore.message.consume_queue import UNIT_DTYPE
 from tieredstore.message.hashes import tags_code
 from tieredstore.message.record import Message, encode_record
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.metrics import Metrics
-from tieredstore.providers.memory.provider import MemoryFileSegment, MemoryProvider
+from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.message_file import FlatMessageFile
@@ -33,33 +34,34 @@ TOPIC = "TopicA"
 FIRST_TIME_MS = 1_700_000_000_000
 
 
-class CountingSegment(MemoryFileSegment):
+class CountingSegment(WrapperSegment):
     """Counts reads, and runs what a test wants before each."""
 
-    provider: CountingProvider
+    def __init__(self, segment: FileSegment, provider: CountingProvider) -> None:
+        super().__init__(segment)
+        self._provider = provider
 
     def read(self, position: int, length: int) -> memoryview:
-        self.provider.before_read(self.id)
+        self._provider.before_read(self.id)
         return super().read(position, length)
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
-        return None if self.provider.is_slow else super().read_nowait(position, length)
+        return None if self._provider.is_slow else super().read_nowait(position, length)
 
 
-class CountingProvider(MemoryProvider):
-    """MemoryProvider that knows what was read, fails when told to, and may need waiting for."""
+class CountingProvider(WrapperProvider):
+    """A tier in memory that knows what was read, fails when told to, and may need waiting for."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self._memory = MemoryProvider()
+        super().__init__(self._memory)
         self.reads: list[SegmentId] = []
         self.is_down = False
         self.is_slow = True
         self.on_read: Callable[[], object] = lambda: None
 
-    def open(self, id: SegmentId, listing: SegmentListing | None = None) -> MemoryFileSegment:
-        segment = CountingSegment(id, self._contents, self._lock)
-        segment.provider = self
-        return segment
+    def wrap_segment(self, segment: FileSegment) -> FileSegment:
+        return CountingSegment(segment, self)
 
     def before_read(self, id: SegmentId) -> None:
         self.reads.append(id)
@@ -71,7 +73,7 @@ class CountingProvider(MemoryProvider):
         return sum(read.type is type for read in self.reads)
 
     def content(self, type: FileSegmentType, base: int = 0, queue_id: int = 0) -> bytearray:
-        return self._contents[SegmentId(f"{BROKER}/{TOPIC}/{queue_id}", type, base)]
+        return self._memory._contents[SegmentId(f"{BROKER}/{TOPIC}/{queue_id}", type, base)]
 
 
 class AllTopics:

@@ -13,14 +13,12 @@ from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.segment import (
     Buffer,
-    Capabilities,
     FileSegment,
-    SegmentId,
     SegmentListing,
     SegmentProvider,
-    WriterEpoch,
     WriteResult,
 )
+from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.chunks import chunk_provider
@@ -49,71 +47,47 @@ class CountingClient(MemoryObjectClient):
         return counts
 
 
-class CountedSegment:
+class CountedSegment(WrapperSegment):
     """Counts calls in its provider."""
 
     def __init__(self, segment: FileSegment, calls: Counter[str]) -> None:
-        self._segment = segment
+        super().__init__(segment)
         self._calls = calls
-
-    @property
-    def id(self) -> SegmentId:
-        return self._segment.id
 
     def size(self) -> int:
         self._calls["size"] += 1
-        return self._segment.size()
+        return super().size()
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
         self._calls[f"write {self.id.type.name}"] += 1
-        return self._segment.write(position, buffers)
+        return super().write(position, buffers)
 
     def read(self, position: int, length: int) -> memoryview:
         self._calls["read"] += 1
-        return self._segment.read(position, length)
-
-    def read_nowait(self, position: int, length: int) -> memoryview | None:
-        return self._segment.read_nowait(position, length)
+        return super().read(position, length)
 
     def seal(self) -> None:
         self._calls["seal"] += 1
-        self._segment.seal()
+        super().seal()
 
     def delete(self) -> None:
         self._calls["delete"] += 1
-        self._segment.delete()
-
-    def close(self) -> None:
-        self._segment.close()
+        super().delete()
 
 
-class CountedProvider:
+class CountedProvider(WrapperProvider):
     """Counts what the engine asks for."""
 
     def __init__(self, provider: SegmentProvider) -> None:
-        self._provider = provider
+        super().__init__(provider)
         self.calls: Counter[str] = Counter()
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._provider.capabilities
-
-    @property
-    def url(self) -> str:
-        return self._provider.url
+    def wrap_segment(self, segment: FileSegment) -> FileSegment:
+        return CountedSegment(segment, self.calls)
 
     def list(self, prefix: str = "") -> Iterable[SegmentListing]:
         self.calls["list"] += 1
-        return self._provider.list(prefix)
-
-    def open(self, id: SegmentId, listing: SegmentListing | None = None) -> CountedSegment:
-        return CountedSegment(self._provider.open(id, listing), self.calls)
-
-    def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> WriterEpoch:
-        return self._provider.acquire_writer(broker_name, take_over=take_over)
-
-    def close(self) -> None:
-        self._provider.close()
+        return super().list(prefix)
 
 
 class Rig:

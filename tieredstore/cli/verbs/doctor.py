@@ -61,6 +61,7 @@ def command(
     from tieredstore import registry
     from tieredstore.cli.composition import load_config, log_to_stderr
     from tieredstore.contracts.probing import Probed, ProbeOptions, Verdict
+    from tieredstore.contracts.wrapping import find_layer
     from tieredstore.scan.source import placed, refuse_memory
 
     log_to_stderr()
@@ -69,12 +70,13 @@ def command(
     provider: SegmentProvider = registry.segment_provider(placed(loaded.config, tier, state=None))
     url = provider.url
     with closing(provider):
-        if not isinstance(provider, Probed):
+        probed = find_layer(provider, Probed)
+        if probed is None:
             raise Invalid(f"{url}: this provider has no probes")
         options = ProbeOptions(racers, rounds)
         if no_throughput:
             options = ProbeOptions(racers, rounds, large_bytes=0)
-        results = list(provider.probes(options))
+        results = list(probed.probes(options))
     unsafe = [result for result in results if result.verdict is Verdict.UNSAFE]
     _print(Output(OutputFormat(output)), url, results, is_safe=not unsafe)
     return int(ExitCode.UNSAFE if unsafe else ExitCode.OK)

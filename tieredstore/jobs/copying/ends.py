@@ -14,7 +14,7 @@ import msgspec
 
 from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK, Clock
-from tieredstore.contracts.usage import MeteredProvider, Usage
+from tieredstore.contracts.usage import Usage, read_usage
 from tieredstore.errors import Invalid
 from tieredstore.jobs.copying.job import ProgressCallback, copy_tier, plan_copy
 from tieredstore.jobs.copying.report import CopyOptions, CopyReport, PathSummary
@@ -169,10 +169,8 @@ def _refuse_same(request: CopyRequest, source: OpenTier, target: SegmentProvider
 
 def _usage(*providers: SegmentProvider) -> Usage | None:
     """All requests of providers, None when they count none."""
-    metered = [provider for provider in providers if isinstance(provider, MeteredProvider)]
-    if not metered:
-        return None
-    return Usage(tuple(row for provider in metered for row in provider.usage().rows))
+    found = [usage for usage in map(read_usage, providers) if usage is not None]
+    return Usage(tuple(row for usage in found for row in usage.rows)) if found else None
 
 
 def _unsealed(source: OpenTier) -> list[str]:

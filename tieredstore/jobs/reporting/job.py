@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from tieredstore.contracts.usage import MeteredProvider, Prices
+from tieredstore.contracts.wrapping import find_layer
 from tieredstore.errors import Invalid
 from tieredstore.jobs.reporting.facts import Facts
 from tieredstore.jobs.reporting.page import page
@@ -64,8 +65,8 @@ def report(
     metadata = source.metadata()
     try:
         catalogue = load_catalogue(provider, metadata, broker=source.broker)
-        prices = provider.prices if isinstance(provider, MeteredProvider) else Prices()
-        prices = replace(prices, **given.prices)
+        metered = find_layer(provider, MeteredProvider)
+        prices = replace(metered.prices if metered is not None else Prices(), **given.prices)
     finally:
         provider.close()
         if metadata is not None:

@@ -10,7 +10,6 @@ import pytest
 
 from tests.kit.jobs.copy import (
     PIECE_BYTES,
-    AppendOnlyProvider,
     Entries,
     contents,
     copy,
@@ -19,6 +18,7 @@ from tests.kit.jobs.copy import (
     state,
     tables,
 )
+from tests.kit.tier.wrappers import AppendOnlyProvider
 from tests.kit.tier_builder import BROKER, BuiltTier, TierBuilder, message, small_tier
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.metadata_store import MetadataStore

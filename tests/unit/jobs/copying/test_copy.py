@@ -10,7 +10,6 @@ import pytest
 
 from tests.kit.jobs.copy import (
     PIECE_BYTES,
-    AppendOnlyProvider,
     contents,
     copy,
     copy_to,
@@ -20,14 +19,15 @@ from tests.kit.jobs.copy import (
     state,
     tables,
 )
+from tests.kit.tier.wrappers import AppendOnlyProvider
 from tests.kit.tier_builder import BROKER, BuiltTier, flip, small_tier
 from tieredstore.clock import ManualClock
-from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentListing
+from tieredstore.contracts.segment import FileSegment, FileSegmentType, SegmentId, SegmentListing
 from tieredstore.errors import Corrupt, Fenced, Invalid
 from tieredstore.jobs.copying.job import copy_tier
 from tieredstore.jobs.copying.report import CopyOptions, CopyProgress
 from tieredstore.jobs.copying.target import CopyTarget
-from tieredstore.providers.memory.provider import MemoryFileSegment, MemoryProvider
+from tieredstore.providers.memory.provider import MemoryProvider
 
 
 @pytest.fixture
@@ -169,16 +169,15 @@ def test_o03_what_comes_back_otherwise_than_it_was_written_is_an_error_and_not_r
     class Damages(AppendOnlyProvider):
         """Another byte comes back than was written, once it is opened again."""
 
-        def open(self, id: SegmentId, listing: SegmentListing | None = None) -> MemoryFileSegment:
+        def open(self, id: SegmentId, listing: SegmentListing | None = None) -> FileSegment:
             segment = super().open(id, listing)
-            content = self._contents.get(id)
+            content = self.memory._contents.get(id)
             if content is not None and id.path.endswith("orders/1"):
                 content[7] ^= 1
             return segment
 
     back = Damages()
-    writer = AppendOnlyProvider()
-    writer._contents = back._contents
+    writer = AppendOnlyProvider(back.memory)
     metadata = state(tmp_path / "target")
     report = copy_tier(
         built.provider,

@@ -8,7 +8,6 @@ import pytest
 
 from tests.kit.jobs.copy import (
     PIECE_BYTES,
-    AppendOnlyProvider,
     contents,
     copy,
     entries,
@@ -18,6 +17,7 @@ from tests.kit.jobs.copy import (
     tables,
 )
 from tests.kit.jobs.live_source import QUEUES, LiveWriter, WatchedProvider
+from tests.kit.tier.wrappers import AppendOnlyProvider
 from tests.kit.tier_builder import BROKER, BuiltTier, TierBuilder, message
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.segment import FileSegmentType, SegmentProvider

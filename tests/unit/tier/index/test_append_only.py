@@ -3,45 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kit.tier.index import Node, all_found, fill, find, offsets_of, put
-from tieredstore.contracts.segment import Buffer, Capabilities, FencedWrite, SegmentId, WriteResult
+from tests.kit.tier.wrappers import AppendOnlyProvider
+from tieredstore.contracts.segment import Buffer, SegmentId, WriteResult
 from tieredstore.errors import Unavailable
-from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.testing.faults import Fault, Faults, FaultyProvider
 from tieredstore.tier.index import segments
-
-
-class AppendOnlySegment:
-    """Refuses a write anywhere but at its end, even of the same bytes."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-        self.stale = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
-        size = self._inner.size()
-        if position < size:
-            return FencedWrite(size, "somebody", self.stale)
-        result: WriteResult = self._inner.write(position, buffers)
-        return result
-
-
-class AppendOnlyProvider(MemoryProvider):
-    @property
-    def capabilities(self) -> Capabilities:
-        return replace(super().capabilities, rewritable=False, conditional=True)
-
-    def open(self, id: SegmentId, listing: Any = None) -> Any:
-        return AppendOnlySegment(super().open(id, listing))
 
 
 @pytest.fixture
@@ -118,7 +90,7 @@ def test_w02_pieces_of_a_writer_that_lost_the_right_are_ours_or_go(node: Node, s
     node.provider.open = with_the_other  # type: ignore[method-assign]
     service = node.open()
     if not same:
-        with pytest.raises(Unavailable, match="somebody, which has no right"):
+        with pytest.raises(Unavailable, match="another, which has no right"):
             service.seal_and_upload()
     service.seal_and_upload()
     assert node.local_names() == []

@@ -13,13 +13,13 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.segment import (
     Buffer,
     Capabilities,
+    FileSegment,
     FileSegmentType,
-    SegmentId,
-    SegmentListing,
     WriteResult,
 )
+from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 from tieredstore.errors import Corrupt
-from tieredstore.providers.memory.provider import MemoryFileSegment, MemoryProvider
+from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.tier.topic_filter import TopicFilter
 from tieredstore.tier.upload.commit_interval import CommitInterval
 from tieredstore.tier.upload.dispatcher import FINISH_MS, MessageStoreDispatcher
@@ -29,11 +29,12 @@ KEY = QueueKey("TopicA", 0)
 MIB = 1 << 20
 
 
-class Preferring(MemoryProvider):
+class Preferring(WrapperProvider):
     """Writes of `preferred` bytes are the cheapest; notes the size of each write."""
 
     def __init__(self, preferred: int, *, durable: bool = False) -> None:
-        super().__init__()
+        self._memory = MemoryProvider()
+        super().__init__(self._memory)
         self.preferred = preferred
         self.durable = durable
         self.writes: list[tuple[FileSegmentType, int]] = []
@@ -43,17 +44,17 @@ class Preferring(MemoryProvider):
         known = super().capabilities
         return replace(known, preferred_batch_bytes=self.preferred, durable=self.durable)
 
-    def open(self, id: SegmentId, listing: SegmentListing | None = None) -> MemoryFileSegment:
-        segment = NotingSegment(id, self._contents, self._lock)
-        segment.provider = self
-        return segment
+    def wrap_segment(self, segment: FileSegment) -> FileSegment:
+        return NotingSegment(segment, self)
 
     def sizes(self, type: FileSegmentType) -> list[int]:
         return [size for kind, size in self.writes if kind is type]
 
 
-class NotingSegment(MemoryFileSegment):
-    provider: Preferring
+class NotingSegment(WrapperSegment):
+    def __init__(self, segment: FileSegment, provider: Preferring) -> None:
+        super().__init__(segment)
+        self.provider = provider
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
         size = sum(memoryview(buffer).nbytes for buffer in buffers)
