@@ -8,6 +8,18 @@ from tests.kit.paths import ROOT
 
 PAGE = (ROOT / "docs" / "differences.md").read_text()
 
+TESTS_OF_DIFFERENCES = {
+    "E43": "test_nothing_expires_by_a_retention_that_nobody_set",
+    "E44": "test_a_queue_is_announced_by_the_scan_and_not_by_its_messages",
+    "E45": "test_a_failing_queue_stops_no_other_and_goes_on_later",
+    "E46": "test_defect_d21_a_failing_index_keeps_the_order_of_keys",
+    "E47": "test_segments_are_cut_between_messages_and_read_as_one",
+    "E48": "test_a_next_store_that_refuses_leaves_the_tier_alone",
+    "E49": "test_a_scan_has_as_many_threads_as_are_configured",
+    "E50": "test_room_is_what_unread_blocks_leave_of_the_fill_ratio",
+}
+"""Tests whose names do not carry the number of what they hold."""
+
 
 def test_every_defect_of_the_page_has_a_test_of_its_name() -> None:
     rows = {int(number) for number in re.findall(r"^\| D(\d+) \|", PAGE, re.MULTILINE)}
@@ -22,3 +34,13 @@ def test_every_defect_of_the_page_has_a_test_of_its_name() -> None:
 def test_the_numbers_of_the_differences_are_unique() -> None:
     numbers = re.findall(r"^\| (E\d+) \|", PAGE, re.MULTILINE)
     assert len(numbers) == len(set(numbers)) > 30
+
+
+def test_the_tests_of_differences_are_there() -> None:
+    tests = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"def (test_\w+)", path.read_text())
+    }
+    assert set(TESTS_OF_DIFFERENCES.values()) - tests == set()
+    assert set(TESTS_OF_DIFFERENCES) <= set(re.findall(r"^\| (E\d+) \|", PAGE, re.MULTILINE))

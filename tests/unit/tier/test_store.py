@@ -21,7 +21,7 @@ from tieredstore.contracts.message_store import (
     MessageStore,
 )
 from tieredstore.contracts.segment import SegmentProvider
-from tieredstore.errors import Fenced, Unavailable
+from tieredstore.errors import Fenced, Invalid, Unavailable
 from tieredstore.message.record import Message, StoredMessage
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.metrics import Histogram
@@ -451,6 +451,18 @@ def test_a_tier_in_memory_never_counts_as_having_taken_anything(
     world.upload()
     world.store.start()
     assert world.guard(KEY) is None
+
+
+def test_a_next_store_that_refuses_leaves_the_tier_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: InMemoryStore) -> None:
+        raise Invalid("no message store")
+
+    monkeypatch.setattr(InMemoryStore, "load", refuse)
+    with pytest.raises(Invalid, match="no message store"):
+        World(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_second_writer_of_one_tier_is_refused(world: World, tmp_path: Path) -> None:

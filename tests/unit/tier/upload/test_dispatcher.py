@@ -191,6 +191,15 @@ def test_a_queue_without_messages_is_not_announced(rig: Rig) -> None:
     assert not rig.tier.table.segment_table
 
 
+def test_a_queue_is_announced_by_the_scan_and_not_by_its_messages(rig: Rig) -> None:
+    rig.source.put(KEY, 0, 1)
+    assert rig.store.get(*KEY) is None
+    assert not rig.tier.table.segment_table
+    rig.dispatcher.scan()
+    assert rig.tier.table.segment_table
+    assert existing(rig.store, KEY).is_initialised
+
+
 def test_an_unknown_queue_is_said_to_be_unknown(rig: Rig) -> None:
     assert rig.one().status is DispatchStatus.UNKNOWN
 
@@ -567,6 +576,36 @@ def test_a_scan_visits_only_queues_with_work_and_shares_them_among_workers() -> 
         q: record(q, topic="T", queue_id=9) for q in range(1 + 9 % 7 + 1)
     }
     assert [o.key.queue_id for o in rig.dispatcher.scan(force=True)] == [9]
+
+
+@pytest.mark.parametrize(("threads", "pending", "expected"), [(3, 10_000, 3), (8, 8, 2)])
+def test_a_scan_has_as_many_threads_as_are_configured(
+    threads: int, pending: int, expected: int
+) -> None:
+    """And no more than a quarter of tieredStoreMaxPendingLimit."""
+    rig = Rig(dispatch_threads=threads, max_pending_limit=pending)
+    for queue_id in range(12):
+        rig.source.put(QueueKey("T", queue_id), 0, 1)
+    together = threading.Barrier(expected)
+    writers: set[int] = set()
+    original = rig.tier.provider.open
+
+    def opened(id: SegmentId, listing: SegmentListing | None = None) -> FileSegment:
+        segment = original(id, listing)
+        write = segment.write
+
+        def waiting(position: int, buffers: Sequence[Buffer]) -> WriteResult:
+            together.wait(timeout=30)  # broken unless that many write at once
+            writers.add(threading.get_ident())
+            return write(position, buffers)
+
+        patch(segment, write=waiting)
+        return segment
+
+    patch(rig.tier.provider, open=opened)
+    outcomes = rig.dispatcher.scan(force=True)
+    assert [outcome.messages for outcome in outcomes] == [1] * 12
+    assert len(writers) == expected
 
 
 def test_a_long_queue_takes_turns(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
