@@ -23,12 +23,15 @@ from tieredstore.message.consume_queue import MIN_EXTENDED_ADDRESS, UNIT_SIZE
 from tieredstore.message.hashes import local_key_hash
 from tieredstore.message.hashes import tags_code as tags_code_of
 from tieredstore.message.ids import parse_offset_message_id
-from tieredstore.message.layout import MAGICS
+from tieredstore.message.layout import (
+    MAGICS,
+    MAX_STORE_TIMESTAMP_END,
+    SYS_FLAG_POSITION,
+    size_and_magic,
+)
 from tieredstore.message.record import StoredMessage
-from tieredstore.message.sysflag import BORN_HOST_V6
 
 NO_TIME_LIMIT_MS: Final = 2**63 - 1
-_TIMES_END: Final = 76  # behind the store timestamp of a record with an IPv6 born host
 
 
 def _memory_bytes() -> int:
@@ -194,14 +197,11 @@ class StoreReads(ABC):
         """The message that starts at a byte of the commit log; None when none does. Raises Corrupt
         for a damaged one."""
         log = self.commit_log
-        head = log.get(physical_offset, 36)
-        if head is None:
+        data = log.get(physical_offset, SYS_FLAG_POSITION)
+        if data is None:
             return None
-        size = int.from_bytes(head[:4], "big", signed=True)
-        if (
-            int.from_bytes(head[4:8], "big") not in MAGICS
-            or int.from_bytes(head[28:36], "big", signed=True) != physical_offset
-        ):
+        size, magic = size_and_magic(data, 0, len(data))
+        if magic not in MAGICS or StoredMessage(data, 0, size).physical_offset != physical_offset:
             return None
         record = log.get(physical_offset, size)
         try:
@@ -308,8 +308,8 @@ class StoreReads(ABC):
 
 def record_time(log: CommitLogReader, physical_offset: int) -> int:
     """Store time (epoch ms) of the record at a byte of the log; -1 when there is none."""
-    record = log.get(physical_offset, _TIMES_END)
-    if record is None or int.from_bytes(record[4:8], "big") not in MAGICS:
+    data = log.get(physical_offset, MAX_STORE_TIMESTAMP_END)
+    if data is None:
         return -1
-    position = 68 if record[39] & BORN_HOST_V6 else 56
-    return int.from_bytes(record[position : position + 8], "big", signed=True)
+    head = StoredMessage(data, 0, len(data))
+    return head.store_timestamp_ms if head.magic in MAGICS else -1

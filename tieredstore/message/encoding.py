@@ -19,7 +19,7 @@ from tieredstore.message.buffers import Buffer
 from tieredstore.message.crc import CRC_MASK, raw_crc32
 from tieredstore.message.hashes import tags_code
 from tieredstore.message.hosts import LOCALHOST, V4_SIZE, V6_SIZE, encode_host
-from tieredstore.message.layout import MAGIC_V1, MAGIC_V2
+from tieredstore.message.layout import HOSTLESS_SIZE, MAGIC_V1, MAGIC_V2
 from tieredstore.message.property_crc import CRC_BLOCK_SIZE, crc_block
 
 DEFAULT_MAX_BODY_BYTES = 4 * 1024 * 1024
@@ -230,7 +230,7 @@ class RecordEncoder:
             size: (
                 _header(size, store_size),
                 store_flag | (sysflag.BORN_HOST_V6 if size == V6_SIZE else 0),
-                74 + size + store_size,
+                HOSTLESS_SIZE + 2 + size + store_size,
             )
             for size in (V4_SIZE, V6_SIZE)
         }

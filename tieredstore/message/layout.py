@@ -25,11 +25,21 @@ PHYSICAL_OFFSET_POSITION = 28
 SYS_FLAG_POSITION = 36
 BORN_TIMESTAMP_POSITION = 40
 BORN_HOST_POSITION = 48
+# From here on with IPv4 hosts; each IPv6 host in front moves a field V6_EXTRA bytes.
+STORE_TIMESTAMP_POSITION = 56
+STORE_HOST_POSITION = 64
+RECONSUME_TIMES_POSITION = 72
+PREPARED_TRANSACTION_OFFSET_POSITION = 76
+BODY_LENGTH_POSITION = 84
+FIXED_SIZE = 88
+"""Bytes in front of the body with two IPv4 hosts, body length included: the body's position."""
 
 V6_EXTRA = 12
 """Bytes by which an IPv6 host is longer than an IPv4 one."""
-FIXED_SIZE = 88
-"""Bytes in front of the body with two IPv4 hosts, body length included."""
+HOSTLESS_SIZE = FIXED_SIZE - 16
+"""Bytes in front of the body without the two hosts."""
+MAX_STORE_TIMESTAMP_END = STORE_TIMESTAMP_POSITION + V6_EXTRA + 8
+"""Bytes of a record in which its store timestamp is, whatever its born host."""
 MIN_RECORD_SIZE = FIXED_SIZE + 3
 """V1, IPv4 hosts, no body, no topic, no properties."""
 BLANK_SIZE = 8
@@ -37,6 +47,7 @@ BLANK_SIZE = 8
 CODA_SIZE = 16
 """Bytes of a coda: size 16, MAGIC_BLANK, i64 largest store timestamp."""
 
+_BLANK_BYTES = MAGIC_BLANK.to_bytes(4, "big")
 _SIZE_AND_MAGIC = struct.Struct(">iI")
 _I4 = struct.Struct(">i")
 _I2 = struct.Struct(">h")
@@ -53,6 +64,13 @@ class Sections(NamedTuple):
     topic_length: int
     properties_offset: int
     properties_length: int
+
+
+def store_timestamp_position(sys_flag: int) -> int:
+    """Position of the store timestamp in a record, bytes: 56, or 68 behind an IPv6 born host."""
+    if sys_flag & sysflag.BORN_HOST_V6:
+        return STORE_TIMESTAMP_POSITION + V6_EXTRA
+    return STORE_TIMESTAMP_POSITION
 
 
 def host_sizes(sys_flag: int) -> tuple[int, int]:
@@ -78,6 +96,11 @@ def size_and_magic(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
     return size, magic
 
 
+def is_blank_record(buffer: Buffer, position: int) -> bool:
+    """Whether a record that ends a commit log file begins here; False behind the buffer's end."""
+    return bytes(buffer[position + MAGIC_POSITION : position + BLANK_SIZE]) == _BLANK_BYTES
+
+
 def checked_size(buffer: Buffer, position: int, end: int) -> int:
     """The size of the record at a position, with its magic and bounds checked. Raises Corrupt."""
     size, magic = size_and_magic(buffer, position, end)
@@ -96,7 +119,7 @@ def locate(buffer: Buffer, position: int, size: int) -> Sections:
     end = position + size
     sys_flag = _I4.unpack_from(buffer, position + SYS_FLAG_POSITION)[0]
     born, store = host_sizes(sys_flag)
-    body = position + 72 + born + store
+    body = position + HOSTLESS_SIZE + born + store
     if body + 3 > end:
         raise corrupt(position, "size", f"at least {body + 3 - position}", size)
     body_length = _I4.unpack_from(buffer, body - 4)[0]

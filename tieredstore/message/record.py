@@ -58,6 +58,9 @@ __all__ = [
 _I4 = struct.Struct(">i")
 _I8 = struct.Struct(">q")
 _BLANK = struct.Struct(">iI")
+# Seen from the body, whatever the hosts.
+_RECONSUME_TIMES = layout.RECONSUME_TIMES_POSITION - layout.FIXED_SIZE
+_PREPARED_TRANSACTION_OFFSET = layout.PREPARED_TRANSACTION_OFFSET_POSITION - layout.FIXED_SIZE
 
 
 class StoredMessage(msgspec.Struct, gc=False, eq=False):
@@ -149,13 +152,13 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def store_timestamp_ms(self) -> int:
-        v6 = self._i4(layout.SYS_FLAG_POSITION) & sysflag.BORN_HOST_V6
-        return self._i8(68 if v6 else 56)
+        return self._i8(layout.store_timestamp_position(self._i4(layout.SYS_FLAG_POSITION)))
 
     @property
     def store_host_bytes(self) -> bytes:
         sections = self.sections
-        return self._slice(self.position + 56 + sections.born_host_size, sections.store_host_size)
+        start = self.position + layout.STORE_TIMESTAMP_POSITION + sections.born_host_size
+        return self._slice(start, sections.store_host_size)
 
     @property
     def store_host(self) -> str:
@@ -164,12 +167,14 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def reconsume_times(self) -> int:
-        value: int = _I4.unpack_from(self.buffer, self.sections.body_offset - 16)[0]
+        value: int = _I4.unpack_from(self.buffer, self.sections.body_offset + _RECONSUME_TIMES)[0]
         return value
 
     @property
     def prepared_transaction_offset(self) -> int:
-        value: int = _I8.unpack_from(self.buffer, self.sections.body_offset - 12)[0]
+        value: int = _I8.unpack_from(
+            self.buffer, self.sections.body_offset + _PREPARED_TRANSACTION_OFFSET
+        )[0]
         return value
 
     @property

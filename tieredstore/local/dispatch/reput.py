@@ -35,6 +35,7 @@ from tieredstore.message.columns.records import (
 )
 from tieredstore.message.consume_queue import make_units, pack_unit
 from tieredstore.message.hashes import local_key_hash, tags_code
+from tieredstore.message.layout import is_blank_record
 from tieredstore.message.properties import find_text
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.message.sysflag import (
@@ -163,7 +164,7 @@ class Reput:
             file_end = offset - offset % self._log.file_size + self._log.file_size
             offset += walk.next_position
             if offset < min(file_end, end):
-                if not _is_blank(chunk, walk.next_position):
+                if not is_blank_record(chunk, walk.next_position):
                     raise Corrupt(
                         f"{self._log.path_of(offset)}: expected a record at {offset}",
                         path=str(self._log.path_of(offset)),
@@ -296,7 +297,3 @@ class Reput:
                 level = min(int(text), len(self._delays_ms))
                 return message.store_timestamp_ms + self._delays_ms[level - 1]
         return tags_code(find_text(properties, b"TAGS"))
-
-
-def _is_blank(chunk: memoryview, position: int) -> bool:
-    return bytes(chunk[position + 4 : position + 8]) == b"\xcb\xd4\x31\x94"

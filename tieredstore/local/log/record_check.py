@@ -13,7 +13,12 @@ from typing import Final
 from tieredstore.errors import Corrupt
 from tieredstore.local.topics import LIGHT_PREFIX, MAX_TOPIC_BYTES
 from tieredstore.message.crc import CRC_MASK, raw_crc32
-from tieredstore.message.layout import FIXED_SIZE, MAGIC_V1
+from tieredstore.message.layout import (
+    BODY_LENGTH_POSITION,
+    BORN_TIMESTAMP_POSITION,
+    FIXED_SIZE,
+    MAGIC_V1,
+)
 from tieredstore.message.property_crc import CRC_BLOCK_SIZE, property_crc_matches
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.message.sysflag import BORN_HOST_V6, STORE_HOST_V6
@@ -23,7 +28,7 @@ _CRC_NAME_END: Final = CRC_BLOCK_SIZE - len(_CRC_NAME)
 _V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 # Size, magic, body CRC, queue id, flag, queue offset, physical offset, sys flag, hosts and times,
 # body length.
-_HEAD: Final = struct.Struct(">iIiiiqqi44xi")
+_HEAD: Final = struct.Struct(f">iIiiiqqi{BODY_LENGTH_POSITION - BORN_TIMESTAMP_POSITION}xi")
 
 
 class QueuePlaces:

@@ -7,7 +7,7 @@ from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.log.record_check import checked_record
 from tieredstore.local.queues.consume_queue_store import ConsumeQueueStore
 from tieredstore.message.columns.records import walk_records
-from tieredstore.message.layout import MAGIC_BLANK
+from tieredstore.message.layout import is_blank_record
 
 
 def find_tail(log: CommitLog, queues: ConsumeQueueStore) -> int:
@@ -34,7 +34,7 @@ def find_tail(log: CommitLog, queues: ConsumeQueueStore) -> int:
         inside = walk.next_position
         if inside >= len(chunk):
             continue
-        if bytes(chunk[inside + 4 : inside + 8]) != MAGIC_BLANK.to_bytes(4, "big"):
+        if not is_blank_record(chunk, inside):
             return _refuse_hole(log, queues, offset)
         offset += len(chunk) - inside
         if offset < log.max_offset and not any(log.rest_of_file(offset)[:8]):

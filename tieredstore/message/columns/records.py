@@ -79,6 +79,10 @@ elsewhere."""
 
 _HEADER_BYTES: Final = np.dtype(f"V{HEADER_DTYPE.itemsize}")
 
+# Seen from the body, whatever the hosts.
+_RECONSUME_TIMES: Final = layout.RECONSUME_TIMES_POSITION - FIXED_SIZE
+_PREPARED_TRANSACTION_OFFSET: Final = layout.PREPARED_TRANSACTION_OFFSET_POSITION - FIXED_SIZE
+_BODY_LENGTH: Final = layout.BODY_LENGTH_POSITION - FIXED_SIZE
 _OFFSET: Final = struct.Struct(">q")
 _COPY_BYTES: Final = 1024
 _MAX_GATHERS: Final = 16
@@ -235,7 +239,7 @@ def record_columns(
         & (body_offsets + topic_head + 2 <= ends),
     )
     if has_v6:
-        body_lengths = unaligned(buffer, ">i4")[body_offsets - 4].astype(np.int64)
+        body_lengths = unaligned(buffer, ">i4")[body_offsets + _BODY_LENGTH].astype(np.int64)
     else:
         body_lengths = headers["body_length"].astype(np.int64)
     topic_fields = body_offsets + body_lengths
@@ -252,9 +256,9 @@ def record_columns(
     if has_v6:
         longs = unaligned(buffer, ">i8")
         moved = _Fields(
-            longs[positions + 56 + born_extra].astype(np.int64),
-            unaligned(buffer, ">i4")[body_offsets - 16].astype(np.int32),
-            longs[body_offsets - 12].astype(np.int64),
+            longs[positions + layout.STORE_TIMESTAMP_POSITION + born_extra].astype(np.int64),
+            unaligned(buffer, ">i4")[body_offsets + _RECONSUME_TIMES].astype(np.int32),
+            longs[body_offsets + _PREPARED_TRANSACTION_OFFSET].astype(np.int64),
         )
     return RecordColumns(
         headers,
@@ -287,7 +291,8 @@ def store_timestamps(buffer: Buffer, positions: Positions) -> npt.NDArray[np.int
     positions = _checked_positions(buffer, positions)
     flags = unaligned(buffer, ">i4")[positions + layout.SYS_FLAG_POSITION]
     extra = np.where(flags & sysflag.BORN_HOST_V6, layout.V6_EXTRA, 0)
-    times: npt.NDArray[Any] = unaligned(buffer, ">i8")[positions + 56 + extra]
+    places = positions + layout.STORE_TIMESTAMP_POSITION + extra
+    times: npt.NDArray[Any] = unaligned(buffer, ">i8")[places]
     return times.astype(np.int64)
 
 

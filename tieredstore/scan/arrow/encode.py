@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tieredstore.errors import Invalid
-from tieredstore.message import sysflag
+from tieredstore.message import layout, sysflag
 from tieredstore.message.buffers import Buffer
 from tieredstore.message.columns.records import HEADER_DTYPE
 from tieredstore.message.consume_queue import make_units
@@ -38,7 +38,6 @@ _MAX_BATCH_BYTES = 1 << 30
 _COPY_BYTES = 1024
 _V6_FLAGS = sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6
 _PACKED_FLAGS = sysflag.COMPRESSED | sysflag.COMPRESSION_TYPE_MASK
-_BORN_HOST, _STORE_TIME, _STORE_HOST, _TAIL = 48, 56, 64, 72
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +145,11 @@ def _heads(head: npt.NDArray[np.void], born: _Hosts, store: _Hosts) -> list[pa.A
         return [_fixed(head)]
     letters = head.view(np.uint8).reshape(len(head), FIXED_SIZE)
     return [
-        _fixed(letters[:, :_BORN_HOST]),
+        _fixed(letters[:, : layout.BORN_HOST_POSITION]),
         born.raw,
-        _fixed(letters[:, _STORE_TIME:_STORE_HOST]),
+        _fixed(letters[:, layout.STORE_TIMESTAMP_POSITION : layout.STORE_HOST_POSITION]),
         store.raw,
-        _fixed(letters[:, _TAIL:]),
+        _fixed(letters[:, layout.RECONSUME_TIMES_POSITION :]),
     ]
 
 

@@ -17,6 +17,7 @@ from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt
 from tieredstore.message import sysflag
 from tieredstore.message.consume_queue import UNIT_SIZE
+from tieredstore.message.layout import STORE_TIMESTAMP_POSITION
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, extent_at
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding, Report, damage, note
@@ -51,7 +52,6 @@ _KNOWN_SYS_FLAGS = (
     | sysflag.COMPRESSION_TYPE_MASK
 )
 _MAX_RECORD_BYTES = 256 << 20
-_STORE_TIME_POSITION = 56
 Progress = Callable[[str, int], None]
 """Called with a path and the bytes just done there."""
 
@@ -331,7 +331,7 @@ class RangeVerifier:
             int(batch.columns.store_timestamps[row]),
             int(batch.queue_offsets[row]),
             base,
-            position + _STORE_TIME_POSITION,
+            position + STORE_TIMESTAMP_POSITION,
         )
 
     def _place(self, batch: MessageBatch, row: int, field_position: int) -> dict[str, object]:

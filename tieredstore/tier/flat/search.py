@@ -8,12 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore.message import layout, sysflag
+from tieredstore.message import layout
 from tieredstore.tier.flat.append_file import FlatAppendFile
 from tieredstore.tier.flat.consume_queue_file import FlatConsumeQueueFile
 from tieredstore.tier.reading import Reading
 
-_HEADER_SIZE = 80
 _I4 = struct.Struct(">i")
 _I8 = struct.Struct(">q")
 _UNITS_AT_ONCE = 1024
@@ -30,12 +29,11 @@ def queue_offset_at(commit_log: FlatAppendFile, offset: int) -> Reading[int]:
 
 def store_timestamp_at(commit_log: FlatAppendFile, offset: int) -> Reading[int]:
     """Store time (ms) of the message at a commit log offset; -1 when none is there."""
-    found = yield from commit_log.read(offset, _HEADER_SIZE)
-    if len(found) < _HEADER_SIZE:
+    found = yield from commit_log.read(offset, layout.MAX_STORE_TIMESTAMP_END)
+    if len(found) < layout.MAX_STORE_TIMESTAMP_END:
         return -1
     flag: int = _I4.unpack_from(found, layout.SYS_FLAG_POSITION)[0]
-    position = 56 + (layout.V6_EXTRA if flag & sysflag.BORN_HOST_V6 else 0)
-    value: int = _I8.unpack_from(found, position)[0]
+    value: int = _I8.unpack_from(found, layout.store_timestamp_position(flag))[0]
     return value
 
 
