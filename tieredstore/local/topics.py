@@ -11,11 +11,7 @@ import orjson
 
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.local.open_files import os_error
-
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-RETRY_PREFIX: Final = "%RETRY%"
-LIGHT_PREFIX: Final = "%LMQ%"
-SYSTEM_PREFIX: Final = "rmq_sys_"
+from tieredstore.message.names import RETRY_PREFIX
 
 MAX_TOPIC_BYTES: Final = 127
 MAX_RETRY_TOPIC_BYTES: Final = 255

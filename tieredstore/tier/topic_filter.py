@@ -6,26 +6,9 @@ import threading
 from collections.abc import Mapping
 
 from tieredstore.config import StoreConfig
+from tieredstore.message.names import LMQ_PREFIX, is_system_topic
 from tieredstore.metrics import Metrics
 
-SYSTEM_TOPICS = frozenset(
-    {
-        "TBW102",
-        "SCHEDULE_TOPIC_XXXX",
-        "BenchmarkTest",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRACE_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
-        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-        "CHECKPOINT_TOPIC",
-    }
-)
-SYSTEM_PREFIX = "rmq_sys_"
-LIGHT_QUEUE_PREFIX = "%LMQ%"
 EXCLUDED_METRIC = "rocketmq_tiered_store_x_excluded_topics"
 
 
@@ -50,11 +33,11 @@ class TopicFilter:
         """Why a topic stays out of the tier; None when it does not."""
         if not topic.strip():
             return "blank name"
-        if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX):
+        if is_system_topic(topic):
             return "system topic"
         if topic in self._own_names:
             return "topic of the broker or the cluster"
-        if topic.startswith(LIGHT_QUEUE_PREFIX):
+        if topic.startswith(LMQ_PREFIX):
             return "light message queue"
         return self._excluded.get(topic)
 

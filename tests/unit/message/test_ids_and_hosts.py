@@ -11,7 +11,7 @@ from tieredstore.message.ids import (
     offset_message_id,
     parse_offset_message_id,
 )
-from tieredstore.message.tier_layout import index_path, queue_path
+from tieredstore.message.names import index_path, queue_path
 
 V4 = bytes.fromhex("7f00000100002a9f")
 V6 = bytes.fromhex("fe8000000000000000000000000000010000abcd")

@@ -14,8 +14,8 @@ from tieredstore.message.columns import records as columns
 from tieredstore.message.columns.split import split_messages
 from tieredstore.message.hashes import tags_code, tiered_key_hash_candidates
 from tieredstore.message.index import tiered as tiered_index
+from tieredstore.message.names import queue_path
 from tieredstore.message.record import Message, RecordEncoder, StoredMessage, decode_record
-from tieredstore.message.tier_layout import queue_path
 
 Expected = list[tuple[StoredMessage, dict[str, Any]]]
 

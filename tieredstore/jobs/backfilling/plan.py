@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tieredstore.errors import Invalid
 from tieredstore.jobs.backfilling.measure import Measured, QueueRows, packed, unpacked
 from tieredstore.jobs.backfilling.source import SourceFile, place_of
-from tieredstore.message.tier_layout import queue_path
+from tieredstore.message.names import queue_path
 from tieredstore.scan.arrow.buffers import Int64s
 
 

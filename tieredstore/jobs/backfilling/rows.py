@@ -16,9 +16,9 @@ from tieredstore.errors import Invalid
 from tieredstore.jobs.backfilling.source import Place, Rows
 from tieredstore.message.encoding import DEFAULT_MAX_BODY_BYTES
 from tieredstore.message.hashes import java_string_hashes
+from tieredstore.message.names import LMQ_PREFIX, is_system_topic
 from tieredstore.scan.arrow.buffers import Int64s
 from tieredstore.scan.arrow.schema import TYPES
-from tieredstore.tier.topic_filter import LIGHT_QUEUE_PREFIX, SYSTEM_PREFIX, SYSTEM_TOPICS
 
 _TIMES = ("store_timestamp", "born_timestamp")
 _NUMBERS = {"queue_id": pa.int32(), "queue_offset": pa.int64(), "body_length": pa.int32()}
@@ -118,7 +118,7 @@ def topic_fault(topic: str, rules: RowRules) -> str | None:
         )
     if topic in {rules.broker, rules.cluster}:
         return "expected another name than those of broker and cluster"
-    if topic in SYSTEM_TOPICS or topic.startswith((SYSTEM_PREFIX, LIGHT_QUEUE_PREFIX)):
+    if is_system_topic(topic) or topic.startswith(LMQ_PREFIX):
         return "system topics and light queues are not kept in a tier"
     return None
 

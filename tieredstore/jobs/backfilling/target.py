@@ -22,7 +22,7 @@ from tieredstore.errors import Fenced, Invalid, Unavailable
 from tieredstore.jobs.backfilling.plan import Piece, QueuePlan, QueueStart
 from tieredstore.local.recovery.store_lock import is_owned
 from tieredstore.message.consume_queue import UNIT_SIZE, make_units
-from tieredstore.message.tier_layout import queue_path
+from tieredstore.message.names import queue_path
 from tieredstore.scan.arrow.buffers import Int64s
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.source import TierSource, load_config, placed

@@ -21,9 +21,9 @@ from tieredstore.jobs.copying.segment import first_difference
 from tieredstore.jobs.copying.source import SourceTier, relisted
 from tieredstore.jobs.copying.target import CopyTarget
 from tieredstore.message.consume_queue import UNIT_DTYPE, UNIT_SIZE
+from tieredstore.message.names import index_path
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 from tieredstore.scan.segments.tail import cut_to_consistent_prefix
-from tieredstore.tier.index.segments import INDEX_TOPIC
 
 CONSUME_QUEUE = FileSegmentType.CONSUME_QUEUE
 TAIL_BYTES = 4 << 10
@@ -41,7 +41,7 @@ class CopyPlanner:
         self._tier = tier
         self._rewritable = target.provider.capabilities.rewritable
         self._chosen = tuple(_choose(tier, options.topics))
-        self.index_path = f"{tier.broker}/{INDEX_TOPIC}/0"
+        self.index_path = index_path(tier.broker)
 
     @property
     def chosen(self) -> tuple[QueueFiles, ...]:

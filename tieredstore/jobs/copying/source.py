@@ -18,6 +18,7 @@ from tieredstore.contracts.metadata_store import (
 from tieredstore.contracts.segment import SegmentId, SegmentProvider
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message.index.tiered import HEADER_SIZE
+from tieredstore.message.names import index_path
 from tieredstore.scan.catalogue import (
     QueueFiles,
     SegmentExtent,
@@ -27,7 +28,6 @@ from tieredstore.scan.catalogue import (
 from tieredstore.scan.findings import Severity
 from tieredstore.scan.segments.topic_ids import find_topic_ids
 from tieredstore.tier.flat.segment import STATUS_DELETED
-from tieredstore.tier.index.segments import INDEX_TOPIC
 from tieredstore.tier.index.uploaded_file import check_whole, header_of
 
 
@@ -52,8 +52,7 @@ def load_source(
     provider: SegmentProvider, metadata: MetadataStore | None, broker: str
 ) -> SourceTier:
     """List the broker's part of a tier. Raises Invalid when there is none, Unavailable, Corrupt."""
-    index_path = f"{broker}/{INDEX_TOPIC}/0"
-    listed = {listing.id: listing for listing in provider.list(index_path)}
+    listed = {listing.id: listing for listing in provider.list(index_path(broker))}
     catalogue = load_catalogue(provider, metadata, broker=broker)
     known = catalogue.metadata
     index = []

@@ -25,11 +25,11 @@ from tieredstore.message.index.tiered import (
     compacted_size,
 )
 from tieredstore.message.layout import MAGIC_V1, MAGIC_V2
+from tieredstore.message.names import index_path
 from tieredstore.scan.catalogue import QueueFiles, list_again
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.read.batches import cut_runs, whole_records
 from tieredstore.scan.source import TierSource
-from tieredstore.tier.index.segments import INDEX_TOPIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def merge(task: MergeTask) -> Collected:
 
 def _rows(provider: SegmentProvider, broker: str, file: IndexSummary) -> npt.NDArray[np.void]:
     """ROW_DTYPE[n]: the items of a file, in native numbers."""
-    path = f"{broker}/{INDEX_TOPIC}/0"
+    path = index_path(broker)
     segment = provider.open(SegmentId(path, FileSegmentType.INDEX, file.base_offset))
     try:
         start = compacted_size(file.slots, 0)

@@ -15,9 +15,8 @@ from tieredstore.contracts.metadata_store import (
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.jobs.metadata.index import FoundIndex, TopicIds
 from tieredstore.jobs.metadata.queues import FoundQueue
-from tieredstore.message.tier_layout import queue_path
+from tieredstore.message.names import INDEX_TOPIC, index_path, queue_path
 from tieredstore.scan.findings import Finding, Severity, damage, note
-from tieredstore.tier.index.segments import INDEX_TOPIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ class Found:
         return entry
 
     def _index_id(self, index: FoundIndex) -> SegmentId:
-        path = f"{self.broker}/{INDEX_TOPIC}/0"
+        path = index_path(self.broker)
         return SegmentId(path, FileSegmentType.INDEX, index.base_offset)
 
     # The report

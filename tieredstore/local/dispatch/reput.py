@@ -25,7 +25,6 @@ from tieredstore.local.put.rows import ROW_FIELDS, SPECIAL, Rows
 from tieredstore.local.queues.consume_queue import ConsumeQueue
 from tieredstore.local.queues.consume_queue_store import ConsumeQueueStore
 from tieredstore.local.queues.light_queues import LIGHT_QUEUE_ID, light_queue_offsets
-from tieredstore.local.topics import SCHEDULE_TOPIC
 from tieredstore.message.columns.records import (
     RecordColumns,
     properties_of,
@@ -36,6 +35,7 @@ from tieredstore.message.columns.records import (
 from tieredstore.message.consume_queue import make_units, pack_unit
 from tieredstore.message.hashes import local_key_hash, tags_code
 from tieredstore.message.layout import is_blank_record
+from tieredstore.message.names import SCHEDULE_TOPIC
 from tieredstore.message.properties import find_text
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.message.sysflag import (

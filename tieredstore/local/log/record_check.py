@@ -11,7 +11,7 @@ import struct
 from typing import Final
 
 from tieredstore.errors import Corrupt
-from tieredstore.local.topics import LIGHT_PREFIX, MAX_TOPIC_BYTES
+from tieredstore.local.topics import MAX_TOPIC_BYTES
 from tieredstore.message.crc import CRC_MASK, raw_crc32
 from tieredstore.message.layout import (
     BODY_LENGTH_POSITION,
@@ -19,6 +19,7 @@ from tieredstore.message.layout import (
     FIXED_SIZE,
     MAGIC_V1,
 )
+from tieredstore.message.names import LMQ_PREFIX
 from tieredstore.message.property_crc import CRC_BLOCK_SIZE, property_crc_matches
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.message.sysflag import BORN_HOST_V6, STORE_HOST_V6
@@ -40,7 +41,7 @@ class QueuePlaces:
         self.topic = topic
         self.queue_id = queue_id
         # A light queue's messages are at home in another queue: nothing is known of their place.
-        self.is_light = topic.startswith(LIGHT_PREFIX)
+        self.is_light = topic.startswith(LMQ_PREFIX)
         encoded = topic.encode()
         is_short = len(encoded) <= MAX_TOPIC_BYTES and not self.is_light
         self.topic_field = bytes([len(encoded)]) + encoded if is_short else b""

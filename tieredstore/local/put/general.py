@@ -31,9 +31,9 @@ from tieredstore.local.queues.light_queues import (
     light_queue_names,
     with_light_offsets,
 )
-from tieredstore.local.topics import SCHEDULE_TOPIC
 from tieredstore.message.buffers import Buffer
 from tieredstore.message.encoding import Message, copy_parts
+from tieredstore.message.names import SCHEDULE_TOPIC
 from tieredstore.message.sysflag import (
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,

@@ -9,8 +9,9 @@ from typing import TypeAlias
 from tieredstore.clock import Clock
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.put.rows import RowSource
-from tieredstore.local.topics import SCHEDULE_TOPIC, illegal_topic
+from tieredstore.local.topics import illegal_topic
 from tieredstore.message.encoding import DIRECT_COPY_BYTES, RecordEncoder
+from tieredstore.message.names import SCHEDULE_TOPIC
 
 
 class QueueState:

@@ -9,13 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from tieredstore.errors import Invalid
-from tieredstore.local.topics import (
-    LIGHT_PREFIX,
-    RETRY_PREFIX,
-    SCHEDULE_TOPIC,
-    SYSTEM_PREFIX,
-    illegal_topic,
-)
+from tieredstore.local.topics import illegal_topic
+from tieredstore.message.names import LMQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX
 from tieredstore.message.properties import find_text, is_blank, remove_property
 
 LIGHT_QUEUE_ID: Final = 0
@@ -38,9 +33,9 @@ def light_queue_names(topic: str, properties: bytes) -> list[str]:
     if len(names) > MAX_NAMES:
         raise Invalid(f"INNER_MULTI_DISPATCH: expected at most {MAX_NAMES} names", topic=topic)
     for name in names:
-        if not name.startswith(LIGHT_PREFIX) or illegal_topic(name, LIGHT_QUEUE_ID):
+        if not name.startswith(LMQ_PREFIX) or illegal_topic(name, LIGHT_QUEUE_ID):
             raise Invalid(
-                f"INNER_MULTI_DISPATCH: expected names that begin with {LIGHT_PREFIX}, "
+                f"INNER_MULTI_DISPATCH: expected names that begin with {LMQ_PREFIX}, "
                 f"found {name!r}",
                 topic=topic,
             )
@@ -72,5 +67,5 @@ def light_queue_offsets(topic: str, properties: bytes) -> list[tuple[str, int]]:
     return [
         (name, int(offset))
         for name, offset in pairs
-        if name.startswith(LIGHT_PREFIX) and offset.isdigit() and not illegal_topic(name, 0)
+        if name.startswith(LMQ_PREFIX) and offset.isdigit() and not illegal_topic(name, 0)
     ]

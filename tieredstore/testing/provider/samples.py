@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tieredstore.contracts.segment import FileSegment, FileSegmentType, SegmentId, Written
+from tieredstore.message.names import DLQ_PREFIX, INDEX_TOPIC, LMQ_PREFIX, RETRY_PREFIX
 
 COMMIT_LOG = FileSegmentType.COMMIT_LOG
 CONSUME_QUEUE = FileSegmentType.CONSUME_QUEUE
@@ -10,10 +11,10 @@ INDEX = FileSegmentType.INDEX
 
 USABLE_TOPICS = (
     "TopicTest",
-    "%RETRY%group-a",
-    "%DLQ%group_b",
-    "%LMQ%device|1",
-    "rmq_sys_INDEX",
+    RETRY_PREFIX + "group-a",
+    DLQ_PREFIX + "group_b",
+    LMQ_PREFIX + "device|1",
+    INDEX_TOPIC,
     "a b",
     "a%2Fb",
     "Тема",

@@ -26,7 +26,7 @@ from tieredstore.contracts.segment import (
 from tieredstore.errors import Busy, Corrupt, Invalid
 from tieredstore.message import layout
 from tieredstore.message.consume_queue import UNIT_SIZE
-from tieredstore.message.tier_layout import queue_path
+from tieredstore.message.names import queue_path
 from tieredstore.tier.flat import batch, recovery
 from tieredstore.tier.flat.appender import AppendResult
 from tieredstore.tier.flat.batch import RecordBatch

@@ -31,9 +31,9 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.message.index.tiered import HEADER_SIZE
+from tieredstore.message.names import index_path
 from tieredstore.tier.index.uploaded_file import UploadedIndexStoreFile, check_whole, header_of
 
-INDEX_TOPIC = "rmq_sys_INDEX"
 PIECE_BYTES = 8 << 20
 MAX_PIECE_BYTES = 64 << 20
 WRITE_ATTEMPTS = 3
@@ -100,7 +100,7 @@ class IndexSegments:
     def __init__(
         self, provider: SegmentProvider, metadata: MetadataStore, broker_name: str, clock: Clock
     ) -> None:
-        self.path = f"{broker_name}/{INDEX_TOPIC}/0"
+        self.path = index_path(broker_name)
         self._provider = provider
         self._metadata = metadata
         self._clock = clock
