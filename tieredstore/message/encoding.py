@@ -16,11 +16,10 @@ from tieredstore.errors import Invalid
 from tieredstore.message import properties as props
 from tieredstore.message import sysflag
 from tieredstore.message.buffers import Buffer
-from tieredstore.message.crc import CRC_MASK, raw_crc32
+from tieredstore.message.crc import CRC_BLOCK_SIZE, CRC_MASK, crc_block, raw_crc32
 from tieredstore.message.hashes import tags_code
 from tieredstore.message.hosts import LOCALHOST, V4_SIZE, V6_SIZE, encode_host
 from tieredstore.message.layout import HOSTLESS_SIZE, MAGIC_V1, MAGIC_V2
-from tieredstore.message.property_crc import CRC_BLOCK_SIZE, crc_block
 
 DEFAULT_MAX_BODY_BYTES = 4 * 1024 * 1024
 """Java's maxMessageSize."""

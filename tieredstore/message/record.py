@@ -12,7 +12,7 @@ from tieredstore.message import layout, sysflag
 from tieredstore.message import properties as props
 from tieredstore.message.buffers import Buffer
 from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES, decompress
-from tieredstore.message.crc import crc32
+from tieredstore.message.crc import crc32, property_crc_matches
 from tieredstore.message.encoding import (
     BodyTooLarge,
     Message,
@@ -34,7 +34,6 @@ from tieredstore.message.layout import (
     locate,
     size_and_magic,
 )
-from tieredstore.message.property_crc import property_crc_matches
 
 __all__ = [
     "BLANK_SIZE",

@@ -15,8 +15,8 @@ from tieredstore.message import layout, sysflag
 from tieredstore.message.columns import records as columns
 from tieredstore.message.columns.split import split_messages
 from tieredstore.message.consume_queue import make_units
+from tieredstore.message.crc import property_crc_matches
 from tieredstore.message.properties import decode_properties, remove_property
-from tieredstore.message.property_crc import property_crc_matches
 from tieredstore.message.record import (
     Message,
     StoredMessage,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.kit.paths import ROOT
+from tieredstore.message.crc import stored_property_crc
 from tieredstore.message.hashes import java_string_hash
 from tieredstore.message.ids import parse_offset_message_id
 from tieredstore.message.index import tiered as tiered_index
-from tieredstore.message.property_crc import stored_property_crc
 from tieredstore.message.record import decode_record
 
 FORMATS = ROOT / "docs" / "formats"

@@ -19,9 +19,9 @@ from tieredstore.message.columns.records import (
     walk_records,
 )
 from tieredstore.message.columns.split import split_messages
+from tieredstore.message.crc import property_crc_matches
 from tieredstore.message.hashes import java_string_hash, local_key_hash, local_key_hashes, tags_code
 from tieredstore.message.index import local as local_index
-from tieredstore.message.property_crc import property_crc_matches
 from tieredstore.message.record import (
     MAGIC_V1,
     MAGIC_V2,

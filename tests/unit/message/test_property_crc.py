@@ -7,7 +7,7 @@ import pytest
 
 from tieredstore.errors import Corrupt
 from tieredstore.message.columns.records import rewrite_physical_offsets
-from tieredstore.message.property_crc import (
+from tieredstore.message.crc import (
     crc_block,
     property_crc_matches,
     renew_property_crc,

@@ -12,7 +12,7 @@ from typing import Final
 
 from tieredstore.errors import Corrupt
 from tieredstore.local.topics import MAX_TOPIC_BYTES
-from tieredstore.message.crc import CRC_MASK, raw_crc32
+from tieredstore.message.crc import CRC_BLOCK_SIZE, CRC_MASK, property_crc_matches, raw_crc32
 from tieredstore.message.layout import (
     BODY_LENGTH_POSITION,
     BORN_TIMESTAMP_POSITION,
@@ -20,7 +20,6 @@ from tieredstore.message.layout import (
     MAGIC_V1,
 )
 from tieredstore.message.names import LMQ_PREFIX
-from tieredstore.message.property_crc import CRC_BLOCK_SIZE, property_crc_matches
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.message.sysflag import BORN_HOST_V6, STORE_HOST_V6
 
