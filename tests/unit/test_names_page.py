@@ -1,4 +1,4 @@
-"""docs/names.md and the names that it leads to."""
+"""docs/names.md and docs/glossary.md, and the names that they lead to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from tests.kit.paths import ROOT
 
 PAGE = (ROOT / "docs" / "names.md").read_text()
 ROWS = re.findall(r"^\| (?!Java \||-)(.*?) \| (.*) \|$", PAGE, re.MULTILINE)
-NAMES = sorted(set(re.findall(r"`(tieredstore(?:\.\w+)+)`", PAGE)))
+GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
+NAMES = sorted(set(re.findall(r"`(tieredstore(?:\.\w+)+)`", PAGE + GLOSSARY)))
+WORDS = re.findall(r"^\| (?!word \||-)(.*?) \| .* \| `(.*)` \|$", GLOSSARY, re.MULTILINE)
 
 CLASSES_OF_JAVA = [
     "DefaultMessageStore",
@@ -62,7 +64,7 @@ CLASSES_OF_JAVA = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_name_of_the_page_can_be_imported(name: str) -> None:
+def test_every_name_of_the_pages_can_be_imported(name: str) -> None:
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         try:
@@ -84,3 +86,9 @@ def test_every_row_leads_somewhere_or_says_why_not() -> None:
 def test_the_classes_that_one_looks_for_first_have_a_row() -> None:
     looked_for = {word for java, _ in ROWS for word in re.findall(r"\w+", java)}
     assert set(CLASSES_OF_JAVA) - looked_for == set()
+
+
+def test_each_word_of_the_glossary_is_there_once() -> None:
+    words = [word for word, _ in WORDS]
+    assert len(words) == len(set(words)) == GLOSSARY.count("\n| ") - GLOSSARY.count("\n| word |")
+    assert "segment" in words
