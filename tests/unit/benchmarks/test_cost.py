@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tieredstore.testing.cost_simulation import (
+from benchmarks.cost.simulation import (
     ADAPTIVE,
     DAY_MS,
     FIXED,

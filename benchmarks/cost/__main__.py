@@ -1,6 +1,6 @@
 """Simulate what a tier on an object store costs; write the tables and the plot of docs/cost.md.
 
-    python scripts/cost_report.py [--days 30]
+    python -m benchmarks.cost [--days 30]
 
 Takes some minutes for a month. Needs the extra `jobs` (matplotlib).
 """
@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tieredstore.testing.cost_simulation import (
+from benchmarks.cost.simulation import (
     ADAPTIVE,
     DAY_MS,
     FIXED,
@@ -23,7 +23,7 @@ from tieredstore.testing.cost_simulation import (
     simulate,
 )
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = DOCS / "cost.md"
 PLOT = DOCS / "cost.svg"
 SAMPLE_QUEUES = 2
@@ -137,7 +137,7 @@ def replace_part(text: str, name: str, content: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cost", description=__doc__)
     parser.add_argument("--days", type=float, default=30, help="simulated; scaled to 30")
     duration_ms = int(parser.parse_args().days * DAY_MS)
     outcomes = [run(scheme, slow(duration_ms)).a_month() for scheme in (PLAIN, FIXED, ADAPTIVE)]
