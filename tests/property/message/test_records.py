@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kit.strategies import HOST, I64, MESSAGE, corrupt_or_none
@@ -38,7 +38,6 @@ RUNS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 60)), max_size=6).ma
 )
 
 
-@settings(deadline=None)
 @given(MESSAGE, I64, I64, I64, HOST, st.booleans())
 def test_a_record_holds_what_was_put(
     message: Message, queue_offset: int, offset: int, time: int, host: bytes, prop_crc: bool
@@ -75,7 +74,6 @@ def test_a_record_holds_what_was_put(
     assert check_record(raw, 0, check_property_crc=prop_crc).size == len(raw)
 
 
-@settings(deadline=None)
 @given(LOGS | RUNS, st.sampled_from([b"", bytes(20), blank_record(20), b"\xff" * 20]))
 def test_columns_equal_single_records(records: list[bytes], tail: bytes) -> None:
     data = b"".join(records) + tail
@@ -140,7 +138,6 @@ def outcome(data: bytes | memoryview, position: int) -> tuple[object, ...]:
     )
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_i04_damaged_bytes_raise_corrupt_and_nothing_else(data: st.DataObject) -> None:
     records = data.draw(LOGS.filter(bool) | RUNS.filter(bool))
@@ -192,7 +189,6 @@ def test_i04_damaged_bytes_raise_corrupt_and_nothing_else(data: st.DataObject) -
             touch_everything(message)
 
 
-@settings(deadline=None)
 @given(LOGS, st.integers(0, 2**63 - 10_000), st.data())
 def test_split_gives_each_message_its_unit(
     records: list[bytes], base: int, data: st.DataObject

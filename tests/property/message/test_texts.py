@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kit.strategies import HOST, I32, I64, PROPERTIES, TEXT, corrupt_or_none
@@ -34,7 +34,6 @@ def java_hash(text: str) -> int:
 ANY_TEXT = st.text(max_size=30) | st.text("ab", max_size=300)
 
 
-@settings(deadline=None)
 @given(st.lists(ANY_TEXT, max_size=60), ANY_TEXT)
 def test_hashes_of_many_equal_those_of_one_and_the_definition(texts: list[str], topic: str) -> None:
     assert hashes.java_string_hashes(texts).tolist() == list(map(java_hash, texts))
@@ -49,7 +48,6 @@ def test_hashes_of_many_equal_those_of_one_and_the_definition(texts: list[str], 
         assert value in hashes.tiered_key_hash_candidates(topic, text)
 
 
-@settings(deadline=None)
 @given(PROPERTIES)
 def test_properties_come_back(properties: dict[str, str]) -> None:
     encoded = encode_properties(properties)
@@ -58,7 +56,6 @@ def test_properties_come_back(properties: dict[str, str]) -> None:
         assert find_property(encoded, name.encode()) == value.encode()
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([b"A", b"AA", b"B", b"\x01", b"\x02", b""])).map(b"".join))
 def test_looking_up_one_equals_decoding_all(raw: bytes) -> None:
     decoded = decode_properties(raw)
@@ -69,7 +66,6 @@ def test_looking_up_one_equals_decoding_all(raw: bytes) -> None:
         assert left == {key: value for key, value in decoded.items() if key != name}
 
 
-@settings(deadline=None)
 @given(HOST, I64)
 def test_hosts_and_ids_come_back(host: bytes, offset: int) -> None:
     assert parse_host(format_host(host)) == host
@@ -84,7 +80,6 @@ ITEMS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(ITEMS, st.data())
 def test_batches_come_back_and_damaged_ones_are_corrupt(
     items: list[BatchItem], data: st.DataObject
@@ -105,7 +100,6 @@ def test_batches_come_back_and_damaged_ones_are_corrupt(
         assert error.offset in range(cut)
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(sysflag.CompressionType),
     st.binary(max_size=2000) | TEXT.map(lambda text: text.encode() * 100),

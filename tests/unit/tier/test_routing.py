@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.config import StorageLevel
@@ -105,7 +105,6 @@ def side(times: list[int], low: int, high: int) -> routing.TimeSide:
     return routing.TimeSide(low, high, search, times.__getitem__)
 
 
-@settings(deadline=None)
 @given(
     times=st.lists(st.integers(0, 30), min_size=1, max_size=30).map(sorted),
     data=st.data(),

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.config import StoreConfig
@@ -68,7 +68,6 @@ def rows_of(part: list[Row]) -> list[KeyRows]:
     ]
 
 
-@settings(deadline=None)
 @given(
     rows=ROWS,
     slots=st.integers(1, 12),
@@ -99,7 +98,6 @@ def test_files_are_those_of_a_loop(rows: list[Row], slots: int, most: int, taken
     assert found == looped(rows, slots, most, set(taken))
 
 
-@settings(deadline=None)
 @given(rows=ROWS, most=st.integers(1, 40), block_rows=st.integers(1, 50))
 def test_every_row_is_dealt_once_and_files_are_full(
     rows: list[Row], most: int, block_rows: int

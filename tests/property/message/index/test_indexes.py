@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kit.strategies import I32, I64, corrupt_or_none
@@ -45,7 +45,6 @@ def put_tiered(data: bytearray, slots: int, rows: list[tuple[int, ...]]) -> None
     )
 
 
-@settings(deadline=None)
 @given(SLOTS, I64, TIERED_ROWS, CUTS)
 def test_tiered_puts_of_many_equal_puts_of_one(
     slots: int, begin: int, rows: list[tuple[int, ...]], cuts: list[int]
@@ -84,7 +83,6 @@ def compacted_by_chains(data: bytes | bytearray, slots: int) -> bytes:
     return bytes(head) + table + items
 
 
-@settings(deadline=None)
 @given(SLOTS, I64, TIERED_ROWS, st.integers(1, 70), st.integers(1, 600))
 def test_compaction_by_sorting_equals_compaction_by_chains(
     slots: int, begin: int, rows: list[tuple[int, ...]], block_items: int, memory_bytes: int
@@ -100,7 +98,6 @@ def test_compaction_by_sorting_equals_compaction_by_chains(
     assert all(len(block) <= block_items * ti.COMPACTED_ITEM_SIZE for block in blocks[2:])
 
 
-@settings(deadline=None)
 @given(SLOTS, st.integers(-5, 2**62), I64, LOCAL_ROWS, st.integers(1, 70), CUTS)
 def test_local_puts_of_many_equal_puts_of_one(
     slots: int,
@@ -124,7 +121,6 @@ def test_local_puts_of_many_equal_puts_of_one(
     assert put == sum(fitted) == min(len(rows), max_items - 1)
 
 
-@settings(deadline=None)
 @given(SLOTS, st.lists(st.tuples(HASHES, st.integers(0, 9000)), min_size=1, max_size=60), st.data())
 def test_local_look_ups_find_every_message_of_the_window(
     slots: int, keyed: list[tuple[int, int]], data: st.DataObject
@@ -153,7 +149,6 @@ def test_local_look_ups_find_every_message_of_the_window(
         assert base + millis < first + 1000 or begin - 999 <= base + millis <= end + 999
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=300), SLOTS, HASHES)
 def test_l06_any_bytes_as_an_index_file_are_read_or_corrupt(
     data: bytes, slots: int, key_hash: int

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.clock import ManualClock
@@ -101,7 +101,6 @@ def test_filter_passes_what_it_refuses() -> None:
     assert (offsets_of(taken), taken.next_offset) == ([], 9)
 
 
-@settings(deadline=None)
 @given(
     holes=st.frozensets(st.integers(0, 39)),
     offset=st.integers(0, 39),

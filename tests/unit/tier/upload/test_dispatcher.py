@@ -461,11 +461,11 @@ def test_a_busy_queue_is_left_alone(rig: Rig) -> None:
     def hold() -> None:
         with file.lock:
             held.set()
-            release.wait(5)
+            release.wait(60)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    held.wait(5)
+    held.wait(60)
     assert rig.one(force=False).status is DispatchStatus.BUSY
     release.set()
     thread.join()
@@ -635,12 +635,12 @@ def test_the_loop_scans_until_it_is_stopped(rig: Rig) -> None:
     def waiting(event: threading.Event, timeout_ms: int) -> bool:
         assert timeout_ms == SCAN_PERIOD_MS
         scanned.set()
-        event.wait(5)
+        event.wait(60)
         return wait(event, timeout_ms)
 
     patch(rig.tier.clock, wait=waiting)
     rig.dispatcher.start()
-    assert scanned.wait(5)
+    assert scanned.wait(60)
     rig.dispatcher.stop()
     assert rig.offsets() == [0, 1, 2]
     assert rig.source.guard == rig.dispatcher.retention_guard

@@ -316,12 +316,13 @@ class TestHedging:
         reader.tier.close()
 
     def test_a_second_read_goes_out_after_the_p95_and_wins(self) -> None:
-        now_ms = [0]
-        hedge = Hedge(lambda: now_ms[0], min_ms=1, share=0.05, threads=4)
-        for _ in range(40):
+        # The share allows one second read, at the 64th call: no quick read takes it away, however
+        # late the machine runs it.
+        hedge = Hedge(lambda: 0, min_ms=1, share=1 / 64, threads=4)
+        for _ in range(63):
             assert hedge.call(lambda: "quick") == "quick"
         released = threading.Event()
-        answers = iter([lambda: released.wait(10) and "slow", lambda: "second"])
+        answers = iter([lambda: released.wait(60) and "slow", lambda: "second"])
         lock = threading.Lock()
 
         def read() -> object:
@@ -330,9 +331,22 @@ class TestHedging:
             return answer()
 
         assert hedge.call(read) == "second"
-        assert (hedge.call_count, hedge.extra_count) == (41, 1)
+        assert (hedge.call_count, hedge.extra_count) == (64, 1)
         released.set()
         hedge.close()
+
+    def test_the_p95_is_of_the_last_durations_and_known_from_the_twentieth_on(self) -> None:
+        times_ms = iter([time for took in range(400) for time in (0, took)])
+        hedge = Hedge(lambda: next(times_ms), min_ms=30, share=0, threads=1)
+        found: list[int | None] = []
+        for _ in range(400):
+            found.append(hedge._delay_ms())
+            hedge.call(lambda: None)
+        hedge.close()
+        assert found[:20] == [None] * 20
+        assert found[20] == 30  # never before this
+        assert found[40] == 38  # of 0 to 39
+        assert found[399] == 386  # of 143 to 398
 
     def test_at_most_its_share_is_read_twice(self) -> None:
         hedge = Hedge(lambda: 0, min_ms=1, share=0.05, threads=4)
