@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from tieredstore.contracts.segment import Buffer
+from tieredstore.disk.open_files import FileCalls
 
 _LINUX = sys.platform.startswith("linux")
 _NOWAIT_UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM})
@@ -23,7 +24,7 @@ def _vector_limit() -> int:
         return 16
 
 
-class PosixCalls:
+class PosixCalls(FileCalls):
     """One method a call; all of them raise OSError as the system does."""
 
     def __init__(self, *, portable: bool = not _LINUX) -> None:
@@ -31,15 +32,6 @@ class PosixCalls:
         self._nowait_flag = 0 if portable else getattr(os, "RWF_NOWAIT", 0)
         self._sync = os.fsync if portable else getattr(os, "fdatasync", os.fsync)
         self._vectored = not portable and hasattr(os, "pwritev")
-
-    def open(self, path: str, flags: int) -> int:
-        return os.open(path, flags | getattr(os, "O_CLOEXEC", 0), 0o644)
-
-    def close(self, fd: int) -> None:
-        os.close(fd)
-
-    def fstat(self, fd: int) -> os.stat_result:
-        return os.fstat(fd)
 
     def stat(self, path: str) -> os.stat_result:
         return os.stat(path)  # noqa: PTH116 - the seam is the os module's own call
@@ -85,9 +77,6 @@ class PosixCalls:
 
     def make_directory(self, path: str) -> None:
         os.mkdir(path)  # noqa: PTH102 - as above
-
-    def unlink(self, path: str) -> None:
-        os.unlink(path)  # noqa: PTH108 - as above
 
     def scan(self, path: str) -> list[os.DirEntry[str]]:
         with os.scandir(path) as entries:

@@ -23,11 +23,11 @@ from tieredstore.contracts.segment import (
     WriteResult,
     Written,
 )
+from tieredstore.disk.open_files import MAX_OPEN_FILES, OpenFiles
 from tieredstore.errors import Corrupt, Invalid, TieredStoreError, Unavailable
 from tieredstore.providers import checks, naming
 from tieredstore.providers.posix.calls import PosixCalls
 from tieredstore.providers.posix.listing import list_clusters, list_segments
-from tieredstore.providers.posix.open_files import OpenFiles
 from tieredstore.providers.posix.probes import probe_posix
 from tieredstore.providers.posix.writer import PosixWriterEpoch
 
@@ -57,7 +57,7 @@ class PosixProvider:
         cluster: str,
         *,
         fsync: bool = True,
-        max_open_files: int = 512,
+        max_open_files: int = MAX_OPEN_FILES,
         calls: PosixCalls | None = None,
     ) -> None:
         self._root = str(Path(root).absolute())
@@ -226,12 +226,10 @@ class PosixFileSegment:
                 file = self._files.take(self._path, self._write_flags(position))
             except OSError as error:
                 raise self._error("open for writing", error) from error
-            try:
+            with file as fd:
                 if position < size:
-                    self._cut(file.fd, position)
-                return self._write(file.fd, position, length, buffers)
-            finally:
-                self._files.give_back(file)
+                    self._cut(fd, position)
+                return self._write(fd, position, length, buffers)
 
     def read(self, position: int, length: int) -> memoryview:
         checks.check_range(self._id, position, length)
@@ -244,15 +242,14 @@ class PosixFileSegment:
         except OSError as error:
             raise self._error("open for reading", error) from error
         try:
-            if length > _UNCHECKED_READ_BYTES:  # no memory for what is not there
-                there = max(0, self._calls.fstat(file.fd).st_size - position)
-                if there < length:
-                    raise checks.ends_before(self._id, position, length, there)
-            return self._read(file.fd, position, length)
+            with file as fd:
+                if length > _UNCHECKED_READ_BYTES:  # no memory for what is not there
+                    there = max(0, self._calls.fstat(fd).st_size - position)
+                    if there < length:
+                        raise checks.ends_before(self._id, position, length, there)
+                return self._read(fd, position, length)
         except OSError as error:
             raise self._error(f"read {length} bytes at {position} of", error) from error
-        finally:
-            self._files.give_back(file)
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
         checks.check_range(self._id, position, length)
@@ -261,11 +258,10 @@ class PosixFileSegment:
             return None
         buffer = np.empty(length, np.uint8).data
         try:
-            count = self._calls.read_cached(file.fd, buffer, position)
+            with file as fd:
+                count = self._calls.read_cached(fd, buffer, position)
         except OSError:
             return None  # the blocking read says what is wrong
-        finally:
-            self._files.give_back(file)
         # a part of it may be in the cache, or the file may end there
         return buffer.toreadonly() if count == length else None
 
@@ -278,12 +274,11 @@ class PosixFileSegment:
         with self._write_lock:
             directory = self._path.rpartition("/")[0]
             try:
-                self._calls.unlink(self._path)
+                self._files.delete(self._path)
             except FileNotFoundError:
                 pass
             except OSError as error:
                 raise self._error("delete", error) from error
-            self._files.forget(self._path)
             try:
                 self._provider.sync_entry(directory)
             except FileNotFoundError:

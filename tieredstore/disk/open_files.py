@@ -1,4 +1,9 @@
-"""A bounded set of open file descriptors, shared by all segments of a Posix tier."""
+"""A bounded set of open file descriptors, by path.
+
+A store may hold more files than a process may open, so descriptors are kept and closed in
+least-recently-used order. The set never hands out the descriptor of a file that was deleted
+through it: bytes written there would be lost with it.
+"""
 
 from __future__ import annotations
 
@@ -7,37 +12,69 @@ import os
 import threading
 from collections import OrderedDict
 from itertools import islice
+from types import TracebackType
 
 from tieredstore.errors import Invalid
-from tieredstore.providers.posix.calls import PosixCalls
 
+MAX_OPEN_FILES = 512
 _TOO_MANY = frozenset({errno.EMFILE, errno.ENFILE})
 
 
+class FileCalls:
+    """The system calls of a set of open files. A test replaces this object to inject faults."""
+
+    def open(self, path: str, flags: int) -> int:
+        return os.open(path, flags | getattr(os, "O_CLOEXEC", 0), 0o644)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def fstat(self, fd: int) -> os.stat_result:
+        return os.fstat(fd)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)  # noqa: PTH108 - the seam is the os module's own call
+
+
 class OpenFile:
-    """A descriptor and who uses it; `fd` is good until it is given back."""
+    """A descriptor and its users. As a context manager it gives the descriptor and ends the use."""
 
-    __slots__ = ("cached", "fd", "identity", "users", "writable")
+    __slots__ = ("_files", "cached", "fd", "identity", "users", "writable")
 
-    def __init__(self, fd: int, writable: bool, identity: tuple[int, int]) -> None:
+    def __init__(
+        self, files: OpenFiles, fd: int, writable: bool, identity: tuple[int, int]
+    ) -> None:
+        self._files = files
         self.fd = fd
         self.writable = writable
         self.identity = identity
         self.users = 1
         self.cached = False
 
+    def __enter__(self) -> int:
+        return self.fd
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._files.give_back(self)
+
 
 class OpenFiles:
-    """Least recently used descriptors are closed first, never one that is in use.
+    """Descriptors that stay open between calls. Thread-safe.
 
-    At most `limit` stay open; more than that only while so many calls run at once.
+    At most `limit` stay open, the least recently used are closed first, never one that is in use:
+    more are open only while so many calls run at once.
     """
 
-    def __init__(self, limit: int, calls: PosixCalls) -> None:
+    def __init__(self, limit: int = MAX_OPEN_FILES, calls: FileCalls | None = None) -> None:
         if limit < 1:
             raise Invalid(f"max_open_files must be at least 1, found {limit}")
         self._limit = limit
-        self._calls = calls
+        self._calls = calls or FileCalls()
         self._lock = threading.Lock()
         self._files: OrderedDict[str, OpenFile] = OrderedDict()
         self._forgotten = 0
@@ -47,12 +84,14 @@ class OpenFiles:
         return len(self._files)
 
     def take(self, path: str, flags: int = os.O_RDONLY) -> OpenFile:
-        """A file open at least for what `flags` say, not closed before `give_back`. Raises
-        OSError."""
+        """Open a file at least for what `flags` say; use it in a `with` block, which has the
+        descriptor. Raises OSError, Invalid after `close`."""
         writable = flags & os.O_ACCMODE == os.O_RDWR
         with self._lock:
             if self._closed:
-                raise Invalid(f"the provider of {path} is closed", path=path)
+                raise Invalid(
+                    f"{path}: cannot be opened: the provider or store is closed", path=path
+                )
             entry = self._files.get(path)
             if entry is not None and (entry.writable or not writable):
                 entry.users += 1
@@ -62,7 +101,7 @@ class OpenFiles:
         return self._open_and_keep(path, flags, writable, forgotten)
 
     def take_open(self, path: str) -> OpenFile | None:
-        """A file that is open already, else None: never a call that may block."""
+        """Take a file that is open already, else None: never a call that may block."""
         with self._lock:
             entry = self._files.get(path)
             if entry is not None:
@@ -71,6 +110,7 @@ class OpenFiles:
             return entry
 
     def give_back(self, entry: OpenFile) -> None:
+        """End a use, as the end of a `with` block does."""
         with self._lock:
             entry.users -= 1
             if not entry.users and not entry.cached:
@@ -78,8 +118,20 @@ class OpenFiles:
             elif len(self._files) > self._limit:
                 self._evict(self._limit)
 
+    def delete(self, path: str) -> None:
+        """Delete a file, in the only order that leaves no descriptor of it: one opened before the
+        deletion is forgotten after it. Raises OSError."""
+        try:
+            self._calls.unlink(path)
+        finally:
+            self.forget(path)
+
     def forget(self, path: str, *, unless: tuple[int, int] | None = None) -> None:
-        """Do not use the descriptor of `path` again, unless it is that (device, inode)."""
+        """Do not hand out the descriptor of `path` again, unless it is that (device, inode).
+
+        Call it *after* a file was deleted, made or replaced by other means than `delete`: a
+        descriptor opened before the call is never handed out after it.
+        """
         with self._lock:
             entry = self._files.get(path)
             if entry is not None and entry.identity == unless:
@@ -88,12 +140,17 @@ class OpenFiles:
             if entry is not None:
                 self._drop(path, entry)
 
-    def close(self) -> None:
-        """Close all; later borrows raise Invalid. Idempotent."""
+    def forget_all(self) -> None:
+        """`forget` all paths. A later call opens again what it needs."""
         with self._lock:
-            self._closed = True
+            self._forgotten += 1
             for path, entry in list(self._files.items()):
                 self._drop(path, entry)
+
+    def close(self) -> None:
+        """Close all; later calls of `take` raise Invalid. Idempotent."""
+        self._closed = True
+        self.forget_all()
 
     def _open_and_keep(self, path: str, flags: int, writable: bool, forgotten: int) -> OpenFile:
         fd = self._open(path, flags)
@@ -102,9 +159,9 @@ class OpenFiles:
         except BaseException:
             self._calls.close(fd)
             raise
-        entry = OpenFile(fd, writable, (found.st_dev, found.st_ino))
+        entry = OpenFile(self, fd, writable, (found.st_dev, found.st_ino))
         with self._lock:
-            # a file deleted while it was opened must not come back through its old descriptor
+            # A file deleted while it was opened must not come back through its old descriptor.
             if forgotten == self._forgotten and not self._closed:
                 current = self._files.get(path)
                 if current is not None:

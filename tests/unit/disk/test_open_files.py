@@ -1,0 +1,223 @@
+"""What every user of a set of open files relies on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tieredstore.disk.open_files import FileCalls, OpenFiles
+from tieredstore.errors import Invalid
+
+
+class Calls(FileCalls):
+    """Counts what is open; does something once, just after a file was opened."""
+
+    def __init__(self) -> None:
+        self.open_fds: set[int] = set()
+        self.opened = 0
+        self.failures: list[int] = []
+        self.after_open: Callable[[], None] | None = None
+
+    def open(self, path: str, flags: int) -> int:
+        if self.failures:
+            raise OSError(self.failures.pop(), "injected", path)
+        fd = super().open(path, flags)
+        self.open_fds.add(fd)
+        self.opened += 1
+        action, self.after_open = self.after_open, None
+        if action is not None:
+            action()
+        return fd
+
+    def close(self, fd: int) -> None:
+        self.open_fds.remove(fd)  # never closed twice
+        super().close(fd)
+
+
+@pytest.fixture
+def calls() -> Calls:
+    return Calls()
+
+
+def make(folder: Path, name: str, data: bytes = b"old") -> str:
+    (folder / name).write_bytes(data)
+    return str(folder / name)
+
+
+def read(files: OpenFiles, path: str) -> bytes:
+    with files.take(path) as fd:
+        return os.pread(fd, 100, 0)
+
+
+def test_a_descriptor_is_used_again_and_the_least_recently_used_is_closed(
+    tmp_path: Path, calls: Calls
+) -> None:
+    files = OpenFiles(2, calls)
+    a, b, c = (make(tmp_path, name, name.encode()) for name in "abc")
+    for path in (a, b, a, c, a):
+        assert read(files, path) == path[-1:].encode()
+    assert calls.opened == 3
+    assert len(files) == len(calls.open_fds) == 2
+    read(files, b)
+    assert calls.opened == 4
+
+
+def test_what_is_in_use_is_never_closed(tmp_path: Path, calls: Calls) -> None:
+    files = OpenFiles(1, calls)
+    paths = [make(tmp_path, str(number), b"%d" % number) for number in range(4)]
+    taken = [files.take(path) for path in paths]
+    files.forget(paths[0])
+    files.forget_all()
+    files.close()
+    assert [os.pread(entry.fd, 9, 0) for entry in taken] == [b"0", b"1", b"2", b"3"]
+    for entry in taken:
+        files.give_back(entry)
+    assert not calls.open_fds
+
+
+def test_a_file_open_for_reading_is_opened_again_for_writing(tmp_path: Path, calls: Calls) -> None:
+    files = OpenFiles(4, calls)
+    path = make(tmp_path, "a")
+    read(files, path)
+    with files.take(path, os.O_RDWR) as fd:
+        os.pwrite(fd, b"new", 0)
+    assert read(files, path) == b"new"
+    assert calls.opened == 2
+    assert len(calls.open_fds) == 1
+
+
+def test_a_read_around_its_deletion_does_not_bring_a_file_back(
+    tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = OpenFiles(4, calls)
+    path = make(tmp_path, "a")
+    unlink = calls.unlink
+
+    def read_and_unlink(path: str) -> None:
+        assert read(files, path) == b"old"
+        unlink(path)
+        assert read(files, path) == b"old"
+
+    monkeypatch.setattr(calls, "unlink", read_and_unlink)
+    files.delete(path)
+    assert not calls.open_fds
+    make(tmp_path, "a", b"new")
+    assert read(files, path) == b"new"
+
+
+def test_a_file_deleted_while_it_is_opened_does_not_come_back(tmp_path: Path, calls: Calls) -> None:
+    files = OpenFiles(4, calls)
+    path = make(tmp_path, "a")
+    calls.after_open = lambda: files.delete(path)
+    assert read(files, path) == b"old"  # it was there when the call began
+    assert not calls.open_fds
+    make(tmp_path, "a", b"new")
+    assert read(files, path) == b"new"
+
+
+def test_a_failed_deletion_is_raised_and_the_file_read_anew(tmp_path: Path, calls: Calls) -> None:
+    files = OpenFiles(4, calls)
+    path = make(tmp_path, "a")
+    read(files, path)
+    with pytest.raises(FileNotFoundError):
+        files.delete(str(tmp_path / "missing"))
+    Path(make(tmp_path, "b", b"new")).rename(path)
+    files.forget(path)
+    assert read(files, path) == b"new"
+
+
+def test_only_another_file_is_forgotten(tmp_path: Path, calls: Calls) -> None:
+    files = OpenFiles(4, calls)
+    path = make(tmp_path, "a")
+    read(files, path)
+    found = Path(path).stat()
+    files.forget(path, unless=(found.st_dev, found.st_ino))
+    read(files, path)
+    assert calls.opened == 1
+    files.forget(path, unless=(found.st_dev, found.st_ino + 1))
+    read(files, path)
+    assert calls.opened == 2
+
+
+def test_nothing_is_opened_for_what_must_not_block(tmp_path: Path, calls: Calls) -> None:
+    files = OpenFiles(4, calls)
+    path = make(tmp_path, "a")
+    assert files.take_open(path) is None
+    read(files, path)
+    entry = files.take_open(path)
+    assert entry is not None
+    with entry as fd:
+        assert os.pread(fd, 9, 0) == b"old"
+    assert calls.opened == 1
+
+
+def test_the_limit_of_the_process_closes_half_and_is_tried_again(
+    tmp_path: Path, calls: Calls
+) -> None:
+    files = OpenFiles(8, calls)
+    for number in range(4):
+        read(files, make(tmp_path, str(number)))
+    calls.failures = [errno.EMFILE]
+    assert read(files, make(tmp_path, "more")) == b"old"
+    assert len(calls.open_fds) == 3
+    calls.failures = [errno.EIO]
+    with pytest.raises(OSError, match="injected"):
+        files.take(str(tmp_path / "9"))
+
+
+def test_all_that_is_forgotten_is_opened_again_all_that_is_closed_is_not(
+    tmp_path: Path, calls: Calls
+) -> None:
+    files = OpenFiles(4, calls)
+    path = make(tmp_path, "a")
+    read(files, path)
+    files.forget_all()
+    assert not calls.open_fds
+    read(files, path)
+    files.close()
+    files.close()
+    assert not calls.open_fds
+    with pytest.raises(Invalid, match="closed"):
+        files.take(path)
+    with pytest.raises(Invalid, match="at least 1, found 0"):
+        OpenFiles(0)
+
+
+def test_readers_beside_deletions_see_old_or_new_never_a_file_of_before(
+    tmp_path: Path, calls: Calls
+) -> None:
+    """The content says in which life of the file it was written; a reader that begins after a
+    life has begun must not see an earlier one."""
+    files = OpenFiles(2, FileCalls())
+    path, life, stop = str(tmp_path / "a"), 0, threading.Event()
+    problems: list[tuple[int, bytes]] = []
+
+    def look() -> None:
+        while not stop.is_set():
+            at_least = life
+            try:
+                found = read(files, path)
+            except FileNotFoundError:
+                continue
+            if int(found) < at_least:
+                problems.append((at_least, found))
+
+    readers = [threading.Thread(target=look) for _ in range(3)]
+    make(tmp_path, "a", b"0")
+    for reader in readers:
+        reader.start()
+    for number in range(1, 300):
+        make(tmp_path, ".a", b"%d" % number)
+        files.delete(path)
+        (tmp_path / ".a").rename(path)
+        life = number
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert not problems
+    files.close()

@@ -1,0 +1,45 @@
+"""The errors of ours for what the system says about a file."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tieredstore.errors import Invalid, TieredStoreError, Unavailable
+
+NOT_ALLOWED: Final = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR}
+)
+"""What no second try mends: rights, and folders where files should be."""
+
+
+def translate_os_error(
+    error: OSError,
+    action: str,
+    path: str | Path,
+    *,
+    invalid: frozenset[int] = NOT_ALLOWED,
+    offset: int | None = None,
+) -> TieredStoreError:
+    """Make Invalid of the error numbers in `invalid`, Unavailable of all others.
+
+    action: what failed, as in "cannot <action>". offset: bytes in the file, where there is one.
+    """
+    reason = os.strerror(error.errno) if error.errno else error
+    kind = Invalid if error.errno in invalid else Unavailable
+    return kind(f"{path}: cannot {action}: {reason}", path=str(path), offset=offset)
+
+
+@contextmanager
+def translated_os_errors(
+    action: str, path: str | Path, *, invalid: frozenset[int] = NOT_ALLOWED
+) -> Iterator[None]:
+    """Translate what the block raises. For calls that are rare: a block costs a microsecond."""
+    try:
+        yield
+    except OSError as error:
+        raise translate_os_error(error, action, path, invalid=invalid) from error
