@@ -12,13 +12,14 @@ from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import PutMessageResult
+from tieredstore.disk.errors import translate_os_error
 from tieredstore.errors import Invalid, TieredStoreError
 from tieredstore.local.dispatch.reput import Reput
 from tieredstore.local.dispatch_source import LocalDispatchSource
 from tieredstore.local.index.reader import INDEX_DIRECTORY, IndexShape
 from tieredstore.local.index.service import IndexService
 from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY, CommitLog
-from tieredstore.local.open_files import OpenFiles, os_error
+from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.put.appender import MessageAppender
 from tieredstore.local.queues.consume_queue import ConsumeQueue
 from tieredstore.local.queues.consume_queue_store import (
@@ -90,7 +91,7 @@ class DefaultMessageStore(StoreReads):
         self._flush_error: TieredStoreError | None = None
         self._state = _State.NEW
         self._lock = StoreLock(self.root)
-        self._files = OpenFiles(writable=True)
+        self._files = PositionalFiles(writable=True)
         self._commit_log = CommitLog(
             Path(log_path) if log_path else self.root / COMMIT_LOG_DIRECTORY,
             config.mapped_file_size_commit_log_bytes,
@@ -172,7 +173,7 @@ class DefaultMessageStore(StoreReads):
             self.root.mkdir(parents=True, exist_ok=True)
             names = {path.name for path in self.root.iterdir()}
         except OSError as error:
-            raise os_error(error, "open the store", self.root) from error
+            raise translate_os_error(error, "open the store", self.root) from error
         if names and not names & _KNOWN:
             raise Invalid(
                 f"{self.root}: no message store: expected {COMMIT_LOG_DIRECTORY}/ or an empty "

@@ -23,7 +23,7 @@ from tieredstore.local.dispatch_source import LocalDispatchSource
 from tieredstore.local.index.reader import IndexShape, candidates, index_paths, infer_shape
 from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY
 from tieredstore.local.log.file_names import FileRun, file_name, list_files
-from tieredstore.local.open_files import OpenFiles
+from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.consume_queue import ConsumeQueue
 from tieredstore.local.queues.consume_queue_store import (
     CONSUME_QUEUE_DIRECTORY,
@@ -44,7 +44,7 @@ REFRESH_INTERVAL_MS: Final = 1_000
 class _ForeignLog:
     """A commit log read by position. file_size: length of its files, bytes."""
 
-    def __init__(self, directory: Path, files: OpenFiles) -> None:
+    def __init__(self, directory: Path, files: PositionalFiles) -> None:
         self._directory = directory
         self._files = files
         self.run = FileRun(0, 0, 0)
@@ -102,7 +102,7 @@ class ReadOnlyMessageStore(StoreReads):
         super().__init__(config)
         self.root = Path(config.store_path_root_dir)
         self._clock = clock
-        self._files = OpenFiles(writable=False)
+        self._files = PositionalFiles(writable=False)
         self._log = _ForeignLog(
             Path(config.store_path_commit_log or self.root / COMMIT_LOG_DIRECTORY), self._files
         )

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import orjson
 
+from tieredstore.disk.errors import translate_os_error
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.local.open_files import os_error
 from tieredstore.message.names import RETRY_PREFIX
 
 MAX_TOPIC_BYTES: Final = 127
@@ -84,7 +84,7 @@ def read_topics(root: Path) -> TopicTable:
     except FileNotFoundError:
         return TopicTable()
     except OSError as error:
-        raise os_error(error, "read", path) from error
+        raise translate_os_error(error, "read", path) from error
     # fastjson writes integer keys without quotes.
     strict = _BARE_KEY.sub(lambda m: m[1] or m[2] + b'"' + m[3] + b'"', data)
     try:

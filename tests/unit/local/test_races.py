@@ -108,6 +108,36 @@ def test_a_message_put_while_its_topic_is_deleted_is_either_gone_or_readable(
         ]
 
 
+def test_a_read_during_the_deletion_of_a_queue_loses_nothing_of_its_next_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.unlink
+    with running(small_config(tmp_path), ManualClock(START_MS)) as store:
+        put_all(store, [plain("T", 0, number) for number in range(15)])
+
+        def read() -> None:
+            for offset in (0, 10):  # one in each file of the queue
+                with contextlib.suppress(Unavailable):
+                    store.get_message("g", "T", 0, offset, 1)
+
+        def unlink(path: Any, **more: Any) -> None:
+            read()
+            real(path, **more)
+            read()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "unlink", unlink)
+            store.delete_topics({"T"})
+        put_all(store, [plain("T", 0, 100 + number) for number in range(5)])
+        put_all(store, [plain("Z", 0, 0)])
+    with running(small_config(tmp_path)) as again:
+        assert again.get_max_offset_in_queue("T", 0) == 5
+        found = again.get_message("g", "T", 0, 0, 32).messages
+        assert [bytes(message.body) for message in found] == [
+            b"body-%d" % (100 + number) for number in range(5)
+        ]
+
+
 def test_a_reader_sees_a_topic_that_was_deleted_and_made_again(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
     with running(small_config(tmp_path), clock) as store:

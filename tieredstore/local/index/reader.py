@@ -13,8 +13,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from tieredstore.disk.errors import translate_os_error
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.local.open_files import OpenFiles, os_error
+from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.message.index import local as local_index
 from tieredstore.message.index.local import (
     HEADER_SIZE,
@@ -51,11 +52,11 @@ def index_paths(root: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise os_error(error, "list", directory) from error
+        raise translate_os_error(error, "list", directory) from error
     return [str(directory / name) for name in sorted(names) if name.isascii() and name.isdigit()]
 
 
-def read_header(files: OpenFiles, path: str) -> LocalIndexHeader:
+def read_header(files: PositionalFiles, path: str) -> LocalIndexHeader:
     """The header as it is now. Raises Corrupt."""
     try:
         return LocalIndexHeader.unpack(files.read(path, HEADER_SIZE, 0))
@@ -63,7 +64,7 @@ def read_header(files: OpenFiles, path: str) -> LocalIndexHeader:
         raise Corrupt(f"{path}: {error}", path=path) from error
 
 
-def check_shape(files: OpenFiles, path: str, shape: IndexShape) -> None:
+def check_shape(files: PositionalFiles, path: str, shape: IndexShape) -> None:
     """Raise Corrupt when a file does not have the size of its shape."""
     size = files.size(path)
     if size != shape.size_bytes:
@@ -75,7 +76,7 @@ def check_shape(files: OpenFiles, path: str, shape: IndexShape) -> None:
 
 
 def candidates(
-    files: OpenFiles, path: str, shape: IndexShape, key_hash: int, begin_ms: int, end_ms: int
+    files: PositionalFiles, path: str, shape: IndexShape, key_hash: int, begin_ms: int, end_ms: int
 ) -> Iterator[int]:
     """Physical offsets of the messages that may have the key, newest first: the hash is the same
     and the store time may lie in [begin, end]. Raises Corrupt when the file is too short."""
@@ -99,7 +100,7 @@ def candidates(
         number, limit = item.previous, number
 
 
-def infer_shape(files: OpenFiles, path: str, configured: IndexShape) -> IndexShape:
+def infer_shape(files: PositionalFiles, path: str, configured: IndexShape) -> IndexShape:
     """Slots and items of a file, from the configuration or the file itself.
 
     A shape fits when the file's own items are in the slots where it puts them. Raises Invalid when
@@ -126,7 +127,7 @@ def infer_shape(files: OpenFiles, path: str, configured: IndexShape) -> IndexSha
     )
 
 
-def _fits(files: OpenFiles, path: str, shape: IndexShape) -> bool:
+def _fits(files: PositionalFiles, path: str, shape: IndexShape) -> bool:
     header = read_header(files, path)
     count = min(header.index_count - 1, _ITEMS_TRIED)
     if header.index_count > shape.max_items or header.hash_slot_count > shape.slots:

@@ -19,7 +19,7 @@ from tieredstore.local.index.reader import (
     check_shape,
     index_paths,
 )
-from tieredstore.local.open_files import OpenFiles
+from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.message.index.local import LocalIndexHeader
 
 Int32s = npt.NDArray[np.int32]
@@ -33,7 +33,7 @@ class IndexService:
     checkpoint says about the index; 0 while no file is full.
     """
 
-    def __init__(self, root: Path, shape: IndexShape, files: OpenFiles, clock: Clock) -> None:
+    def __init__(self, root: Path, shape: IndexShape, files: PositionalFiles, clock: Clock) -> None:
         self.end_timestamp_ms = 0
         self._root = root
         self._shape = shape

@@ -11,10 +11,11 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from tieredstore.disk.errors import translate_os_error
 from tieredstore.errors import Busy, Invalid
 from tieredstore.local.log.file_names import file_name, list_files
 from tieredstore.local.log.mapped_file import MappedFile
-from tieredstore.local.open_files import OpenFiles, os_error
+from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.message.layout import BLANK_SIZE
 from tieredstore.message.record import blank_record
 
@@ -50,7 +51,7 @@ class CommitLogReader(Protocol):
 class CommitLog:
     """One writer (who holds the store's put lock), any number of readers."""
 
-    def __init__(self, directory: Path, file_size: int, open_files: OpenFiles) -> None:
+    def __init__(self, directory: Path, file_size: int, open_files: PositionalFiles) -> None:
         self.file_size = file_size
         self.min_offset = 0
         self.max_offset = 0
@@ -73,7 +74,7 @@ class CommitLog:
             path = str(self._directory)
             raise Invalid(f"{path}: expected a folder, found a file", path=path) from None
         except OSError as error:
-            raise os_error(error, "make the folder", self._directory) from error
+            raise translate_os_error(error, "make the folder", self._directory) from error
 
     def load(self) -> None:
         """Find the files; `set_tail` says afterwards where the log ends. Raises Corrupt or Invalid
@@ -123,7 +124,7 @@ class CommitLog:
         while self._files and self._files[-1].from_offset >= max(offset, self.min_offset + 1):
             file = self._files.pop()
             file.close()
-            file.path.unlink()
+            self._open_files.delete(file.path)
         if self._files and offset < self._files[-1].from_offset + self.file_size:
             file = self._files[-1]
             inside = offset - file.from_offset

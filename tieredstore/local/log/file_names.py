@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from tieredstore.disk.errors import translate_os_error
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.local.open_files import os_error
 
 NAME_DIGITS = 20
 
@@ -60,12 +60,12 @@ def list_files(
                     found.append((int(name), entry.stat().st_size))
                 except FileNotFoundError as error:
                     if Path(entry.path).is_symlink():
-                        raise os_error(error, "follow the link", entry.path) from error
+                        raise translate_os_error(error, "follow the link", entry.path) from error
                     continue  # its owner has just deleted it
     except FileNotFoundError:
         return FileRun(file_size or 0, 0, 0)
     except OSError as error:
-        raise os_error(error, "list", directory) from error
+        raise translate_os_error(error, "list", directory) from error
     found.sort()
     if found and found[-1][1] == 0:
         offset, _ = found.pop()
@@ -74,7 +74,7 @@ def list_files(
             try:
                 empty.unlink()
             except OSError as error:
-                raise os_error(error, "delete the empty file", empty) from error
+                raise translate_os_error(error, "delete the empty file", empty) from error
     if not found:
         return FileRun(file_size or 0, 0, 0)
     size = file_size or found[0][1]

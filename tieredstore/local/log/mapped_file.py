@@ -14,8 +14,8 @@ import os
 import sys
 from pathlib import Path
 
+from tieredstore.disk.errors import translate_os_error
 from tieredstore.errors import Corrupt
-from tieredstore.local.open_files import os_error
 
 RESERVE_BYTES = 16 << 20
 TOUCH_BYTES = 1 << 20
@@ -46,7 +46,7 @@ class MappedFile:
             path.parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise os_error(error, "create", path) from error
+            raise translate_os_error(error, "create", path) from error
         file = cls(path, from_offset, size)
         try:
             try:
@@ -56,7 +56,7 @@ class MappedFile:
             file.reserve(1)
         except OSError as error:
             path.unlink(missing_ok=True)
-            raise os_error(error, f"make {size} bytes long", path) from error
+            raise translate_os_error(error, f"make {size} bytes long", path) from error
         except BaseException:
             path.unlink(missing_ok=True)
             raise
@@ -79,7 +79,7 @@ class MappedFile:
                 finally:
                     os.close(fd)
             except OSError as error:
-                raise os_error(error, "map", self.path) from error
+                raise translate_os_error(error, "map", self.path) from error
         return self._map
 
     @property
@@ -105,7 +105,9 @@ class MappedFile:
                 os.close(fd)
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-                raise os_error(error, f"reserve {length} bytes at {start}", self.path) from error
+                raise translate_os_error(
+                    error, f"reserve {length} bytes at {start}", self.path
+                ) from error
         self._reserved = start + length
         return self._reserved
 
@@ -129,7 +131,7 @@ class MappedFile:
             finally:
                 os.close(fd)
         except OSError as error:
-            raise os_error(error, "sync", self.path) from error
+            raise translate_os_error(error, "sync", self.path) from error
 
     def close(self) -> None:
         """Drop the mapping; it goes with the last view of it."""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tieredstore.errors import Corrupt
 from tieredstore.local.log.file_names import file_name, list_files
-from tieredstore.local.open_files import OpenFiles
+from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.message.consume_queue import (
     BLANK_SIZE_FIELD,
     BLANK_UNIT,
@@ -53,7 +53,12 @@ class ConsumeQueue:
     )
 
     def __init__(
-        self, topic: str, queue_id: int, directory: Path, files: OpenFiles, file_size: int | None
+        self,
+        topic: str,
+        queue_id: int,
+        directory: Path,
+        files: PositionalFiles,
+        file_size: int | None,
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
@@ -299,9 +304,7 @@ class ConsumeQueue:
         """Delete the queue's files."""
         with self._lock:
             for begin in range(self._start, self._end, self._file_size or 1):
-                path = self._path(begin)
-                self._files.forget(path)
-                Path(path).unlink(missing_ok=True)
+                self._files.delete(self._path(begin))
             for folder in (self._directory, self._directory.parent):
                 if folder.is_dir() and not any(folder.iterdir()):
                     folder.rmdir()

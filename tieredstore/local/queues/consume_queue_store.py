@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.disk.errors import translate_os_error
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.local.open_files import OpenFiles, os_error
+from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.consume_queue import ConsumeQueue
 
 CONSUME_QUEUE_DIRECTORY: Final = "consumequeue"
@@ -43,7 +44,7 @@ def _folders(directory: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise os_error(error, "list", directory) from error
+        raise translate_os_error(error, "list", directory) from error
 
 
 def batch_topics(root: Path) -> frozenset[str]:
@@ -54,7 +55,7 @@ def batch_topics(root: Path) -> frozenset[str]:
 class ConsumeQueueStore:
     """The queues of the owner, all of them loaded. file_size: bytes, rounded up to whole units."""
 
-    def __init__(self, root: Path, files: OpenFiles, file_size: int) -> None:
+    def __init__(self, root: Path, files: PositionalFiles, file_size: int) -> None:
         self._directory = root / CONSUME_QUEUE_DIRECTORY
         self._files = files
         self._file_size = -(-file_size // 20) * 20

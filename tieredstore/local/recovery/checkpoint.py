@@ -11,8 +11,8 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Final
 
+from tieredstore.disk.errors import translate_os_error
 from tieredstore.errors import Corrupt
-from tieredstore.local.open_files import os_error
 
 CHECKPOINT_FILE: Final = "checkpoint"
 CHECKPOINT_SIZE_BYTES: Final = 4096
@@ -53,7 +53,7 @@ def read_checkpoint(root: Path) -> Checkpoint:
     except FileNotFoundError:
         return Checkpoint()
     except OSError as error:
-        raise os_error(error, "read", path) from error
+        raise translate_os_error(error, "read", path) from error
     if len(data) < _FIELDS.size:
         raise Corrupt(
             f"{path}: expected {CHECKPOINT_SIZE_BYTES} bytes, found {len(data)}", path=str(path)
@@ -75,7 +75,7 @@ def write_checkpoint(root: Path, checkpoint: Checkpoint) -> None:
         finally:
             os.close(fd)
     except OSError as error:
-        raise os_error(error, "write", path) from error
+        raise translate_os_error(error, "write", path) from error
 
 
 def checkpoint_time_ns(root: Path) -> int:
@@ -86,4 +86,4 @@ def checkpoint_time_ns(root: Path) -> int:
     except FileNotFoundError:
         return 0
     except OSError as error:
-        raise os_error(error, "read", root / CHECKPOINT_FILE) from error
+        raise translate_os_error(error, "read", root / CHECKPOINT_FILE) from error

@@ -17,8 +17,8 @@ import sys
 import threading
 from pathlib import Path
 
+from tieredstore.disk.errors import translate_os_error
 from tieredstore.errors import Fenced
-from tieredstore.local.open_files import os_error
 
 LOCK_FILE = "lock"
 ABORT_FILE = "abort"
@@ -34,7 +34,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise os_error(error, "stat", path) from error
+        raise translate_os_error(error, "stat", path) from error
     return status.st_dev, status.st_ino
 
 
@@ -54,7 +54,7 @@ class StoreLock:
             try:
                 fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             except OSError as error:
-                raise os_error(error, "open the store's lock file", self._path) from error
+                raise translate_os_error(error, "open the store's lock file", self._path) from error
             try:
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
             except OSError as error:
@@ -62,7 +62,7 @@ class StoreLock:
                 os.close(fd)
                 if error.errno in (errno.EACCES, errno.EAGAIN):
                     raise self._taken(f"process {owner}" if owner else "another process") from None
-                raise os_error(error, "lock", self._path) from error
+                raise translate_os_error(error, "lock", self._path) from error
             os.pwrite(fd, _LOCK_CONTENT, 0)
             status = os.fstat(fd)
             self._fd, self._identity = fd, (status.st_dev, status.st_ino)
@@ -97,7 +97,7 @@ def is_owned(root: Path) -> bool:
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise os_error(error, "open the store's lock file", path) from error
+            raise translate_os_error(error, "open the store's lock file", path) from error
         try:
             return _lock_owner(fd) is not None
         finally:
@@ -130,7 +130,7 @@ def create_abort_file(root: Path) -> None:
     try:
         path.write_text(str(os.getpid()), encoding="ascii")
     except OSError as error:
-        raise os_error(error, "write", path) from error
+        raise translate_os_error(error, "write", path) from error
 
 
 def delete_abort_file(root: Path) -> None:
@@ -139,4 +139,4 @@ def delete_abort_file(root: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise os_error(error, "delete", path) from error
+        raise translate_os_error(error, "delete", path) from error

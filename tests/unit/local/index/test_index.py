@@ -12,13 +12,15 @@ from tieredstore.clock import ManualClock
 from tieredstore.errors import Invalid
 from tieredstore.local.index.reader import IndexShape, infer_shape, read_header
 from tieredstore.local.index.service import IndexService
-from tieredstore.local.open_files import OpenFiles
+from tieredstore.local.positional_files import PositionalFiles
 
 SHAPE = IndexShape(7, 20)
 
 
 def _service(root: Path, clock: ManualClock | None = None) -> IndexService:
-    service = IndexService(root, SHAPE, OpenFiles(writable=True), clock or ManualClock(START_MS))
+    service = IndexService(
+        root, SHAPE, PositionalFiles(writable=True), clock or ManualClock(START_MS)
+    )
     service.load()
     return service
 
@@ -35,7 +37,7 @@ def test_files_take_one_item_less_than_they_have_room_for(tmp_path: Path, step: 
     service = _service(tmp_path)
     _put(service, 1, 60, step)
     paths = sorted((tmp_path / "index").iterdir())
-    assert [read_header(OpenFiles(writable=False), str(p)).index_count for p in paths] == [
+    assert [read_header(PositionalFiles(writable=False), str(p)).index_count for p in paths] == [
         20, 20, 20, 4,
     ]  # fmt: skip
     assert all(path.stat().st_size == SHAPE.size_bytes for path in paths)
@@ -47,10 +49,10 @@ def test_files_take_one_item_less_than_they_have_room_for(tmp_path: Path, step: 
 def test_a_new_file_begins_where_the_last_one_ended(tmp_path: Path) -> None:
     service = _service(tmp_path)
     _put(service, 1, 19)
-    full = read_header(OpenFiles(writable=False), service._paths[0])
+    full = read_header(PositionalFiles(writable=False), service._paths[0])
     _put(service, 20, 1)
     assert service.end_timestamp_ms == full.end_timestamp_ms == START_MS + 19 * 500
-    header = read_header(OpenFiles(writable=False), service._paths[1])
+    header = read_header(PositionalFiles(writable=False), service._paths[1])
     assert header.begin_timestamp_ms == START_MS + 20 * 500
     assert header.index_count == 2
 
@@ -116,4 +118,4 @@ def test_a_shape_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "1"
     path.write_bytes(bytes(36) + (7).to_bytes(4, "big") + b"\xff" * 400)
     with pytest.raises(Invalid, match="give maxHashSlotNum and maxIndexNum"):
-        infer_shape(OpenFiles(writable=False), str(path), SHAPE)
+        infer_shape(PositionalFiles(writable=False), str(path), SHAPE)

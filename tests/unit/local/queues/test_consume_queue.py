@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from tieredstore.errors import Corrupt, Invalid, Unavailable
-from tieredstore.local.open_files import OpenFiles
+from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.consume_queue import ConsumeQueue
 from tieredstore.message.consume_queue import BLANK_UNIT, pack_unit
 
 UNITS_PER_FILE = 10
 
 
-def make(folder: Path, files: OpenFiles | None = None) -> ConsumeQueue:
-    files = files or OpenFiles(writable=True)
+def make(folder: Path, files: PositionalFiles | None = None) -> ConsumeQueue:
+    files = files or PositionalFiles(writable=True)
     return ConsumeQueue("T", 0, folder, files, UNITS_PER_FILE * 20)
 
 
@@ -103,12 +103,12 @@ def test_truncation_leaves_nothing_behind(tmp_path: Path, kept: int) -> None:
 
 
 def test_more_queues_than_descriptors(tmp_path: Path) -> None:
-    files = OpenFiles(writable=True, max_open_files=3)
+    files = PositionalFiles(writable=True, max_open_files=3)
     queues = [make(tmp_path / str(index), files) for index in range(20)]
     for offset in range(15):
         for queue in queues:
             queue.append(offset, units(offset, 1), offset * 100 + 50)
-    assert len(files._open) == 3
+    assert len(files.open_files) == 3
     for queue in queues:
         assert [unit[2] for unit in queue.read_units(0, 10).tolist()] == list(range(10))
 

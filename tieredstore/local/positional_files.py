@@ -1,0 +1,130 @@
+"""Positional reads and writes by path: how consume queues and index files are used."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from tieredstore.disk.errors import translate_os_error
+from tieredstore.disk.open_files import MAX_OPEN_FILES, OpenFiles
+from tieredstore.disk.sync import sync_file
+from tieredstore.errors import Corrupt
+
+_PAGE_BYTES = 4096
+
+
+class PositionalFiles:
+    """Reads and writes by path, over one set of open files. Thread-safe.
+
+    Raises Unavailable or Invalid for what the system refuses. writable: whether files are opened
+    for writing too; a reader of a store that another process owns never does. max_open_files:
+    descriptors kept open.
+    """
+
+    def __init__(self, *, writable: bool, max_open_files: int = MAX_OPEN_FILES) -> None:
+        self._flags = os.O_RDWR if writable else os.O_RDONLY
+        self.open_files = OpenFiles(max_open_files)
+
+    def size(self, path: str) -> int:
+        """Length of the file now, bytes."""
+        try:
+            with self.open_files.take(path, self._flags) as fd:
+                return os.fstat(fd).st_size
+        except OSError as error:
+            raise translate_os_error(error, "stat", path) from error
+
+    def read_up_to(self, path: str, length: int, position: int) -> bytes:
+        """At most `length` bytes from `position` on, fewer only where the file ends."""
+        try:
+            with self.open_files.take(path, self._flags) as fd:
+                data = os.pread(fd, length, position)
+                if len(data) == length or not data:
+                    return data
+                parts, got = [data], len(data)
+                while got < length:
+                    data = os.pread(fd, length - got, position + got)
+                    if not data:
+                        break
+                    parts.append(data)
+                    got += len(data)
+        except OSError as error:
+            action = f"read {length} bytes at {position}"
+            raise translate_os_error(error, action, path, offset=position) from error
+        return b"".join(parts)
+
+    def read(self, path: str, length: int, position: int) -> bytes:
+        """Exactly `length` bytes; raises Corrupt where the file ends before."""
+        data = self.read_up_to(path, length, position)
+        if len(data) != length:
+            raise Corrupt(
+                f"{path}: expected {length} bytes at {position}, found {len(data)}",
+                path=path,
+                offset=position,
+            )
+        return data
+
+    def is_resident(self, path: str, position: int, length: int) -> bool:
+        """Whether these bytes are in the page cache; True where the system cannot tell."""
+        flags = getattr(os, "RWF_NOWAIT", None)
+        if flags is None:
+            return True
+        byte = bytearray(1)
+        first = position - position % _PAGE_BYTES
+        try:
+            with self.open_files.take(path, self._flags) as fd:
+                for page in range(first, position + length, _PAGE_BYTES):
+                    if os.preadv(fd, [byte], max(page, position), flags) == 0:
+                        return False
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL):
+                return True
+            raise translate_os_error(error, f"read at {position}", path) from error
+        return True
+
+    def write(self, path: str, data: bytes, position: int) -> None:
+        """Write all of `data` at `position`."""
+        try:
+            with self.open_files.take(path, self._flags) as fd:
+                written = os.pwrite(fd, data, position)
+                while written < len(data):
+                    written += os.pwrite(fd, data[written:], position + written)
+        except OSError as error:
+            action = f"write {len(data)} bytes at {position}"
+            raise translate_os_error(error, action, path, offset=position) from error
+
+    def create(self, path: str, size_bytes: int) -> None:
+        """Make a new file of zeros. Raises Unavailable also when the file exists."""
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            try:
+                os.ftruncate(fd, size_bytes)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise translate_os_error(error, "create", path) from error
+        self.open_files.forget(path)  # a file of that name may have been deleted by others
+
+    def sync(self, path: str) -> None:
+        """Put the file's data on disk."""
+        try:
+            with self.open_files.take(path, self._flags) as fd:
+                sync_file(fd)
+        except OSError as error:
+            raise translate_os_error(error, "sync", path) from error
+
+    def delete(self, path: str | Path) -> None:
+        """Delete a file and what is open of it. No error where there is none."""
+        try:
+            self.open_files.delete(str(path))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise translate_os_error(error, "delete", path) from error
+
+    def close(self) -> None:
+        """Close all. A later call opens again what it needs."""
+        self.open_files.forget_all()
