@@ -1,4 +1,4 @@
-"""docs/names.md and docs/glossary.md, and the names that they lead to."""
+"""docs/names.md, docs/glossary.md and the changelog, and the names that they lead to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tests.kit.paths import ROOT
 PAGE = (ROOT / "docs" / "names.md").read_text()
 ROWS = re.findall(r"^\| (?!Java \||-)(.*?) \| (.*) \|$", PAGE, re.MULTILINE)
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
-NAMES = sorted(set(re.findall(r"`(tieredstore(?:\.\w+)+)`", PAGE + GLOSSARY)))
+CHANGES = re.findall(r"^\| .* \| (.*) \|$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+NAMES = sorted(set(re.findall(r"`(tieredstore(?:\.\w+)+)`", "\n".join([PAGE, GLOSSARY, *CHANGES]))))
 WORDS = re.findall(r"^\| (?!word \||-)(.*?) \| .* \| `(.*)` \|$", GLOSSARY, re.MULTILINE)
 
 CLASSES_OF_JAVA = [
