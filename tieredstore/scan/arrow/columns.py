@@ -48,13 +48,13 @@ class ArrowColumns:
         return self._properties
 
     def record_batch(self, names: tuple[str, ...]) -> pa.RecordBatch:
-        """Columns that `arrow_schema.chosen` gave."""
+        """Columns that `schema.chosen` gave."""
         return pa.RecordBatch.from_arrays(
             [self.column(name) for name in names], schema=schema_of(names)
         )
 
     def column(self, name: str) -> pa.Array:
-        """One of `arrow_schema.TYPES`."""
+        """One of `schema.TYPES`."""
         return _MAKERS[name](self)
 
     # What the queue and its units know

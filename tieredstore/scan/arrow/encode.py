@@ -62,7 +62,7 @@ def encode_batch(
     """The messages of a batch as messages [queue_offset, queue_offset + n) of a queue, whose log
     goes on at byte `physical_offset`.
 
-    Columns are those of `arrow_schema`, of which only `body` has to be there: what is missing or
+    Columns are those of `schema`, of which only `body` has to be there: what is missing or
     null is what a new message has (0, no text, 127.0.0.1:0). `properties` speak for `keys`, `tags`
     and `msg_id`, which count where it is missing. Bodies are stored as they are given, so the bits
     of compression are taken out of `sys_flag`. `topic`, `broker`, `queue_id`, `queue_offset` and

@@ -1,7 +1,7 @@
 """Checks the messages of one range of a queue against the units that name them.
 
 A range needs nothing of its neighbours but the units next to it: what lies between two ranges is
-settled from their outcomes (`verify_queue`), so that a queue has the same findings however it was
+settled from their outcomes (`queue.Assembly`), so that a queue has the same findings however it was
 cut.
 """
 

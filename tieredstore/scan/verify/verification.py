@@ -3,7 +3,7 @@
 For each queue: segments follow each other without hole or overlap; each consume queue unit names a
 whole record with its size, magic, queue offset, queue id, topic, physical offset, inner lengths and
 body CRC; its tags code fits the record's TAGS; bytes that no unit names are looked at; sizes and
-times in the metadata are those of the contents. Index segments: `verify_index`. What RocketMQ's
+times in the metadata are those of the contents. Index segments: `index`. What RocketMQ's
 formats keep only once (flags, born time, hosts, other properties) cannot be checked; `docs/cli.md`
 lists it.
 
