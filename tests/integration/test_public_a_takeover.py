@@ -106,7 +106,7 @@ def test_uploading_goes_on_where_java_stopped(
             "pub_normal", b"new %d" % number, keys=[f"new{number}"], uniq_key=f"NEW{number}"
         )
         assert store.put_message(message).ok
-    local = store._next
+    local = store.next_store
     assert isinstance(local, DefaultMessageStore)
     local.wait_dispatched()
     store.dispatcher.dispatch(QueueKey("pub_normal", 0), force=True)

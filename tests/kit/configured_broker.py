@@ -183,7 +183,7 @@ class Broker:
         self.store: Any = registry.message_store(self.loaded, clock)
         self.local = self.store
         while not isinstance(self.local, DefaultMessageStore):
-            self.local = self.local._next
+            self.local = self.local.next_store
         self.store.load()
         self.local.start()
 

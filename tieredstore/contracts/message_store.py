@@ -1,18 +1,27 @@
-"""MessageStore: what the local store and the tiered store both are. A plugin wraps the next one."""
+"""MessageStore: what the local store and the tiered store both are. A plugin wraps the next one
+(`contracts.plugin`)."""
 
 from __future__ import annotations
 
 import enum
+from abc import abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import msgspec
+
+from tieredstore.contracts.dispatch_source import QueueKey
 
 if TYPE_CHECKING:
     from tieredstore.contracts.dispatch_source import DispatchSource
     from tieredstore.message.record import Message, StoredMessage
+
+MAX_GET_BYTES: Final = 128 << 20
+"""Most bytes that one get may ask for, and what it asks for by default."""
+MIN_GET_BYTES: Final = 100
+"""Fewest bytes that one get may ask for."""
 
 
 class GetMessageStatus(enum.Enum):
@@ -79,23 +88,97 @@ class PutMessageResult(msgspec.Struct, frozen=True, gc=False):
         return self.status is PutMessageStatus.PUT_OK
 
 
+class GetRequest(msgspec.Struct, frozen=True, gc=False):
+    """One get: messages of a queue from a queue offset on, of which the filter wants them.
+
+    The answer has at most `max_count` messages, and at most `max_bytes` of records (RocketMQ's
+    maxTotalMsgSize) unless its first message alone is larger; a store's own limits of a transfer
+    hold beside them. group: who reads, for metrics.
+    """
+
+    topic: str
+    queue_id: int
+    offset: int
+    max_count: int = 32
+    max_bytes: int = MAX_GET_BYTES
+    group: str = ""
+    message_filter: MessageFilter | None = None
+
+    @property
+    def key(self) -> QueueKey:
+        """The queue."""
+        return QueueKey(self.topic, self.queue_id)
+
+    @property
+    def limit_bytes(self) -> int:
+        """`max_bytes` within the bounds that RocketMQ sets."""
+        return min(max(self.max_bytes, MIN_GET_BYTES), MAX_GET_BYTES)
+
+
 @dataclass(slots=True)
 class GetMessageResult:
-    """Messages of one queue from an offset on; `next_begin_offset` is where to go on."""
+    """Messages of one queue from an offset on; `next_begin_offset` is where to go on.
+
+    suggest_pulling_from_slave: whether a replica should be asked next, since what follows is no
+    longer in this machine's memory. No store here has replicas that serve reads: always False.
+    """
 
     status: GetMessageStatus
     next_begin_offset: int
     min_offset: int = 0
     max_offset: int = 0
     messages: list[StoredMessage] = field(default_factory=list)
+    suggest_pulling_from_slave: bool = False
 
     @property
     def size_bytes(self) -> int:
         return sum(message.size for message in self.messages)
 
 
+class MessageReader(Protocol):
+    """Answers gets; `get_message` is the short way to make the request of one."""
+
+    @abstractmethod
+    def get(self, request: GetRequest) -> GetMessageResult:
+        """The messages that a request asks for, blocking."""
+
+    @abstractmethod
+    async def get_async(self, request: GetRequest) -> GetMessageResult:
+        """`get` without blocking the event loop."""
+
+    def get_message(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        message_filter: MessageFilter | None = None,
+        max_bytes: int = MAX_GET_BYTES,
+    ) -> GetMessageResult:
+        """`get` in RocketMQ's words; see `GetRequest`."""
+        return self.get(
+            GetRequest(topic, queue_id, offset, max_count, max_bytes, group, message_filter)
+        )
+
+    async def get_message_async(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        message_filter: MessageFilter | None = None,
+        max_bytes: int = MAX_GET_BYTES,
+    ) -> GetMessageResult:
+        """`get_async` in RocketMQ's words; see `GetRequest`."""
+        return await self.get_async(
+            GetRequest(topic, queue_id, offset, max_count, max_bytes, group, message_filter)
+        )
+
+
 @runtime_checkable
-class MessageStore(Protocol):
+class MessageStore(MessageReader, Protocol):
     """A store of messages by topic and queue. Times are epoch ms, offsets are queue offsets."""
 
     def load(self) -> None:
@@ -123,26 +206,6 @@ class MessageStore(Protocol):
         """Return when gets and queries find what was put. Raises Invalid for a put that was
         refused, and what stopped the store from making messages visible."""
         ...
-
-    def get_message(
-        self,
-        group: str,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_count: int,
-        message_filter: MessageFilter | None = None,
-    ) -> GetMessageResult: ...
-
-    async def get_message_async(
-        self,
-        group: str,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_count: int,
-        message_filter: MessageFilter | None = None,
-    ) -> GetMessageResult: ...
 
     def look_message_by_offset(self, physical_offset: int) -> StoredMessage | None:
         """The message that starts at a byte of the (local) commit log."""

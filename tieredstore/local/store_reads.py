@@ -12,7 +12,8 @@ from tieredstore.contracts.message_store import (
     BoundaryType,
     GetMessageResult,
     GetMessageStatus,
-    MessageFilter,
+    GetRequest,
+    MessageReader,
 )
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.local.log.commit_log import CommitLogReader
@@ -38,7 +39,7 @@ def _memory_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-class StoreReads(ABC):
+class StoreReads(MessageReader, ABC):
     """The reading half of a MessageStore. Offsets are queue offsets unless named physical."""
 
     def __init__(self, config: StoreConfig) -> None:
@@ -65,18 +66,11 @@ class StoreReads(ABC):
         """Topics with batch consume queues, whose units this store does not read."""
         return self._batch_topics
 
-    def get_message(
-        self,
-        group: str,  # noqa: ARG002
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_count: int,
-        message_filter: MessageFilter | None = None,
-    ) -> GetMessageResult:
+    def get(self, request: GetRequest) -> GetMessageResult:
         """Messages from an offset on, by Java's rules and limits. Raises Corrupt for a message that
         is not what its unit says, once it is the first one asked for."""
-        queue = self._readable_queue(topic, queue_id)
+        offset = request.offset
+        queue = self._readable_queue(request.topic, request.queue_id)
         if queue is None or queue.max_offset == 0:
             return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0)
         minimum, maximum = queue.min_offset, queue.max_offset
@@ -88,30 +82,21 @@ class StoreReads(ABC):
             status, next_offset = GetMessageStatus.OFFSET_OVERFLOW_BADLY, maximum
         else:
             result = GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE, offset, minimum, maximum)
-            self._collect(result, queue, offset, max_count, message_filter)
+            self._collect(result, queue, request)
             return result
         return GetMessageResult(status, next_offset, minimum, maximum)
 
-    async def get_message_async(
-        self,
-        group: str,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_count: int,
-        message_filter: MessageFilter | None = None,
-    ) -> GetMessageResult:
-        """`get_message`: a read of the page cache takes less time than handing it to a thread."""
-        return self.get_message(group, topic, queue_id, offset, max_count, message_filter)
+    async def get_async(self, request: GetRequest) -> GetMessageResult:
+        """`get`: a read of the page cache takes less time than handing it to a thread."""
+        return self.get(request)
 
-    def _collect(
-        self,
-        result: GetMessageResult,
-        queue: ConsumeQueue,
-        offset: int,
-        max_count: int,
-        message_filter: MessageFilter | None,
-    ) -> None:
+    def _collect(self, result: GetMessageResult, queue: ConsumeQueue, request: GetRequest) -> None:
+        offset, max_count, message_filter = (
+            request.offset,
+            request.max_count,
+            request.message_filter,
+        )
+        limit_bytes = request.limit_bytes
         config = self._config
         log = self.commit_log
         log_end = log.max_offset
@@ -131,7 +116,9 @@ class StoreReads(ABC):
                         if in_memory
                         else (config.max_transfer_bytes_in_disk, config.max_transfer_count_in_disk)
                     )
-                    if len(messages) >= min(max_count, most) or total_bytes + size > max_bytes:
+                    if len(messages) >= min(max_count, most) or total_bytes + size > min(
+                        max_bytes, limit_bytes
+                    ):
                         return
                 current, offset = offset, offset + 1
                 if physical_offset < missing_before:

@@ -3,15 +3,16 @@
 A reading yields the segment reads of one step and is sent their bytes, in order. `run` drives it
 in the calling thread; `run_async` takes what is at hand without blocking and sends the rest of a
 step to a pool, all at once. An error of a read is thrown into the reading, which may handle it.
+A getting is a reading that also waits for what is no segment (`Wait`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from tieredstore.contracts.segment import FileSegment
 from tieredstore.errors import TieredStoreError
@@ -36,39 +37,55 @@ class SegmentRead:
         return self.segment.read_nowait(self.position, self.length)
 
 
+@dataclass(frozen=True, slots=True)
+class Wait(Generic[T]):
+    """A step that waits for something else than segments: how a thread does it (`now`), and how a
+    coroutine does (`later`)."""
+
+    now: Callable[[], T]
+    later: Callable[[], Awaitable[T]]
+
+
 Reading: TypeAlias = Generator[list[SegmentRead], list[memoryview], T]
+Getting: TypeAlias = "Generator[list[SegmentRead] | Wait[Any], Any, T]"
 
 
-def run(reading: Reading[T]) -> T:
+def run(getting: Getting[T]) -> T:
     """Drive a reading, blocking. Raises what the reading raises."""
     try:
-        step = next(reading)
+        step = next(getting)
         while True:
             try:
-                found = [read.now() for read in step]
+                found = step.now() if isinstance(step, Wait) else [read.now() for read in step]
             except TieredStoreError as error:
-                step = reading.throw(error)
+                step = getting.throw(error)
             else:
-                step = reading.send(found)
+                step = getting.send(found)
     except StopIteration as stop:
         result: T = stop.value
         return result
+    finally:
+        getting.close()  # what it holds is given up now, also when the caller is interrupted
 
 
-async def run_async(reading: Reading[T], executor: Executor | None = None) -> T:
+async def run_async(getting: Getting[T], executor: Executor | None = None) -> T:
     """Drive a reading from a coroutine; what would block runs in `executor` (None: the loop's)."""
     try:
-        step = next(reading)
+        step = next(getting)
         while True:
             try:
-                found = await _read_step(step, executor)
+                found = await (
+                    step.later() if isinstance(step, Wait) else _read_step(step, executor)
+                )
             except TieredStoreError as error:
-                step = reading.throw(error)
+                step = getting.throw(error)
             else:
-                step = reading.send(found)
+                step = getting.send(found)
     except StopIteration as stop:
         result: T = stop.value
         return result
+    finally:
+        getting.close()  # at once when the task is cancelled: others may wait for it
 
 
 async def _read_step(step: list[SegmentRead], executor: Executor | None) -> list[memoryview]:

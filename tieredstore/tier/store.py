@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,48 +10,35 @@ from typing import TYPE_CHECKING, Self
 
 from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK, Clock
-from tieredstore.config import LoadedConfig, StorageLevel, StoreConfig
-from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey
+from tieredstore.config import LoadedConfig, StoreConfig
+from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import (
-    BoundaryType,
-    GetMessageResult,
-    GetMessageStatus,
-    MessageFilter,
     MessageStore,
-    PutMessageResult,
 )
 from tieredstore.contracts.usage import MeteredProvider
 from tieredstore.contracts.wrapping import find_layer
-from tieredstore.errors import TieredStoreError
 from tieredstore.metrics import Metrics
-from tieredstore.tier import routing
 from tieredstore.tier.expiry import TierExpiry
 from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.gauges import TierGauges
 from tieredstore.tier.index import IndexStoreService
+from tieredstore.tier.reads import TieredReads
 from tieredstore.tier.topic_filter import TopicFilter
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
     from tieredstore.contracts.segment import SegmentProvider
-    from tieredstore.message.record import Message, StoredMessage
 
-FALLBACKS = "rocketmq_tiered_store_get_message_fallback_total"
-MESSAGES_OUT = "rocketmq_tiered_store_messages_out_total"
 READ_THREADS = 8
 """Threads in which the reads of coroutines wait for the backend."""
 
 _DEFAULT_RETENTION_HOURS = StoreConfig().file_reserved_time_hours
-_FALLBACK_STATUSES = (
-    GetMessageStatus.OFFSET_FOUND_NULL,
-    GetMessageStatus.NO_MATCHED_LOGIC_QUEUE,
-)
 _log = logging.getLogger(__name__)
 
 
-class TieredMessageStore:
+class TieredMessageStore(TieredReads):
     """Puts go to the next store, and from there to the tier; reads are answered by both.
 
     `tieredStorageLevel` says which gets the tier answers. DISABLE switches the tier off, uploads
@@ -77,28 +63,18 @@ class TieredMessageStore:
         *,
         retention_is_explicit: bool | None = None,
     ) -> None:
-        self.metrics = metrics if metrics is not None else Metrics()
+        metrics = metrics if metrics is not None else Metrics()
         metered = find_layer(provider, MeteredProvider)
         if metered is not None:
-            metered.bind_metrics(self.metrics)
-        self._next = next_store
-        self._config = config
-        self._provider = provider
-        self._metadata = metadata
-        self._is_enabled = config.storage_level is not StorageLevel.DISABLE
-        self._is_writer = self._is_enabled and config.broker_role != "SLAVE"
-        self._is_force = config.storage_level is StorageLevel.FORCE
-        self._threads = ThreadPoolExecutor(READ_THREADS, "tiered-fetch")
-        self._closing = ExitStack()
+            metered.bind_metrics(metrics)
         if retention_is_explicit is None:
             retention_is_explicit = config.file_reserved_time_hours != _DEFAULT_RETENTION_HOURS
-        self.topic_filter = TopicFilter(config, self.metrics)
-        self.flat_files = FlatFileStore(config, provider, metadata, clock)
+        flat_files = FlatFileStore(config, provider, metadata, clock)
         self.expiry = TierExpiry(
             config,
-            self.flat_files,
+            flat_files,
             clock,
-            self.metrics,
+            metrics,
             reserve_hours=self._topic_reserve_hours,
             retention_is_explicit=retention_is_explicit,
         )
@@ -108,23 +84,25 @@ class TieredMessageStore:
             metadata,
             Path(state_dir),
             clock,
-            metrics=self.metrics,
+            metrics=metrics,
             retention_hours=self.expiry.longest_retention_hours,
-            check_writer=self.flat_files.check_writer,
+            check_writer=flat_files.check_writer,
         )
-        self.fetcher = MessageStoreFetcher(
-            config,
-            self.flat_files,
-            self.index,
-            metadata,
-            self.topic_filter,
-            clock,
-            self.metrics,
-            self._threads,
+        self._threads = ThreadPoolExecutor(READ_THREADS, "tiered-fetch")
+        topic_filter = TopicFilter(config, metrics)
+        fetcher = MessageStoreFetcher(
+            config, flat_files, self.index, metadata, topic_filter, clock, metrics, self._threads
         )
+        super().__init__(
+            next_store, config, flat_files, fetcher, topic_filter, metrics, self._threads
+        )
+        self._provider = provider
+        self._metadata = metadata
+        self._is_writer = self._is_enabled and config.broker_role != "SLAVE"
         self._dispatcher: MessageStoreDispatcher | None = None
-        self._gauges = TierGauges(self.flat_files, self.fetcher.cache, clock, self.metrics)
+        self._gauges = TierGauges(flat_files, fetcher.cache, clock, metrics)
         self._clock = clock
+        self._closing = ExitStack()
 
     @classmethod
     def from_config(
@@ -141,14 +119,6 @@ class TieredMessageStore:
             clock,
             retention_is_explicit="tieredStoreFileReservedTime" in loaded.explicit_keys,
         )
-
-    @property
-    def _source(self) -> DispatchSource:
-        return self._next.dispatch_source
-
-    @property
-    def dispatch_source(self) -> DispatchSource:
-        return self._next.dispatch_source
 
     @property
     def dispatcher(self) -> MessageStoreDispatcher:
@@ -177,8 +147,8 @@ class TieredMessageStore:
             opened.callback(self._provider.close)
             opened.callback(self._metadata.close)
             # The next store comes first: it decides whether the state directory is a store's.
-            self._next.load()
-            opened.callback(self._next.shutdown)
+            self.next_store.load()
+            opened.callback(self.next_store.shutdown)
             if self._is_enabled:
                 self._load_tier(opened)
             opened.callback(self._threads.shutdown)
@@ -211,7 +181,7 @@ class TieredMessageStore:
 
     def start(self) -> None:
         """Begin to serve, upload and expire. Raises Fenced, Unavailable."""
-        self._next.start()
+        self.next_store.start()
         if self._is_writer:
             self.index.start()
             self._closing.callback(self.dispatcher.finish)
@@ -229,219 +199,11 @@ class TieredMessageStore:
         closing, self._closing = self._closing, ExitStack()
         closing.close()
 
-    # Puts
-
-    def put_message(self, message: Message) -> PutMessageResult:
-        return self._next.put_message(message)
-
-    def put_messages(self, messages: Sequence[Message]) -> PutMessageResult:
-        return self._next.put_messages(messages)
-
-    def wait_until_visible(self, result: PutMessageResult) -> None:
-        self._next.wait_until_visible(result)
-
-    # Gets
-
-    def get_message(
-        self,
-        group: str,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_count: int,
-        message_filter: MessageFilter | None = None,
-    ) -> GetMessageResult:
-        key = QueueKey(topic, queue_id)
-        if self._reads_tier(key, offset, max_count):
-            result = self.fetcher.get_message(
-                group, topic, queue_id, offset, max_count, message_filter
-            )
-            if not self._falls_back(group, key, offset, result):
-                return self._merged(group, key, result)
-        return self._next.get_message(group, topic, queue_id, offset, max_count, message_filter)
-
-    async def get_message_async(
-        self,
-        group: str,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_count: int,
-        message_filter: MessageFilter | None = None,
-    ) -> GetMessageResult:
-        key = QueueKey(topic, queue_id)
-        if self._reads_tier(key, offset, max_count):
-            result = await self.fetcher.get_message_async(
-                group, topic, queue_id, offset, max_count, message_filter
-            )
-            if not self._falls_back(group, key, offset, result):
-                return self._merged(group, key, result)
-        return await self._next.get_message_async(
-            group, topic, queue_id, offset, max_count, message_filter
-        )
-
-    def _is_tiered(self, topic: str) -> bool:
-        return self._is_enabled and not self.topic_filter.is_filtered(topic)
-
-    def _reads_tier(self, key: QueueKey, offset: int, count: int) -> bool:
-        return self._is_tiered(key.topic) and routing.reads_tier(
-            self._config.storage_level,
-            self._source,
-            self.flat_files.get(key.topic, key.queue_id),
-            key,
-            offset,
-            count,
-        )
-
-    def _falls_back(self, group: str, key: QueueKey, offset: int, result: GetMessageResult) -> bool:
-        """Whether the tier has no answer and the next store has the message.
-
-        A tier that begins later (it expired, or was switched on late) must not send a reader past
-        messages that are on the disk; only FORCE, which asks for the tier alone, does.
-        """
-        fails = result.status in _FALLBACK_STATUSES or (
-            result.status is GetMessageStatus.OFFSET_TOO_SMALL and not self._is_force
-        )
-        if not fails or not self._source.is_in_store(key, offset):
-            return False
-        self.metrics.count(FALLBACKS, operation="get_message", topic=key.topic, group=group)
-        return True
-
-    def _merged(self, group: str, key: QueueKey, result: GetMessageResult) -> GetMessageResult:
-        """The tier's answer with the minimum of both stores. The maximum stays the tier's, since
-        it belongs to what was looked at."""
-        if result.status is GetMessageStatus.FOUND:
-            self.metrics.count(MESSAGES_OUT, len(result.messages), topic=key.topic, group=group)
-        local = self._source.queue_range(key)
-        if local is not None and local.min_offset < local.max_offset:
-            result.min_offset = min(result.min_offset, local.min_offset)
-        return result
-
-    def look_message_by_offset(self, physical_offset: int) -> StoredMessage | None:
-        return self._next.look_message_by_offset(physical_offset)
-
-    # Offsets and times
-
-    def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """The first message that either store has; the next store's answer when none has one."""
-        low, high = self._tier_range(topic, queue_id)
-        if low == high:
-            return self._next.get_min_offset_in_queue(topic, queue_id)
-        local = self._source.queue_range(QueueKey(topic, queue_id))
-        if local is None or local.min_offset >= local.max_offset:
-            return low
-        return routing.earliest(low, local.min_offset)
-
-    def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """The next store's, which assigns offsets; the tier's for a queue that only it has."""
-        local = self._next.get_max_offset_in_queue(topic, queue_id)
-        if local > 0:
-            return local
-        low, high = self._tier_range(topic, queue_id)
-        return high if low < high else local
-
-    def _tier_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """[first, behind last) offsets in the tier; equal when it has none."""
-        file = self.flat_files.get(topic, queue_id) if self._is_tiered(topic) else None
-        if file is None or not file.is_initialised:
-            return 0, 0
-        high = file.consume_queue_commit_offset
-        return min(file.consume_queue_min_offset, high), high
-
-    def get_offset_in_queue_by_time(
-        self,
-        topic: str,
-        queue_id: int,
-        timestamp_ms: int,
-        boundary: BoundaryType = BoundaryType.LOWER,
-    ) -> int:
-        """LOWER: first message of both stores at or after the time, else the end. UPPER: the last
-        at or before it, else the first message. Raises Unavailable when the tier is needed for
-        that and cannot be read."""
-        if self._is_tiered(topic):
-            if self._is_force:
-                return self.fetcher.offset_by_time(topic, queue_id, timestamp_ms, boundary)
-            tier = self.fetcher.time_side(topic, queue_id)
-            if tier is not None:
-                sides = [tier, *self._local_side(topic, queue_id)]
-                found = routing.offset_by_time(sides, timestamp_ms, boundary)
-                if found >= 0:
-                    return found
-        return self._next.get_offset_in_queue_by_time(topic, queue_id, timestamp_ms, boundary)
-
-    def _local_side(self, topic: str, queue_id: int) -> list[routing.TimeSide]:
-        local = self._source.queue_range(QueueKey(topic, queue_id))
-        if local is None:
-            return []
-        return [
-            routing.TimeSide(
-                local.min_offset,
-                local.max_offset,
-                lambda time_ms, boundary: self._next.get_offset_in_queue_by_time(
-                    topic, queue_id, time_ms, boundary
-                ),
-                lambda offset: self._next.get_message_store_timestamp(topic, queue_id, offset),
-            )
-        ]
-
-    def get_earliest_message_time(
-        self, topic: str | None = None, queue_id: int | None = None
-    ) -> int:
-        local = self._next.get_earliest_message_time(topic, queue_id)
-        if topic is None or queue_id is None:
-            if not self._is_enabled:
-                return local
-            times = [file.min_store_timestamp_ms for file in self.flat_files.files()]
-            return routing.earliest(local, *times)
-        if not self._is_tiered(topic):
-            return local
-        return routing.earliest(local, self.fetcher.earliest_time(topic, queue_id))
-
-    def get_message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
-        if self._reads_tier(QueueKey(topic, queue_id), offset, 1):
-            found = self.fetcher.store_timestamp(topic, queue_id, offset)
-            if found >= 0 or self._is_force:
-                return found
-        return self._next.get_message_store_timestamp(topic, queue_id, offset)
-
-    # Keys
-
-    def query_message(
-        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
-    ) -> list[StoredMessage]:
-        """Messages of both stores, each once, by queue and offset; at most `max_count`.
-
-        When the tier cannot be read, what the next store found is the answer; Unavailable is
-        raised when that is nothing.
-        """
-        if not self._is_tiered(topic):
-            return self._next.query_message(topic, key, max_count, begin_ms, end_ms)
-        if self._is_force:
-            return self.fetcher.query_message(topic, key, max_count, begin_ms, end_ms)
-        local_earliest_ms = self._next.get_earliest_message_time()
-        found: list[StoredMessage] = []
-        if 0 <= local_earliest_ms <= end_ms:
-            found = self._next.query_message(topic, key, max_count, begin_ms, end_ms)
-        tier_end_ms = routing.tier_query_end_ms(end_ms, local_earliest_ms)
-        if len(found) < max_count and begin_ms <= tier_end_ms:
-            try:
-                found += self.fetcher.query_message(topic, key, max_count, begin_ms, tier_end_ms)
-            except TieredStoreError as error:
-                if not found:
-                    raise
-                self.metrics.count(FALLBACKS, operation="query_message", topic=topic, group="")
-                _log.warning("%s: query without the tier: %s", topic, error)
-        distinct: dict[tuple[int, int], StoredMessage] = {}
-        for message in found:
-            if len(distinct) < max_count:
-                distinct.setdefault((message.queue_id, message.queue_offset), message)
-        return [distinct[place] for place in sorted(distinct)]
-
     # Topics
 
     def delete_topics(self, topics: set[str]) -> int:
         """Delete topics from both stores, the next one first, so that nothing is uploaded again."""
-        count = self._next.delete_topics(topics)
+        count = self.next_store.delete_topics(topics)
         if not self._is_enabled:
             return count
         found = self.flat_files.destroy_topics(topics)

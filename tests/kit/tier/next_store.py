@@ -6,7 +6,6 @@ import bisect
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,8 @@ from tieredstore.contracts.message_store import (
     BoundaryType,
     GetMessageResult,
     GetMessageStatus,
-    MessageFilter,
+    GetRequest,
+    MessageReader,
     PutMessageResult,
     PutMessageStatus,
 )
@@ -26,7 +26,7 @@ from tieredstore.message.hashes import tags_code
 from tieredstore.message.record import StoredMessage, decode_record, encode_record
 
 
-class InMemoryStore:
+class InMemoryStore(MessageReader):
     """Both a MessageStore and its DispatchSource. `low[key]` is the first offset that is left."""
 
     def __init__(self) -> None:
@@ -72,17 +72,9 @@ class InMemoryStore:
     def wait_until_visible(self, result: PutMessageResult) -> None:
         assert result.ok
 
-    def get_message(
-        self,
-        group: str,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_count: int,
-        message_filter: MessageFilter | None = None,
-    ) -> GetMessageResult:
+    def get(self, request: GetRequest) -> GetMessageResult:
         self.calls.append("get")
-        key = QueueKey(topic, queue_id)
+        key, offset = request.key, request.offset
         rows = self.queues_.get(key, [])
         low, high = self.low[key], len(rows)
         if not rows:
@@ -91,11 +83,11 @@ class InMemoryStore:
             return GetMessageResult(GetMessageStatus.OFFSET_TOO_SMALL, low, low, high)
         if offset >= high:
             return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, high, low, high)
-        found = [stored for _, stored in rows[offset : offset + max_count]]
+        found = [stored for _, stored in rows[offset : offset + request.max_count]]
         return GetMessageResult(GetMessageStatus.FOUND, offset + len(found), low, high, found)
 
-    async def get_message_async(self, *arguments: Any) -> GetMessageResult:
-        return self.get_message(*arguments)
+    async def get_async(self, request: GetRequest) -> GetMessageResult:
+        return self.get(request)
 
     def look_message_by_offset(self, physical_offset: int) -> StoredMessage | None:
         return self.records[physical_offset]

@@ -27,7 +27,8 @@ from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.metrics import Histogram
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.providers.posix.provider import PosixProvider
-from tieredstore.tier.store import FALLBACKS, MESSAGES_OUT, TieredMessageStore
+from tieredstore.tier.reads import FALLBACKS, MESSAGES_OUT
+from tieredstore.tier.store import TieredMessageStore
 from tieredstore.tier.topic_filter import EXCLUDED_METRIC
 
 BROKER, TOPIC = "broker-a", "TopicA"

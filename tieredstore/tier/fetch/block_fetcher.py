@@ -8,11 +8,11 @@ import logging
 import threading
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tieredstore.errors import Busy, TieredStoreError
 from tieredstore.tier.fetch.block_reading import read_block
-from tieredstore.tier.reading import Reading, run, run_async
+from tieredstore.tier.reading import Getting, Reading, Wait, run
 
 if TYPE_CHECKING:
     from tieredstore.config import StoreConfig
@@ -61,6 +61,18 @@ class Flight:
         self.leader_thread = threading.get_ident()
         self.landed: Future[Block | TieredStoreError | None] = Future()
 
+    def wait(self) -> Block | TieredStoreError | None:
+        """What lands. Raises Busy in the thread of the leader: it is a coroutine there, which goes
+        on only when this call returns."""
+        if self.leader_thread == threading.get_ident():
+            raise Busy("a coroutine of this thread is fetching")
+        return self.landed.result()
+
+    async def wait_async(self) -> Block | TieredStoreError | None:
+        """What lands, for a coroutine."""
+        # Shielded: a reader that gives up must not cancel the flight of the others.
+        return await asyncio.shield(asyncio.wrap_future(self.landed))
+
 
 class SingleFlight:
     """At most one fetch of a queue offset at a time. Thread-safe."""
@@ -98,8 +110,8 @@ def report_failure(metrics: Metrics, key: QueueKey, offset: int, error: TieredSt
 
 
 class BlockFetcher:
-    """Thread-safe. Coroutines and threads share fetches; `executor` runs what coroutines would
-    block on. A failed fetch is counted and logged, and answered with None.
+    """Thread-safe. Coroutines and threads share fetches; `executor` runs those ahead of readers. A
+    failed fetch is counted and logged, and answered with None.
     """
 
     def __init__(
@@ -118,20 +130,20 @@ class BlockFetcher:
         # Bounds what waits in the executor's queue.
         self._pending = threading.BoundedSemaphore(config.max_pending_limit)
 
-    def fetch(self, fetch: Fetch) -> Block | None:
-        """A block that holds `fetch.start`, blocking."""
+    def fetch(self, fetch: Fetch) -> Getting[Block | None]:
+        """A block that holds `fetch.start`."""
         while True:
             flight, leads = self._join(fetch)
             if flight is None or leads:
-                return self._lead(fetch, flight)
-            if flight.leader_thread == threading.get_ident():
-                # The leader is a coroutine of this thread, which goes on only when we return.
-                return self._lead(fetch, None)
-            landed = flight.landed.result()
+                return (yield from self._lead(fetch, flight))
+            try:
+                landed = yield Wait(flight.wait, flight.wait_async)
+            except Busy:
+                return (yield from self._lead(fetch, None))
             if isinstance(landed, TieredStoreError):
                 return None
             if landed is not None and _serves(landed, fetch):
-                return landed
+                return cast("Block", landed)
 
     def fetch_ahead(self, fetch: Fetch) -> None:
         """Fetch into the cache in the background what a reader will want next, once. Nothing is
@@ -147,7 +159,7 @@ class BlockFetcher:
                 # Who is under way already is not waited for: it may be a coroutine, whose reads
                 # wait in the executor behind this.
                 if leads:
-                    self._lead(fetch, flight)
+                    run(self._lead(fetch, flight))
             finally:
                 self._ahead.discard(place)
 
@@ -156,52 +168,31 @@ class BlockFetcher:
         except RuntimeError:  # shut down meanwhile
             self._ahead.discard(place)
 
-    async def fetch_async(self, fetch: Fetch) -> Block | None:
-        """A block that holds `fetch.start`, without blocking the event loop."""
-        while True:
-            flight, leads = self._join(fetch)
-            if flight is None or leads:
-                return await self._lead_async(fetch, flight)
-            # Shielded: a reader that gives up must not cancel the flight of the others.
-            landed = await asyncio.shield(asyncio.wrap_future(flight.landed))
-            if isinstance(landed, TieredStoreError):
-                return None
-            if landed is not None and _serves(landed, fetch):
-                return landed
-
     def _join(self, fetch: Fetch) -> tuple[Flight | None, bool]:
         if not fetch.keep:
             return None, True
         return self._flights.join(fetch.key, fetch.start, fetch.start + fetch.count)
 
-    def _lead(self, fetch: Fetch, flight: Flight | None) -> Block | None:
+    def _lead(self, fetch: Fetch, flight: Flight | None) -> Getting[Block | None]:
         landed: Block | TieredStoreError | None = None
+        is_pending = False
         try:
-            landed = self._fetched(fetch, run(self._reading(fetch)))
+            is_pending = yield Wait(lambda: False, self._begin_pending)
+            landed = self._fetched(fetch, (yield from self._reading(fetch)))
             return landed
         except TieredStoreError as error:
             landed = error
             report_failure(self._metrics, fetch.key, fetch.start, error)
             return None
         finally:
-            self._land(fetch, flight, landed)
-
-    async def _lead_async(self, fetch: Fetch, flight: Flight | None) -> Block | None:
-        landed: Block | TieredStoreError | None = None
-        may_read = self._pending.acquire(blocking=False)
-        try:
-            if not may_read:
-                raise Busy(f"{self._config.max_pending_limit} reads of the tier are under way")
-            landed = self._fetched(fetch, await run_async(self._reading(fetch), self._executor))
-            return landed
-        except TieredStoreError as error:
-            landed = error
-            report_failure(self._metrics, fetch.key, fetch.start, error)
-            return None
-        finally:
-            if may_read:
+            if is_pending:
                 self._pending.release()
             self._land(fetch, flight, landed)
+
+    async def _begin_pending(self) -> bool:
+        if not self._pending.acquire(blocking=False):
+            raise Busy(f"{self._config.max_pending_limit} reads of the tier are under way")
+        return True
 
     def _land(
         self, fetch: Fetch, flight: Flight | None, landed: Block | TieredStoreError | None

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import (
     BoundaryType,
     GetMessageResult,
     GetMessageStatus,
-    MessageFilter,
+    GetRequest,
+    MessageReader,
 )
 from tieredstore.errors import Invalid, TieredStoreError
 from tieredstore.metrics import LATENCY_BUCKETS_MS
@@ -22,7 +22,7 @@ from tieredstore.tier.fetch.block_fetcher import BlockFetcher, Fetch, report_fai
 from tieredstore.tier.fetch.memory_limit import usable_memory_bytes
 from tieredstore.tier.fetch.queries import query_message
 from tieredstore.tier.fetch.read_ahead import Block, ReadAheadCache
-from tieredstore.tier.reading import Reading, run, run_async
+from tieredstore.tier.reading import Getting, Reading, run, run_async
 from tieredstore.tier.routing import TimeSide
 
 if TYPE_CHECKING:
@@ -45,10 +45,7 @@ POP_FETCH_COUNT = 32
 _log = logging.getLogger(__name__)
 
 
-_Getting: TypeAlias = Generator[Fetch, "Block | None", GetMessageResult]
-
-
-class MessageStoreFetcher:
+class MessageStoreFetcher(MessageReader):
     """Gets, time searches and key queries over the tier alone. Thread-safe.
 
     Each read exists once, as a generator; the blocking calls and the coroutines drive the same
@@ -85,82 +82,40 @@ class MessageStoreFetcher:
 
     # Messages
 
-    def get_message(
-        self,
-        group: str,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_count: int,
-        message_filter: MessageFilter | None = None,
-    ) -> GetMessageResult:
-        """Up to `max_count` messages from a queue offset on that the filter wants.
+    def get(self, request: GetRequest) -> GetMessageResult:
+        """Messages from a queue offset on that the filter wants.
 
         OFFSET_FOUND_NULL means that the backend failed: ask again. Raises Invalid for a count
         below 1, nothing else.
         """
-        key = QueueKey(topic, queue_id)
-        with self._timed("get_message", topic, group=group):
-            file = self._file_for_get(key, max_count)
-            if file is None:
-                return GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, offset)
-            try:
-                minimum = run(file.min_offset())
-            except TieredStoreError as error:
-                return self._failed_get(key, offset, error)
-            getting = self._get(file, key, minimum, offset, max_count, message_filter)
-            try:
-                fetch = next(getting)
-                while True:
-                    fetch = getting.send(self._blocks.fetch(fetch))
-            except StopIteration as stop:
-                return self._report(group, key, offset, stop.value)
+        return run(self.getting(request))
 
-    async def get_message_async(
-        self,
-        group: str,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_count: int,
-        message_filter: MessageFilter | None = None,
-    ) -> GetMessageResult:
-        """`get_message` without blocking the event loop."""
-        key = QueueKey(topic, queue_id)
-        with self._timed("get_message", topic, group=group):
-            file = self._file_for_get(key, max_count)
-            if file is None:
-                return GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, offset)
-            try:
-                minimum = await run_async(file.min_offset(), self._executor)
-            except TieredStoreError as error:
-                return self._failed_get(key, offset, error)
-            getting = self._get(file, key, minimum, offset, max_count, message_filter)
-            try:
-                fetch = next(getting)
-                while True:
-                    fetch = getting.send(await self._blocks.fetch_async(fetch))
-            except StopIteration as stop:
-                return self._report(group, key, offset, stop.value)
+    async def get_async(self, request: GetRequest) -> GetMessageResult:
+        """`get` without blocking the event loop."""
+        return await run_async(self.getting(request), self._executor)
 
-    def _file_for_get(self, key: QueueKey, max_count: int) -> FlatMessageFile | None:
-        if max_count < 1:
-            raise Invalid(f"{key.topic}/{key.queue_id}: get of {max_count} messages")
-        return self._flat_files.get(key.topic, key.queue_id)
+    def getting(self, request: GetRequest) -> Getting[GetMessageResult]:
+        """`get` for a caller that drives the reads itself."""
+        if request.max_count < 1:
+            raise Invalid(
+                f"{request.topic}/{request.queue_id}: get of {request.max_count} messages"
+            )
+        with self._timed("get_message", request.topic, group=request.group):
+            result = yield from self._get(request)
+            if self._config.record_get_message_result:
+                _log_result(request, result)
+            return result
 
-    def _failed_get(self, key: QueueKey, offset: int, error: TieredStoreError) -> GetMessageResult:
-        self._failed(key, offset, error)
-        return GetMessageResult(GetMessageStatus.OFFSET_FOUND_NULL, offset)
-
-    def _get(
-        self,
-        file: FlatMessageFile,
-        key: QueueKey,
-        minimum: int,
-        offset: int,
-        max_count: int,
-        message_filter: MessageFilter | None,
-    ) -> _Getting:
+    def _get(self, request: GetRequest) -> Getting[GetMessageResult]:
+        key, offset = request.key, request.offset
+        file = self._flat_files.get(*key)
+        if file is None:
+            return GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, offset)
+        try:
+            minimum = yield from file.min_offset()
+        except TieredStoreError as error:
+            self._failed(key, offset, error)
+            return GetMessageResult(GetMessageStatus.OFFSET_FOUND_NULL, offset)
         maximum = file.consume_queue_commit_offset
         refusal = _refuse(offset, minimum, maximum)
         if refusal is not None:
@@ -168,13 +123,15 @@ class MessageStoreFetcher:
             return GetMessageResult(status, following, minimum, maximum)
         block = self._cached(file, key, offset)
         if block is None:
-            block = yield self._plan(file, key, offset, maximum, max_count)
+            block = yield from self._blocks.fetch(
+                self._plan(file, key, offset, maximum, request.max_count)
+            )
             if block is None:
                 return GetMessageResult(
                     GetMessageStatus.OFFSET_FOUND_NULL, offset, minimum, maximum
                 )
-        result = self._collect(block, offset, minimum, maximum, max_count, message_filter)
-        if self._reads_wait and max_count > 1:
+        result = self._collect(request, block, minimum, maximum)
+        if self._reads_wait and request.max_count > 1:
             self._read_ahead(file, key, block, result.next_begin_offset, maximum)
         return result
 
@@ -221,24 +178,22 @@ class MessageStoreFetcher:
         return Fetch(file, key, offset, count, room_bytes if keep else 0)
 
     def _collect(
-        self,
-        block: Block,
-        offset: int,
-        minimum: int,
-        maximum: int,
-        max_count: int,
-        message_filter: MessageFilter | None,
+        self, request: GetRequest, block: Block, minimum: int, maximum: int
     ) -> GetMessageResult:
         """Answer from a block and the cached ones behind it, within one window of offsets."""
+        offset, max_count, limit_bytes = request.offset, request.max_count, request.limit_bytes
         window_end = offset + self._config.read_ahead_message_count_threshold
-        max_bytes = self._config.max_transfer_bytes_in_memory
+        max_bytes = min(self._config.max_transfer_bytes_in_memory, limit_bytes)
         messages: list[StoredMessage] = []
         following = offset
         size_bytes = 0
         current: Block | None = block
         while current is not None:
             taken = current.take(
-                following, max_count - len(messages), max_bytes - size_bytes, message_filter
+                following,
+                max_count - len(messages),
+                max_bytes - size_bytes,
+                request.message_filter,
             )
             messages += taken.messages
             following = taken.next_offset
@@ -252,6 +207,8 @@ class MessageStoreFetcher:
             ):
                 break
             current = self.cache.following(current)
+        if size_bytes > limit_bytes and len(messages) > 1:  # only the last one reaches a limit
+            following = messages.pop().queue_offset
         status = GetMessageStatus.FOUND if messages else GetMessageStatus.NO_MATCHED_MESSAGE
         return GetMessageResult(status, following, minimum, maximum, messages)
 
@@ -367,23 +324,20 @@ class MessageStoreFetcher:
                 **labels,
             )
 
-    def _report(
-        self, group: str, key: QueueKey, offset: int, result: GetMessageResult
-    ) -> GetMessageResult:
-        if self._config.record_get_message_result:
-            _log.info(
-                "get: group %s, %s/%d at %d: %s, next %d, %d messages, [%d, %d)",
-                group,
-                key.topic,
-                key.queue_id,
-                offset,
-                result.status.name,
-                result.next_begin_offset,
-                len(result.messages),
-                result.min_offset,
-                result.max_offset,
-            )
-        return result
+
+def _log_result(request: GetRequest, result: GetMessageResult) -> None:
+    _log.info(
+        "get: group %s, %s/%d at %d: %s, next %d, %d messages, [%d, %d)",
+        request.group,
+        request.topic,
+        request.queue_id,
+        request.offset,
+        result.status.name,
+        result.next_begin_offset,
+        len(result.messages),
+        result.min_offset,
+        result.max_offset,
+    )
 
 
 def _refuse(offset: int, minimum: int, maximum: int) -> tuple[GetMessageStatus, int] | None:

@@ -1,0 +1,105 @@
+"""PluginMessageStore: what a store plugin extends (`messageStorePlugIn`).
+
+A plugin is a store that wraps the next one. It has a class method `from_config(next_store, loaded,
+clock)`, by which the registry makes it; the first name of `messageStorePlugIn` is the outermost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Self
+
+from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.contracts.message_store import (
+    BoundaryType,
+    GetMessageResult,
+    GetRequest,
+    MessageReader,
+    MessageStore,
+    PutMessageResult,
+)
+
+if TYPE_CHECKING:
+    from tieredstore.config import LoadedConfig
+    from tieredstore.contracts.dispatch_source import DispatchSource
+    from tieredstore.message.record import Message, StoredMessage
+
+
+class PluginMessageStore(MessageReader):
+    """Forwards every call to the next store (Java's AbstractPluginMessageStore); a plugin overrides
+    what it does differently."""
+
+    def __init__(self, next_store: MessageStore) -> None:
+        self.next_store = next_store
+
+    @classmethod
+    def from_config(
+        cls,
+        next_store: MessageStore,
+        loaded: LoadedConfig,  # noqa: ARG003
+        clock: Clock = SYSTEM_CLOCK,  # noqa: ARG003
+    ) -> Self:
+        """The plugin as a broker's configuration describes it."""
+        return cls(next_store)
+
+    def load(self) -> None:
+        self.next_store.load()
+
+    def start(self) -> None:
+        self.next_store.start()
+
+    def shutdown(self) -> None:
+        self.next_store.shutdown()
+
+    def put_message(self, message: Message) -> PutMessageResult:
+        return self.next_store.put_message(message)
+
+    def put_messages(self, messages: Sequence[Message]) -> PutMessageResult:
+        return self.next_store.put_messages(messages)
+
+    def wait_until_visible(self, result: PutMessageResult) -> None:
+        self.next_store.wait_until_visible(result)
+
+    def get(self, request: GetRequest) -> GetMessageResult:
+        return self.next_store.get(request)
+
+    async def get_async(self, request: GetRequest) -> GetMessageResult:
+        return await self.next_store.get_async(request)
+
+    def look_message_by_offset(self, physical_offset: int) -> StoredMessage | None:
+        return self.next_store.look_message_by_offset(physical_offset)
+
+    def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        return self.next_store.get_min_offset_in_queue(topic, queue_id)
+
+    def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        return self.next_store.get_max_offset_in_queue(topic, queue_id)
+
+    def get_offset_in_queue_by_time(
+        self,
+        topic: str,
+        queue_id: int,
+        timestamp_ms: int,
+        boundary: BoundaryType = BoundaryType.LOWER,
+    ) -> int:
+        return self.next_store.get_offset_in_queue_by_time(topic, queue_id, timestamp_ms, boundary)
+
+    def get_earliest_message_time(
+        self, topic: str | None = None, queue_id: int | None = None
+    ) -> int:
+        return self.next_store.get_earliest_message_time(topic, queue_id)
+
+    def get_message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
+        return self.next_store.get_message_store_timestamp(topic, queue_id, offset)
+
+    def query_message(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+    ) -> list[StoredMessage]:
+        return self.next_store.query_message(topic, key, max_count, begin_ms, end_ms)
+
+    def delete_topics(self, topics: set[str]) -> int:
+        return self.next_store.delete_topics(topics)
+
+    @property
+    def dispatch_source(self) -> DispatchSource:
+        return self.next_store.dispatch_source

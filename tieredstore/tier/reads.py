@@ -1,0 +1,246 @@
+"""The reading half of TieredMessageStore: each read is answered by the tier, by the next store, or
+by both as if they were one."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING
+
+from tieredstore.config import StorageLevel, StoreConfig
+from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey
+from tieredstore.contracts.message_store import (
+    BoundaryType,
+    GetMessageResult,
+    GetMessageStatus,
+    GetRequest,
+    MessageStore,
+)
+from tieredstore.contracts.plugin import PluginMessageStore
+from tieredstore.errors import TieredStoreError
+from tieredstore.metrics import Metrics
+from tieredstore.tier import routing
+from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
+from tieredstore.tier.flat.file_store import FlatFileStore
+from tieredstore.tier.reading import Getting, Wait, run, run_async
+from tieredstore.tier.topic_filter import TopicFilter
+
+if TYPE_CHECKING:
+    from tieredstore.message.record import StoredMessage
+
+FALLBACKS = "rocketmq_tiered_store_get_message_fallback_total"
+MESSAGES_OUT = "rocketmq_tiered_store_messages_out_total"
+
+_FALLBACK_STATUSES = (
+    GetMessageStatus.OFFSET_FOUND_NULL,
+    GetMessageStatus.NO_MATCHED_LOGIC_QUEUE,
+)
+_log = logging.getLogger(__name__)
+
+
+class TieredReads(PluginMessageStore):
+    """Gets, offsets, times and key queries over both stores. Thread-safe.
+
+    `tieredStorageLevel` says which gets the tier answers; topics that stay out of the tier are
+    always the next store's. executor: runs what coroutines would block on.
+    """
+
+    def __init__(
+        self,
+        next_store: MessageStore,
+        config: StoreConfig,
+        flat_files: FlatFileStore,
+        fetcher: MessageStoreFetcher,
+        topic_filter: TopicFilter,
+        metrics: Metrics,
+        executor: Executor | None = None,
+    ) -> None:
+        super().__init__(next_store)
+        self.flat_files = flat_files
+        self.fetcher = fetcher
+        self.topic_filter = topic_filter
+        self.metrics = metrics
+        self._config = config
+        self._executor = executor
+        self._is_enabled = config.storage_level is not StorageLevel.DISABLE
+        self._is_force = config.storage_level is StorageLevel.FORCE
+
+    @property
+    def _source(self) -> DispatchSource:
+        return self.next_store.dispatch_source
+
+    # Gets
+
+    def get(self, request: GetRequest) -> GetMessageResult:
+        return run(self._getting(request))
+
+    async def get_async(self, request: GetRequest) -> GetMessageResult:
+        return await run_async(self._getting(request), self._executor)
+
+    def _getting(self, request: GetRequest) -> Getting[GetMessageResult]:
+        if self._reads_tier(request.key, request.offset, request.max_count):
+            result = yield from self.fetcher.getting(request)
+            if not self._falls_back(request, result):
+                return self._merge(request, result)
+        found: GetMessageResult = yield Wait(
+            lambda: self.next_store.get(request), lambda: self.next_store.get_async(request)
+        )
+        return found
+
+    def _is_tiered(self, topic: str) -> bool:
+        return self._is_enabled and not self.topic_filter.is_filtered(topic)
+
+    def _reads_tier(self, key: QueueKey, offset: int, count: int) -> bool:
+        return self._is_tiered(key.topic) and routing.reads_tier(
+            self._config.storage_level,
+            self._source,
+            self.flat_files.get(key.topic, key.queue_id),
+            key,
+            offset,
+            count,
+        )
+
+    def _falls_back(self, request: GetRequest, result: GetMessageResult) -> bool:
+        """Whether the tier has no answer and the next store has the message.
+
+        A tier that begins later (it expired, or was switched on late) must not send a reader past
+        messages that are on the disk; only FORCE, which asks for the tier alone, does.
+        """
+        fails = result.status in _FALLBACK_STATUSES or (
+            result.status is GetMessageStatus.OFFSET_TOO_SMALL and not self._is_force
+        )
+        if not fails or not self._source.is_in_store(request.key, request.offset):
+            return False
+        self.metrics.count(
+            FALLBACKS, operation="get_message", topic=request.topic, group=request.group
+        )
+        return True
+
+    def _merge(self, request: GetRequest, result: GetMessageResult) -> GetMessageResult:
+        """The tier's answer with the minimum of both stores. The maximum stays the tier's, since
+        it belongs to what was looked at."""
+        if result.status is GetMessageStatus.FOUND:
+            self.metrics.count(
+                MESSAGES_OUT, len(result.messages), topic=request.topic, group=request.group
+            )
+        local = self._source.queue_range(request.key)
+        if local is not None and local.min_offset < local.max_offset:
+            result.min_offset = min(result.min_offset, local.min_offset)
+        return result
+
+    # Offsets and times
+
+    def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """The first message that either store has; the next store's answer when none has one."""
+        low, high = self._tier_range(topic, queue_id)
+        if low == high:
+            return self.next_store.get_min_offset_in_queue(topic, queue_id)
+        local = self._source.queue_range(QueueKey(topic, queue_id))
+        if local is None or local.min_offset >= local.max_offset:
+            return low
+        return routing.earliest(low, local.min_offset)
+
+    def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """The next store's, which assigns offsets; the tier's for a queue that only it has."""
+        local = self.next_store.get_max_offset_in_queue(topic, queue_id)
+        if local > 0:
+            return local
+        low, high = self._tier_range(topic, queue_id)
+        return high if low < high else local
+
+    def _tier_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """[first, behind last) offsets in the tier; equal when it has none."""
+        file = self.flat_files.get(topic, queue_id) if self._is_tiered(topic) else None
+        if file is None or not file.is_initialised:
+            return 0, 0
+        high = file.consume_queue_commit_offset
+        return min(file.consume_queue_min_offset, high), high
+
+    def get_offset_in_queue_by_time(
+        self,
+        topic: str,
+        queue_id: int,
+        timestamp_ms: int,
+        boundary: BoundaryType = BoundaryType.LOWER,
+    ) -> int:
+        """LOWER: first message of both stores at or after the time, else the end. UPPER: the last
+        at or before it, else the first message. Raises Unavailable when the tier is needed for
+        that and cannot be read."""
+        if self._is_tiered(topic):
+            if self._is_force:
+                return self.fetcher.offset_by_time(topic, queue_id, timestamp_ms, boundary)
+            tier = self.fetcher.time_side(topic, queue_id)
+            if tier is not None:
+                sides = [tier, *self._local_side(topic, queue_id)]
+                found = routing.offset_by_time(sides, timestamp_ms, boundary)
+                if found >= 0:
+                    return found
+        return self.next_store.get_offset_in_queue_by_time(topic, queue_id, timestamp_ms, boundary)
+
+    def _local_side(self, topic: str, queue_id: int) -> list[routing.TimeSide]:
+        local = self._source.queue_range(QueueKey(topic, queue_id))
+        if local is None:
+            return []
+        return [
+            routing.TimeSide(
+                local.min_offset,
+                local.max_offset,
+                lambda time_ms, boundary: self.next_store.get_offset_in_queue_by_time(
+                    topic, queue_id, time_ms, boundary
+                ),
+                lambda offset: self.next_store.get_message_store_timestamp(topic, queue_id, offset),
+            )
+        ]
+
+    def get_earliest_message_time(
+        self, topic: str | None = None, queue_id: int | None = None
+    ) -> int:
+        local = self.next_store.get_earliest_message_time(topic, queue_id)
+        if topic is None or queue_id is None:
+            if not self._is_enabled:
+                return local
+            times = [file.min_store_timestamp_ms for file in self.flat_files.files()]
+            return routing.earliest(local, *times)
+        if not self._is_tiered(topic):
+            return local
+        return routing.earliest(local, self.fetcher.earliest_time(topic, queue_id))
+
+    def get_message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
+        if self._reads_tier(QueueKey(topic, queue_id), offset, 1):
+            found = self.fetcher.store_timestamp(topic, queue_id, offset)
+            if found >= 0 or self._is_force:
+                return found
+        return self.next_store.get_message_store_timestamp(topic, queue_id, offset)
+
+    # Keys
+
+    def query_message(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+    ) -> list[StoredMessage]:
+        """Messages of both stores, each once, by queue and offset; at most `max_count`.
+
+        When the tier cannot be read, what the next store found is the answer; Unavailable is
+        raised when that is nothing.
+        """
+        if not self._is_tiered(topic):
+            return self.next_store.query_message(topic, key, max_count, begin_ms, end_ms)
+        if self._is_force:
+            return self.fetcher.query_message(topic, key, max_count, begin_ms, end_ms)
+        local_earliest_ms = self.next_store.get_earliest_message_time()
+        found: list[StoredMessage] = []
+        if 0 <= local_earliest_ms <= end_ms:
+            found = self.next_store.query_message(topic, key, max_count, begin_ms, end_ms)
+        tier_end_ms = routing.tier_query_end_ms(end_ms, local_earliest_ms)
+        if len(found) < max_count and begin_ms <= tier_end_ms:
+            try:
+                found += self.fetcher.query_message(topic, key, max_count, begin_ms, tier_end_ms)
+            except TieredStoreError as error:
+                if not found:
+                    raise
+                self.metrics.count(FALLBACKS, operation="query_message", topic=topic, group="")
+                _log.warning("%s: query without the tier: %s", topic, error)
+        distinct: dict[tuple[int, int], StoredMessage] = {}
+        for message in found:
+            if len(distinct) < max_count:
+                distinct.setdefault((message.queue_id, message.queue_offset), message)
+        return [distinct[place] for place in sorted(distinct)]
