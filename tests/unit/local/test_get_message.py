@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.local_stores import plain, put_all, running, small_config
-from tieredstore.contracts.message_store import GetMessageStatus
+from tieredstore.contracts.message_store import GetMessageStatus, GetRequest
 from tieredstore.message.record import StoredMessage
 from tieredstore.message.tag_filter import TagFilter
 
@@ -35,6 +35,27 @@ def test_one_call_gives_at_most_32_messages_and_256_kib(tmp_path: Path) -> None:
         assert len(store.get_message("g", "B", 0, 0, 100).messages) == 2
         put_all(store, [plain("C", number=i, body=b"x" * 300_000) for i in range(2)])
         assert len(store.get_message("g", "C", 0, 0, 100).messages) == 1
+
+
+def test_a_reader_may_ask_for_fewer_bytes(tmp_path: Path) -> None:
+    with running(small_config(tmp_path / "s", **SIZES)) as store:
+        put_all(store, [plain(number=i, body=b"x" * 1000) for i in range(9)])
+        size = store.get(GetRequest("T", 0, 0, 1)).size_bytes
+
+        def count(max_bytes: int) -> int:
+            result = store.get(GetRequest("T", 0, 2, 5, max_bytes=max_bytes))
+            assert result.next_begin_offset == 2 + len(result.messages)
+            assert not result.suggest_pulling_from_slave
+            return len(result.messages)
+
+        assert [count(size * 2 + more) for more in (-1, 0, size - 1, size)] == [1, 2, 2, 3]
+        assert [count(few) for few in (-1, 0, size - 1)] == [1, 1, 1]
+        assert count(1 << 40) == 5
+        put_all(store, [plain("S", number=i, body=b"") for i in range(9)])
+        small = store.get(GetRequest("S", 0, 0, 1)).size_bytes
+        assert 100 <= small < 200
+        put_all(store, [plain("B", number=i, body=b"x" * 100_000) for i in range(4)])
+        assert len(store.get(GetRequest("B", 0, 0, max_bytes=1 << 27)).messages) == 2
 
 
 def test_messages_far_behind_the_tail_come_in_smaller_answers(tmp_path: Path) -> None:

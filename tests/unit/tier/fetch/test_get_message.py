@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.tier.fetch import TOPIC, Tier, offsets_of, run_threads
-from tieredstore.contracts.message_store import GetMessageResult, GetMessageStatus
+from tieredstore.contracts.message_store import GetMessageResult, GetMessageStatus, GetRequest
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Invalid
 from tieredstore.message.hashes import tags_code
@@ -95,6 +95,36 @@ def test_transfer_limit_is_bytes_and_lets_one_message_through(tier: Tier) -> Non
     fetcher = tier.new_fetcher(max_transfer_bytes_in_memory=1)
     result = fetcher.get_message("g", TOPIC, 0, 4, 32)
     assert (offsets_of(result), result.next_begin_offset) == ([4], 5)
+
+
+@pytest.mark.parametrize("block_count", [1, 2, 3, 4096])
+@pytest.mark.parametrize("tags", [None, "TagA"])
+def test_a_reader_may_ask_for_fewer_bytes(
+    tmp_path: Path, block_count: int, tags: str | None
+) -> None:
+    tier = Tier(tmp_path, read_ahead_message_count_threshold=block_count)
+    tier.add(9, body=b"x" * 1000, tags=["TagA"])
+    size = tier.get(0, 1).messages[0].size
+    wanted = TagFilter.parse(tags) if tags else None
+    fetcher = tier.new_fetcher()
+    for offset in range(9):  # into the cache: answers go over several blocks
+        fetcher.get_message("g", TOPIC, 0, offset, 1)
+
+    def count(max_bytes: int) -> int:
+        request = GetRequest(TOPIC, 0, 2, 5, max_bytes, "g", wanted)
+        result = fetcher.get(request)
+        found = offsets_of(result)
+        assert found == list(range(2, 2 + len(found)))
+        assert result.next_begin_offset == 2 + len(found)
+        assert asyncio.run(fetcher.get_async(request)).messages == result.messages
+        return len(found)
+
+    most = count(1 << 40)
+    assert min(block_count, 5) <= most <= 5
+    assert [count(size * 2 + more) for more in (-1, 0, size - 1, size)] == [
+        min(n, most) for n in (1, 2, 2, 3)
+    ]
+    assert [count(few) for few in (-1, 0, size - 1)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
