@@ -126,7 +126,7 @@ def test_message_store_plug_in_names_the_stores_around_the_local_one(broker: Mak
 
     both = conf(tiered.root, messageStorePlugIn=f"{__name__}:Labelled,tiered")
     made = registry.message_store(both)
-    assert [type(made), type(made._next)] == [Labelled, TieredMessageStore]
+    assert [type(made), type(made.next_store)] == [Labelled, TieredMessageStore]
 
 
 def test_store_type_of_a_kind_that_is_not_built_is_refused(
