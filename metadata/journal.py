@@ -17,9 +17,9 @@ import orjson
 
 from tieredstore.contracts.metadata_store import FileSegmentMetadata, QueueMetadata
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.disk.file_operations import AppendFile, FileOperations
 from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.message.crc import crc32
-from tieredstore.metadata.file_operations import AppendFile, FileOperations
 from tieredstore.metadata.tables import Tables
 
 FORMAT_VERSION = 1

@@ -17,8 +17,8 @@ from tieredstore.contracts.metadata_store import (
     TopicMetadata,
 )
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.disk.file_operations import FileOperations
 from tieredstore.errors import Busy, Invalid, Unavailable
-from tieredstore.metadata.file_operations import FileOperations
 from tieredstore.metadata.journal import Journal, queue_line, segment_line
 from tieredstore.metadata.json_format import Limits
 from tieredstore.metadata.snapshot_files import SnapshotFiles

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tieredstore.clock import Clock
+from tieredstore.disk.file_operations import FileOperations
 from tieredstore.errors import Corrupt, Unavailable
-from tieredstore.metadata.file_operations import FileOperations
 from tieredstore.metadata.json_format import Limits, parse
 from tieredstore.metadata.tables import Tables
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from tieredstore.contracts.segment import Buffer
 from tieredstore.disk.open_files import FileCalls
+from tieredstore.disk.sync import sync_file, sync_folder
 
 _LINUX = sys.platform.startswith("linux")
 _NOWAIT_UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM})
@@ -30,7 +31,7 @@ class PosixCalls(FileCalls):
     def __init__(self, *, portable: bool = not _LINUX) -> None:
         self.vector_limit = _vector_limit()
         self._nowait_flag = 0 if portable else getattr(os, "RWF_NOWAIT", 0)
-        self._sync = os.fsync if portable else getattr(os, "fdatasync", os.fsync)
+        self._sync = os.fsync if portable else sync_file
         self._vectored = not portable and hasattr(os, "pwritev")
 
     def stat(self, path: str) -> os.stat_result:
@@ -69,11 +70,7 @@ class PosixCalls(FileCalls):
         self._sync(fd)
 
     def sync_directory(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_folder(path)
 
     def make_directory(self, path: str) -> None:
         os.mkdir(path)  # noqa: PTH102 - as above

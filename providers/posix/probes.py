@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import shutil
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from tieredstore.contracts.probing import ProbeOptions, ProbeResult, Verdict
+from tieredstore.disk.locks import HELD
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.providers.posix.calls import PosixCalls
 from tieredstore.providers.probing import guarded_each, quantiles, rate, skew, timed
@@ -129,7 +129,7 @@ class _PosixProbes:
             try:
                 fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                if error.errno not in {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES}:
+                if error.errno not in HELD:
                     raise
                 return ProbeResult("lock", Verdict.OK, "a second writer is kept out")
         finally:

@@ -5,21 +5,18 @@ The file's name starts with a dot, so it is no topic; Java never lists and never
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import socket
 import time
 
 import orjson
 
+from tieredstore.disk.locks import is_file_at, lock_file
 from tieredstore.errors import Fenced, Invalid, Unavailable
 
 WRITER_FILE_NAME = ".writer"
 FORMAT_VERSION = 1
 _MAX_FILE_BYTES = 65_536
-_MAX_ATTEMPTS = 10
-_HELD = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
 
 
 class PosixWriterEpoch:
@@ -35,40 +32,26 @@ class PosixWriterEpoch:
         """Raises Fenced naming the owner, Unavailable, or Invalid for a tier whose format version
         is newer than this program."""
         path = f"{directory}/{WRITER_FILE_NAME}"
-        for _ in range(_MAX_ATTEMPTS):
-            try:
-                epoch = cls._try_acquire(path)
-            except OSError as error:
-                raise Unavailable(f"cannot lock {path}: {error.strerror}", path=path) from error
-            if epoch is not None:
-                return epoch
-        raise Unavailable(f"cannot lock {path}: it was replaced {_MAX_ATTEMPTS} times", path=path)
-
-    @classmethod
-    def _try_acquire(cls, path: str) -> PosixWriterEpoch | None:
-        """None when the file was replaced while it was being locked."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
         try:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno not in _HELD:
-                    raise
-                raise Fenced(
-                    f"{path}: this broker prefix has a live writer, {_described(fd)}; "
-                    "stop it first",
-                    path=path,
-                ) from None
-            if not _is_same(path, fd):
-                os.close(fd)
-                return None
-            _check_version(path, fd)
+            fd = lock_file(path)
+        except BlockingIOError:
+            raise Fenced(
+                f"{path}: this broker prefix has a live writer, {_describe_owner(path)}; "
+                "stop it first",
+                path=path,
+            ) from None
+        except OSError as error:
+            raise Unavailable(f"cannot lock {path}: {error.strerror}", path=path) from error
+        try:
+            _check_version(path)
             epoch = cls(path, fd, _own_name())
             epoch._write_owner()
-            return epoch
-        except BaseException:
+        except BaseException as error:
             os.close(fd)
+            if isinstance(error, OSError):
+                raise Unavailable(f"cannot lock {path}: {error.strerror}", path=path) from error
             raise
+        return epoch
 
     @property
     def owner(self) -> str:
@@ -77,7 +60,7 @@ class PosixWriterEpoch:
     def check(self) -> None:
         if self._fd is None:
             raise Fenced(f"{self._path}: the writer epoch was released", path=self._path)
-        if not _is_same(self._path, self._fd):
+        if not is_file_at(self._path, self._fd):
             raise Fenced(
                 f"{self._path}: the lock file was removed or replaced, another writer may be live",
                 path=self._path,
@@ -107,34 +90,26 @@ def _own_name() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
-def _read(fd: int) -> dict[str, object]:
+def _read(path: str) -> dict[str, object]:
     try:
-        content = orjson.loads(os.pread(fd, _MAX_FILE_BYTES, 0))
+        with open(path, "rb") as file:
+            content = orjson.loads(file.read(_MAX_FILE_BYTES))
     except (OSError, orjson.JSONDecodeError):
         return {}  # being written, or not ours: it only serves messages
     return content if isinstance(content, dict) else {}
 
 
-def _described(fd: int) -> str:
-    content = _read(fd)
+def _describe_owner(path: str) -> str:
+    content = _read(path)
     if "pid" not in content:
         return "unknown to its lock file"
     return f"process {content['pid']} on {content.get('host')} since {content.get('since_ms')} ms"
 
 
-def _check_version(path: str, fd: int) -> None:
-    version = _read(fd).get("format", FORMAT_VERSION)
+def _check_version(path: str) -> None:
+    version = _read(path).get("format", FORMAT_VERSION)
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise Invalid(
             f"{path}: the tier has format version {version}, this program writes {FORMAT_VERSION}",
             path=path,
         )
-
-
-def _is_same(path: str, fd: int) -> bool:
-    try:
-        found = os.stat(path)  # noqa: PTH116 - compared with fstat
-    except OSError:
-        return False
-    own = os.fstat(fd)
-    return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-from tieredstore.metadata.file_operations import FileOperations
+from tieredstore.disk.file_operations import FileOperations
 from tieredstore.testing.faults import SimulatedCrash
 
 MOST_PENDING = 7

@@ -17,6 +17,15 @@ def sync_file(fd: int) -> None:
     getattr(os, "fdatasync", os.fsync)(fd)
 
 
+def sync_path(path: str | Path) -> None:
+    """Put the data of a file that is not open on disk."""
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    try:
+        sync_file(fd)
+    finally:
+        os.close(fd)
+
+
 def sync_folder(path: str | Path) -> None:
     """Make creations, renames and removals in a folder durable."""
     fd = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | os.O_CLOEXEC)

@@ -6,7 +6,6 @@ synced before the step counts as done; a torn last line was never counted.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 from pathlib import Path
@@ -16,6 +15,8 @@ from typing import Any, Self
 import msgspec
 import orjson
 
+from tieredstore.disk.locks import lock_file
+from tieredstore.disk.sync import sync_file
 from tieredstore.errors import Busy, Invalid
 
 
@@ -35,8 +36,12 @@ class Journal:
         if path is None:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        while not self._open(path):
-            self.close()  # another run finished, and removed it, while this one opened it
+        try:
+            self._file = lock_file(path, 0o600)
+        except BlockingIOError:
+            raise Busy(
+                f"journal {path}: the same job is running in another process", path=str(path)
+            ) from None
         try:
             self._load(orjson.loads(orjson.dumps(identity)))
         except BaseException:
@@ -90,21 +95,6 @@ class Journal:
     ) -> None:
         self.close()
 
-    def _open(self, path: Path) -> bool:
-        """Open and lock the file; whether it is then still the one at `path`."""
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.close()
-            raise Busy(
-                f"journal {path}: the same job is running in another process", path=str(path)
-            ) from None
-        try:
-            return os.path.samestat(os.fstat(self._file), path.stat())
-        except FileNotFoundError:
-            return False
-
     def _load(self, identity: dict[str, Any]) -> None:
         assert self._file is not None
         with open(self._file, "rb", closefd=False) as file:
@@ -136,7 +126,7 @@ class Journal:
         data = memoryview(line + b"\n")
         while data:  # a full disk may take a part
             data = data[os.write(self._file, data) :]
-        os.fdatasync(self._file)
+        sync_file(self._file)
 
 
 def journal_path(folder: Path, identity: dict[str, object]) -> Path:

@@ -15,7 +15,7 @@ from tests.kit.simulated_files import SimulatedFiles
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import FileSegmentType
-from tieredstore.metadata.file_operations import FileOperations
+from tieredstore.disk.file_operations import FileOperations
 from tieredstore.metadata.json_format import Limits
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.testing.faults import SimulatedCrash

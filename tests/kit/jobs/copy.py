@@ -11,10 +11,10 @@ from tieredstore.contracts.segment import (
     SegmentId,
     SegmentProvider,
 )
+from tieredstore.disk.file_operations import FileOperations
 from tieredstore.jobs.copying.job import copy_tier
 from tieredstore.jobs.copying.report import CopyOptions, CopyReport
 from tieredstore.jobs.copying.target import CopyTarget
-from tieredstore.metadata.file_operations import FileOperations
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.catalogue import load_catalogue

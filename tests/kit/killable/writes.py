@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.kit.killable.driver import Driver
 from tieredstore.contracts.segment import Buffer
-from tieredstore.metadata.file_operations import AppendFile, FileOperations
+from tieredstore.disk.file_operations import AppendFile, FileOperations
 from tieredstore.providers.posix.calls import PosixCalls
 
 KILLED = 9

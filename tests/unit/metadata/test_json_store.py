@@ -16,8 +16,8 @@ import pytest
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.disk.file_operations import AppendFile, FileOperations
 from tieredstore.errors import Busy, Corrupt, Invalid, Unavailable
-from tieredstore.metadata.file_operations import AppendFile, FileOperations
 from tieredstore.metadata.json_format import Limits
 from tieredstore.metadata.json_store import DefaultMetadataStore
 

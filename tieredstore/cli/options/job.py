@@ -14,6 +14,7 @@ import click
 import orjson
 
 from tieredstore.cli.options.tier import quiet_option
+from tieredstore.disk.file_operations import FILES
 from tieredstore.errors import Invalid
 
 if TYPE_CHECKING:
@@ -114,9 +115,7 @@ def write_report(options: JobOptions, report: dict[str, object]) -> None:
     """The report as a file, if one is wanted. Replaces an older one at once or not at all."""
     if options.report is None:
         return
-    temporary = options.report.with_name(options.report.name + ".tmp")
-    temporary.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
-    temporary.replace(options.report)
+    FILES.replace_file(options.report, orjson.dumps(report, option=orjson.OPT_INDENT_2))
 
 
 def require_staging(options: JobOptions, staging: str | None) -> None:

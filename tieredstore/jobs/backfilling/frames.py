@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tieredstore.disk.sync import sync_folder, sync_path
 from tieredstore.errors import Invalid
 from tieredstore.jobs.backfilling.job import BackfillOptions, backfill
 from tieredstore.jobs.run import JobRun
@@ -57,7 +58,10 @@ def _written(rows: pa.Table, folder: Path) -> str:
     if path.exists():
         temporary.unlink()
     else:
+        # Its name vouches for what is in it, also after a crash.
+        sync_path(temporary)
         temporary.replace(path)
+        sync_folder(folder)
     return str(path)
 
 

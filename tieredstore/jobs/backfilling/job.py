@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 
+from tieredstore.disk.file_operations import FILES
 from tieredstore.errors import Invalid
 from tieredstore.jobs.backfilling.measure import Measured, measure, measure_tasks, unpacked
 from tieredstore.jobs.backfilling.plan import (
@@ -96,9 +97,7 @@ def backfill(
 
         def record() -> None:
             past.parent.mkdir(parents=True, exist_ok=True)
-            temporary = past.with_suffix(".tmp")
-            temporary.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2))
-            temporary.replace(past)
+            FILES.replace_file(past, orjson.dumps(result, option=orjson.OPT_INDENT_2))
 
         run.once("record", record, None)
         return run.report({**result, "done_before": False})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +13,8 @@ from tieredstore import registry
 from tieredstore.clock import Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.metadata_store import MetadataStore
+from tieredstore.disk.file_operations import FILES
+from tieredstore.disk.sync import sync_folder
 from tieredstore.errors import Fenced, Invalid, Unavailable
 from tieredstore.local.recovery.store_lock import is_owned
 from tieredstore.scan.source import METADATA_FILE
@@ -68,12 +69,12 @@ class StateFiles:
                     if not kept.exists():
                         kept.hardlink_to(file)
                 staged.replace(self.main)
-                _sync(self.main.parent)
+                sync_folder(self.main.parent)
             # An older backup would be taken when the main file breaks.
             self._back_up()
             self._named(".journal").unlink(missing_ok=True)
             shutil.rmtree(staging)
-            _sync(self.main.parent)
+            sync_folder(self.main.parent)
         except OSError as error:
             raise Unavailable(
                 f"state {self._state}: cannot be written: {error.strerror or error}",
@@ -107,21 +108,7 @@ class StateFiles:
         return staged
 
     def _back_up(self) -> None:
-        backup = self._named(".bak")
-        temporary = backup.with_name(f"{backup.name}.tmp")
-        with temporary.open("wb") as file:
-            file.write(self.main.read_bytes())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(backup)
+        FILES.replace_file(self._named(".bak"), self.main.read_bytes())
 
     def _named(self, name: str) -> Path:
         return self.main.with_name(self.main.name + name)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tieredstore.contracts.usage import MeteredProvider, Prices
 from tieredstore.contracts.wrapping import find_layer
+from tieredstore.disk.file_operations import FILES
 from tieredstore.errors import Invalid
 from tieredstore.jobs.reporting.facts import Facts
 from tieredstore.jobs.reporting.page import page
@@ -146,7 +147,5 @@ def _write(
         PAGE: page(summary, shown_url(source.url), now_ms, keys_percent, prices, facts),
     }
     for name, content in files.items():
-        temporary = to / f".{name}.tmp"
-        temporary.write_bytes(content)
-        temporary.replace(to / name)
+        FILES.replace_file(to / name, content)
     return list(files)

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from tieredstore.disk.errors import translate_os_error
+from tieredstore.disk.sync import allocate, sync_path
 from tieredstore.errors import Corrupt
 
 RESERVE_BYTES = 16 << 20
@@ -99,8 +100,7 @@ class MappedFile:
         try:
             fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             try:
-                if hasattr(os, "posix_fallocate"):
-                    os.posix_fallocate(fd, start, length)
+                allocate(fd, start, length)
             finally:
                 os.close(fd)
         except OSError as error:
@@ -125,11 +125,7 @@ class MappedFile:
     def sync(self) -> None:
         """What was written is on disk when this returns. (`mmap.flush` would hold the GIL.)"""
         try:
-            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                os.fdatasync(fd)
-            finally:
-                os.close(fd)
+            sync_path(self.path)
         except OSError as error:
             raise translate_os_error(error, "sync", self.path) from error
 

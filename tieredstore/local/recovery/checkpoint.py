@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tieredstore.disk.errors import translate_os_error
+from tieredstore.disk.sync import sync_file
 from tieredstore.errors import Corrupt
 
 CHECKPOINT_FILE: Final = "checkpoint"
@@ -71,7 +72,7 @@ def write_checkpoint(root: Path, checkpoint: Checkpoint) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             os.pwrite(fd, checkpoint.to_bytes(), 0)
-            os.fdatasync(fd)
+            sync_file(fd)
         finally:
             os.close(fd)
     except OSError as error:

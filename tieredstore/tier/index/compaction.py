@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from tieredstore.errors import TieredStoreError, Unavailable
+from tieredstore.disk.sync import sync_file
+from tieredstore.errors import Unavailable
 from tieredstore.message.index.tiered import compact, compacted_size
-from tieredstore.tier.index.durable import sync_file
 from tieredstore.tier.index.local_file import LocalIndexStoreFile
 from tieredstore.tier.index.segments import CompactedIndex
 
@@ -31,9 +31,9 @@ def compact_file(file: LocalIndexStoreFile, directory: Path) -> CompactedIndex:
                 for block in compact(file.buffer, file.slots):
                     target.write(block)
                 target.flush()
-                sync_file(target.fileno(), temporary)
+                sync_file(target.fileno())
             temporary.replace(path)
-        except (OSError, TieredStoreError):
+        except OSError:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise

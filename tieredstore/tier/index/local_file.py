@@ -19,6 +19,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from tieredstore.disk.errors import translated_os_errors
+from tieredstore.disk.sync import allocate, sync_file, sync_folder
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.message.index.tiered import (
     HEADER_SIZE,
@@ -36,8 +38,6 @@ from tieredstore.message.index.tiered import (
     unpack_header,
     unsealed_size,
 )
-from tieredstore.tier.index.allocation import allocate
-from tieredstore.tier.index.durable import sync_directory, sync_file
 from tieredstore.tier.index.item import IndexItem
 from tieredstore.tier.index.matching import MAX_CHAIN_ITEMS, Wanted
 from tieredstore.tier.index.relink import relink, valid_items
@@ -120,7 +120,8 @@ class LocalIndexStoreFile(IndexStoreFile):
                 raise _unavailable(path, "created", error) from error
             raise
         made._write_header()
-        sync_directory(path.parent)
+        with translated_os_errors("sync", path.parent):
+            sync_folder(path.parent)
         return made
 
     @classmethod
@@ -226,7 +227,8 @@ class LocalIndexStoreFile(IndexStoreFile):
         count = self.item_count
         with self._fd_lock:
             if self._fd >= 0 and count != self.synced_items:
-                sync_file(self._fd, self.path)
+                with translated_os_errors("sync", self.path):
+                    sync_file(self._fd)
         self.synced_items = count
 
     def repair(self, synced_items: int) -> None:
@@ -311,7 +313,8 @@ class LocalIndexStoreFile(IndexStoreFile):
         with self._fd_lock:
             if self._fd < 0:
                 raise Unavailable(f"{self.path}: the file is closed", path=str(self.path))
-            allocate(self._fd, self.path, start, end - start)
+            with translated_os_errors(f"reserve {end - start} bytes at {start}", self.path):
+                allocate(self._fd, start, end - start)
         self._allocated_end = end
 
     def _true_end_ms(self) -> int:

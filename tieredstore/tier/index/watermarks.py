@@ -13,8 +13,9 @@ from typing import Annotated
 
 import msgspec
 
+from tieredstore.disk.errors import translated_os_errors
+from tieredstore.disk.file_operations import FILES
 from tieredstore.errors import Corrupt, Invalid, Unavailable
-from tieredstore.tier.index.durable import replace_file
 
 FORMAT_VERSION = 1
 FILE_NAME = "watermarks.json"
@@ -95,4 +96,6 @@ def save_watermarks(directory: Path, watermarks: Watermarks) -> None:
         for (topic_id, queue_id), offset in sorted(watermarks.indexed_until.items())
     ]
     document = _Document(FORMAT_VERSION, watermarks.clean, rows, watermarks.files)
-    replace_file(directory / FILE_NAME, msgspec.json.encode(document))
+    path = directory / FILE_NAME
+    with translated_os_errors("replace", path):
+        FILES.replace_file(path, msgspec.json.encode(document))

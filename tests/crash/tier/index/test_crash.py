@@ -13,6 +13,7 @@ import pytest
 
 from tests.kit.tier.index import Node, find, header_of, offsets_of, put
 from tieredstore.contracts.segment import FileSegmentType
+from tieredstore.disk.sync import sync_file
 from tieredstore.errors import Unavailable
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import (
@@ -29,9 +30,9 @@ from tieredstore.tier.index import (
     local_file,
     segments,
     service,
-    watermarks,
+    writer,
 )
-from tieredstore.tier.index.durable import replace_file, sync_file
+from tieredstore.tier.index.watermarks import save_watermarks
 
 QUEUES = [(1, 0), (1, 1), (2, 0)]
 BATCH = 11
@@ -65,9 +66,10 @@ class CrashingNode(Node):
 
             return call
 
-        def sync(fd: int, path: Path) -> None:
+        def sync(fd: int) -> None:
             def action() -> None:
-                sync_file(fd, path)
+                sync_file(fd)
+                path = Path(f"/proc/self/fd/{fd}").readlink()
                 self.synced[path] = path.read_bytes()
 
             self.faults.change("sync", action)
@@ -76,7 +78,7 @@ class CrashingNode(Node):
             patch.setattr(segments, "PIECE_BYTES", 300)
             patch.setattr(service, "CHECKPOINT_BATCHES", 4)
             patch.setattr(local_file, "sync_file", sync)
-            patch.setattr(watermarks, "replace_file", changing("watermarks", replace_file))
+            patch.setattr(writer, "save_watermarks", changing("watermarks", save_watermarks))
             patch.setattr(compaction, "sync_file", changing("sync compacted", sync_file))
             made = local_file.LocalIndexStoreFile
             patch.setattr(made, "destroy", changing("destroy", made.destroy))

@@ -13,6 +13,8 @@ from typing import Any, Protocol, TypeAlias
 
 from pyarrow import fs
 
+from tieredstore.disk.file_operations import FILES
+from tieredstore.disk.sync import sync_folder, sync_path
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.tier_url import parse_tier_url
 
@@ -95,7 +97,7 @@ class ArrowFiles:
     def seal(self, name: str) -> None:
         if self.is_local:
             with told(self._url):
-                _sync(self.path(name))
+                sync_path(self.path(name))
 
     def open(self, name: str) -> InputFile:
         with told(self._url):
@@ -134,7 +136,7 @@ class ArrowFiles:
     def sync_folder(self, name: str) -> None:
         if self.is_local:
             with told(self._url):
-                _sync(self.path(name))
+                sync_folder(self.path(name))
 
     def delete(self, name: str) -> None:
         with told(self._url):
@@ -159,7 +161,7 @@ class ArrowFiles:
         with told(self._url):
             temporary = self._temporary(name, data)
             temporary.replace(self.path(name))
-            _sync(str(temporary.parent))
+            sync_folder(temporary.parent)
 
     def put_new(self, name: str, data: bytes, options: Mapping[str, str]) -> bool:
         """`put` if no file has the name; else False. Of several at once one has True."""
@@ -178,7 +180,7 @@ class ArrowFiles:
                 return False
             finally:
                 temporary.unlink()
-            _sync(str(temporary.parent))
+            sync_folder(temporary.parent)
         return True
 
     def _temporary(self, name: str, data: bytes) -> Path:
@@ -186,10 +188,7 @@ class ArrowFiles:
         path = Path(self.path(name))
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        FILES.write_synced(temporary, data)
         return temporary
 
 
@@ -282,11 +281,3 @@ def _put_new_object(path: str, data: bytes, options: Mapping[str, str], url: str
     except BotoCoreError as error:
         raise Unavailable(f"{url.partition('?')[0]}: {error}", path=url) from error
     return True
-
-
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

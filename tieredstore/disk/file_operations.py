@@ -1,4 +1,4 @@
-"""The file operations of the metadata store. Crash tests replace this object."""
+"""File operations by path, in an object that crash tests replace."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
+
+from tieredstore.disk.sync import sync_folder
 
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 
@@ -49,6 +51,19 @@ class FileOperations:
         finally:
             os.close(fd)
 
+    def replace_file(self, path: Path, data: bytes) -> None:
+        """Write `data` under the name: when this returns the file on disk is the new version, after
+        a crash or an error the old or the new one, whole."""
+        temporary = path.with_name(f"{path.name}.tmp")
+        try:
+            self.write_synced(temporary, data)
+            self.rename(temporary, path)
+        except OSError:
+            with suppress(OSError):
+                self.unlink(temporary)
+            raise
+        self.sync_directory(path.parent)
+
     def open_append(self, path: Path, *, empty: bool) -> AppendFile:
         """Make the file if it is not there; `empty` drops what it holds."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if empty else 0)
@@ -82,11 +97,7 @@ class FileOperations:
             self.sync_directory(directory.parent)
 
     def sync_directory(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_folder(path)
 
 
 class _Appender:
@@ -108,3 +119,7 @@ def _write_all(fd: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]
+
+
+FILES = FileOperations()
+"""The operations of the system, for all that no crash test replaces."""
