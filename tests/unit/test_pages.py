@@ -10,7 +10,16 @@ import pytest
 from tests.kit.paths import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FOLDERS = ("tieredstore", "providers", "metadata", "tests", "benchmarks", "scripts", "localstack")
+FOLDERS = (
+    "tieredstore",
+    "providers",
+    "metadata",
+    "tests",
+    "benchmarks",
+    "scripts",
+    "localstack",
+    "examples",
+)
 MODULES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 MADE_UP = {"verb.py"}
 """Files of examples."""
