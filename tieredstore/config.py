@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta, field
 
 from tieredstore.errors import Invalid
+from tieredstore.java_keys import REFUSED_VALUES, UNUSED_KEYS, find_unsupported
 from tieredstore.properties import PluginProperties, fields_by_key, parse_value, unknown_keys
 
 _INT32_MAX = 2**31 - 1
@@ -302,24 +303,6 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     plugin_properties: PluginProperties = field(default_factory=PluginProperties)
 
 
-UNUSED_KEYS: Mapping[str, str] = {
-    "writeWithoutMmap": "changes how Java writes index files, never what is in them",
-}
-"""Keys that are accepted and change nothing, and why."""
-
-REFUSED_VALUES: Mapping[str, tuple[str, str]] = {
-    "flushDiskType": ("SYNC_FLUSH", "synchronous flush is not built yet"),
-    "brokerRole": ("SYNC_MASTER", "replication is not built"),
-    "enableDLegerCommitLog": ("true", "DLedger is not built"),
-    "enableControllerMode": ("true", "controller mode is not built"),
-    "duplicationEnable": ("true", "duplication is not built"),
-    "aclEnable": ("true", "access control is not built"),
-    "authenticationEnabled": ("true", "authentication is not built"),
-    "authorizationEnabled": ("true", "authorization is not built"),
-    "transientStorePoolEnable": ("true", "the transient store pool is not built"),
-}
-"""Key -> (value, reason): settings whose absence would weaken durability or security."""
-
 FIELDS_BY_KEY: Mapping[str, msgspec.structs.FieldInfo] = {
     key: info for key, info in fields_by_key(StoreConfig).items() if key != "plugin_properties"
 }
@@ -349,7 +332,8 @@ def config_from_properties(
     """Build a StoreConfig from string properties.
 
     Unknown `tiered…` and `readAhead…` keys are warnings with the nearest match, except those of
-    plugins, which the registry checks; other keys of a broker are ignored. Raises Invalid on a bad
+    plugins, which the registry checks; all other keys of Java's that nothing here reads are named
+    in one warning; what neither Java nor this project knows is ignored. Raises Invalid on a bad
     value, naming key and `source`; with `serving` (a process that accepts messages) also on the
     settings of `REFUSED_VALUES`.
     """
@@ -371,6 +355,9 @@ def config_from_properties(
         raise Invalid(refused[0], path=source)
     core = (key for key in rest if not key.startswith(PLUGIN_PREFIXES))
     warnings += unknown_keys(core, ("tiered", "readAhead"), FIELDS_BY_KEY, source)
+    unsupported = find_unsupported(rest)
+    if unsupported:
+        warnings.append(f"{source}: keys that are not supported: {', '.join(unsupported)}")
     names = {FIELDS_BY_KEY[key].name: value for key, value in known.items()}
     config = StoreConfig(**names, plugin_properties=PluginProperties(rest, source))
     return LoadedConfig(config, frozenset(known), tuple(warnings), tuple(refused))

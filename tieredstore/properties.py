@@ -117,6 +117,13 @@ def unknown_keys(
     return lines
 
 
+def near_key(key: str, keys: Iterable[str]) -> str | None:
+    """The one of `keys` that is most likely a misspelt `key`; letters' case does not count."""
+    folded = {other.casefold(): other for other in keys}
+    close = difflib.get_close_matches(key.casefold(), folded, n=1, cutoff=0.8)
+    return folded[close[0]] if close else None
+
+
 def query_properties(
     declared: type[msgspec.Struct], query: Mapping[str, str], shown_url: str
 ) -> dict[str, str]:

@@ -1,25 +1,31 @@
 """Finds the plugins that a configuration names: segment providers, metadata stores, stores.
 
-A name is one of Java's class names, a short name of ours, `module:attribute`, or an entry point of
-an installed package (groups `tieredstore.providers`, `tieredstore.metadata`, `tieredstore.stores`).
-Nothing else in the project imports a plugin.
+A name is a short name of ours, a class name of Java's with or without its package, `module.Class`,
+`module:attribute`, or an entry point of an installed package (groups `tieredstore.providers`,
+`tieredstore.metadata`, `tieredstore.stores`). Nothing else in the project imports a plugin.
 
 A provider class has `from_config(config)`. To be named by a URL it also has `at_url(config, url)`,
 the configuration with the tier in that place, and `clusters(config)`, the names of the clusters
-there; with keys of its own it has `KEYS` (`tieredstore.properties`).
+there; with keys of its own it has `KEYS` (`tieredstore.properties`). Java names the class of the
+segments instead: one whose `PROVIDER` is a provider class stands for that.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 import msgspec
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import FIELDS_BY_KEY, LoadedConfig, StoreConfig
+from tieredstore.contracts.message_store import MessageStore
+from tieredstore.contracts.metadata_store import MetadataStore
+from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Invalid
 from tieredstore.properties import fields_by_key, unknown_keys
 from tieredstore.tier_url import parse_tier_url
@@ -31,24 +37,17 @@ PROVIDERS: Mapping[str, str] = {
     "memory": "tieredstore.providers.memory.provider:MemoryProvider",
     "s3": "tieredstore.providers.s3.provider:S3Provider",
     "fsspec": "tieredstore.providers.fsspec.provider:FsspecProvider",
-    "org.apache.rocketmq.tieredstore.provider.PosixFileSegment": (
-        "tieredstore.providers.posix.provider:PosixProvider"
-    ),
-    "org.apache.rocketmq.tieredstore.provider.MemoryFileSegment": (
-        "tieredstore.providers.memory.provider:MemoryProvider"
-    ),
+    "PosixFileSegment": "tieredstore.providers.posix.provider:PosixFileSegment",
+    "MemoryFileSegment": "tieredstore.providers.memory.provider:MemoryFileSegment",
+    "S3FileSegment": "tieredstore.providers.s3.provider:S3FileSegment",
 }
 METADATA_STORES: Mapping[str, str] = {
     "json": "tieredstore.metadata.json_store:DefaultMetadataStore",
-    "org.apache.rocketmq.tieredstore.metadata.DefaultMetadataStore": (
-        "tieredstore.metadata.json_store:DefaultMetadataStore"
-    ),
+    "DefaultMetadataStore": "tieredstore.metadata.json_store:DefaultMetadataStore",
 }
 STORES: Mapping[str, str] = {
     "tiered": "tieredstore.tier.store:TieredMessageStore",
-    "org.apache.rocketmq.tieredstore.TieredMessageStore": (
-        "tieredstore.tier.store:TieredMessageStore"
-    ),
+    "TieredMessageStore": "tieredstore.tier.store:TieredMessageStore",
 }
 EXTRAS: Mapping[str, str] = {"boto3": "s3", "botocore": "s3", "fsspec": "fsspec"}
 """Libraries that a plugin may lack, and the extra of this project that has them."""
@@ -68,15 +67,68 @@ PROVIDER_OF_SCHEME_PREFIX: Mapping[str, str] = {"fsspec+": "fsspec"}
 """Beginnings of schemes: any protocol of fsspec, `fsspec+sftp://host/dir`."""
 
 
-def _resolve(name: str, known: Mapping[str, str], group: str, what: str) -> Any:
-    target = known.get(name, name)
-    if ":" not in target:
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What may stand in one key. known: names of ours; java_package: what Java's names begin with,
+    in front of one of those; group: of entry points."""
+
+    what: str
+    contract: type[Any]
+    known: Mapping[str, str]
+    java_package: str
+    group: str
+
+
+_PROVIDER = _Kind(
+    "segment provider",
+    SegmentProvider,
+    PROVIDERS,
+    "org.apache.rocketmq.tieredstore.provider.",
+    "tieredstore.providers",
+)
+_METADATA = _Kind(
+    "metadata store",
+    MetadataStore,
+    METADATA_STORES,
+    "org.apache.rocketmq.tieredstore.metadata.",
+    "tieredstore.metadata",
+)
+_STORE = _Kind(
+    "message store plugin",
+    MessageStore,
+    STORES,
+    "org.apache.rocketmq.tieredstore.",
+    "tieredstore.stores",
+)
+
+
+def _resolve(name: str, kind: _Kind) -> Any:
+    """The class that a name means. Raises Invalid, also when it is no class of that kind."""
+    target = kind.known.get(name.removeprefix(kind.java_package), name)
+    if ":" in target:
+        found = _load(target, name, kind.what)
+    else:
         from importlib.metadata import entry_points
 
-        points = entry_points(group=group, name=name)
+        points = entry_points(group=kind.group, name=name)
+        module, _, attribute = name.rpartition(".")
         if points:
-            return next(iter(points)).load()
-        raise Invalid(f"unknown {what} {name!r}: expected one of {', '.join(sorted(known))}")
+            found = next(iter(points)).load()
+        elif module and not name.startswith(kind.java_package):
+            found = _load(f"{module}:{attribute}", name, kind.what)
+        else:
+            raise Invalid(
+                f"unknown {kind.what} {name!r}: expected one of {', '.join(sorted(kind.known))}, "
+                "or a class as module.Class or module:attribute"
+            )
+    found = getattr(found, "PROVIDER", found)
+    lacking = _lacking_members(found, kind.contract)
+    if lacking:
+        raise Invalid(f"{name!r} is no {kind.what}: it has no {', '.join(lacking)}")
+    return found
+
+
+def _load(target: str, name: str, what: str) -> Any:
     module, _, attribute = target.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
@@ -84,8 +136,21 @@ def _resolve(name: str, known: Mapping[str, str], group: str, what: str) -> Any:
         needed = (error.name or "").partition(".")[0]
         hint = f": pip install 'tieredstore[{EXTRAS[needed]}]'" if needed in EXTRAS else ""
         raise Invalid(f"{what} {name!r} cannot be loaded: {error}{hint}") from error
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise Invalid(f"{what} {name!r} cannot be loaded: {error}") from error
+
+
+def _lacking_members(found: Any, contract: type[Any]) -> list[str]:
+    """`from_config` and the contract's methods, as far as a class has them not. One that forwards
+    by `__getattr__` may have any."""
+    needed = ["from_config"]
+    if not hasattr(found, "__getattr__"):
+        needed += [
+            name
+            for name in dir(contract)
+            if not name.startswith("_") and inspect.isfunction(getattr(contract, name))
+        ]
+    return [name for name in needed if not callable(getattr(found, name, None))]
 
 
 def segment_provider(config: StoreConfig) -> Any:
@@ -101,7 +166,7 @@ def segment_provider(config: StoreConfig) -> Any:
 
 def provider_class(name: str) -> Any:
     """The class of a segment provider. Raises Invalid."""
-    return _resolve(name, PROVIDERS, "tieredstore.providers", "segment provider")
+    return _resolve(name, _PROVIDER)
 
 
 def _warnings_of_keys(provider: Any, config: StoreConfig) -> list[str]:
@@ -119,13 +184,13 @@ def metadata_store(
     """The MetadataStore that `tieredMetadataServiceProvider` names; with `read_only` it changes
     nothing on disk. Raises Invalid."""
     name = config.metadata_service_provider
-    store = _resolve(name, METADATA_STORES, "tieredstore.metadata", "metadata store")
+    store = _resolve(name, _METADATA)
     return store.from_config(config, clock, read_only=read_only)
 
 
 def store_plugin(name: str) -> type[Any]:
     """The MessageStore class that one name of `messageStorePlugIn` means. Raises Invalid."""
-    return cast(type[Any], _resolve(name, STORES, "tieredstore.stores", "message store plugin"))
+    return cast(type[Any], _resolve(name, _STORE))
 
 
 def message_store(loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK) -> Any:
@@ -135,7 +200,7 @@ def message_store(loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK) -> Any:
     """
     if loaded.refused:
         raise Invalid(loaded.refused[0])
-    store = _resolve(LOCAL_STORE, {}, "tieredstore.stores", "message store")(loaded.config, clock)
+    store = _load(LOCAL_STORE, LOCAL_STORE, "message store")(loaded.config, clock)
     names = [name for name in loaded.config.message_store_plug_in.split(",") if name]
     for name in reversed(names):
         store = store_plugin(name).from_config(store, loaded, clock)
@@ -144,7 +209,7 @@ def message_store(loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK) -> Any:
 
 def read_only_store(loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK) -> Any:
     """The local store of a configuration for reading, whoever owns it. Not loaded yet."""
-    store = _resolve(READ_ONLY_STORE, {}, "tieredstore.stores", "message store")
+    store = _load(READ_ONLY_STORE, READ_ONLY_STORE, "message store")
     return store(loaded.config, clock)
 
 
@@ -174,5 +239,9 @@ def _provider_of(scheme: str) -> str | None:
 
 def clusters(config: StoreConfig) -> list[str]:
     """Names of the clusters that the tier has something of. Raises Invalid, Unavailable."""
-    found: list[str] = provider_class(config.backend_service_provider).clusters(config)
+    name = config.backend_service_provider
+    provider = provider_class(name)
+    if not callable(getattr(provider, "clusters", None)):
+        raise Invalid(f"segment provider {name!r} does not tell its clusters: give one")
+    found: list[str] = provider.clusters(config)
     return found

@@ -23,7 +23,7 @@ from tieredstore.providers.chunks.reading.cache import ByteCache, WriteCache
 from tieredstore.providers.chunks.reading.reader import ChunkReader
 from tieredstore.providers.chunks.segment import ChunkFileSegment, SegmentServices
 from tieredstore.providers.chunks.settings import ChunkSettings
-from tieredstore.providers.chunks.state import SegmentStates
+from tieredstore.providers.chunks.state import SegmentState, SegmentStates
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
 from tieredstore.providers.chunks.upkeep.maintenance import Maintenance, MaintenanceReport
 from tieredstore.providers.chunks.writers import Writers
@@ -77,6 +77,10 @@ class ChunkProvider:
             self._maintenance,
         )
 
+    def make_segment(self, state: SegmentState, services: SegmentServices) -> ChunkFileSegment:
+        """A handle, of the class that the backend's segments have."""
+        return ChunkFileSegment(state, services)
+
     @property
     def client(self) -> ObjectClient:
         return self._client
@@ -111,7 +115,7 @@ class ChunkProvider:
                 state.adopt(listing.token)
             elif listing.size_bytes == 0 and not listing.sealed and listing.token is None:
                 state.adopt(Chain(seen_ms=self._settings.monotonic_ms()))
-        return ChunkFileSegment(state, self._services)
+        return self.make_segment(state, self._services)
 
     def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> ChunkWriterEpoch:
         """Also starts maintenance. An epoch whose process surely ended is taken over anyway.

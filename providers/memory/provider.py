@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from tieredstore.contracts.segment import (
     Buffer,
@@ -104,6 +104,9 @@ class MemoryWriterEpoch:
 
 class MemoryFileSegment:
     """One segment of a MemoryProvider. It is there once a byte was written to it."""
+
+    PROVIDER: ClassVar = MemoryProvider
+    """What a configuration means that names this class, as Java's do."""
 
     def __init__(
         self, id: SegmentId, contents: dict[SegmentId, bytearray], lock: threading.Lock

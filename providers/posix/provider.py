@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 import numpy as np
@@ -25,6 +25,7 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.disk.open_files import MAX_OPEN_FILES, OpenFiles
 from tieredstore.errors import Corrupt, Invalid, TieredStoreError, Unavailable
+from tieredstore.properties import near_key
 from tieredstore.providers import checks, naming
 from tieredstore.providers.posix.calls import PosixCalls
 from tieredstore.providers.posix.listing import list_clusters, list_segments
@@ -69,7 +70,15 @@ class PosixProvider:
 
     @classmethod
     def from_config(cls, config: StoreConfig) -> PosixProvider:
-        """The tier of `tieredStoreFilePath` and `brokerClusterName`. Raises Invalid."""
+        """The tier of `tieredStoreFilePath` and `brokerClusterName`. Raises Invalid, also when the
+        path is not set and a key is almost this one: the tier would be in the working directory."""
+        if not config.tier_file_path:
+            near = near_key("tieredStoreFilePath", config.plugin_properties)
+            if near is not None:
+                raise Invalid(
+                    f"{config.plugin_properties.source}: tieredStoreFilePath is not set, and "
+                    f"{near} is no key: did you mean tieredStoreFilePath?"
+                )
         return cls(
             config.tier_file_path,
             config.broker_cluster_name,
@@ -183,6 +192,9 @@ class PosixProvider:
 
 class PosixFileSegment:
     """One file. Made by its first write, not by opening it."""
+
+    PROVIDER: ClassVar = PosixProvider
+    """What a configuration means that names this class, as Java's do."""
 
     def __init__(self, id: SegmentId, path: str, provider: PosixProvider) -> None:
         self._id = id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
@@ -12,17 +12,15 @@ from tieredstore.metrics import Metrics
 from tieredstore.properties import plugin_keys, query_properties
 from tieredstore.providers import naming
 from tieredstore.providers.chunks.provider import ChunkProvider
-from tieredstore.providers.chunks.segment import ChunkFileSegment
+from tieredstore.providers.chunks.segment import ChunkFileSegment, SegmentServices
 from tieredstore.providers.chunks.settings import ChunkSettings
+from tieredstore.providers.chunks.state import SegmentState
 from tieredstore.providers.s3.keys import S3Keys
 
 if TYPE_CHECKING:
     from tieredstore.config import StoreConfig
     from tieredstore.providers.s3.client import S3Client
     from tieredstore.tier_url import TierUrl
-
-S3FileSegment = ChunkFileSegment
-"""A segment of an S3 tier is one of any chunk log."""
 
 
 class S3Provider(ChunkProvider):
@@ -74,6 +72,9 @@ class S3Provider(ChunkProvider):
             client.close()
         return [found for name in names if (found := naming.parse_cluster_directory_name(name))]
 
+    def make_segment(self, state: SegmentState, services: SegmentServices) -> S3FileSegment:
+        return S3FileSegment(state, services)
+
     @property
     def prices(self) -> Prices:
         """Those of the `tieredStoreS3…Price` keys."""
@@ -85,6 +86,13 @@ class S3Provider(ChunkProvider):
 
     def bind_metrics(self, metrics: Metrics) -> None:
         self._s3.meter.metrics = metrics
+
+
+class S3FileSegment(ChunkFileSegment):
+    """A segment of an S3 tier: a chunk log in a bucket."""
+
+    PROVIDER: ClassVar = S3Provider
+    """What a configuration means that names this class, as Java's do."""
 
 
 def _client(keys: S3Keys) -> S3Client:

@@ -10,6 +10,7 @@ import pytest
 from tieredstore import config
 from tieredstore.config import StorageLevel, StoreConfig, config_from_properties, load_broker_conf
 from tieredstore.errors import Invalid
+from tieredstore.java_keys import REFUSED_VALUES, UNUSED_KEYS
 
 
 def conf(tmp_path: Path, text: str) -> Path:
@@ -18,9 +19,15 @@ def conf(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_the_fixture_s_own_conf_loads_without_warnings(public_a: Path) -> None:
+def test_a_real_conf_loads_and_one_warning_names_its_keys_that_are_not_supported(
+    public_a: Path,
+) -> None:
     loaded = load_broker_conf(public_a / "broker.conf")
-    assert loaded.warnings == ()
+    [warning] = loaded.warnings
+    named = set(warning.partition("not supported: ")[2].split(", "))
+    assert {"listenPort", "deleteWhen", "timerWheelEnable", "bindAddress"} <= named
+    known = set(loaded.explicit_keys) | named
+    assert set(loaded.config.plugin_properties) | known == known
     assert loaded.config.broker_name == "labBroker"
     assert loaded.config.broker_cluster_name == "LabCluster"
     assert loaded.config.storage_level is StorageLevel.FORCE
@@ -106,11 +113,17 @@ def test_an_unknown_tiered_key_is_a_warning_with_the_nearest_match() -> None:
     assert "tieredStoreGroupCommitCount" in loaded.warnings[0]
 
 
-def test_keys_of_other_parts_of_a_broker_are_ignored() -> None:
-    assert config_from_properties({"listenPort": "10911"}, source="t").warnings == ()
+def test_all_keys_of_java_that_nothing_reads_are_in_one_warning() -> None:
+    keys = {"namesrvAddr": "x", "fileReservedTime": "1", "aclEnable": "false", "ourOwn": "1"}
+    [warning] = config_from_properties(keys, source="broker.conf").warnings
+    assert warning == "broker.conf: keys that are not supported: fileReservedTime, namesrvAddr"
 
 
-@pytest.mark.parametrize("key", sorted(config.UNUSED_KEYS))
+def test_a_key_of_nobody_may_be_a_plugin_s() -> None:
+    assert config_from_properties({"acmeTierBucket": "b"}, source="t").warnings == ()
+
+
+@pytest.mark.parametrize("key", sorted(UNUSED_KEYS))
 def test_unused_keys_change_nothing_and_say_so(key: str) -> None:
     loaded = config_from_properties({key: "true"}, source="t")
     plain = config_from_properties({}, source="t")
@@ -118,9 +131,9 @@ def test_unused_keys_change_nothing_and_say_so(key: str) -> None:
     assert key in loaded.warnings[0]
 
 
-@pytest.mark.parametrize("key", sorted(config.REFUSED_VALUES))
+@pytest.mark.parametrize("key", sorted(REFUSED_VALUES))
 def test_a_serving_process_refuses_what_would_weaken_it(key: str) -> None:
-    value = config.REFUSED_VALUES[key][0]
+    value = REFUSED_VALUES[key][0]
     config_from_properties({key: value}, source="t")
     with pytest.raises(Invalid, match=key):
         config_from_properties({key: value}, source="t", serving=True)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tieredstore.config import FIELDS_BY_KEY, REFUSED_VALUES, UNUSED_KEYS
+from tieredstore.config import FIELDS_BY_KEY
+from tieredstore.java_keys import REFUSED_VALUES, UNSUPPORTED_KEYS, UNUSED_KEYS
 from tieredstore.properties import fields_by_key
 from tieredstore.providers.s3.keys import S3Keys
 
@@ -204,6 +205,15 @@ def test_every_key_of_java_s_tiered_module_has_an_effect_or_is_listed_without_on
     assert known >= JAVA_TIERED_KEYS
     assert not FIELDS_BY_KEY.keys() & UNUSED_KEYS.keys()
     assert not REFUSED_VALUES.keys() & UNUSED_KEYS.keys()
+
+
+def test_no_key_is_supported_and_not_supported_and_none_is_listed_twice() -> None:
+    known = FIELDS_BY_KEY.keys() | UNUSED_KEYS.keys() | REFUSED_VALUES.keys()
+    known |= fields_by_key(S3Keys).keys()
+    seen: set[str] = set()
+    for keys in UNSUPPORTED_KEYS.values():
+        assert not keys & (known | seen)
+        seen |= keys
 
 
 @pytest.mark.parametrize("key", TESTS)
