@@ -233,7 +233,7 @@ def test_a_bug_is_one_line_and_exit_code_70(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("two\nlines")
 
-    monkeypatch.setattr("tieredstore.table.load_catalogue", fail)
+    monkeypatch.setattr("tieredstore.scan.opening.load_catalogue", fail)
     line = refuse("ls", "--tier", tier.url, code=70)
     assert "RuntimeError: two lines" in line
 
@@ -242,5 +242,5 @@ def test_permissions_are_named(tier: BuiltTier, monkeypatch: pytest.MonkeyPatch)
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", "/tier/secret")
 
-    monkeypatch.setattr("tieredstore.table.load_catalogue", refused)
+    monkeypatch.setattr("tieredstore.scan.opening.load_catalogue", refused)
     assert "/tier/secret: Permission denied" in refuse("ls", "--tier", tier.url, code=4)
