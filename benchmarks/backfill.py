@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.scan_data import BODY_BYTES, CLUSTER, make
-from tieredstore.jobs.backfilling import backfill, backfill_target
+from tieredstore.jobs.backfilling import backfill_target, run_backfill
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
@@ -69,7 +69,7 @@ def measured(table: Path, root: Path) -> tuple[dict[str, Any], Timed]:
         f"file://{root}/tier", root / "state", cluster="c", broker="b", properties=off
     )
     with Timed() as journal:
-        report = backfill(JobRun("backfill", LocalRunner(), journal), str(table), tier)
+        report = run_backfill(JobRun("backfill", LocalRunner(), journal), tier, str(table))
     return report, journal
 
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.processes import Processes, Used
 from benchmarks.scan_data import BODY_BYTES, TOPIC, make
-from tieredstore.jobs.exporting import ExportRequest, Format, export
+from tieredstore.jobs.exporting import ExportRequest, Format, run_export
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
@@ -38,7 +38,9 @@ WANTED = 2.0
 
 def ours(url: str, folder: Path, level: int, runner: Runner) -> int:
     run = JobRun("export", runner, Journal(None, {}))
-    report = export(run, locate(url), ExportRequest(Format.PARQUET, str(folder), zstd_level=level))
+    report = run_export(
+        run, locate(url), ExportRequest(Format.PARQUET, str(folder), zstd_level=level)
+    )
     rows = report["rows"]
     assert isinstance(rows, int)
     return rows

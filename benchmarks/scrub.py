@@ -21,7 +21,7 @@ from benchmarks.scan_data import BODY_BYTES, make
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
-from tieredstore.jobs.verifying import verify_tier
+from tieredstore.jobs.verifying import run_verify
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import raise_on_damage
 from tieredstore.scan.source import TierSource, locate
@@ -50,7 +50,7 @@ def job(source: TierSource, runner: Runner) -> tuple[float, float]:
     before, started = _cpu_seconds(), time.monotonic()
     with Journal(None, {}) as journal:
         run = JobRun("verify", runner, journal)
-        report = verify_tier(run, source, report=raise_on_damage, task_bytes=TASK_BYTES)
+        report = run_verify(run, source, report=raise_on_damage, task_bytes=TASK_BYTES)
     assert report["damage"] == 0
     return time.monotonic() - started, _cpu_seconds() - before
 

@@ -35,11 +35,11 @@ from benchmarks.spark_source import (
     summed,
     write_parquet,
 )
-from tieredstore.jobs.exporting import ExportRequest, Format, export
+from tieredstore.jobs.exporting import ExportRequest, Format, run_export
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
-from tieredstore.jobs.verifying import verify_tier
+from tieredstore.jobs.verifying import run_verify
 from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS
 from tieredstore.scan.source import TierSource, locate
 
@@ -144,13 +144,13 @@ def export_to(runner: Runner, bench: Bench, folder: Path) -> None:
     request = ExportRequest(Format.PARQUET, to=str(folder), zstd_level=ZSTD_LEVEL)
     with Journal(None, {}) as journal:
         run = JobRun("export", runner, journal)
-        export(run, bench.source, request, task_bytes=TASK_BYTES)
+        run_export(run, bench.source, request, task_bytes=TASK_BYTES)
 
 
 def scrub(runner: Runner, bench: Bench) -> None:
     with Journal(None, {}) as journal:
         run = JobRun("verify", runner, journal)
-        found = verify_tier(run, bench.source, with_index=False, task_bytes=TASK_BYTES)
+        found = run_verify(run, bench.source, with_index=False, task_bytes=TASK_BYTES)
     assert found["damage"] == 0
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__all__ = ["Message", "__version__", "open", "open_store"]
+__all__ = ["Message", "__version__", "jobs", "open", "open_store"]
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from tieredstore import jobs
     from tieredstore.message.record import Message
     from tieredstore.stores import open_store
     from tieredstore.table import open_tier as open  # noqa: A004
 else:
     _HOMES = {
         "Message": "tieredstore.message.record:Message",
+        "jobs": "tieredstore.jobs",
         "open": "tieredstore.table:open_tier",
         "open_store": "tieredstore.stores:open_store",
     }
@@ -25,7 +27,8 @@ else:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module, _, attribute = _HOMES[name].partition(":")
-        return getattr(import_module(module), attribute)
+        found = import_module(module)
+        return getattr(found, attribute) if attribute else found
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tieredstore import jobs
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.errors import Invalid
 from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES
@@ -21,17 +21,13 @@ from tieredstore.scan.read.batches import BATCH_BYTES
 from tieredstore.scan.read.options import ReadOptions
 from tieredstore.scan.source import TierSource, locate
 from tieredstore.scan.tasks import ScanTask, Selection, plan_ranges
-from tieredstore.scan.times import parse_time
+from tieredstore.scan.times import Time, epoch_ms
 
 if TYPE_CHECKING:
     import duckdb
     import pandas as pd
     import polars as pl
     import pyarrow as pa
-
-Time = int | str | datetime
-"""Epoch ms, a text as `--since` takes it (`2026-11-21T13:05:16Z`, `-2h`), or a datetime (without
-a zone: UTC)."""
 
 
 def open_tier(
@@ -62,7 +58,16 @@ def open_tier(
 
 
 class Tier:
-    """A tier that is read; what it lists is taken anew for each plan."""
+    """A tier that is read; what it lists is taken anew for each plan. Jobs over it are methods:
+    `tier.verify()` is `tieredstore.jobs.verify(tier)`."""
+
+    export = jobs.export
+    verify = jobs.verify
+    report = jobs.report
+    copy = jobs.copy
+    rebuild_metadata = jobs.rebuild_metadata
+    rebuild_index = jobs.rebuild_index
+    compact_index = jobs.compact_index
 
     def __init__(self, source: TierSource) -> None:
         self.source = source
@@ -123,8 +128,8 @@ class Tier:
             queue_ids=None if queue_ids is None else tuple(queue_ids),
             from_offset=from_offset,
             until_offset=until_offset,
-            since_ms=None if since is None else _epoch_ms(since, now_ms),
-            until_ms=None if until is None else _epoch_ms(until, now_ms),
+            since_ms=epoch_ms(since, now_ms),
+            until_ms=epoch_ms(until, now_ms),
             tags=_texts(tags),
             keys=_texts(keys),
         )
@@ -256,12 +261,3 @@ def _texts(values: str | Sequence[str] | None) -> tuple[str, ...] | None:
     if values is None:
         return None
     return (values,) if isinstance(values, str) else tuple(values)
-
-
-def _epoch_ms(time: Time, now_ms: int) -> int:
-    if isinstance(time, str):
-        return parse_time(time, now_ms)
-    if isinstance(time, datetime):
-        moment = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-        return int(moment.replace(microsecond=0).timestamp()) * 1000 + moment.microsecond // 1000
-    return time

@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.kit.jobs.backfill import contents, damage, new_run
-from tieredstore.jobs.backfilling import BackfillOptions, backfill, backfill_target
-from tieredstore.jobs.offloading.job import OffloadOptions, run_offload
+from tieredstore.jobs.backfilling import BackfillOptions, backfill_target, run_backfill
+from tieredstore.jobs.offloading.job import offload_store
+from tieredstore.jobs.offloading.options import OffloadOptions
 from tieredstore.scan.arrow.schema import TYPES
 from tieredstore.scan.source import TierSource
 from tieredstore.table import Tier
@@ -27,7 +28,7 @@ SAME = [name for name in TYPES if name not in {"physical_offset", "stored_length
 def offloaded(public_a: Path, tmp_path_factory: pytest.TempPathFactory) -> TierSource:
     root = tmp_path_factory.mktemp("offloaded")
     url, conf = f"file://{root}/tier", public_a / "broker.conf"
-    run_offload(OffloadOptions(public_a / "store", url, root / "state", config=conf))
+    offload_store(OffloadOptions(public_a / "store", url, root / "state", config=conf))
     return backfill_target(url, root / "state", config=conf)
 
 
@@ -45,7 +46,7 @@ def backfilled(
     root = tmp_path_factory.mktemp("backfilled")
     pq.write_table(rows_of(offloaded), root / "rows.parquet", row_group_size=500)
     tier = backfill_target(f"file://{root}/tier", root / "state", config=public_a / "broker.conf")
-    backfill(new_run(), str(root / "rows.parquet"), tier, BackfillOptions())
+    run_backfill(new_run(), tier, str(root / "rows.parquet"), BackfillOptions())
     return tier
 
 

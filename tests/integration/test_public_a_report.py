@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tieredstore.jobs.journal import Journal
-from tieredstore.jobs.reporting.job import ReportOptions, report
+from tieredstore.jobs.reporting.job import ReportOptions, run_report
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.scan.source import locate
@@ -29,7 +29,7 @@ def test_figures_are_those_of_the_manifest(
     newest_ms = max(m["storeTimestamp"] for rows in queues.values() for m in rows)
     options = ReportOptions(now_ms=newest_ms + 1000)
     with Journal(None, {}) as journal:
-        totals = report(JobRun("report", LocalRunner(1), journal), source, tmp_path, options)
+        totals = run_report(JobRun("report", LocalRunner(1), journal), source, tmp_path, options)
     assert totals["damage"] == 0, totals["damage_met"]
     assert totals["messages"] == sum(map(len, queues.values())) == 1759
     rows = {

@@ -15,7 +15,7 @@ from tests.kit import public_a as kit
 from tests.kit.jobs.rebuild_metadata import facts_of
 from tests.kit.oracle import Oracle
 from tieredstore.jobs.journal import Journal
-from tieredstore.jobs.metadata.job import RebuildOptions, rebuild_metadata
+from tieredstore.jobs.metadata.job import RebuildOptions, run_rebuild_metadata
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.scan.source import locate
@@ -23,7 +23,7 @@ from tieredstore.scan.source import locate
 
 def rebuild(tier: Path, state: Path, **options: Any) -> dict[str, Any]:
     run = JobRun("rebuild-metadata", LocalRunner(1), Journal(None, {}))
-    return rebuild_metadata(run, locate(f"file://{tier}"), state, RebuildOptions(**options))
+    return run_rebuild_metadata(run, locate(f"file://{tier}"), state, RebuildOptions(**options))
 
 
 @pytest.mark.parametrize("exact", [False, True])

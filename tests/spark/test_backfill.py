@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from tests.kit.jobs.backfill import contents, damage, found, messages, new_run, tier_at
 from tests.kit.spark.cluster import Cluster
-from tieredstore.jobs.backfilling import BackfillOptions, backfill, backfill_frame
+from tieredstore.jobs.backfilling import BackfillOptions, backfill_frame, run_backfill
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 
@@ -27,13 +27,13 @@ def on_spark(spark: SparkSession, journal: Path | None = None) -> JobRun:
 
 
 def run_there(spark: SparkSession, table: str, root: Path) -> dict[str, Any]:
-    return backfill(on_spark(spark), table, tier_at(root), OPTIONS, task_bytes=12_000)
+    return run_backfill(on_spark(spark), tier_at(root), table, OPTIONS, task_bytes=12_000)
 
 
 def frame_there(spark: SparkSession, table: str, root: Path) -> dict[str, Any]:
     """A DataFrame that Spark read, in no order."""
     frame = spark.read.parquet(table).repartition(3, "body")
-    return backfill_frame(on_spark(spark), frame, tier_at(root), root / "staging", OPTIONS)
+    return backfill_frame(on_spark(spark), tier_at(root), frame, root / "staging", OPTIONS)
 
 
 def rows() -> pa.Table:
@@ -51,7 +51,7 @@ def test_executors_write_the_bytes_that_one_process_writes(
     assert stages["write"] > 2
     assert report["runner"].endswith("local-cluster[2,1,1024]")
     alone = tier_at(tmp_path / "alone")
-    backfill(new_run(), str(table), alone, OPTIONS)
+    run_backfill(new_run(), alone, str(table), OPTIONS)
     assert contents(tier_at(tmp_path / "cluster")) == contents(alone)
     assert damage(tier_at(tmp_path / "cluster")) == []
 
@@ -63,7 +63,7 @@ def test_a_dataframe_of_spark_becomes_a_tier(cluster: Cluster, tmp_path: Path) -
     report = cluster.call(frame_there, str(table), tmp_path / "made")
     assert report["messages"] == 150
     alone = tmp_path / "alone"
-    backfill(new_run(), str(table), tier_at(alone), OPTIONS)
+    run_backfill(new_run(), tier_at(alone), str(table), OPTIONS)
     names = ["topic", "queue_id", "queue_offset", "body", "keys", "msg_id", "store_timestamp"]
     made = found(tmp_path / "made").select(names)
     assert made.equals(found(alone).select(names))

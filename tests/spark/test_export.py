@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def on_spark(spark: SparkSession, source: TierSource, request: ExportRequest) -> dict[str, Any]:
-    from tieredstore.jobs.exporting import export
+    from tieredstore.jobs.exporting import run_export
     from tieredstore.jobs.journal import Journal
     from tieredstore.jobs.run import JobRun
     from tieredstore.spark.runner import SparkRunner
 
     run = JobRun("export", SparkRunner(spark), Journal(None, {}))
-    return export(run, source, request, task_bytes=20_000)
+    return run_export(run, source, request, task_bytes=20_000)
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def index_jobs(runner: Runner, url: str, state: Path, staging: str | None) -> list[dict[str, Any]]:
     """The index made anew; added to, by a small file; compacted."""
     from tieredstore.jobs.index import rebuild
-    from tieredstore.jobs.index.compact import CompactOptions, compact_index
-    from tieredstore.jobs.index.rebuild import RebuildOptions, rebuild_index
+    from tieredstore.jobs.index.compact import CompactOptions, run_compact_index
+    from tieredstore.jobs.index.rebuild import RebuildOptions, run_rebuild_index
     from tieredstore.jobs.journal import Journal
     from tieredstore.jobs.run import JobRun
     from tieredstore.scan.source import locate
@@ -36,10 +36,10 @@ def index_jobs(runner: Runner, url: str, state: Path, staging: str | None) -> li
 
     with patch.object(rebuild, "TASK_BYTES", 2500):
         options = RebuildOptions(replace=True, staging=staging)
-        made = rebuild_index(run(), source, options)
+        made = run_rebuild_index(run(), source, options)
         options = RebuildOptions(until_ms=START_MS + 3000, staging=staging)
-        added = rebuild_index(run(), source, options)
-    return [made, added, compact_index(run(), source, CompactOptions(staging=staging))]
+        added = run_rebuild_index(run(), source, options)
+    return [made, added, run_compact_index(run(), source, CompactOptions(staging=staging))]
 
 
 def on_spark(spark: SparkSession, url: str, state: Path, staging: str) -> list[dict[str, Any]]:

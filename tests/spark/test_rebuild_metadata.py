@@ -23,7 +23,9 @@ def rebuild(spark: SparkSession, url: str, state: Path, *, exact: bool) -> dict[
 
     run = JobRun("rebuild-metadata", SparkRunner(spark), Journal(None, {}))
     with patch.object(job, "_TASK_QUEUES", 1):  # a task for each queue
-        return job.rebuild_metadata(run, locate(url), state, job.RebuildOptions(exact_times=exact))
+        return job.run_rebuild_metadata(
+            run, locate(url), state, job.RebuildOptions(exact_times=exact)
+        )
 
 
 def test_a_cluster_makes_what_this_process_makes(cluster: Cluster, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tests.kit.tier_builder import flip, small_tier
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
-from tieredstore.jobs.verifying import verify_tier
+from tieredstore.jobs.verifying import run_verify
 from tieredstore.scan.source import locate
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def report_with(runner: Runner, url: str, state: str) -> dict[str, Any]:
     with Journal(None, {}) as journal:
         run = JobRun("verify", runner, journal)
-        return verify_tier(run, locate(url, state=Path(state)), task_bytes=600)
+        return run_verify(run, locate(url, state=Path(state)), task_bytes=600)
 
 
 def report_on_spark(spark: SparkSession, url: str, state: str) -> dict[str, Any]:

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tieredstore.cli.options.tier import TierOptions
-from tieredstore.config import LoadedConfig
 from tieredstore.scan import source
-from tieredstore.tier_url import shown_url
 
 if TYPE_CHECKING:
     from tieredstore.scan.opening import OpenTier
@@ -50,16 +48,7 @@ def tier_source(options: TierOptions) -> source.TierSource:
     )
 
 
-def tier_identity(found: source.TierSource) -> dict[str, object]:
-    """What a job notes of its tier, without secrets: another tier is another job."""
-    return {
-        "tier": shown_url(found.url),
-        "cluster": found.config.broker_cluster_name,
-        "broker": found.broker,
-        "state": None if found.state is None else str(found.state.absolute()),
-    }
-
-
-def load_config(options: TierOptions) -> LoadedConfig:
-    """The configuration file, beaten by the command line. Raises Invalid."""
-    return source.load_config(options.config, cluster=options.cluster, broker=options.broker)
+def check_target(options: TierOptions) -> None:
+    """Of a verb that writes to a tier, which need not be there yet. Raises Invalid."""
+    log_to_stderr()
+    source.refuse_memory(options.tier)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import enum
 import os
 import sys
+from collections.abc import Sequence
+
+import click
 
 from tieredstore.errors import Busy, Corrupt, Fenced, Invalid, TieredStoreError, Unavailable
 
@@ -66,6 +69,19 @@ def line_of(error: BaseException) -> str:
     elif isinstance(error, Unavailable):
         text = f"{text}; try again"
     return f"tieredstore: error: {text}"
+
+
+def end_of_run(*, stopped: bool, failures: Sequence[TieredStoreError]) -> ExitCode:
+    """The code of a run that copies, after its report was printed. The first of what failed is
+    raised, the others are lines."""
+    if stopped:
+        click.echo("tieredstore: stopped; run it again to go on", err=True)
+        return ExitCode.INTERRUPTED
+    for error in failures[1:]:
+        click.echo(line_of(error), err=True)
+    if failures:
+        raise failures[0]
+    return ExitCode.OK
 
 
 def close_stdout_quietly() -> None:

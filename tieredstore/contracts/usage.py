@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Protocol, runtime_checkable
 
 from tieredstore.contracts.segment import SegmentProvider
@@ -114,3 +114,12 @@ def read_usage(provider: SegmentProvider) -> Usage | None:
     """What a provider counted since it was opened; None when it counts nothing."""
     metered = find_layer(provider, MeteredProvider)
     return metered.usage() if metered is not None else None
+
+
+def usage_fields(usage: Usage | None) -> dict[str, object]:
+    """Fields of a JSON report (`docs/cli.md`); null and empty without a meter."""
+    return {
+        "requests": None if usage is None else usage.requests,
+        "cost_usd": None if usage is None else round(usage.cost_usd, 9),
+        "requests_by_operation": [] if usage is None else [asdict(row) for row in usage.rows],
+    }

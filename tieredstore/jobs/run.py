@@ -1,4 +1,5 @@
-"""One run of a job: its steps, its progress, its report."""
+"""One run of a job: its steps, its progress, its report. A job is a function `run_…(run, tier, …)`
+that gives the report; `tieredstore.jobs` has one call for each."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from tieredstore.errors import TieredStoreError
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.runner import Runner
 
@@ -34,17 +36,28 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """How far one stage is: tasks and bytes, done and in all, and the seconds since it began."""
+    """How far one stage is, `seconds` after it began. unit: what `done` and `total` count (tasks,
+    segments, messages). total, total_bytes: None where nobody knows them before the end."""
 
     stage: str
-    tasks: int
-    tasks_total: int
+    unit: str
+    done: int
+    total: int | None
     done_bytes: int
-    total_bytes: int
+    total_bytes: int | None
     seconds: float
 
 
-def _silent(progress: JobProgress) -> None:
+ProgressCallback = Callable[[JobProgress], None]
+"""Told of progress; its calls do not overlap."""
+
+
+FailureCallback = Callable[[TieredStoreError], None]
+"""Told of each error that kept something from being copied; the report has its text."""
+
+
+def ignore_progress(progress: JobProgress) -> None:
+    """Tells nobody."""
     del progress
 
 
@@ -71,7 +84,7 @@ class JobRun:
     name: str
     runner: Runner
     journal: Journal
-    on_progress: Callable[[JobProgress], None] = _silent
+    on_progress: ProgressCallback = ignore_progress
     stages: list[StageReport] = field(default_factory=list)
     _started: float = field(default_factory=time.monotonic)
     _started_at: float = field(default_factory=time.time)
@@ -116,7 +129,9 @@ class JobRun:
 
         def show() -> None:
             seconds = time.monotonic() - start
-            self.on_progress(JobProgress(stage, len(outcomes), len(tasks), done, total, seconds))
+            self.on_progress(
+                JobProgress(stage, "tasks", len(outcomes), len(tasks), done, total, seconds)
+            )
 
         def on_done(position: int, outcome: Outcome) -> None:
             nonlocal done

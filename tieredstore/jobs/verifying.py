@@ -34,7 +34,7 @@ class _Pinned:
     metadata_error: str | None = None
 
 
-def verify_tier(
+def run_verify(
     run: JobRun,
     source: TierSource,
     *,

@@ -7,6 +7,9 @@ from datetime import UTC, datetime
 
 from tieredstore.errors import Invalid
 
+Time = int | str | datetime
+"""Epoch ms, a text as `--since` takes it (`2026-11-21T13:05:16Z`, `-2h`), or a datetime (without
+a zone: UTC)."""
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _RELATIVE = re.compile(r"([+-])(\d{1,15})(ms|s|m|h|d|w)", re.ASCII)
 _EPOCH_MS = re.compile(r"\d{1,18}", re.ASCII)
@@ -31,9 +34,20 @@ def parse_time(text: str, now_ms: int) -> int:
             f"time {text!r}: expected epoch milliseconds, ISO 8601 such as 2026-11-21T13:05:16Z, "
             "or relative such as -2h"
         ) from None
+    return _moment_ms(moment)
+
+
+def epoch_ms(time: Time | None, now_ms: int) -> int | None:
+    """Epoch ms of a time, None for none. Raises Invalid."""
+    if isinstance(time, str):
+        return parse_time(time, now_ms)
+    return _moment_ms(time) if isinstance(time, datetime) else time
+
+
+def _moment_ms(moment: datetime) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    seconds = int((moment.replace(microsecond=0)).timestamp())
+    seconds = int(moment.replace(microsecond=0).timestamp())
     return seconds * 1000 + moment.microsecond // 1000
 
 

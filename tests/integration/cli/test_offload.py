@@ -19,13 +19,10 @@ from tieredstore.clock import ManualClock
 from tieredstore.config import load_broker_conf
 from tieredstore.errors import Corrupt
 from tieredstore.jobs.offloading.checks import check_tier
-from tieredstore.jobs.offloading.job import (
-    OffloadOptions,
-    StopSignal,
-    follow_offload,
-    run_offload,
-)
-from tieredstore.jobs.offloading.report import OffloadProgress
+from tieredstore.jobs.offloading.job import follow_store, offload_store
+from tieredstore.jobs.offloading.options import OffloadOptions
+from tieredstore.jobs.run import JobProgress
+from tieredstore.jobs.stopping import StopSignal
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
 from tieredstore.providers.posix.provider import PosixProvider
@@ -138,7 +135,7 @@ def test_the_store_is_never_written(small: Path) -> None:
     before = files_of(small)
     for path in small.rglob("*"):
         path.chmod(0o555 if path.is_dir() else 0o444)
-    report = run_offload(options(small))
+    report = offload_store(options(small))
     assert (report.messages, report.failed) == (19, [])
     assert files_of(small) == before
     for path in small.rglob("*"):
@@ -146,33 +143,33 @@ def test_the_store_is_never_written(small: Path) -> None:
 
 
 def test_topics_are_chosen_by_patterns(small: Path) -> None:
-    report = run_offload(options(small, topics=["Topic*", "BatchT"]))
+    report = offload_store(options(small, topics=["Topic*", "BatchT"]))
     assert report.queues == 2
-    rest = run_offload(options(small))
+    rest = offload_store(options(small))
     assert report.messages + rest.messages == 19
     with pytest.raises(Exception, match="did you mean TopicTest"):
-        run_offload(options(small, topics=["TopicTast"]))
+        offload_store(options(small, topics=["TopicTast"]))
 
 
 def test_topics_that_no_tier_can_hold_are_named(small: Path) -> None:
-    assert run_offload(options(small)).skipped["BT"] == "batch consume queue (BatchCQ)"
-    chosen = run_offload(options(small, topics=["BT"]))
+    assert offload_store(options(small)).skipped["BT"] == "batch consume queue (BatchCQ)"
+    chosen = offload_store(options(small, topics=["BT"]))
     assert (chosen.queues, list(chosen.skipped)) == (0, ["BT"])
-    assert "BT" not in run_offload(options(small, topics=["Topic*"])).skipped
+    assert "BT" not in offload_store(options(small, topics=["Topic*"])).skipped
 
 
 def test_progress_ends_at_its_total(small: Path) -> None:
-    seen: list[OffloadProgress] = []
-    run_offload(options(small, workers=2), seen.append)
-    assert seen[0].messages == 0
-    assert (seen[-1].messages, seen[-1].messages_total) == (19, 19)
-    assert [step.messages for step in seen] == sorted(step.messages for step in seen)
+    seen: list[JobProgress] = []
+    offload_store(options(small, workers=2), seen.append)
+    assert seen[0].done == 0
+    assert (seen[-1].done, seen[-1].total) == (19, 19)
+    assert [step.done for step in seen] == sorted(step.done for step in seen)
 
 
 def test_nothing_ever_expires(small: Path) -> None:
-    run_offload(options(small))
+    offload_store(options(small))
     clock = ManualClock(4_000_000_000_000)  # a century later
-    report = run_offload(options(small), clock=clock)
+    report = offload_store(options(small), clock=clock)
     assert report.segments == 0
     assert tieredstore("verify", "--tier", f"file://{small.parent / 'tier'}").code == 0
 
@@ -226,19 +223,19 @@ def test_w01_a_tier_with_a_living_writer_is_left_alone(small: Path, tmp_path: Pa
     assert ran.code == 5
     one_line(ran)
     epoch.release()
-    assert run_offload(options(small)).messages == 19
+    assert offload_store(options(small)).messages == 19
 
 
 def test_a_store_that_is_not_the_one_in_the_tier_stops_with_the_offset(
     small: Path, golden: Path
 ) -> None:
-    run_offload(options(small, topics=["TopicTest"]))
+    offload_store(options(small, topics=["TopicTest"]))
     log = small / "commitlog" / "00000000000000004096"
     data = bytearray(log.read_bytes())
     at = data.rindex(b"TopicTest")
     data[at - 3] ^= 1  # in the body of the last message
     log.write_bytes(data)
-    report = run_offload(options(small))
+    report = offload_store(options(small))
     assert [key.topic for key, _ in report.failed] == ["TopicTest"]
     error = report.failed[0][1]
     assert isinstance(error, Corrupt)
@@ -300,9 +297,9 @@ def test_follow_takes_what_is_added_until_it_is_stopped(
         again.shutdown()
 
     clock = _Steps([add, lambda: None, stop.set])
-    report = follow_offload(
+    report = follow_store(
         options(tmp_path / "store"),
-        lambda so_far: totals.append(so_far.messages),
+        lambda so_far: totals.append(so_far.done),
         stop=stop,
         clock=clock,
     )
@@ -334,7 +331,7 @@ def test_keys_that_are_not_uploaded_yet_are_found_with_the_state(
         answers.append(tieredstore("query", *where, *state, "--config", conf, "--output", "ndjson"))
         stop.set()
 
-    follow_offload(options(tmp_path / "store", config=conf), stop=stop, clock=_Steps([ask]))
+    follow_store(options(tmp_path / "store", config=conf), stop=stop, clock=_Steps([ask]))
     alone, unknown_shape, known = answers
     assert alone.code == 3
     assert "no index segments" in alone.err
@@ -367,13 +364,13 @@ def test_of_a_running_store_only_what_is_flushed_is_taken(
 ) -> None:
     put(growing, 0, 10)
     with caplog.at_level(logging.WARNING):
-        report = run_offload(options(tmp_path / "store"))
+        report = offload_store(options(tmp_path / "store"))
     assert "is in use by another process" in caplog.text
     assert report.messages <= 10
     assert report.failed == []
     put(growing, 10, 5)
     growing.shutdown()
-    rest = run_offload(options(tmp_path / "store"))
+    rest = offload_store(options(tmp_path / "store"))
     assert report.messages + rest.messages == 15
     ran = tieredstore("verify", "--tier", f"file://{tmp_path / 'tier'}", "--output", "json")
     assert (ran.code, ran.record["messages"], ran.record["findings"]) == (0, 15, [])
@@ -405,9 +402,9 @@ def test_follow_ends_cleanly_on_a_signal(small: Path, number: signal.Signals) ->
 def test_a_run_that_is_stopped_says_so_and_goes_on_later(small: Path) -> None:
     stop = StopSignal()
     stop.set()
-    report = run_offload(options(small), stop=stop)
+    report = offload_store(options(small), stop=stop)
     assert (report.stopped, report.messages) == (True, 0)
-    assert run_offload(options(small)).messages == 19
+    assert offload_store(options(small)).messages == 19
 
 
 def _tiered_queue(store: Path) -> Path:
@@ -418,19 +415,19 @@ def _tiered_queue(store: Path) -> Path:
 
 def test_a_queue_that_the_tier_cannot_name_is_a_failure_and_stops_no_other(small: Path) -> None:
     shutil.copytree(_tiered_queue(small).parent, small / "consumequeue" / ".hidden")
-    report = run_offload(options(small))
+    report = offload_store(options(small))
     assert {key.topic for key, _ in report.failed} == {".hidden"}
     assert report.messages == 19
 
 
 def test_a_cut_local_queue_is_a_failure_and_stops_no_other(small: Path) -> None:
-    whole = run_offload(options(small, topics=["*"])).messages
+    whole = offload_store(options(small, topics=["*"])).messages
     shutil.rmtree(small.parent / "tier")
     shutil.rmtree(small.parent / "state")
     queue = _tiered_queue(small)
     first = min(queue.iterdir())
     first.write_bytes(first.read_bytes()[:-7])
-    report = run_offload(options(small))
+    report = offload_store(options(small))
     assert [(key.topic, key.queue_id) for key, _ in report.failed] == [
         (queue.parent.name, int(queue.name))
     ]
@@ -448,10 +445,10 @@ def test_the_metadata_is_that_of_the_last_writer(
     def late(*given: Any) -> None:
         check_tier(*given)
         monkeypatch.setattr(name, check_tier)
-        ran.append(run_offload(options(small)).messages)
+        ran.append(offload_store(options(small)).messages)
 
     monkeypatch.setattr(name, late)
-    report = run_offload(options(small))
+    report = offload_store(options(small))
     assert ran[0] > 0
     assert (report.messages, report.failed) == (0, [])
-    assert run_offload(options(small)).messages == 0
+    assert offload_store(options(small)).messages == 0

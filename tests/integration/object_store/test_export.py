@@ -14,7 +14,7 @@ from tests.kit.command_line import tieredstore
 from tests.kit.object_store.servers import CREDENTIALS, REGION, ObjectStore
 from tests.kit.tier_builder import BuiltTier, small_tier
 from tieredstore.errors import Fenced, Unavailable
-from tieredstore.jobs.exporting import ExportRequest, Format, export, job
+from tieredstore.jobs.exporting import ExportRequest, Format, job, run_export
 from tieredstore.jobs.exporting.targets.storage import delta_options
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
@@ -57,7 +57,7 @@ def request_of(form: Format, store: ObjectStore, root: Path) -> ExportRequest:
 
 
 def run(source: TierSource, request: ExportRequest) -> dict[str, Any]:
-    return export(JobRun("export", LocalRunner(), Journal(None, {})), source, request)
+    return run_export(JobRun("export", LocalRunner(), Journal(None, {})), source, request)
 
 
 def table_of(form: Format, store: ObjectStore, root: Path) -> pa.Table:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tieredstore.config import StoreConfig
-from tieredstore.jobs.backfilling import BackfillOptions, backfill, backfill_target
+from tieredstore.jobs.backfilling import BackfillOptions, backfill_target, run_backfill
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
@@ -87,7 +87,7 @@ def fill(
         path = root / f"{name}.parquet"
         pq.write_table(table, path, row_group_size=group_rows)
         table = str(path)
-    return backfill(run or new_run(), table, tier or tier_at(root, **properties), options)
+    return run_backfill(run or new_run(), tier or tier_at(root, **properties), table, options)
 
 
 def messages(

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tests.kit.growing_tier import GrowingTier
-from tieredstore.jobs.exporting import ExportRequest, Format, export
+from tieredstore.jobs.exporting import ExportRequest, Format, run_export
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
@@ -80,7 +80,7 @@ class Export:
         path = None if journal is None else self.root / f"{journal}.jsonl"
         with Journal(path, {"job": "export"}) as kept:
             run = JobRun("export", runner or LocalRunner(1), kept)
-            report = export(run, self.source, self.request(**changes), task_bytes=task_bytes)
+            report = run_export(run, self.source, self.request(**changes), task_bytes=task_bytes)
             kept.finish()
         return report
 

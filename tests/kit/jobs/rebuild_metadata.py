@@ -18,7 +18,7 @@ from tieredstore.config import StoreConfig
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS, MetadataStore
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider
 from tieredstore.jobs.journal import Journal
-from tieredstore.jobs.metadata.job import RebuildOptions, rebuild_metadata
+from tieredstore.jobs.metadata.job import RebuildOptions, run_rebuild_metadata
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.metadata.json_store import DefaultMetadataStore
@@ -74,7 +74,7 @@ class World:
         """One run of the job, in this process."""
         with Journal(journal, {"job": "test"}) as kept:
             run = JobRun("rebuild-metadata", LocalRunner(1), kept)
-            report = rebuild_metadata(
+            report = run_rebuild_metadata(
                 run, self.source, state or self.made, RebuildOptions(**options), clock=self.clock
             )
             kept.finish()
@@ -161,7 +161,7 @@ def rebuilt(built: BuiltTier, state: Path, **options: Any) -> dict[str, Any]:
     run = JobRun("rebuild-metadata", LocalRunner(1), Journal(None, {}))
     keys = {key: str(options.pop(key)) for key in list(options) if key.startswith("tieredStore")}
     source = locate(built.url, properties=keys)
-    return rebuild_metadata(run, source, state, RebuildOptions(**options))
+    return run_rebuild_metadata(run, source, state, RebuildOptions(**options))
 
 
 def kinds(report: dict[str, Any]) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from typing import Any
 from tests.kit.killable.driver import serve
 from tests.kit.killable.writes import KillableCalls, KillableOperations, Writes
 from tieredstore import registry
-from tieredstore.jobs.backfilling import BackfillOptions, backfill, backfill_target
+from tieredstore.jobs.backfilling import BackfillOptions, backfill_target, run_backfill
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
@@ -53,10 +53,10 @@ def fill(table: Path, root: Path, writes: Writes) -> None:
     )
     root.mkdir(exist_ok=True)
     with KillableJournal(root / "journal", writes) as journal:
-        backfill(
+        run_backfill(
             JobRun("backfill", LocalRunner(), journal),
-            str(table),
             tier,
+            str(table),
             BackfillOptions(segment_bytes=1500),
             task_bytes=3000,
         )

@@ -11,7 +11,8 @@ from typing import Any
 from tests.kit.killable.driver import serve
 from tests.kit.killable.writes import KillableCalls, KillableOperations, Writes
 from tieredstore import registry
-from tieredstore.jobs.offloading.job import OffloadOptions, run_offload
+from tieredstore.jobs.offloading.job import offload_store
+from tieredstore.jobs.offloading.options import OffloadOptions
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 
@@ -42,7 +43,7 @@ def offload(store: Path, root: Path, writes: Writes) -> None:
     )
     conf = root.parent / f"{root.name}.conf"
     conf.write_text(CONF)
-    report = run_offload(
+    report = offload_store(
         OffloadOptions(store, f"file://{root}/tier", root / "state", config=conf, workers=1)
     )
     if report.failed:

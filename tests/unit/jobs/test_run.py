@@ -50,8 +50,10 @@ def test_map_gives_outcomes_in_the_order_of_the_tasks_and_tells_how_far_it_is(
     seen: list[JobProgress] = []
     run = JobRun("test", LocalRunner(), journal, seen.append)
     assert run.map("stage", work, PIECES, Done) == [Done("a", 10), Done("b", 0), Done("c", 30)]
-    assert [(one.tasks, one.done_bytes) for one in seen] == [(0, 0), (1, 10), (2, 10), (3, 40)]
-    assert {(one.stage, one.tasks_total, one.total_bytes) for one in seen} == {("stage", 3, 40)}
+    assert [(one.done, one.done_bytes) for one in seen] == [(0, 0), (1, 10), (2, 10), (3, 40)]
+    assert {(one.stage, one.unit, one.total, one.total_bytes) for one in seen} == {
+        ("stage", "tasks", 3, 40)
+    }
     assert all(one.seconds >= 0 for one in seen)
     report = run.report({"messages": 7})
     assert report["job"] == "test"
@@ -95,7 +97,7 @@ def test_a_run_after_a_kill_does_what_is_left(tmp_path: Path) -> None:
         assert calls_before == ["a", "b", "c"][:done_before]
         assert calls == ["a", "b", "c"]
         assert run.stages[0].resumed == done_before
-        assert (seen[0].tasks, seen[-1].tasks) == (done_before, 3)
+        assert (seen[0].done, seen[-1].done) == (done_before, 3)
         assert seen[-1].done_bytes == seen[-1].total_bytes == 40
 
 

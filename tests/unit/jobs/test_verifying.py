@@ -13,7 +13,7 @@ from tieredstore.errors import Unavailable
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
-from tieredstore.jobs.verifying import verify_tier
+from tieredstore.jobs.verifying import run_verify
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.source import TierSource, locate
 from tieredstore.scan.verify import outcome as verify_outcome
@@ -57,7 +57,7 @@ def report_of(
 ) -> dict[str, Any]:
     options = {"task_bytes": TASK_BYTES, **options}
     with journal or Journal(None, {}) as kept:
-        return verify_tier(JobRun("verify", runner or LocalRunner(), kept), source, **options)
+        return run_verify(JobRun("verify", runner or LocalRunner(), kept), source, **options)
 
 
 def same(report: dict[str, Any]) -> dict[str, Any]:

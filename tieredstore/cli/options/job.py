@@ -1,27 +1,35 @@
-"""Options of the verbs that are jobs: where the tasks run, and where the job keeps its journal."""
+"""Options of the verbs that are jobs: who works, where the job keeps its journal, what it tells."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
 
-from tieredstore.cli.options.tier import quiet_option
+from tieredstore.cli.options.collecting import Command, Settings, collect
+from tieredstore.cli.options.messages import split_pair
 from tieredstore.disk.file_operations import FILES
 from tieredstore.errors import Invalid
 
 if TYPE_CHECKING:
-    from tieredstore.jobs.run import JobProgress, JobRun
     from tieredstore.jobs.runner import Runner
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
+_PATH = click.Path(path_type=Path)
+_WORKERS: Settings = {"flag": "--workers", "metavar": "N"}
+_REPORT: Settings = {
+    "flag": "--report",
+    "metavar": "FILE",
+    "type": _PATH,
+    "help": "Write the JSON report there as well.",
+}
+_QUIET: Settings = {"flag": "--quiet", "is_flag": True, "help": "No progress on stderr."}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,112 +43,104 @@ class JobOptions:
     report: Path | None = None
     quiet: bool = False
 
+    def require_staging(self, staging: str | None) -> None:
+        """Raise Invalid when workers on other machines would have no place to meet."""
+        if self.spark and staging is None:
+            raise Invalid("--spark needs --staging: a place that all its workers reach")
 
-def job_options(command: _Command) -> _Command:
-    """Adds --workers, --spark, --spark-conf, --work, --report and --quiet, which the command takes
-    as the keywords of `JobOptions`."""
-    for option in reversed(
-        (
-            click.option(
-                "--workers",
-                metavar="N",
-                type=click.IntRange(1, 256),
-                help="Processes of this machine that work; all its cores by default.",
-            ),
-            click.option(
-                "--spark", is_flag=True, help="Let the tasks run on Spark (docs/spark.md)."
-            ),
-            click.option(
-                "--spark-conf",
-                metavar="KEY=VALUE",
-                multiple=True,
-                help="A setting of the session, such as spark.master=…; repeatable.",
-            ),
-            click.option(
-                "--work",
-                metavar="DIR",
-                type=click.Path(path_type=Path),
-                help="Where the job notes what it has done, to go on after a kill; by default in "
-                "the user's state directory.",
-            ),
-            click.option(
-                "--report",
-                metavar="FILE",
-                type=click.Path(path_type=Path),
-                help="Write the JSON report there as well.",
-            ),
-            quiet_option,
-        )
-    ):
-        command = option(command)
-    return command
+    def write_report(self, report: dict[str, Any]) -> None:
+        """The report as a file, if one is wanted. Replaces an older one at once or not at all."""
+        if self.report is None:
+            return
+        FILES.replace_file(self.report, orjson.dumps(report, option=orjson.OPT_INDENT_2))
 
 
-@contextmanager
-def job_run(
-    name: str, options: JobOptions, arguments: dict[str, object], *, kept: bool = True
-) -> Iterator[JobRun]:
-    """A run of the job `name`. `arguments`: all that tells this job from another one of that name,
-    as JSON; a run that was killed goes on when they are the same.
-
-    kept: whether a journal is kept without --work. It ends with the block, unless an error leaves
-    it. Raises Invalid, Busy.
-    """
-    from tieredstore.cli.output.progress import Display, rate_text
-    from tieredstore.jobs.journal import Journal, journal_path
-    from tieredstore.jobs.run import JobRun
-
-    identity = {"job": name, **arguments}
-    with ExitStack() as stack:
-        folder = options.work or (_state_directory() if kept else None)
-        path = None if folder is None else journal_path(folder, identity)
-        journal = stack.enter_context(Journal(path, identity))
-        runner = stack.enter_context(_runner(options))
-        display = stack.enter_context(Display(name, sys.stderr, quiet=options.quiet))
-
-        def on_progress(progress: JobProgress) -> None:
-            display.show(
-                progress.tasks,
-                progress.tasks_total,
-                f"{progress.stage}: {progress.tasks:,} of {progress.tasks_total:,} tasks, "
-                f"{progress.done_bytes / 1e6:,.1f} of {progress.total_bytes / 1e6:,.1f} MB, "
-                f"{rate_text(progress.done_bytes, progress.seconds)}",
-            )
-
-        yield JobRun(name, runner, journal, on_progress)
-        journal.finish()
-
-
-def write_report(options: JobOptions, report: dict[str, object]) -> None:
-    """The report as a file, if one is wanted. Replaces an older one at once or not at all."""
-    if options.report is None:
-        return
-    FILES.replace_file(options.report, orjson.dumps(report, option=orjson.OPT_INDENT_2))
+job_options = collect(
+    "job",
+    JobOptions,
+    {
+        "workers": {
+            **_WORKERS,
+            "type": click.IntRange(1, 256),
+            "help": "Processes of this machine that work; all its cores by default.",
+        },
+        "spark": {
+            "flag": "--spark",
+            "is_flag": True,
+            "help": "Let the tasks run on Spark (docs/spark.md).",
+        },
+        "spark_conf": {
+            "flag": "--spark-conf",
+            "metavar": "KEY=VALUE",
+            "multiple": True,
+            "help": "A setting of the session, such as spark.master=…; repeatable.",
+        },
+        "work": {
+            "flag": "--work",
+            "metavar": "DIR",
+            "type": _PATH,
+            "help": "Where the job notes what it has done, to go on after a kill; by default in "
+            "the user's state directory.",
+        },
+        "report": _REPORT,
+        "quiet": _QUIET,
+    },
+)
+"""Adds the options of a job whose tasks run anywhere; the command gets the `JobOptions` `job`."""
 
 
-def require_staging(options: JobOptions, staging: str | None) -> None:
-    """Raise Invalid when workers on other machines would have no place to meet."""
-    if options.spark and staging is None:
-        raise Invalid("--spark needs --staging: a place that all its workers reach")
+def thread_options(**workers: Any) -> Callable[[Command], Command]:
+    """Adds the options of a job that works with threads of this process. workers: settings of
+    --workers."""
+    options = {"workers": {**_WORKERS, **workers}, "report": _REPORT, "quiet": _QUIET}
+    return collect("job", JobOptions, options)
+
+
+staging_option = click.option(
+    "--staging",
+    metavar="URL",
+    help="A place for files between the steps, file:///dir or s3://bucket/prefix, that all workers "
+    "reach; by default a folder beside the journal. Needed with --spark.",
+)
 
 
 @contextmanager
-def _runner(options: JobOptions) -> Iterator[Runner]:
-    if not options.spark:
-        if options.spark_conf:
+def task_keywords(verb: str, job: JobOptions) -> Iterator[dict[str, Any]]:
+    """What a call of `tieredstore.jobs` takes from the options of `job_options`. Raises Invalid."""
+    from tieredstore.cli.output.progress import Display
+
+    with _runner(job) as runner, Display(verb, sys.stderr, quiet=job.quiet) as display:
+        yield {
+            "workers": job.workers or os.cpu_count() or 1,
+            "runner": runner,
+            "progress": display.show_progress,
+            "work": job.work,
+        }
+
+
+@contextmanager
+def thread_keywords(verb: str, job: JobOptions) -> Iterator[dict[str, Any]]:
+    """What a call takes from the options of `thread_options`; a signal stops it in good order."""
+    from tieredstore.cli.output.progress import Display
+    from tieredstore.cli.stopping import stop_on_signals
+    from tieredstore.jobs.stopping import StopSignal
+
+    stop = StopSignal()
+    with stop_on_signals(stop), Display(verb, sys.stderr, quiet=job.quiet) as display:
+        yield {"workers": job.workers, "progress": display.show_progress, "stop": stop}
+
+
+@contextmanager
+def _runner(job: JobOptions) -> Iterator[Runner | None]:
+    """None for processes of this machine."""
+    if not job.spark:
+        if job.spark_conf:
             raise Invalid("--spark-conf needs --spark")
-        from tieredstore.jobs.runner import LocalRunner
-
-        yield LocalRunner(options.workers or os.cpu_count() or 1)
+        yield None
         return
-    if options.workers is not None:
+    if job.workers is not None:
         raise Invalid("--workers is for this machine; on Spark its own settings count")
-    conf = {}
-    for setting in options.spark_conf:
-        key, equals, value = setting.partition("=")
-        if not equals or not key:
-            raise Invalid(f"--spark-conf {setting!r}: expected KEY=VALUE")
-        conf[key] = value
+    conf = dict(split_pair("--spark-conf", setting) for setting in job.spark_conf)
     from tieredstore.spark import session, ship
 
     spark = session(conf=conf)
@@ -151,8 +151,3 @@ def _runner(options: JobOptions) -> Iterator[Runner]:
         yield SparkRunner(spark)
     finally:
         spark.stop()
-
-
-def _state_directory() -> Path:
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "tieredstore" / "jobs"

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final, Self, TextIO
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+    from tieredstore.jobs.run import JobProgress
+
 LINE_SECONDS: Final = 2.0
 BAR_SECONDS: Final = 0.1
 
@@ -56,6 +58,22 @@ class Display:
             self._update_bar(done, total, text)
         else:
             self.line(text)
+
+    def show_progress(self, progress: JobProgress) -> None:
+        """How far a job is. One that goes on without an end has a line each time."""
+        megabytes = f"{progress.done_bytes / 1e6:,.1f}"
+        if progress.total is None:
+            self.line(f"{progress.done:,} {progress.unit}, {megabytes} MB so far")
+            return
+        if progress.total_bytes is not None:
+            megabytes += f" of {progress.total_bytes / 1e6:,.1f}"
+        stage = "" if progress.stage == self._verb else f"{progress.stage}: "
+        self.show(
+            progress.done,
+            progress.total,
+            f"{stage}{progress.done:,} of {progress.total:,} {progress.unit}, {megabytes} MB, "
+            f"{rate_text(progress.done_bytes, progress.seconds)}",
+        )
 
     def line(self, text: str) -> None:
         """A plain line."""

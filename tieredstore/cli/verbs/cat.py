@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from tieredstore.cli.options.tier import (
-    TierOptions,
-    body_option,
-    output_option,
-    tier_options,
-    time_options,
-)
+from tieredstore.cli.options.messages import time_options
+from tieredstore.cli.options.output import body_option, output_option
+from tieredstore.cli.options.tier import TierOptions, tier_options
 from tieredstore.cli.output.rows import Output, OutputFormat
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.scan.times import parse_time
@@ -36,7 +31,7 @@ _FEW = 4096
 
 
 @click.command("cat")
-@tier_options
+@tier_options()
 @click.option("--topic", metavar="T", required=True, help="The topic.")
 @click.option("--queue", metavar="Q", type=click.IntRange(min=0), help="Only this queue.")
 @click.option("--from-offset", metavar="N", type=click.IntRange(min=0), help="First queue offset.")
@@ -49,11 +44,7 @@ _FEW = 4096
 @body_option
 @output_option
 def command(
-    tier: str,
-    state: Path | None,
-    config: Path | None,
-    cluster: str | None,
-    broker: str | None,
+    tier: TierOptions,
     topic: str,
     queue: int | None,
     from_offset: int | None,
@@ -63,7 +54,7 @@ def command(
     tag: str | None,
     limit: int | None,
     body: str,
-    output: str,
+    out: Output,
 ) -> None:
     """Print messages of a topic, queue by queue, in the order of their offsets.
 
@@ -76,7 +67,7 @@ def command(
     now = SYSTEM_CLOCK.now_ms()
     since_ms = None if since is None else parse_time(since, now)
     until_ms = None if until is None else parse_time(until, now)
-    with open_tier(TierOptions(tier, state, config, cluster, broker)) as opened:
+    with open_tier(tier) as opened:
         queues = opened.catalogue().select(topic, queue, opened.broker)
         ranges = plan(
             opened.provider,
@@ -86,12 +77,11 @@ def command(
             since_ms=since_ms,
             until_ms=until_ms,
         )
-        form = OutputFormat(output)
-        names = MESSAGE_COLUMNS if form is OutputFormat.TABLE else COLUMNS
+        names = MESSAGE_COLUMNS if out.format is OutputFormat.TABLE else COLUMNS
         rows = message_rows(opened.provider, ranges, tag, BodyForm(body), names)
         if limit is not None:
             rows = islice(rows, limit)
-        Output(form).rows(MESSAGE_COLUMNS, rows)
+        out.rows(MESSAGE_COLUMNS, rows)
 
 
 def message_rows(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tieredstore.cli.exits import ExitCode
-from tieredstore.cli.options.tier import TierOptions, output_option
+from tieredstore.cli.options.output import output_option
+from tieredstore.cli.options.tier import TierOptions, tier_options
 from tieredstore.cli.output.rows import Output, OutputFormat
 from tieredstore.errors import Invalid
 
@@ -21,12 +21,12 @@ COLUMNS = ("probe", "verdict", "found")
 
 
 @click.command("doctor")
-@click.option("--tier", required=True, metavar="URL", help="Where a tier is, or is to be.")
-@click.option(
-    "--config",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="A broker.conf: credentials and settings of the backend.",
+@tier_options(
+    tier="Where a tier is, or is to be.",
+    state=None,
+    config="A broker.conf: credentials and settings of the backend.",
+    cluster=None,
+    broker=None,
 )
 @click.option(
     "--racers",
@@ -47,27 +47,25 @@ COLUMNS = ("probe", "verdict", "found")
 @click.option("--no-throughput", is_flag=True, help="Leave the requests of 8 MiB out.")
 @output_option
 def command(
-    tier: str,
-    config: Path | None,
+    tier: TierOptions,
     racers: int,
     rounds: int,
     no_throughput: bool,
-    output: str,
+    out: Output,
 ) -> int:
     """Try everything that the store relies on, in a folder of its own that is removed again.
 
     Never makes a bucket. Exit code 7 when it is not safe to write there.
     """
     from tieredstore import registry
-    from tieredstore.cli.composition import load_config, log_to_stderr
+    from tieredstore.cli.composition import check_target
     from tieredstore.contracts.probing import Probed, ProbeOptions, Verdict
     from tieredstore.contracts.wrapping import find_layer
-    from tieredstore.scan.source import placed, refuse_memory
+    from tieredstore.scan.source import load_config, placed
 
-    log_to_stderr()
-    loaded = load_config(TierOptions(tier, None, config))
-    refuse_memory(tier)
-    provider: SegmentProvider = registry.segment_provider(placed(loaded.config, tier, state=None))
+    check_target(tier)
+    config = placed(load_config(tier.config).config, tier.tier, state=None)
+    provider: SegmentProvider = registry.segment_provider(config)
     url = provider.url
     with closing(provider):
         probed = find_layer(provider, Probed)
@@ -78,7 +76,7 @@ def command(
             options = ProbeOptions(racers, rounds, large_bytes=0)
         results = list(probed.probes(options))
     unsafe = [result for result in results if result.verdict is Verdict.UNSAFE]
-    _print(Output(OutputFormat(output)), url, results, is_safe=not unsafe)
+    _print(out, url, results, is_safe=not unsafe)
     return int(ExitCode.UNSAFE if unsafe else ExitCode.OK)
 
 

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from tieredstore.cli.options.tier import TierOptions, output_option, tier_options
-from tieredstore.cli.output.rows import Output, OutputFormat
+from tieredstore.cli.options.output import output_option
+from tieredstore.cli.options.tier import TierOptions, tier_options
+from tieredstore.cli.output.rows import Output
 
 
 @click.command("ls")
-@tier_options
+@tier_options()
 @click.option("--topic", metavar="T", help="Only this topic.")
 @output_option
 def command(
-    tier: str,
-    state: Path | None,
-    config: Path | None,
-    cluster: str | None,
-    broker: str | None,
+    tier: TierOptions,
     topic: str | None,
-    output: str,
+    out: Output,
 ) -> None:
     """List the queues of a tier: offsets, messages, bytes, store times."""
     from tieredstore.cli.composition import open_tier
     from tieredstore.cli.output.queues import QUEUE_COLUMNS, queue_rows
 
-    with open_tier(TierOptions(tier, state, config, cluster, broker)) as opened:
+    with open_tier(tier) as opened:
         queues = opened.catalogue().select(topic, broker=opened.broker)
-        Output(OutputFormat(output)).rows(QUEUE_COLUMNS, queue_rows(opened.provider, queues))
+        out.rows(QUEUE_COLUMNS, queue_rows(opened.provider, queues))

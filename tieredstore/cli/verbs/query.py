@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tieredstore.cli.exits import ExitCode
-from tieredstore.cli.options.tier import (
-    TierOptions,
-    body_option,
-    output_option,
-    tier_options,
-    time_options,
-)
-from tieredstore.cli.output.rows import Output, OutputFormat
+from tieredstore.cli.options.messages import time_options
+from tieredstore.cli.options.output import body_option, output_option
+from tieredstore.cli.options.tier import TierOptions, tier_options
+from tieredstore.cli.output.rows import Output
 from tieredstore.cli.verbs.cat import MESSAGE_COLUMNS
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.scan.times import parse_time
@@ -25,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command("query")
-@tier_options
+@tier_options()
 @click.option("--topic", metavar="T", help="The topic (needed with --key).")
 @click.option("--queue", metavar="Q", type=click.IntRange(min=0), help="Only this queue.")
 @click.option("--key", metavar="K", help="One of the message's KEYS, or its UNIQ_KEY.")
@@ -42,11 +37,7 @@ if TYPE_CHECKING:
 @body_option
 @output_option
 def command(
-    tier: str,
-    state: Path | None,
-    config: Path | None,
-    cluster: str | None,
-    broker: str | None,
+    tier: TierOptions,
     topic: str | None,
     queue: int | None,
     key: str | None,
@@ -55,7 +46,7 @@ def command(
     until: str | None,
     limit: int,
     body: str,
-    output: str,
+    out: Output,
 ) -> int:
     """Find messages by --topic and --key, or by --msg-id. Exit code 3 when there is none.
 
@@ -72,7 +63,7 @@ def command(
     now = SYSTEM_CLOCK.now_ms()
     since_ms = FIRST_MS if since is None else parse_time(since, now)
     until_ms = LAST_MS if until is None else parse_time(until, now)
-    with open_tier(TierOptions(tier, state, config, cluster, broker)) as opened:
+    with open_tier(tier) as opened:
         catalogue = opened.catalogue()
         queues = catalogue.select(topic, queue, opened.broker)
         if key is not None and topic is not None:
@@ -99,7 +90,7 @@ def command(
                 report=_warn,
             )
         rows = (message_row(hit.message, hit.queue.broker, BodyForm(body)) for hit in hits)
-        found = Output(OutputFormat(output)).rows(MESSAGE_COLUMNS, rows)
+        found = out.rows(MESSAGE_COLUMNS, rows)
         if found:
             return int(ExitCode.OK)
         what = f"key {key!r} in topic {topic!r}" if key is not None else f"id {msg_id!r}"

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import Any
 
 import click
 
-from tieredstore.cli.options.job import JobOptions, job_options
-from tieredstore.cli.options.tier import TierOptions, output_option, tier_options
-from tieredstore.cli.output.rows import Output, OutputFormat
+from tieredstore.cli.options.job import JobOptions, job_options, task_keywords
+from tieredstore.cli.options.output import output_option
+from tieredstore.cli.options.tier import TierOptions, tier_options
+from tieredstore.cli.output.rows import Output
 
 _PRICES = ("write", "list", "read", "delete", "transfer", "storage")
+TABLES = {"stages": ("stage", "tasks", "resumed", "seconds")}
 
 
 @click.command("report")
-@tier_options
+@tier_options()
 @click.option(
     "--to",
     metavar="DIR",
@@ -47,47 +47,30 @@ _PRICES = ("write", "list", "read", "delete", "transfer", "storage")
 @output_option
 @job_options
 def command(
-    tier: str,
-    state: Path | None,
-    config: Path | None,
-    cluster: str | None,
-    broker: str | None,
+    tier: TierOptions,
     to: Path,
     sample: int,
     no_keys: bool,
     prices: tuple[str, ...],
     as_of: str | None,
-    output: str,
-    **job: Any,
+    out: Output,
+    job: JobOptions,
 ) -> None:
     """Sizes, ages, key skew, fragmentation and cost of a tier by topic and queue.
 
     Writes a page with plots and Parquet tables; prints the totals.
     """
-    from tieredstore.cli.composition import tier_identity, tier_source
-    from tieredstore.cli.options.job import job_run, write_report
-    from tieredstore.jobs.reporting.job import ReportOptions, report
-    from tieredstore.scan.times import parse_time
+    from tieredstore import jobs
+    from tieredstore.cli.composition import tier_source
 
-    source = tier_source(TierOptions(tier, state, config, cluster, broker))
-    options = ReportOptions(
-        keys_percent=0 if no_keys else sample,
-        prices=dict(map(_price, prices)),
-        now_ms=None if as_of is None else parse_time(as_of, int(time.time() * 1000)),
-    )
-    arguments: dict[str, object] = {
-        **tier_identity(source),
-        "to": str(to.absolute()),
-        "keys_percent": options.keys_percent,
-        "prices": dict(options.prices),
-        # A time such as -2h is another one when the job goes on.
-        "as_of": as_of,
-    }
-    job_settings = JobOptions(**job)
-    with job_run("report", job_settings, arguments) as run:
-        found = run.report(report(run, source, to, options))
-        write_report(job_settings, found)
-    Output(OutputFormat(output)).record(found, {"stages": ("stage", "tasks", "resumed", "seconds")})
+    source = tier_source(tier)
+    given = dict(map(_price, prices))
+    with task_keywords("report", job) as how:
+        report = jobs.report(
+            source, to, keys_percent=0 if no_keys else sample, prices=given, as_of=as_of, **how
+        )
+    job.write_report(report)
+    out.record(report, TABLES)
 
 
 def _price(given: str) -> tuple[str, float]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import click
 
-from tieredstore.cli.options.tier import TierOptions, output_option, tier_options
-from tieredstore.cli.output.rows import Output, OutputFormat
-from tieredstore.cli.output.usage import USAGE_TABLE, usage_fields
-from tieredstore.contracts.usage import read_usage
+from tieredstore.cli.options.output import output_option
+from tieredstore.cli.options.tier import TierOptions, tier_options
+from tieredstore.cli.output.rows import Output
+from tieredstore.cli.output.usage import USAGE_TABLE
+from tieredstore.contracts.usage import read_usage, usage_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,19 +28,15 @@ SEGMENT_COLUMNS = (
 
 
 @click.command("stat")
-@tier_options
+@tier_options()
 @click.option("--topic", metavar="T", help="Only this topic, with its segments.")
 @click.option("--queue", metavar="Q", type=click.IntRange(min=0), help="Only this queue.")
 @output_option
 def command(
-    tier: str,
-    state: Path | None,
-    config: Path | None,
-    cluster: str | None,
-    broker: str | None,
+    tier: TierOptions,
     topic: str | None,
     queue: int | None,
-    output: str,
+    out: Output,
 ) -> None:
     """Summarise a tier; with --topic also list the segments.
 
@@ -49,7 +45,7 @@ def command(
     from tieredstore.cli.composition import open_tier
     from tieredstore.cli.output.queues import queue_rows
 
-    with open_tier(TierOptions(tier, state, config, cluster, broker)) as opened:
+    with open_tier(tier) as opened:
         catalogue = opened.catalogue()
         queues = catalogue.select(topic, queue, opened.broker)
         rows = list(queue_rows(opened.provider, queues))
@@ -73,7 +69,7 @@ def command(
             **usage_fields(read_usage(opened.provider)),
         }
         tables = {"segments": SEGMENT_COLUMNS, **USAGE_TABLE}
-        Output(OutputFormat(output)).record(record, tables)
+        out.record(record, tables)
 
 
 def _bytes(extents: Iterable[SegmentExtent]) -> int:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from tieredstore.disk.sync import sync_folder, sync_path
 from tieredstore.errors import Invalid
-from tieredstore.jobs.backfilling.job import BackfillOptions, backfill
+from tieredstore.jobs.backfilling.job import BackfillOptions, run_backfill
 from tieredstore.jobs.run import JobRun
 from tieredstore.scan.source import TierSource
 
@@ -21,17 +21,17 @@ _ORDER = ("topic", "queue_id", "queue_offset", "store_timestamp")
 
 def backfill_frame(
     run: JobRun,
-    frame: Any,
     tier: TierSource,
+    frame: Any,
     staging: str | Path,
     options: BackfillOptions | None = None,
 ) -> dict[str, object]:
-    """`backfill` of a pandas or Spark DataFrame, or a pyarrow Table.
+    """`run_backfill` of a pandas or Spark DataFrame, or a pyarrow Table.
 
     staging: a folder that all workers see (for Spark also an s3:// URL), where the rows are kept as
     Parquet; it is the caller's to delete. The same pandas or pyarrow rows have the same file there,
     so they are not backfilled twice. A Spark DataFrame is written into it once, in the order of its
-    queues; a second run finds it there. Raises as `backfill`.
+    queues; a second run finds it there. Raises as `run_backfill`.
     """
     if isinstance(frame, pa.Table):
         table = _written(frame, Path(staging))
@@ -44,7 +44,7 @@ def backfill_frame(
             "backfill: expected a pandas or Spark DataFrame or a pyarrow Table, found "
             f"{type(frame).__name__}"
         )
-    return backfill(run, table, tier, options)
+    return run_backfill(run, tier, table, options)
 
 
 def _written(rows: pa.Table, folder: Path) -> str:

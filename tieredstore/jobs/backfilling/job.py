@@ -57,10 +57,10 @@ class _Pieces:
     pieces: list[Piece]
 
 
-def backfill(
+def run_backfill(
     run: JobRun,
-    table: str,
     tier: TierSource,
+    table: str,
     options: BackfillOptions | None = None,
     *,
     task_bytes: int = TASK_BYTES,

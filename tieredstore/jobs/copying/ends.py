@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,66 +14,85 @@ from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.usage import Usage, read_usage
 from tieredstore.errors import Invalid
-from tieredstore.jobs.copying.job import ProgressCallback, copy_tier, plan_copy
-from tieredstore.jobs.copying.report import CopyOptions, CopyReport, PathSummary
+from tieredstore.jobs.copying.job import copy_tier, plan_copy
+from tieredstore.jobs.copying.report import CopyOptions, CopyReport, PathSummary, plan_fields
 from tieredstore.jobs.copying.target import CopyTarget
+from tieredstore.jobs.run import FailureCallback, JobRun
+from tieredstore.jobs.stopping import StopSignal
 from tieredstore.jobs.target import TierTarget
 from tieredstore.scan.opening import INDEX_DIRECTORY, OpenTier, open_source
-from tieredstore.scan.source import load_config, locate, placed, refuse_memory
+from tieredstore.scan.source import TierSource, load_config, placed, refuse_memory
 from tieredstore.tier_url import parse_tier_url
 
 if TYPE_CHECKING:
     from tieredstore.contracts.segment import SegmentProvider
 
 DEFAULT_WORKERS = 4
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class CopyRequest:
-    """What to copy, from where to where. `from_url`, `to_url`: tiers; `from_state`, `to_state`:
-    directories; `from_config`, `to_config`: broker.conf files.
+    """Where to copy a tier: `to`, a URL; `to_state`, its state directory; `to_config`, a
+    broker.conf. The names of cluster and broker stay.
 
-    cluster, broker: names in the source, None where it has one only; they are kept in the target.
-    topics: only these (shell patterns). replace: see `CopyOptions`.
+    topics: only these (shell patterns). workers: queues copied at a time. replace, take_over: see
+    `CopyOptions`. dry_run: write nothing and take no right.
     """
 
-    from_url: str
-    to_url: str
+    to: str
     to_state: Path
-    from_state: Path | None = None
-    from_config: Path | None = None
     to_config: Path | None = None
-    cluster: str | None = None
-    broker: str | None = None
     topics: Sequence[str] = ()
     workers: int = DEFAULT_WORKERS
     replace: bool = False
     take_over: bool = False
+    dry_run: bool = False
 
     def options(self) -> CopyOptions:
         return CopyOptions(self.topics, self.workers, self.replace, self.take_over)
 
 
 def run_copy(
+    run: JobRun,
+    source: TierSource,
     request: CopyRequest,
-    progress: ProgressCallback | None = None,
     *,
-    stop: threading.Event | None = None,
+    stop: StopSignal | None = None,
+    on_failure: FailureCallback | None = None,
     clock: Clock = SYSTEM_CLOCK,
-) -> CopyReport:
-    """Copy what the source has and the target lacks; see `copy_tier` for what it promises.
+) -> dict[str, object]:
+    """Copy what the source has and the target lacks; see `copy_tier` for what it promises. Gives
+    the JSON report (`docs/cli.md`).
 
     Raises Invalid (bad options, a target that holds something else), Fenced (another writer),
     Corrupt, Unavailable.
     """
-    with _source(request) as source, ExitStack() as stack:
-        broker = _broker_of(source)
-        goal = _target(request, source, broker)
+    refuse_memory(source.url)
+    with open_source(source) as opened:
+        if request.dry_run:
+            return run.report(plan_fields(_plan(source, opened, request, clock)))
+        done = _copy(run, source, opened, request, stop or StopSignal(), clock)
+    if on_failure is not None:
+        for _, error in done.failed:
+            on_failure(error)
+    return run.report(done.fields())
+
+
+def _copy(
+    run: JobRun,
+    found: TierSource,
+    source: OpenTier,
+    request: CopyRequest,
+    stop: StopSignal,
+    clock: Clock,
+) -> CopyReport:
+    broker = _broker_of(source)
+    goal = _target(source, request, broker)
+    with ExitStack() as stack:
         provider = goal.open_provider(create=True)
         assert provider is not None
         stack.callback(provider.close)
-        _refuse_same(request, source, provider)
+        _refuse_same(found, source, goal, provider)
         metadata = registry.metadata_store(goal.config, clock)
         stack.callback(metadata.close)
         back = provider
@@ -89,8 +106,8 @@ def run_copy(
             CopyTarget(provider, metadata, broker, clock, back),
             broker,
             request.options(),
-            progress,
-            stop=stop,
+            run.on_progress,
+            stop=stop.event,
         )
         report.notes += _unsealed(source)
         report.source_usage = _usage(source.provider)
@@ -98,34 +115,22 @@ def run_copy(
         return report
 
 
-def plan_run(request: CopyRequest, *, clock: Clock = SYSTEM_CLOCK) -> list[PathSummary]:
+def _plan(
+    found: TierSource, source: OpenTier, request: CopyRequest, clock: Clock
+) -> list[PathSummary]:
     """What a run would copy and delete, by path. Writes nothing anywhere."""
-    with _source(request) as source, ExitStack() as stack:
-        broker = _broker_of(source)
-        goal = _target(request, source, broker)
+    broker = _broker_of(source)
+    goal = _target(source, request, broker)
+    with ExitStack() as stack:
         provider = goal.open_provider(create=False)
         if provider is None:
             provider = registry.provider_class("memory").from_config(goal.config)  # nothing yet
         stack.callback(provider.close)
-        _refuse_same(request, source, provider)
+        _refuse_same(found, source, goal, provider)
         metadata = registry.metadata_store(goal.config, clock, read_only=True)
         stack.callback(metadata.close)
         target = CopyTarget(provider, metadata, broker, clock)
         return plan_copy(source.provider, source.metadata, target, broker, request.options())
-
-
-@contextmanager
-def _source(request: CopyRequest) -> Iterator[OpenTier]:
-    refuse_memory(request.from_url)
-    found = locate(
-        request.from_url,
-        cluster=request.cluster,
-        broker=request.broker,
-        state=request.from_state,
-        config=request.from_config,
-    )
-    with open_source(found) as opened:
-        yield opened
 
 
 def _broker_of(source: OpenTier) -> str:
@@ -142,28 +147,32 @@ def _broker_of(source: OpenTier) -> str:
     return found[0]
 
 
-def _target(request: CopyRequest, source: OpenTier, broker: str) -> TierTarget:
-    if (
-        request.from_state is not None
-        and request.from_state.resolve() == request.to_state.resolve()
-    ):
+def _target(source: OpenTier, request: CopyRequest, broker: str) -> TierTarget:
+    if source.state is not None and source.state.resolve() == request.to_state.resolve():
         raise Invalid(f"--to-state {request.to_state}: is the state of the source; give another")
     if request.to_state.exists() and not request.to_state.is_dir():
         raise Invalid(f"--to-state {request.to_state}: not a directory", path=str(request.to_state))
     cluster = source.config.broker_cluster_name
-    refuse_memory(request.to_url)
+    refuse_memory(request.to)
     loaded = load_config(request.to_config, cluster=cluster, broker=broker)
-    config = placed(loaded.config, request.to_url, state=request.to_state)
+    config = placed(loaded.config, request.to, state=request.to_state)
     config = msgspec.structs.replace(config, broker_cluster_name=cluster, broker_name=broker)
-    location = Path(config.tier_file_path) if request.to_url.startswith("file:") else None
-    return TierTarget(config, request.to_url, location, loaded.warnings)
+    location = Path(config.tier_file_path) if request.to.startswith("file:") else None
+    return TierTarget(config, request.to, location, loaded.warnings)
 
 
-def _refuse_same(request: CopyRequest, source: OpenTier, target: SegmentProvider) -> None:
-    """A bucket may have the same name on another endpoint, which is in the query or the file."""
-    endpoints = [parse_tier_url(url).query for url in (request.from_url, request.to_url)]
-    same_place = endpoints[0] == endpoints[1] and request.from_config == request.to_config
-    if source.provider.url == target.url and same_place:
+def _refuse_same(
+    found: TierSource, source: OpenTier, goal: TierTarget, target: SegmentProvider
+) -> None:
+    """A bucket may have the same name on another endpoint, which is in the query or in the
+    configuration."""
+    same_query = parse_tier_url(found.url).query == parse_tier_url(goal.url).query
+    config = msgspec.structs.replace(
+        source.config,
+        broker_name=goal.config.broker_name,
+        store_path_root_dir=goal.config.store_path_root_dir,
+    )
+    if source.provider.url == target.url and same_query and config == goal.config:
         raise Invalid(f"copy: --from and --to are the same tier, {target.url}")
 
 

@@ -17,17 +17,16 @@ from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt, Fenced, Invalid, TieredStoreError, Unavailable
 from tieredstore.jobs.copying.plan import PathPlan, SegmentCopy, TargetSegment
 from tieredstore.jobs.copying.planner import CopyPlanner
-from tieredstore.jobs.copying.report import CopyOptions, CopyProgress, CopyReport, PathSummary
+from tieredstore.jobs.copying.report import CopyOptions, CopyReport, PathSummary
 from tieredstore.jobs.copying.segment import PIECE_BYTES, SegmentCopier, Stopped
 from tieredstore.jobs.copying.source import SourceTier, load_source, relisted
 from tieredstore.jobs.copying.target import CopyTarget
+from tieredstore.jobs.run import JobProgress, ProgressCallback
 from tieredstore.scan.catalogue import QueueFiles
 from tieredstore.scan.segments.times import index_times, segment_times
 
 _REPLANS = 3
 _log = logging.getLogger(__name__)
-ProgressCallback = Callable[[CopyProgress], None]
-"""Called from the copying threads, one at a time."""
 
 
 def plan_copy(
@@ -320,11 +319,13 @@ class _Job:
     def _tell(self) -> None:
         if self._progress is not None:
             self._progress(
-                CopyProgress(
-                    self._report.copied_bytes,
-                    self._total_bytes,
+                JobProgress(
+                    "copy",
+                    "segments",
                     self._report.segments,
                     self._total_segments,
+                    self._report.copied_bytes,
+                    self._total_bytes,
                     time.monotonic() - self._start,
                 )
             )

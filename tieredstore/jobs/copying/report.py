@@ -1,4 +1,4 @@
-"""What a copy is asked to do, how far it is, and what it did."""
+"""What a copy is asked to do, what it would do, and what it did."""
 
 from __future__ import annotations
 
@@ -22,17 +22,6 @@ class CopyOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyProgress:
-    """Bytes and segments so far, of those that the run found to be copied when it began."""
-
-    done_bytes: int
-    total_bytes: int
-    segments: int
-    segments_total: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class PathSummary:
     """One path of a plan: bytes to be copied and those there already. conflict: why it cannot be
     copied as it is; deletes_bytes: what would be deleted in the target to do so all the same."""
@@ -43,6 +32,29 @@ class PathSummary:
     segments: int
     conflict: str | None = None
     deletes_bytes: int = 0
+
+    def row(self) -> dict[str, object]:
+        """The fields in a JSON report."""
+        return {
+            "path": self.path,
+            "copy_bytes": self.copy_bytes,
+            "there_bytes": self.there_bytes,
+            "segments": self.segments,
+            "deletes_bytes": self.deletes_bytes,
+            "conflict": self.conflict,
+        }
+
+
+def plan_fields(plan: Sequence[PathSummary]) -> dict[str, object]:
+    """The fields of the JSON report of a plan (`docs/cli.md`)."""
+    return {
+        "paths": len(plan),
+        "segments": sum(path.segments for path in plan),
+        "copy_bytes": sum(path.copy_bytes for path in plan),
+        "deletes_bytes": sum(path.deletes_bytes for path in plan),
+        "conflicts": sum(path.conflict is not None for path in plan),
+        "plan": [path.row() for path in plan],
+    }
 
 
 @dataclass(slots=True)
@@ -69,3 +81,35 @@ class CopyReport:
     stopped: bool = False
     source_usage: Usage | None = None
     target_usage: Usage | None = None
+
+    def fields(self) -> dict[str, object]:
+        """The fields of the JSON report (`docs/cli.md`)."""
+        rate = self.copied_bytes / self.seconds if self.seconds > 0 else 0.0
+        return {
+            "queues": self.queues,
+            "segments": self.segments,
+            "index_segments": self.index_segments,
+            "copied_bytes": self.copied_bytes,
+            "there_bytes": self.there_bytes,
+            "seconds": round(self.seconds, 3),
+            "bytes_per_second": round(rate),
+            "replaced": self.replaced,
+            "vanished": self.vanished,
+            "failed": [{"path": path, "error": str(error)} for path, error in self.failed],
+            "index_left_out": self.index_left_out,
+            "damage": self.damage,
+            "notes": self.notes,
+            "stopped": self.stopped,
+            "source_requests": _requests(self.source_usage),
+            "target_requests": _requests(self.target_usage),
+            "cost_usd": _cost(self.source_usage, self.target_usage),
+        }
+
+
+def _requests(usage: Usage | None) -> dict[str, int] | None:
+    return None if usage is None else usage.requests_by_operation
+
+
+def _cost(*usages: Usage | None) -> float | None:
+    counted = [usage.cost_usd for usage in usages if usage is not None]
+    return round(sum(counted), 6) if counted else None

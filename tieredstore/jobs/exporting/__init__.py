@@ -4,7 +4,7 @@ Each run adds what is new since the last one, exactly once: the target itself ke
 the data, up to where each queue was exported (`docs/jobs.md`).
 """
 
-from tieredstore.jobs.exporting.job import export
+from tieredstore.jobs.exporting.job import run_export
 from tieredstore.jobs.exporting.request import Accept, ExportRequest, Format, OnCorrupt
 
-__all__ = ["Accept", "ExportRequest", "Format", "OnCorrupt", "export"]
+__all__ = ["Accept", "ExportRequest", "Format", "OnCorrupt", "run_export"]

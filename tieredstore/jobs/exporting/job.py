@@ -36,7 +36,7 @@ _SMALL = 4
 """Files below this part of the wanted size are merged."""
 
 
-def export(
+def run_export(
     run: JobRun, source: TierSource, request: ExportRequest, *, task_bytes: int = TASK_BYTES
 ) -> dict[str, object]:
     """Export what the target does not have yet, and return the report (`docs/jobs.md`).

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+import fnmatch
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tieredstore.errors import Invalid
@@ -133,3 +135,28 @@ class ExportRequest:
             "brokers": None if chosen_.brokers is None else sorted(chosen_.brokers),
             "queue_ids": None if chosen_.queue_ids is None else sorted(chosen_.queue_ids),
         }
+
+
+def select_queues(
+    topics: Sequence[str],
+    queue_ids: Sequence[int],
+    from_offset: int | None,
+    until_offset: int | None,
+    since_ms: int | None,
+    until_ms: int | None,
+) -> Selection:
+    """The queues of some topics (all without). Names have to be there, shell patterns may match
+    none."""
+    names: tuple[str, ...] | None = tuple(topics) or None
+    pattern: str | None = None
+    if any(re.search(r"[*?\[]", topic) for topic in topics):
+        names, pattern = None, "|".join(fnmatch.translate(topic) for topic in topics)
+    return Selection(
+        topics=names,
+        topic_pattern=pattern,
+        queue_ids=tuple(queue_ids) or None,
+        from_offset=from_offset,
+        until_offset=until_offset,
+        since_ms=since_ms,
+        until_ms=until_ms,
+    )

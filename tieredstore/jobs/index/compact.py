@@ -70,7 +70,7 @@ class _Pinned:
         return [file for run in self.runs if not run.is_merged for file in run.files]
 
 
-def compact_index(
+def run_compact_index(
     run: JobRun, source: TierSource, options: CompactOptions | None = None
 ) -> dict[str, object]:
     """Put the index files of the state directory into the tier, then merge runs of files that are

@@ -48,7 +48,7 @@ class _Pinned:
     local_begins: tuple[int, ...]
 
 
-def rebuild_index(
+def run_rebuild_index(
     run: JobRun, source: TierSource, options: RebuildOptions | None = None
 ) -> dict[str, object]:
     """Make the index files of a broker's part of a tier from its messages; the JSON report.

@@ -48,7 +48,7 @@ class RebuildOptions:
     dry_run: bool = False
 
 
-def rebuild_metadata(
+def run_rebuild_metadata(
     run: JobRun,
     source: TierSource,
     state: Path,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from tieredstore.config import StorageLevel, StoreConfig
 from tieredstore.errors import Invalid
+from tieredstore.jobs.offloading.options import OffloadOptions
 from tieredstore.jobs.target import TierTarget
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.source import load_config, placed, refuse_memory
@@ -20,24 +21,7 @@ if TYPE_CHECKING:
     from tieredstore.local.read_only import ReadOnlyMessageStore
 
 
-class _Options(Protocol):
-    @property
-    def store(self) -> Path: ...
-    @property
-    def tier(self) -> str: ...
-    @property
-    def state(self) -> Path: ...
-    @property
-    def config(self) -> Path | None: ...
-    @property
-    def broker(self) -> str | None: ...
-    @property
-    def cluster(self) -> str | None: ...
-    @property
-    def workers(self) -> int | None: ...
-
-
-def offload_target(options: _Options) -> TierTarget:
+def offload_target(options: OffloadOptions) -> TierTarget:
     """Check the options against each other. Raises Invalid with what to do."""
     loaded = load_config(options.config, cluster=options.cluster, broker=options.broker)
     missing = [

@@ -8,12 +8,10 @@ goes on where the tier's contents say.
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tieredstore import registry
@@ -21,9 +19,12 @@ from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.usage import read_usage
 from tieredstore.errors import Unavailable
 from tieredstore.jobs.offloading.checks import check_tier, held_back, offload_target
+from tieredstore.jobs.offloading.options import OffloadOptions
 from tieredstore.jobs.offloading.plan import DryRun, dry_run
-from tieredstore.jobs.offloading.report import OffloadReport, ProgressCallback
+from tieredstore.jobs.offloading.report import OffloadReport
 from tieredstore.jobs.offloading.source import OffloadSource, skipped_topics
+from tieredstore.jobs.run import FailureCallback, JobProgress, JobRun, ProgressCallback
+from tieredstore.jobs.stopping import StopSignal
 from tieredstore.jobs.target import TierTarget
 from tieredstore.local.read_only import ReadOnlyMessageStore, open_read_only
 from tieredstore.tier.flat.file_store import FlatFileStore
@@ -38,49 +39,30 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class OffloadOptions:
-    """What to copy, from where to where. `store`, `state`: directories; `tier`: a URL.
-
-    broker, cluster: names in the tier; None to take them from `config`. topics: only these (shell
-    patterns such as `order_*`); empty for all. workers: threads that upload; None for the
-    configured number. take_over: end the right of another writer where the backend can.
-    """
-
-    store: Path
-    tier: str
-    state: Path
-    config: Path | None = None
-    broker: str | None = None
-    cluster: str | None = None
-    topics: Sequence[str] = ()
-    workers: int | None = None
-    take_over: bool = False
-
-
-class StopSignal:
-    """Asks a run to stop after the batches in hand. Safe to set from a signal handler."""
-
-    def __init__(self) -> None:
-        self.event = threading.Event()
-        self._actions: list[Callable[[], None]] = []
-
-    def set(self) -> None:
-        self.event.set()
-        for action in list(self._actions):
-            action()
-
-    def is_set(self) -> bool:
-        return self.event.is_set()
-
-    def on_set(self, action: Callable[[], None]) -> None:
-        """Call `action` when the signal is set (now, if it is)."""
-        self._actions.append(action)
-        if self.event.is_set():
-            action()
-
-
 def run_offload(
+    run: JobRun,
+    options: OffloadOptions,
+    *,
+    stop: StopSignal | None = None,
+    on_failure: FailureCallback | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> dict[str, object]:
+    """Copy what a store has and a tier lacks, or plan to, or go on until `stop` is set, as the
+    options say. Gives the JSON report (`docs/cli.md`). Raises as `offload_store` and
+    `follow_store`."""
+    if options.dry_run:
+        return run.report(plan_offload(options, clock=clock).fields())
+    if options.follow:
+        done = follow_store(options, run.on_progress, stop=stop or StopSignal(), clock=clock)
+    else:
+        done = offload_store(options, run.on_progress, stop=stop, clock=clock)
+    if on_failure is not None:
+        for _, error in done.failed:
+            on_failure(error)
+    return run.report(done.fields())
+
+
+def offload_store(
     options: OffloadOptions,
     progress: ProgressCallback | None = None,
     *,
@@ -110,18 +92,18 @@ def run_offload(
     return report
 
 
-def follow_offload(
+def follow_store(
     options: OffloadOptions,
-    on_round: Callable[[OffloadReport], None] | None = None,
+    progress: ProgressCallback | None = None,
     *,
     stop: StopSignal,
     clock: Clock = SYSTEM_CLOCK,
 ) -> OffloadReport:
     """Copy as the store grows, with the dispatcher's own thresholds, until `stop` is set.
 
-    `on_round` is called with the running totals after each round in which something happened. A
-    backend that is unavailable is tried again; damage, or a message in the tier that is not the
-    store's, ends the run with that error.
+    `progress` is told the totals so far after each round in which something happened. A backend
+    that is unavailable is tried again; damage, or a message in the tier that is not the store's,
+    ends the run with that error.
     """
     target = offload_target(options)
     start = time.monotonic()
@@ -142,8 +124,18 @@ def follow_offload(
                 job.index.tick()
             except Unavailable as error:
                 _log.warning("index: tried again later: %s", error)
-            if on_round is not None and outcomes:
-                on_round(replace(total, failed=list(total.failed)))
+            if progress is not None and outcomes:
+                progress(
+                    JobProgress(
+                        "offload",
+                        "messages",
+                        total.messages,
+                        None,
+                        total.message_bytes,
+                        None,
+                        total.seconds,
+                    )
+                )
             total.failed.clear()
             clock.wait(stop.event, SCAN_PERIOD_MS)
         _take(total, job.dispatcher.drain())

@@ -46,6 +46,27 @@ class DryRun:
     segments: int = 0
     seconds: float = 0.0
 
+    def fields(self) -> dict[str, object]:
+        """The fields of the JSON report (`docs/cli.md`)."""
+        return {
+            "queues": len(self.queues),
+            "messages": self.messages,
+            "message_bytes": self.message_bytes,
+            "segments": self.segments,
+            "estimated_seconds": round(self.seconds, 3),
+            "plan": [
+                {
+                    "topic": queue.key.topic,
+                    "queue_id": queue.key.queue_id,
+                    "from_offset": queue.from_offset,
+                    "until_offset": queue.until_offset,
+                    "message_bytes": queue.message_bytes,
+                    "segments": queue.segments,
+                }
+                for queue in self.queues
+            ],
+        }
+
 
 def dry_run(
     config: StoreConfig, source: DispatchSource, provider: SegmentProvider | None

@@ -1,24 +1,12 @@
-"""What an offload tells: how far it is, and what it did."""
+"""What an offload did."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.contracts.usage import Usage
+from tieredstore.contracts.usage import Usage, usage_fields
 from tieredstore.errors import TieredStoreError
-
-
-@dataclass(frozen=True, slots=True)
-class OffloadProgress:
-    """How far a pass is; totals are what the pass found when it began."""
-
-    messages: int
-    messages_total: int
-    message_bytes: int
-    queues_total: int
-    seconds: float
 
 
 @dataclass(slots=True)
@@ -39,6 +27,30 @@ class OffloadReport:
     stopped: bool = False
     usage: Usage | None = None
 
-
-ProgressCallback = Callable[[OffloadProgress], None]
-"""Called from the uploading threads, one at a time."""
+    def fields(self) -> dict[str, object]:
+        """The fields of the JSON report (`docs/cli.md`)."""
+        rate = self.messages / self.seconds if self.seconds > 0 else 0.0
+        return {
+            "queues": self.queues,
+            "messages": self.messages,
+            "message_bytes": self.message_bytes,
+            "segments": self.segments,
+            "seconds": round(self.seconds, 3),
+            "messages_per_second": round(rate),
+            "holes": [
+                {
+                    "topic": key.topic,
+                    "queue_id": key.queue_id,
+                    "from_offset": low,
+                    "until_offset": high,
+                }
+                for key, low, high in self.holes
+            ],
+            "failed": [
+                {"topic": key.topic, "queue_id": key.queue_id, "error": str(error)}
+                for key, error in self.failed
+            ],
+            "skipped_topics": self.skipped,
+            "stopped": self.stopped,
+            **usage_fields(self.usage),
+        }

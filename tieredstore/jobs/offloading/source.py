@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey, QueueRange
 from tieredstore.errors import Invalid, TieredStoreError
-from tieredstore.jobs.offloading.report import OffloadProgress, ProgressCallback
+from tieredstore.jobs.run import JobProgress, ProgressCallback
 from tieredstore.tier.topic_filter import TopicFilter
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ class OffloadSource:
         self._messages = 0
         self._message_bytes = 0
         self._total = 0
-        self._queues = 0
         self._start = 0.0
 
     def check_topics(self) -> None:
@@ -67,7 +66,6 @@ class OffloadSource:
                 continue
             file = flat_files.get(key.topic, key.queue_id)
             done = 0 if file is None or not file.is_initialised else file.consume_queue_max_offset
-            self._queues += 1
             self._total += max(available.max_offset - max(available.min_offset, done), 0)
         if callback is not None:
             self._report()
@@ -105,11 +103,13 @@ class OffloadSource:
     def _report(self) -> None:
         assert self._callback is not None
         self._callback(
-            OffloadProgress(
+            JobProgress(
+                "offload",
+                "messages",
                 self._messages,
                 self._total,
                 self._message_bytes,
-                self._queues,
+                None,
                 time.monotonic() - self._start,
             )
         )

@@ -50,13 +50,13 @@ class Pin:
     ends: dict[str, int] = field(default_factory=dict)
 
 
-def report(
+def run_report(
     run: JobRun, source: TierSource, to: Path, options: ReportOptions | None = None
 ) -> dict[str, object]:
     """Write `report.html` and Parquet tables into the folder `to`, which is made where it is
     missing; files of an earlier report are replaced, each at once or not at all.
 
-    Returns totals and file names, for the JSON report. Raises Invalid, Unavailable; Corrupt only
+    Gives the JSON report: totals and file names. Raises Invalid, Unavailable; Corrupt only
     where the metadata does not parse: damage in the tier is counted.
     """
     given = options or ReportOptions()
@@ -86,14 +86,16 @@ def report(
         partial(_write, to, source, summary, facts, pin.now_ms, given.keys_percent, prices),
         list[str],
     )
-    return {
-        "tier": shown_url(source.url),
-        "to": str(to),
-        "files": files,
-        "keys_percent": given.keys_percent,
-        **summary.totals,
-        "damage_met": facts.texts,
-    }
+    return run.report(
+        {
+            "tier": shown_url(source.url),
+            "to": str(to),
+            "files": files,
+            "keys_percent": given.keys_percent,
+            **summary.totals,
+            "damage_met": facts.texts,
+        }
+    )
 
 
 def _pin(catalogue: TierCatalogue, now_ms: int | None) -> Pin:

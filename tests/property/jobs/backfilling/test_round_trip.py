@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kit.jobs.backfill import damage, found, memory_tier, new_run, tier_at
-from tieredstore.jobs.backfilling import BackfillOptions, backfill
+from tieredstore.jobs.backfilling import BackfillOptions, run_backfill
 from tieredstore.scan.arrow.schema import TYPES
 
 TEXT = st.text(
@@ -101,7 +101,7 @@ def test_any_rows_come_back(
             pq.write_table(table.slice(first, step), path, row_group_size=group_rows)
         tier = memory_tier(root) if in_chunks else tier_at(root)
         options = BackfillOptions(segment_bytes=segment_bytes)
-        backfill(new_run(), str(root / "table"), tier, options, task_bytes=task_bytes)
+        run_backfill(new_run(), tier, str(root / "table"), options, task_bytes=task_bytes)
         back = found(root, tier).select(list(rows[0])).to_pylist()
         assert damage(tier) == []
     expected = sorted(rows, key=lambda row: (row["topic"], row["queue_id"], row["queue_offset"]))

@@ -11,11 +11,9 @@ import pytest
 
 from tieredstore import registry
 from tieredstore.cli.output.rows import cell
-from tieredstore.cli.output.usage import usage_fields
-from tieredstore.cli.verbs.offload import report_record
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
-from tieredstore.contracts.usage import Prices, RequestUsage, Usage, read_usage
+from tieredstore.contracts.usage import Prices, RequestUsage, Usage, read_usage, usage_fields
 from tieredstore.jobs.offloading.report import OffloadReport
 from tieredstore.metrics import Metrics
 from tieredstore.providers.memory.provider import MemoryProvider
@@ -49,15 +47,15 @@ def test_a_summary_has_the_requests_their_price_and_each_operation() -> None:
         "received_bytes": 0,
         "cost_usd": 15e-6,
     }
-    assert report_record(OffloadReport(usage=USAGE)) | fields == report_record(
-        OffloadReport(usage=USAGE)
-    )
+    told = OffloadReport(usage=USAGE).fields()
+    assert told | fields == told
 
 
 def test_without_a_meter_there_is_nothing_to_tell() -> None:
     nothing: dict[str, object] = {"requests": None, "cost_usd": None, "requests_by_operation": []}
     assert usage_fields(read_usage(MemoryProvider())) == nothing
-    assert report_record(OffloadReport()) | nothing == report_record(OffloadReport())
+    told = OffloadReport().fields()
+    assert told | nothing == told
     assert json.dumps(nothing)
 
 

@@ -21,7 +21,7 @@ from tests.kit.jobs.backfill import (
 )
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Invalid, Unavailable
-from tieredstore.jobs.backfilling import BackfillOptions, backfill, write
+from tieredstore.jobs.backfilling import BackfillOptions, run_backfill, write
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
@@ -59,8 +59,8 @@ def tier(request: pytest.FixtureRequest, tmp_path: Path) -> TierSource:
 
 
 def run_twice(runner: LocalRunner, root: Path, tier: TierSource) -> None:
-    backfill(
-        JobRun("backfill", runner, Journal(None, {})), str(root / "t.parquet"), tier, OPTIONS,
+    run_backfill(
+        JobRun("backfill", runner, Journal(None, {})), tier, str(root / "t.parquet"), OPTIONS,
         task_bytes=7000,
     )  # fmt: skip
 
@@ -123,7 +123,7 @@ def test_attempts_beside_each_other_in_an_object_store(
         tier = memory_tier(root)
         table = str(tmp_path / "t.parquet")
         run = JobRun("backfill", BothAtOnce(), Journal(None, {}))
-        backfill(run, table, tier, OPTIONS, task_bytes=7000)
+        run_backfill(run, tier, table, OPTIONS, task_bytes=7000)
         assert damage(tier) == []
         assert found(root, tier).num_rows == 60
 
@@ -246,7 +246,7 @@ def test_killed_at_each_step_it_goes_on_and_ends_the_same(tmp_path: Path) -> Non
     table = tmp_path / "t.parquet"
     pq.write_table(pa.concat_tables([messages(40), messages(30, queue_id=1)]), table)
     whole = tier_at(tmp_path / "whole")
-    backfill(new_run(), str(table), whole, OPTIONS, task_bytes=7000)
+    run_backfill(new_run(), whole, str(table), OPTIONS, task_bytes=7000)
     steps: list[str] = []
     at = 0
     while True:
@@ -255,12 +255,12 @@ def test_killed_at_each_step_it_goes_on_and_ends_the_same(tmp_path: Path) -> Non
         try:
             with DyingJournal(root / "journal", at // 2, bool(at % 2)) as journal:
                 run = JobRun("backfill", LocalRunner(), journal)
-                backfill(run, str(table), tier, OPTIONS, task_bytes=7000)
+                run_backfill(run, tier, str(table), OPTIONS, task_bytes=7000)
         except Killed as step:
             steps.append(str(step).partition(":")[0])
         else:
             break
-        report = backfill(new_run(root / "journal"), str(table), tier, OPTIONS, task_bytes=7000)
+        report = run_backfill(new_run(root / "journal"), tier, str(table), OPTIONS, task_bytes=7000)
         assert report["messages"] == 70
         assert contents(tier) == contents(whole), steps[-1]
         assert damage(tier) == []
@@ -293,7 +293,7 @@ def test_a_configuration_that_changed_between_two_runs_changes_no_segment(tmp_pa
     with Dying(tmp_path / "journal", {"job": "backfill"}) as journal, pytest.raises(Killed):
         fill(tmp_path, table, name="t", run=JobRun("backfill", LocalRunner(), journal))
     other = tier_at(tmp_path, tieredStoreCommitLogMaxSize="1000")
-    backfill(new_run(tmp_path / "journal"), str(tmp_path / "t.parquet"), other)
+    run_backfill(new_run(tmp_path / "journal"), other, str(tmp_path / "t.parquet"))
     assert found(tmp_path).num_rows == 40
     assert damage(tier_at(tmp_path)) == []
 
@@ -317,7 +317,7 @@ def test_a_broker_that_wrote_in_between_is_an_error_and_loses_nothing(
     end = 40 if step == "commit" else 10
     fill(tmp_path, messages(5, first=end), name="other")
     with pytest.raises(Invalid, match=f"to end at 10, as when this job began, found {end + 5}"):
-        backfill(new_run(tmp_path / "journal"), str(tmp_path / "t.parquet"), tier, OPTIONS)
+        run_backfill(new_run(tmp_path / "journal"), tier, str(tmp_path / "t.parquet"), OPTIONS)
     assert found(tmp_path)["queue_offset"].to_pylist() == list(range(end + 5))
     # What was given up names no message and hides none.
     assert {finding.kind for finding in damage(tier)} <= {

@@ -30,7 +30,7 @@ from tests.kit.jobs.backfill import (
 from tieredstore.config import StorageLevel, StoreConfig, config_from_properties
 from tieredstore.contracts.message_store import BoundaryType
 from tieredstore.errors import Fenced, Invalid
-from tieredstore.jobs.backfilling import BackfillOptions, backfill, backfill_frame
+from tieredstore.jobs.backfilling import BackfillOptions, backfill_frame, run_backfill
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
@@ -79,7 +79,7 @@ def test_rows_in_any_order_over_many_files_are_put_in_the_order_of_their_offsets
     (folder / "_SUCCESS").touch()
     (folder / "_metadata.parquet").write_bytes(b"not one of the files")
     options = BackfillOptions(segment_bytes=1200)
-    report = backfill(new_run(), str(folder), tier_at(tmp_path), options, task_bytes=2500)
+    report = run_backfill(new_run(), tier_at(tmp_path), str(folder), options, task_bytes=2500)
     stages = {stage["stage"]: stage["tasks"] for stage in report["stages"]}  # type: ignore[attr-defined]
     assert stages["write"] > 5
     back = found(tmp_path)
@@ -181,7 +181,7 @@ def test_a_table_that_was_backfilled_is_left_alone(tmp_path: Path) -> None:
     options = BackfillOptions(topic="plain", queues=1)
     first = fill(tmp_path, table, options)
     before = contents(tier_at(tmp_path))
-    second = backfill(new_run(), str(tmp_path / "table.parquet"), tier_at(tmp_path), options)
+    second = run_backfill(new_run(), tier_at(tmp_path), str(tmp_path / "table.parquet"), options)
     assert (first["done_before"], second["done_before"]) == (False, True)
     assert second["queues"] == first["queues"]
     assert contents(tier_at(tmp_path)) == before
@@ -222,7 +222,7 @@ def test_workers_in_processes_of_their_own_write_the_same_bytes(tmp_path: Path) 
     fill(one, table, BackfillOptions(segment_bytes=4000))
     path = str(one / "table.parquet")
     options = BackfillOptions(segment_bytes=4000)
-    backfill(new_run(workers=2), path, tier_at(two), options, task_bytes=10_000)
+    run_backfill(new_run(workers=2), tier_at(two), path, options, task_bytes=10_000)
     assert contents(tier_at(one)) == contents(tier_at(two))
 
 
@@ -242,14 +242,14 @@ def test_a_chunk_log_over_memory_holds_the_same(tmp_path: Path) -> None:
 def test_frames_are_tables_too_and_the_same_rows_are_not_written_twice(tmp_path: Path) -> None:
     table = messages(10)
     tier = tier_at(tmp_path)
-    first = backfill_frame(new_run(), table, tier, tmp_path / "staging")
-    again = backfill_frame(new_run(), table, tier, tmp_path / "staging")
+    first = backfill_frame(new_run(), tier, table, tmp_path / "staging")
+    again = backfill_frame(new_run(), tier, table, tmp_path / "staging")
     assert (first["done_before"], again["done_before"]) == (False, True)
     frame = pd.DataFrame(
         {"topic": ["p", "p"], "body": [b"1", b"2"], "keys": [["k"], None], "queue_id": [1, 1]}
     )
     frame["store_timestamp"] = pd.to_datetime([START_MS, START_MS + 1], unit="ms", utc=True)
-    backfill_frame(new_run(), frame, tier, tmp_path / "staging")
+    backfill_frame(new_run(), tier, frame, tmp_path / "staging")
     back = found(tmp_path, topic="p")
     assert back["body"].to_pylist() == [b"1", b"2"]
     assert back["store_timestamp"].cast(pa.int64()).to_pylist() == [
@@ -257,7 +257,7 @@ def test_frames_are_tables_too_and_the_same_rows_are_not_written_twice(tmp_path:
         (START_MS + 1) * 1000,
     ]
     with pytest.raises(Invalid, match="found dict"):
-        backfill_frame(new_run(), {}, tier, tmp_path / "staging")
+        backfill_frame(new_run(), tier, {}, tmp_path / "staging")
 
 
 def test_our_store_serves_it_by_offset_time_and_key(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.kit.jobs.backfill import BROKER, CLUSTER, START_MS, fill, messages, new_run, tier_at
 from tieredstore.errors import Invalid
-from tieredstore.jobs.backfilling import BackfillOptions, backfill, backfill_target
+from tieredstore.jobs.backfilling import BackfillOptions, backfill_target, run_backfill
 from tieredstore.jobs.backfilling.measure import measure, measure_tasks
 from tieredstore.jobs.backfilling.plan import QueueStart, pieces_of, queue_plans
 from tieredstore.jobs.backfilling.rows import RowRules
@@ -147,21 +147,21 @@ def test_files_with_other_columns_are_refused(tmp_path: Path) -> None:
     pq.write_table(messages(5), folder / "a.parquet")
     pq.write_table(messages(5, first=5).drop_columns("tags"), folder / "b.parquet")
     with pytest.raises(Invalid, match=r"b\.parquet: expected the columns of a\.parquet.*in tags"):
-        backfill(new_run(), str(folder), tier_at(tmp_path))
+        run_backfill(new_run(), tier_at(tmp_path), str(folder))
 
 
 def test_places_that_are_no_table(tmp_path: Path) -> None:
     tier = tier_at(tmp_path)
     with pytest.raises(Invalid, match=r"cannot read .*nowhere"):
-        backfill(new_run(), str(tmp_path / "nowhere"), tier)
+        run_backfill(new_run(), tier, str(tmp_path / "nowhere"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(Invalid, match="no Parquet file there"):
-        backfill(new_run(), str(tmp_path / "empty"), tier)
+        run_backfill(new_run(), tier, str(tmp_path / "empty"))
     (tmp_path / "text.parquet").write_text("a,b")
     with pytest.raises(Invalid, match=r"text\.parquet: expected a Parquet file"):
-        backfill(new_run(), str(tmp_path / "text.parquet"), tier)
+        run_backfill(new_run(), tier, str(tmp_path / "text.parquet"))
     with pytest.raises(Invalid, match="expected a path, file:// or s3://"):
-        backfill(new_run(), "ftp://host/table", tier)
+        run_backfill(new_run(), tier, "ftp://host/table")
 
 
 def test_options_are_checked(tmp_path: Path) -> None:

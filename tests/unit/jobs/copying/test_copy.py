@@ -25,8 +25,9 @@ from tieredstore.clock import ManualClock
 from tieredstore.contracts.segment import FileSegment, FileSegmentType, SegmentId, SegmentListing
 from tieredstore.errors import Corrupt, Fenced, Invalid
 from tieredstore.jobs.copying.job import copy_tier
-from tieredstore.jobs.copying.report import CopyOptions, CopyProgress
+from tieredstore.jobs.copying.report import CopyOptions
 from tieredstore.jobs.copying.target import CopyTarget
+from tieredstore.jobs.run import JobProgress
 from tieredstore.providers.memory.provider import MemoryProvider
 
 
@@ -135,7 +136,7 @@ def test_a_run_that_is_asked_to_stop_goes_on_later(
 ) -> None:
     stop, seen = threading.Event(), 0
 
-    def on_progress(progress: CopyProgress) -> None:
+    def on_progress(progress: JobProgress) -> None:
         nonlocal seen
         seen += 1
         if seen == pieces:
@@ -200,7 +201,7 @@ def test_o03_what_comes_back_otherwise_than_it_was_written_is_an_error_and_not_r
 def test_w01_a_copy_that_has_lost_its_right_stops(built: BuiltTier, tmp_path: Path) -> None:
     target, metadata = MemoryProvider(), state(tmp_path / "target")
 
-    def take_over(progress: CopyProgress) -> None:
+    def take_over(progress: JobProgress) -> None:
         if not taken:
             taken.append(target.acquire_writer(BROKER, take_over=True))
 

@@ -15,7 +15,7 @@ from tests.kit.jobs.export import Export, places_of
 from tests.kit.tier_builder import flip
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Corrupt, Invalid, Unavailable
-from tieredstore.jobs.exporting import Accept, ExportRequest, Format, OnCorrupt, export, job
+from tieredstore.jobs.exporting import Accept, ExportRequest, Format, OnCorrupt, job, run_export
 from tieredstore.jobs.exporting.work import WriteOutcome, WriteTask, write
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
@@ -234,7 +234,7 @@ def test_only_segments_that_the_state_knows(exported: Export) -> None:
     exported.tier.append("orders", 1, 2)
     source = locate(exported.tier.url, state=state)
     run = JobRun("export", LocalRunner(1), Journal(None, {}))
-    assert export(run, source, exported.request())["rows"] == 24
+    assert run_export(run, source, exported.request())["rows"] == 24
     assert exported.run()["rows"] == 2
     assert exported.places() == places_of(exported.tier)
 

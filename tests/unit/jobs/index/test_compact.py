@@ -15,8 +15,8 @@ from tieredstore.clock import ManualClock
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Corrupt, Fenced, Invalid
 from tieredstore.jobs.index import rebuild
-from tieredstore.jobs.index.compact import compact_index
-from tieredstore.jobs.index.rebuild import RebuildOptions, rebuild_index
+from tieredstore.jobs.index.compact import run_compact_index
+from tieredstore.jobs.index.rebuild import RebuildOptions, run_rebuild_index
 from tieredstore.jobs.run import JobRun
 from tieredstore.message.index.tiered import unpack_header
 from tieredstore.providers.posix.provider import PosixProvider
@@ -34,7 +34,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltTier:
 
 
 def compact(run: JobRun, source: TierSource) -> dict[str, Any]:
-    return compact_index(run, source)
+    return run_compact_index(run, source)
 
 
 def make_small_files(world: World) -> None:
@@ -45,7 +45,7 @@ def make_small_files(world: World) -> None:
 
         def window(run: JobRun, source: TierSource, since_ms: int = since_ms) -> dict[str, Any]:
             options = RebuildOptions(since_ms=since_ms, until_ms=since_ms + STEP_MS)
-            return rebuild_index(run, source, options)
+            return run_rebuild_index(run, source, options)
 
         world.run(window)
 
@@ -94,7 +94,7 @@ def test_full_files_are_kept_as_they_are(
     for first, last in windows:
 
         def window(run: JobRun, source: TierSource, a: int = first, b: int = last) -> Any:
-            return rebuild_index(
+            return run_rebuild_index(
                 run, source, RebuildOptions(START_MS + a * 1500, START_MS + b * 1500)
             )
 
@@ -119,7 +119,7 @@ def test_full_files_that_are_not_by_time_are_put_in_order(
         for first, last in [(16, 22), (0, 8), (8, 16)]:
 
             def window(run: JobRun, source: TierSource, a: int = first, b: int = last) -> Any:
-                return rebuild_index(
+                return run_rebuild_index(
                     run, source, RebuildOptions(START_MS + a * 1500, START_MS + b * 1500)
                 )
 

@@ -27,8 +27,8 @@ from tests.kit.tier_builder import (
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Fenced, Invalid
 from tieredstore.jobs.index import rebuild
-from tieredstore.jobs.index.rebuild import RebuildOptions, rebuild_index
-from tieredstore.jobs.metadata.job import rebuild_metadata
+from tieredstore.jobs.index.rebuild import RebuildOptions, run_rebuild_index
+from tieredstore.jobs.metadata.job import run_rebuild_metadata
 from tieredstore.jobs.run import JobRun
 from tieredstore.local.recovery.store_lock import StoreLock
 from tieredstore.message.index.tiered import infer_slots, unpack_header
@@ -53,11 +53,11 @@ def world(built: BuiltTier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def plain(run: JobRun, source: TierSource) -> dict[str, Any]:
-    return rebuild_index(run, source)
+    return run_rebuild_index(run, source)
 
 
 def forced(run: JobRun, source: TierSource) -> dict[str, Any]:
-    return rebuild_index(run, source, REPLACE)
+    return run_rebuild_index(run, source, REPLACE)
 
 
 @pytest.mark.parametrize("kind", ["posix", "chunks"])
@@ -132,10 +132,10 @@ def test_a_window_adds_files_and_all_stay_by_time(
     middle_ms = START_MS + 15_000
 
     def later(run: JobRun, source: TierSource) -> dict[str, Any]:
-        return rebuild_index(run, source, RebuildOptions(since_ms=middle_ms))
+        return run_rebuild_index(run, source, RebuildOptions(since_ms=middle_ms))
 
     def earlier(run: JobRun, source: TierSource) -> dict[str, Any]:
-        return rebuild_index(run, source, RebuildOptions(until_ms=middle_ms))
+        return run_rebuild_index(run, source, RebuildOptions(until_ms=middle_ms))
 
     jobs = [later, earlier] if first == "later" else [earlier, later]
     world.run(jobs[0])
@@ -175,7 +175,7 @@ def test_metadata_made_afterwards_has_the_ids_of_an_index_made_without_it(
     world.run(plain, source=world.stateless)
 
     def metadata(run: JobRun, source: TierSource) -> dict[str, Any]:
-        return rebuild_metadata(run, source, tmp_path / "made")
+        return run_rebuild_metadata(run, source, tmp_path / "made")
 
     assert world.run(metadata, source=world.stateless)["findings"] == []
     made = locate(world.source.url, broker=BROKER, state=tmp_path / "made")
@@ -195,7 +195,7 @@ def test_a_staging_place_is_made_where_it_is_missing_and_left_empty(world: World
 
     def staged(run: JobRun, source: TierSource, url: str = place.as_uri()) -> dict[str, Any]:
         # No message is so old.
-        return rebuild_index(run, source, RebuildOptions(until_ms=5, staging=url))
+        return run_rebuild_index(run, source, RebuildOptions(until_ms=5, staging=url))
 
     assert world.run(staged)["files"] == []
     assert not [path for path in place.rglob("*") if path.is_file()]
@@ -207,7 +207,7 @@ def test_added_files_have_the_slots_of_those_that_are_there(world: World) -> Non
     other = locate(world.source.url, broker=BROKER, state=world.root / "state")
 
     def window(run: JobRun, source: TierSource) -> dict[str, Any]:
-        return rebuild_index(run, source, RebuildOptions(since_ms=0))
+        return run_rebuild_index(run, source, RebuildOptions(since_ms=0))
 
     with pytest.raises(Invalid, match=r"have 8 slots, .* is 5000000: .* --config"):
         world.run(window, source=other)
@@ -224,7 +224,7 @@ def test_a_store_that_is_in_use_is_not_written(world: World) -> None:
 
 def test_a_window_is_no_replacement(world: World) -> None:
     def both(run: JobRun, source: TierSource) -> dict[str, Any]:
-        return rebuild_index(run, source, RebuildOptions(since_ms=0, replace=True))
+        return run_rebuild_index(run, source, RebuildOptions(since_ms=0, replace=True))
 
     with pytest.raises(Invalid, match="loses the others' keys"):
         world.run(both)
@@ -328,7 +328,7 @@ def test_two_attempts_at_one_task_at_once_do_not_meet(world: World, built: Built
 
     def twice(run: JobRun, source: TierSource) -> dict[str, Any]:
         run.runner = Twice()
-        return rebuild_index(run, source, REPLACE)
+        return run_rebuild_index(run, source, REPLACE)
 
     world.run(twice)
     check_index(world, built)

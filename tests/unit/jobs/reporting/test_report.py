@@ -30,7 +30,7 @@ from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.reporting import job, page
 from tieredstore.jobs.reporting.costs import broker_cost, queue_cost, read_requests, uploads_month
 from tieredstore.jobs.reporting.facts import Facts
-from tieredstore.jobs.reporting.job import ReportOptions, report
+from tieredstore.jobs.reporting.job import ReportOptions, run_report
 from tieredstore.jobs.reporting.tasks import ReportTask, look
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
@@ -43,9 +43,16 @@ OPTIONS = ReportOptions(now_ms=NOW_MS)
 TABLES = ("topics", "queues", "values", "ages")
 
 
+def told(report: dict[str, object]) -> dict[str, object]:
+    """Without how the run went."""
+    return {
+        name: report[name] for name in report if name not in {"started_ms", "seconds", "stages"}
+    }
+
+
 def ran(source: TierSource, to: Path, options: ReportOptions = OPTIONS) -> dict[str, Any]:
     with Journal(None, {}) as journal:
-        return report(JobRun("report", LocalRunner(1), journal), source, to, options)
+        return told(run_report(JobRun("report", LocalRunner(1), journal), source, to, options))
 
 
 def rows(folder: Path, name: str) -> list[dict[str, Any]]:
@@ -299,7 +306,7 @@ def killed_at(step: int, after: bool, path: Path, source: TierSource, to: Path) 
     with DyingJournal(path, {}) as journal:
         journal.left, journal.after = step, after
         with pytest.raises(Killed):
-            report(JobRun("report", LocalRunner(1), journal), source, to, OPTIONS)
+            run_report(JobRun("report", LocalRunner(1), journal), source, to, OPTIONS)
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -325,7 +332,8 @@ def test_a_run_after_a_kill_at_any_step_ends_equal(
         looked.clear()
         killed_at(step, after, path, source, to)
         with Journal(path, {}) as journal:
-            found = report(JobRun("report", LocalRunner(1), journal), source, to, OPTIONS)
+            run = JobRun("report", LocalRunner(1), journal)
+            found = told(run_report(run, source, to, OPTIONS))
         assert {path.name: path.read_bytes() for path in to.iterdir()} == expected
         assert found == {**whole, "to": str(to)}
         assert len(looked) == tasks + (1 < step < tasks + 2 and not after)
@@ -337,7 +345,7 @@ def test_ages_of_a_run_that_goes_on_are_told_from_when_it_began(tmp_path: Path) 
     killed_at(1, True, path, source, tmp_path / "to")
     with Journal(path, {}) as journal:
         run = JobRun("report", LocalRunner(1), journal)
-        report(run, source, tmp_path / "to", ReportOptions(now_ms=NOW_MS * 2))
+        run_report(run, source, tmp_path / "to", ReportOptions(now_ms=NOW_MS * 2))
     ages = {row["age"] for row in rows(tmp_path / "to", "ages") if row["messages"]}
     assert ages == {"up to 1 hour"}
 

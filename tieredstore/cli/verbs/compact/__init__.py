@@ -9,9 +9,9 @@ from tieredstore.cli.lazy import LazyGroup
 PARTS = {
     "index": "Index files: those left on disk, and small ones.",
 }
-"""Part -> its line in `--help`; the command `command` of tieredstore.cli.compact_PART."""
+"""Part -> its line in `--help`; the module of the same name holds the command `command`."""
 
 
-@click.group("compact", cls=LazyGroup, lines=PARTS, modules="tieredstore.cli.verbs.compact_{}")
+@click.group("compact", cls=LazyGroup, lines=PARTS, modules="tieredstore.cli.verbs.compact.{}")
 def command() -> None:
     """Put what is in many small files into few."""

@@ -10,9 +10,9 @@ PARTS = {
     "index": "Index files, from the messages.",
     "metadata": "A state directory, from the tier alone.",
 }
-"""Part -> its line in `--help`; the command `command` of tieredstore.cli.rebuild_PART."""
+"""Part -> its line in `--help`; the module of the same name holds the command `command`."""
 
 
-@click.group("rebuild", cls=LazyGroup, lines=PARTS, modules="tieredstore.cli.verbs.rebuild_{}")
+@click.group("rebuild", cls=LazyGroup, lines=PARTS, modules="tieredstore.cli.verbs.rebuild.{}")
 def command() -> None:
     """Make anew what was lost beside the messages themselves."""

@@ -1,0 +1,5 @@
+"""`python -m tieredstore`: the command line."""
+
+from tieredstore.cli.main import main
+
+main()

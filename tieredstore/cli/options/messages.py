@@ -1,0 +1,36 @@
+"""Options that say which messages a verb is about."""
+
+from __future__ import annotations
+
+import click
+
+from tieredstore.cli.options.collecting import Command
+
+
+def time_options(command: Command) -> Command:
+    """Adds --since and --until: store times."""
+    command = click.option("--until", metavar="TIME", help="Stored before this time.")(command)
+    return click.option("--since", metavar="TIME", help="Stored at this time or later.")(command)
+
+
+def topics_option(command: Command) -> Command:
+    """Adds --topics: a list of shell patterns, empty for all."""
+    return click.option(
+        "--topics",
+        metavar="T,…",
+        multiple=True,
+        callback=_split,
+        help="Only these topics; shell patterns, comma-separated or repeated.",
+    )(command)
+
+
+def _split(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> list[str]:
+    return [name for text in given for name in text.split(",") if name]
+
+
+def split_pair(option: str, text: str) -> tuple[str, str]:
+    """KEY=VALUE. Raises a usage error."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise click.UsageError(f"{option} {key!r}: expected KEY=VALUE")
+    return key, value

@@ -1,0 +1,429 @@
+"""Each job as one call that gives its JSON report (`docs/jobs.md`): what the command line calls.
+
+The tier comes first: its URL, or what `tieredstore.open` gave, whose methods these calls are too.
+Of every call:
+
+workers: processes of this machine that work. With 1 the work is done in this process; more need a
+script to have `if __name__ == "__main__":`. runner: where the tasks run instead, such as a
+`tieredstore.spark.runner.SparkRunner`. progress: told how far the job is. work: a folder for the
+journal, by which a job that was killed goes on when it is called again with the same arguments; the
+user's state directory by default. Raises Invalid, Busy (the same job runs), Unavailable, and what
+the call itself names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tieredstore.clock import SYSTEM_CLOCK
+from tieredstore.errors import Invalid
+from tieredstore.jobs.run import FailureCallback, ProgressCallback
+from tieredstore.jobs.runner import Runner
+from tieredstore.jobs.start import Tier, find_source, identify_tier, start_run
+from tieredstore.jobs.stopping import StopSignal
+from tieredstore.scan.times import Time, epoch_ms
+from tieredstore.tier_url import shown_url
+
+if TYPE_CHECKING:
+    from tieredstore.scan.findings import Report
+
+JobReport = dict[str, Any]
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+def export(
+    tier: Tier,
+    to: str | Path | None = None,
+    *,
+    format: str = "parquet",
+    catalog: str | None = None,
+    table: str | None = None,
+    topics: str | Sequence[str] = (),
+    queues: Sequence[int] = (),
+    from_offset: int | None = None,
+    until_offset: int | None = None,
+    since: Time | None = None,
+    until: Time | None = None,
+    columns: Sequence[str] | None = None,
+    properties: bool = False,
+    target_file_bytes: int = 128 << 20,
+    zstd_level: int = 3,
+    on_corrupt: str = "fail",
+    accept: Iterable[str] = (),
+    target_options: Mapping[str, str] | None = None,
+    workers: int = 1,
+    runner: Runner | None = None,
+    progress: ProgressCallback | None = None,
+    work: str | Path | None = None,
+) -> JobReport:
+    """Write what the target does not have yet, each message exactly once.
+
+    format: parquet (a folder `to`), delta (a table in `to`) or iceberg (`table` of a pyiceberg
+    `catalog`). topics: names, or shell patterns such as `order_*`; all without. The rest is as in
+    `ExportRequest`. Raises Corrupt, Fenced (another export committed meanwhile).
+    """
+    with _needing_arrow("export"):
+        from tieredstore.jobs.exporting import Accept, ExportRequest, Format, OnCorrupt, run_export
+        from tieredstore.jobs.exporting.request import select_queues
+
+    now_ms = SYSTEM_CLOCK.now_ms()
+    request = ExportRequest(
+        _value("format", Format, format),
+        to=None if to is None else str(to),
+        catalog=catalog,
+        table=table,
+        selection=select_queues(
+            (topics,) if isinstance(topics, str) else topics,
+            queues,
+            from_offset,
+            until_offset,
+            epoch_ms(since, now_ms),
+            epoch_ms(until, now_ms),
+        ),
+        columns=None if columns is None else tuple(columns),
+        properties=properties,
+        target_file_bytes=target_file_bytes,
+        zstd_level=zstd_level,
+        on_corrupt=_value("on_corrupt", OnCorrupt, on_corrupt),
+        accept=frozenset(_value("accept", Accept, name) for name in accept),
+        target_options=dict(target_options or {}),
+    )
+    source = find_source(tier)
+    identity = identify_tier(source) | request.identity() | _given(since=since, until=until)
+    for name in ("state", "since_ms", "until_ms"):
+        del identity[name]
+    with start_run(
+        "export", identity, workers=workers, runner=runner, progress=progress, work=work
+    ) as run:
+        return run_export(run, source, request)
+
+
+def verify(
+    tier: Tier,
+    *,
+    topic: str | None = None,
+    queue: int | None = None,
+    index: bool = True,
+    on_finding: Report | None = None,
+    workers: int = 1,
+    runner: Runner | None = None,
+    progress: ProgressCallback | None = None,
+    work: str | Path | None = None,
+) -> JobReport:
+    """Check every byte of a tier, or of one topic or queue of it (then without the index).
+
+    Goes on after damage: the report has the first 10,000 findings, `on_finding` is told all. No
+    journal is kept without `work`, for the tier may be another one at the next call.
+    """
+    from tieredstore.jobs.verifying import run_verify
+
+    source = find_source(tier)
+    identity = identify_tier(source) | {"topic": topic, "queue": queue, "index": index}
+    with start_run(
+        "verify",
+        identity,
+        workers=workers,
+        runner=runner,
+        progress=progress,
+        work=work,
+        has_journal=False,
+    ) as run:
+        return run_verify(
+            run, source, topic=topic, queue_id=queue, with_index=index, report=on_finding
+        )
+
+
+def report(
+    tier: Tier,
+    to: str | Path,
+    *,
+    keys_percent: int = 100,
+    prices: Mapping[str, float] | None = None,
+    as_of: Time | None = None,
+    workers: int = 1,
+    runner: Runner | None = None,
+    progress: ProgressCallback | None = None,
+    work: str | Path | None = None,
+) -> JobReport:
+    """Say what a tier holds and costs: `report.html` and Parquet tables in the folder `to`.
+
+    keys_percent, prices: see `ReportOptions`. as_of: ages are told from then instead of from now.
+    """
+    with _needing_arrow("report"):
+        from tieredstore.jobs.reporting.job import ReportOptions, run_report
+
+    now_ms = epoch_ms(as_of, SYSTEM_CLOCK.now_ms())
+    options = ReportOptions(keys_percent, dict(prices or {}), now_ms)
+    source, to = find_source(tier), Path(to)
+    identity = identify_tier(source) | {
+        "to": str(to.absolute()),
+        "keys_percent": keys_percent,
+        "prices": dict(options.prices),
+        **_given(as_of=as_of),
+    }
+    with start_run(
+        "report", identity, workers=workers, runner=runner, progress=progress, work=work
+    ) as run:
+        return run_report(run, source, to, options)
+
+
+def rebuild_metadata(
+    tier: Tier,
+    state: str | Path,
+    *,
+    exact_times: bool = False,
+    force: bool = False,
+    take_over: bool = False,
+    dry_run: bool = False,
+    workers: int = 1,
+    runner: Runner | None = None,
+    progress: ProgressCallback | None = None,
+    work: str | Path | None = None,
+) -> JobReport:
+    """Make the metadata of a tier anew in the directory `state`, from the tier alone.
+
+    The options are those of `RebuildOptions`. Raises Fenced (a writer lives).
+    """
+    from tieredstore.jobs.metadata.job import RebuildOptions, run_rebuild_metadata
+
+    source, state = find_source(tier), Path(state)
+    identity = identify_tier(source) | {
+        "state": str(state.absolute()),
+        "exact_times": exact_times,
+        "dry_run": dry_run,
+        "force": force,
+    }
+    options = RebuildOptions(exact_times, force, take_over, dry_run)
+    with start_run(
+        "rebuild-metadata", identity, workers=workers, runner=runner, progress=progress, work=work
+    ) as run:
+        return run_rebuild_metadata(run, source, state, options)
+
+
+def rebuild_index(
+    tier: Tier,
+    *,
+    since: Time | None = None,
+    until: Time | None = None,
+    force: bool = False,
+    take_over: bool = False,
+    staging: str | None = None,
+    workers: int = 1,
+    runner: Runner | None = None,
+    progress: ProgressCallback | None = None,
+    work: str | Path | None = None,
+) -> JobReport:
+    """Make the index files of a broker's part of a tier from its messages.
+
+    since, until: only of messages stored then, beside the files that there are. force: in place of
+    those. staging: a URL that all workers reach; a folder beside the journal by default. Raises
+    Fenced (a broker runs), Corrupt.
+    """
+    from tieredstore.jobs.index.rebuild import RebuildOptions, run_rebuild_index
+
+    source, now_ms = find_source(tier), SYSTEM_CLOCK.now_ms()
+    options = RebuildOptions(
+        epoch_ms(since, now_ms), epoch_ms(until, now_ms), force, take_over, staging
+    )
+    identity = identify_tier(source) | {
+        **_given(since=since, until=until),
+        "force": force,
+        "staging": None if staging is None else shown_url(staging),
+    }
+    with start_run(
+        "rebuild-index", identity, workers=workers, runner=runner, progress=progress, work=work
+    ) as run:
+        return run_rebuild_index(run, source, options)
+
+
+def compact_index(
+    tier: Tier,
+    *,
+    take_over: bool = False,
+    staging: str | None = None,
+    workers: int = 1,
+    runner: Runner | None = None,
+    progress: ProgressCallback | None = None,
+    work: str | Path | None = None,
+) -> JobReport:
+    """Put the index files of a state directory into the tier, and merge small index files.
+
+    The tier is one that was opened with its `state`. staging: as in `rebuild_index`. Raises Fenced
+    (a broker runs), Corrupt (a damaged index file).
+    """
+    from tieredstore.jobs.index.compact import CompactOptions, run_compact_index
+
+    source = find_source(tier)
+    identity = identify_tier(source) | {"staging": None if staging is None else shown_url(staging)}
+    with start_run(
+        "compact-index", identity, workers=workers, runner=runner, progress=progress, work=work
+    ) as run:
+        return run_compact_index(run, source, CompactOptions(take_over, staging))
+
+
+def backfill(
+    tier: str,
+    table: str | Path,
+    *,
+    state: str | Path,
+    cluster: str | None = None,
+    broker: str | None = None,
+    config: str | Path | None = None,
+    properties: Mapping[str, str] | None = None,
+    topic: str | None = None,
+    queues: int = 4,
+    segment_bytes: int | None = None,
+    take_over: bool = False,
+    workers: int = 1,
+    runner: Runner | None = None,
+    progress: ProgressCallback | None = None,
+    work: str | Path | None = None,
+) -> JobReport:
+    """Write the messages of a Parquet table (a file or a folder) into a tier, which need not be
+    there yet, behind what its queues have.
+
+    state: the state directory of whoever writes the tier, or a new one. cluster, broker: names in
+    the tier, unless `config` (a broker.conf) or `properties` (its keys) give them. The rest is as
+    in `BackfillOptions`. Raises Fenced (a broker runs), Corrupt.
+    """
+    with _needing_arrow("backfill"):
+        from tieredstore.jobs.backfilling import BackfillOptions, backfill_target, run_backfill
+        from tieredstore.jobs.backfilling.job import SEGMENT_BYTES
+        from tieredstore.jobs.backfilling.source import fingerprint, list_table
+
+    target = backfill_target(
+        tier,
+        Path(state),
+        cluster=cluster,
+        broker=broker,
+        config=None if config is None else Path(config),
+        properties=properties,
+    )
+    options = BackfillOptions(topic, queues, segment_bytes or SEGMENT_BYTES, take_over)
+    identity: dict[str, object] = {
+        "table": shown_url(str(table)),
+        "files": fingerprint(list_table(str(table))),  # a table that was mended is another job
+        "tier": shown_url(tier),
+        "state": str(Path(state).resolve()),
+        "cluster": target.config.broker_cluster_name,
+        "broker": target.config.broker_name,
+        "topic": topic,
+        "queues": queues,
+        "segment_bytes": options.segment_bytes,
+    }
+    with start_run(
+        "backfill", identity, workers=workers, runner=runner, progress=progress, work=work
+    ) as run:
+        return run_backfill(run, target, str(table), options)
+
+
+def offload(
+    tier: str,
+    store: str | Path,
+    *,
+    state: str | Path,
+    cluster: str | None = None,
+    broker: str | None = None,
+    config: str | Path | None = None,
+    topics: Sequence[str] = (),
+    follow: bool = False,
+    dry_run: bool = False,
+    take_over: bool = False,
+    stop: StopSignal | None = None,
+    on_failure: FailureCallback | None = None,
+    workers: int | None = None,
+    progress: ProgressCallback | None = None,
+) -> JobReport:
+    """Copy what a broker's `store` (its storePathRootDir) has and a tier lacks.
+
+    Needs no journal: the tier says where to go on. What failed for one queue is in the report, and
+    `on_failure` is told the error. stop: ends it in good order, also from a signal handler.
+    workers: threads that upload. The rest is as in `OffloadOptions`. Raises Fenced (another
+    writer), Corrupt.
+    """
+    from tieredstore.jobs.offloading.job import run_offload
+    from tieredstore.jobs.offloading.options import OffloadOptions
+
+    options = OffloadOptions(
+        Path(store),
+        tier,
+        Path(state),
+        None if config is None else Path(config),
+        broker,
+        cluster,
+        topics,
+        workers,
+        take_over,
+        dry_run,
+        follow,
+    )
+    with start_run("offload", {}, progress=progress, has_journal=False) as run:
+        return run_offload(run, options, stop=stop, on_failure=on_failure)
+
+
+def copy(
+    tier: Tier,
+    to: str,
+    *,
+    to_state: str | Path,
+    to_config: str | Path | None = None,
+    topics: Sequence[str] = (),
+    replace: bool = False,
+    dry_run: bool = False,
+    take_over: bool = False,
+    stop: StopSignal | None = None,
+    on_failure: FailureCallback | None = None,
+    workers: int = 4,
+    progress: ProgressCallback | None = None,
+) -> JobReport:
+    """Copy a broker's part of a tier to the URL `to`: segments, metadata, index.
+
+    Needs no journal: the target says where to go on. stop, on_failure: as in `offload`. workers:
+    queues copied at a time, by threads. The rest is as in `CopyRequest`. Raises Fenced (another
+    writer), Corrupt.
+    """
+    from tieredstore.jobs.copying.ends import CopyRequest, run_copy
+
+    request = CopyRequest(
+        to,
+        Path(to_state),
+        None if to_config is None else Path(to_config),
+        topics,
+        workers,
+        replace,
+        take_over,
+        dry_run,
+    )
+    with start_run("copy", {}, progress=progress, has_journal=False) as run:
+        return run_copy(run, find_source(tier), request, stop=stop, on_failure=on_failure)
+
+
+def _value(name: str, kind: type[_Choice], given: str) -> _Choice:
+    try:
+        return kind(given)
+    except ValueError:
+        known = ", ".join(kind)
+        raise Invalid(f"{name}: expected one of {known}, found {given!r}") from None
+
+
+def _given(**times: Time | None) -> dict[str, object]:
+    """Times as they were given: a relative one is another one in the next run."""
+    return {
+        name: time.isoformat() if isinstance(time, datetime) else time
+        for name, time in times.items()
+    }
+
+
+@contextmanager
+def _needing_arrow(job: str) -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise Invalid(
+            f"{job} needs {error.name}, which is not installed: pip install 'tieredstore[jobs]'"
+        ) from error

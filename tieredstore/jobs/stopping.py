@@ -1,0 +1,28 @@
+"""Asks a job that runs to stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class StopSignal:
+    """Asks a run to stop after the batches in hand. Safe to set from a signal handler."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self._actions: list[Callable[[], None]] = []
+
+    def set(self) -> None:
+        self.event.set()
+        for action in list(self._actions):
+            action()
+
+    def is_set(self) -> bool:
+        return self.event.is_set()
+
+    def on_set(self, action: Callable[[], None]) -> None:
+        """Call `action` when the signal is set (now, if it is)."""
+        self._actions.append(action)
+        if self.event.is_set():
+            action()
