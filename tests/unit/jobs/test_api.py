@@ -117,7 +117,7 @@ def test_only_verify_keeps_no_journal_of_its_own(tier: BuiltTier, tmp_path: Path
 
 def test_the_verb_goes_on_with_the_journal_of_the_call(tier: BuiltTier, tmp_path: Path) -> None:
     to = tmp_path / "lake"
-    choice = {"topics": ["orders"], "since": "2023-01-01", "columns": ("body",)}
+    choice: dict[str, Any] = {"topics": ["orders"], "since": "2023-01-01", "columns": ("body",)}
     with pytest.raises(Unavailable, match="planted"):
         tieredstore.open(tier.url).export(to, **choice, runner=Noting(fails_at=1))
     assert journals(tmp_path / "state-home") == ["export"]
@@ -142,7 +142,7 @@ def test_progress_is_the_same_value_in_each_job(tier: BuiltTier, tmp_path: Path)
 
 
 def test_a_failure_is_told_as_an_error_beside_its_text(tier: BuiltTier, tmp_path: Path) -> None:
-    where = {"to": f"file://{tmp_path}/copy", "to_state": tmp_path / "copy-state"}
+    where: dict[str, Any] = {"to": f"file://{tmp_path}/copy", "to_state": tmp_path / "copy-state"}
     jobs.copy(tier.url, **where)
     broken = SegmentId("broker-a/orders/1", FileSegmentType.COMMIT_LOG, 0)
     flip(tier.path(broken), 90)
