@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import os
 import tarfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from tests.kit.local_stores import copy_store
 from tests.kit.paths import FIXTURES
 
-settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("any machine")  # no test asserts a time
+with suppress(ModuleNotFoundError):  # the environments of scripts/spark_versions.py lack it
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile(
+        "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("any machine")  # no test asserts a time
 EXTRACT_SAFELY: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # 3.11.4
 
 
