@@ -1,0 +1,146 @@
+"""Make small mistakes in the package, one at a time, and see whether a test fails.
+
+    python -m scripts.mutation [--count 72] [--seed 1] [--area NAME …] [--minutes 60]
+
+Draws mistakes (`sites.py`) from areas of the package (`areas.py`), as many from each, makes each in
+a copy of the work tree, and runs the area's tests there. Mistakes that change nothing that a test
+could see stand in `without_effect.toml` with the reason, and are drawn no more. Reports what
+survived, and fails when less than 90 % died.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+
+from scripts.mutation.areas import AREAS, Area
+from scripts.mutation.sites import Mutant, find_mutants, iterate_modules
+from scripts.mutation.trial import Copy, Tried, Verdict
+
+ROOT = Path(__file__).resolve().parents[2]
+WITHOUT_EFFECT = Path(__file__).with_name("without_effect.toml")
+WANTED = 0.9
+TIMES_LONGER = 4
+"""Than the area's tests take without a mistake; then a mutant counts as killed."""
+
+Exclusions = set[tuple[str, str, str]]
+
+
+def load_exclusions(page: Path) -> Exclusions:
+    """Return (module, line, what it becomes) of the mistakes that change nothing."""
+    rows = tomllib.loads(page.read_text())["mutant"]
+    for row in rows:
+        if not row["reason"]:
+            raise SystemExit(f"{page.name}: {row['line']}: no reason")
+    return {(row["module"], row["line"], row["becomes"]) for row in rows}
+
+
+def draw(
+    area: Area, count: int, chance: random.Random, exclusions: Exclusions, root: Path
+) -> list[Mutant]:
+    """Return some of the area's mistakes: each kind is as likely as another, within a kind each
+    place."""
+    found: dict[str, list[Mutant]] = {}
+    for path in iterate_modules(root, area.modules):
+        for mutant in find_mutants(path, (root / path).read_bytes()):
+            found.setdefault(mutant.kind, []).append(mutant)
+    drawn: list[Mutant] = []
+    while len(drawn) < count and found:
+        kind = chance.choice(sorted(found))
+        mutant = found[kind].pop(chance.randrange(len(found[kind])))
+        if not found[kind]:
+            del found[kind]
+        source = (root / mutant.path).read_bytes()
+        name = (str(mutant.path), mutant.line, mutant.changed_line(source))
+        if name not in exclusions and mutant.is_other_program(source):
+            drawn.append(mutant)
+    return drawn
+
+
+def try_area(
+    area: Area, mutants: Sequence[Mutant], copies: SimpleQueue[Copy], workers: int, seed: int
+) -> Iterator[Tried]:
+    """Try mutants side by side, each in a copy of its own."""
+    copy = copies.get()
+    begin = time.monotonic()
+    if not copy.run(area.tests, seed, None):
+        raise SystemExit(f"mutation: the tests of {area.name} fail without a mistake")
+    timeout_s = TIMES_LONGER * (time.monotonic() - begin)
+    copies.put(copy)
+
+    def try_one(mutant: Mutant) -> Tried:
+        copy = copies.get()
+        try:
+            return copy.try_mutant(mutant, area.tests_of(mutant.path, ROOT), seed, timeout_s)
+        finally:
+            copies.put(copy)
+
+    with ThreadPoolExecutor(workers) as pool:
+        yield from pool.map(try_one, mutants)
+
+
+def parse_arguments() -> argparse.Namespace:
+    names = [area.name for area in AREAS]
+    parser = argparse.ArgumentParser(prog="python -m scripts.mutation", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--count", type=int, default=72, help="of all areas together")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--area", action="append", choices=names, help="only this; repeatable")
+    parser.add_argument("--minutes", type=float, default=120, help="begin no area after that")
+    parser.add_argument("--workers", type=int, default=min(os.cpu_count() or 1, 4))
+    parser.add_argument("--list", action="store_true", help="show what is drawn, and stop")
+    return parser.parse_args()
+
+
+def main() -> int:
+    chosen = parse_arguments()
+    areas = [area for area in AREAS if not chosen.area or area.name in chosen.area]
+    exclusions = load_exclusions(WITHOUT_EFFECT)
+    drawn = {
+        area: draw(
+            area,
+            chosen.count * (number + 1) // len(areas) - chosen.count * number // len(areas),
+            random.Random(f"{chosen.seed} {area.name}"),
+            exclusions,
+            ROOT,
+        )
+        for number, area in enumerate(areas)
+    }
+    if chosen.list:
+        for mutants in drawn.values():
+            for mutant in mutants:
+                print(mutant.difference((ROOT / mutant.path).read_bytes()))
+        return 0
+    os.nice(10)
+    end = time.monotonic() + 60 * chosen.minutes
+    tried: list[Tried] = []
+    copies: SimpleQueue[Copy] = SimpleQueue()
+    with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
+        for number in range(chosen.workers):
+            copies.put(Copy(ROOT, Path(folder, str(number))))
+        for area, mutants in drawn.items():
+            if time.monotonic() > end:
+                print(f"{area.name}: not begun after {chosen.minutes} minutes", flush=True)
+                continue
+            for one in try_area(area, mutants, copies, chosen.workers, chosen.seed):
+                tried.append(one)
+                print(f"{area.name}: {one.describe()}", flush=True)
+                if one.verdict is Verdict.SURVIVED:
+                    print(one.difference, flush=True)
+    killed = sum(one.verdict is not Verdict.SURVIVED for one in tried)
+    score = killed / max(len(tried), 1)
+    print(f"seed {chosen.seed}: {killed} of {len(tried)} killed: {score:.0%}; wanted {WANTED:.0%}")
+    return int(score < WANTED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
