@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tests.kit.chunks import GRACE_MS, LEASE_MS, LOG, Store
+from tests.kit.chunks import GRACE_MS, LEASE_MS, LOG, Process, Store
 from tieredstore.contracts.segment import FencedWrite, SegmentListing, UnknownWrite, Written
 from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
 from tieredstore.providers.chunks.chain import chunk_name
-from tieredstore.providers.chunks.client import ClientLimits
+from tieredstore.providers.chunks.client import ClientLimits, ObjectInfo
 from tieredstore.testing.object_faults import ObjectFault
 
 BUSY, FAIL, LOSE = ObjectFault.BUSY, ObjectFault.FAIL, ObjectFault.LOSE_REPLY
@@ -141,6 +143,7 @@ class TestAnswers:
         segment = writer.append(b"abc")
         assert isinstance(segment.write(0, [b"abcdef"]), UnknownWrite)
         assert isinstance(segment.write(1, [b"b"]), UnknownWrite)
+        assert isinstance(segment.write(0, [b"xyz"]), UnknownWrite)
         assert segment.write(0, [b"abc"]) == Written(3)
 
     def test_o04_a_conflict_is_tried_again(self, store: Store) -> None:
@@ -174,6 +177,39 @@ class TestAnswers:
         with pytest.raises(Unavailable):
             segment.delete()
         assert store.names() == [chunk_name(0)]
+
+
+class TestStoresWithoutMetadata:
+    """Whose object stands at a key is told by its bytes alone."""
+
+    @pytest.fixture
+    def writer(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> Process:
+        writer = store.process(read_part_bytes=2)
+        head = writer.client.head
+
+        def without_metadata(key: str) -> ObjectInfo | None:
+            found = head(key)
+            return found and replace(found, metadata=None)
+
+        monkeypatch.setattr(writer.client, "head", without_metadata)
+        return writer
+
+    def test_o03_a_lost_reply_of_our_own_write_is_written(
+        self, store: Store, writer: Process
+    ) -> None:
+        segment = writer.append(b"abc")
+        writer.fail_next(LOSE)
+        assert segment.write(3, [b"de", b"f"]) == Written(6)
+        assert store.names() == [chunk_name(0), chunk_name(3)]
+
+    @pytest.mark.parametrize("theirs", [b"deX", b"Xef", b"XYZ", b"defg", b"de", b"X"])
+    def test_o03_bytes_that_are_only_like_ours_are_not_ours(
+        self, store: Store, writer: Process, theirs: bytes
+    ) -> None:
+        segment = writer.append(b"abc")
+        store.process("theirs").append(theirs)
+        assert segment.write(3, [b"def"]) == FencedWrite(3 + len(theirs), "unknown")
+        assert writer.content() == b"abc" + theirs
 
 
 class TestEpochs:

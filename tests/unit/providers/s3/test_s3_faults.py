@@ -91,6 +91,34 @@ def test_o02_a_refused_write_is_busy_since_surely_nothing_was_written(
         put(client)
 
 
+@pytest.mark.parametrize(
+    ("answer", "limit", "kind"),
+    [
+        (refusal(503, "SlowDown"), 4, Busy),
+        (refusal(400, "ThrottlingException"), 4, Busy),
+        (refusal(429, "SomethingNew"), 4, Busy),
+        (Reply(429), 4, Busy),
+        (refusal(503, "ServiceUnavailable"), 4, Unavailable),  # it may have been applied
+        (Reply(503), 4, Unavailable),
+        (refusal(500, "InternalError"), 8, Unavailable),
+        (Reply(502), 8, Unavailable),
+        (refusal(409, "ConditionalRequestConflict"), 8, Busy),
+        (refusal(403, "AccessDenied"), 8, Invalid),
+        (refusal(400, "InvalidArgument"), 8, Invalid),
+    ],
+)
+def test_o02_only_an_endpoint_that_asks_for_less_gets_less_and_only_a_refusal_is_sure(
+    server: ScriptedServer, answer: Reply, limit: int, kind: type[TieredStoreError]
+) -> None:
+    server.otherwise = lambda _: answer
+    with s3_client(server.url, tieredStoreS3MaxConnections=8) as client:
+        with pytest.raises(TieredStoreError) as raised:
+            put(client)
+        assert type(raised.value) is kind
+        assert ("may have been applied" in str(raised.value)) == (kind is Unavailable)
+        assert client._lane.gate.limit == limit
+
+
 def test_o02_slow_down_halves_the_requests_at_once_and_success_brings_them_back(
     server: ScriptedServer,
 ) -> None:

@@ -347,6 +347,20 @@ def test_expired_messages_are_an_error_or_a_counted_warning(
     assert "5 messages expired before they were read, 0 to 4" in caplog.text
 
 
+@pytest.mark.parametrize("first", [0, 3])
+def test_a_batch_of_which_nothing_is_lost_warns_of_nothing(
+    tier: GrowingTier, caplog: pytest.LogCaptureFixture, first: int
+) -> None:
+    tier.append("orders", 0, 5)
+    wanted = json.dumps({"orders": {BROKER: {"0": first}}})
+    reader = reader_of(tier, failOnDataLoss="false", startingOffsets=wanted)
+    start = through_json(reader.initialOffset())
+    with caplog.at_level(logging.WARNING):
+        found = rows(reader, start, latest(reader, start))
+    assert found == [("orders", 0, n) for n in range(first, 5)]
+    assert caplog.messages == []
+
+
 def test_a_queue_that_is_gone_before_it_was_read(
     tier: GrowingTier, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,0 +1,91 @@
+"""The owned commit log: what can be read of it, and nothing beside that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tieredstore.local.log.commit_log import CommitLog
+from tieredstore.local.positional_files import PositionalFiles
+
+FILE_SIZE = 4096
+FIRST = FILE_SIZE  # the log begins with its second file: the one before was cleaned away
+DATA = bytes(number % 251 for number in range(FILE_SIZE + 1000))
+END = FIRST + len(DATA)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[CommitLog]:
+    """Two files, the second one filled in part."""
+    for number in range(2):
+        part = DATA[number * FILE_SIZE :][:FILE_SIZE]
+        (tmp_path / f"{FIRST + number * FILE_SIZE:020}").write_bytes(part.ljust(FILE_SIZE, b"\0"))
+    files = PositionalFiles(writable=True)
+    with closing(files.open_files), closing(CommitLog(tmp_path, FILE_SIZE, files)) as log:
+        log.load()
+        log.set_tail(END)
+        yield log
+
+
+@pytest.mark.parametrize(
+    ("offset", "size"),
+    [
+        (FIRST, 1),
+        (FIRST, FILE_SIZE),
+        (2 * FILE_SIZE - 1, 1),
+        (2 * FILE_SIZE, 1000),
+        (END - 1, 1),
+        (FIRST, 0),
+        (END - 1, 0),
+    ],
+)
+def test_bytes_inside_the_log_and_one_file_are_read(log: CommitLog, offset: int, size: int) -> None:
+    found = log.get(offset, size)
+    assert found is not None
+    assert bytes(found) == DATA[offset - FIRST :][:size]
+
+
+@pytest.mark.parametrize(
+    ("offset", "size"),
+    [
+        (FIRST - 1, 1),  # before the first byte
+        (FIRST - 1, 2),
+        (FIRST - FILE_SIZE, 1),
+        (0, 1),
+        (-1, 1),
+        (END - 1, 2),  # behind the last one
+        (END, 1),
+        (END, 0),
+        (END + 1, 0),
+        (END + FILE_SIZE, 1),
+        (2 * FILE_SIZE - 1, 2),  # over the end of a file
+        (FIRST, FILE_SIZE + 1),
+        (FIRST, -1),
+        (END - 1, -5),
+    ],
+)
+def test_bytes_that_are_not_all_inside_are_none(log: CommitLog, offset: int, size: int) -> None:
+    assert log.get(offset, size) is None
+
+
+def test_the_rest_of_a_file_ends_with_the_file_or_the_log(log: CommitLog) -> None:
+    assert bytes(log.rest_of_file(FIRST + 96)) == DATA[96:FILE_SIZE]
+    assert bytes(log.rest_of_file(2 * FILE_SIZE)) == DATA[FILE_SIZE:]
+    assert bytes(log.rest_of_file(END - 1)) == DATA[-1:]
+    assert bytes(log.rest_of_file(END)) == b""
+
+
+def test_what_lies_behind_the_tail_is_wiped_and_nothing_in_front_of_it(
+    log: CommitLog, tmp_path: Path
+) -> None:
+    log.set_tail(2 * FILE_SIZE + 10)
+    assert log.max_offset == 2 * FILE_SIZE + 10
+    assert log.get(2 * FILE_SIZE + 9, 2) is None
+    assert (tmp_path / f"{FIRST:020}").read_bytes() == DATA[:FILE_SIZE]
+    last = (tmp_path / f"{2 * FILE_SIZE:020}").read_bytes()
+    assert last == DATA[FILE_SIZE : FILE_SIZE + 10].ljust(FILE_SIZE, b"\0")
+    log.set_tail(FIRST + 5)
+    assert [path.name for path in tmp_path.iterdir()] == [f"{FIRST:020}"]
