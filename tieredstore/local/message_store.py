@@ -21,13 +21,13 @@ from tieredstore.local.index.service import IndexService
 from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY, CommitLog
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.put.appender import MessageAppender
-from tieredstore.local.queues.consume_queue import ConsumeQueue
 from tieredstore.local.queues.consume_queue_store import (
     CONSUME_QUEUE_DIRECTORY,
     ConsumeQueueStore,
     batch_topics,
     refuse_rocksdb,
 )
+from tieredstore.local.queues.interface import ConsumeQueueReader, ConsumeQueueStoreInterface
 from tieredstore.local.recovery.checkpoint import CHECKPOINT_FILE, read_checkpoint, write_checkpoint
 from tieredstore.local.recovery.store_lock import (
     ABORT_FILE,
@@ -97,7 +97,7 @@ class DefaultMessageStore(StoreReads):
             config.mapped_file_size_commit_log_bytes,
             self._files,
         )
-        self._queues = ConsumeQueueStore(
+        self._queues: ConsumeQueueStoreInterface = ConsumeQueueStore(
             self.root, self._files, config.mapped_file_size_consume_queue_bytes
         )
         self._index = (
@@ -199,9 +199,7 @@ class DefaultMessageStore(StoreReads):
         if not log.is_empty:
             tail = find_tail(log, self._queues)
             log.set_tail(tail)
-            for queue in self._queues:
-                if queue.max_physical_offset > tail:
-                    queue.truncate(tail)
+            self._queues.truncate(tail)
         for queue in self._queues:
             queue.correct_min_offset(log.min_offset)
             state = self._appender.register(queue.topic, queue.queue_id)
@@ -302,7 +300,7 @@ class DefaultMessageStore(StoreReads):
     def commit_log(self) -> CommitLog:
         return self._commit_log
 
-    def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+    def find_queue(self, topic: str, queue_id: int) -> ConsumeQueueReader | None:
         if self._state is _State.NEW or self._state is _State.SHUT_DOWN:
             raise Invalid(f"{self.root}: the store is {self._state.value}")
         return self._queues.get(QueueKey(topic, queue_id))

@@ -31,6 +31,7 @@ from tieredstore.local.queues.consume_queue_store import (
     list_queues,
     refuse_rocksdb,
 )
+from tieredstore.local.queues.interface import ConsumeQueueReader
 from tieredstore.local.queues.time_search import offset_by_time
 from tieredstore.local.recovery.checkpoint import checkpoint_time_ns, read_checkpoint
 from tieredstore.local.recovery.store_lock import has_abort_file, is_owned
@@ -180,7 +181,7 @@ class ReadOnlyMessageStore(StoreReads):
     def commit_log(self) -> _ForeignLog:
         return self._log
 
-    def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+    def find_queue(self, topic: str, queue_id: int) -> ConsumeQueueReader | None:
         with self._lock:
             if not 0 <= self._clock.now_ms() - self._refreshed_ms < REFRESH_INTERVAL_MS:
                 self.refresh()

@@ -18,7 +18,7 @@ from tieredstore.contracts.message_store import (
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.local.log.commit_log import CommitLogReader
 from tieredstore.local.log.record_check import QueuePlaces, checked_record, message_at
-from tieredstore.local.queues.consume_queue import ConsumeQueue
+from tieredstore.local.queues.interface import ConsumeQueueReader
 from tieredstore.local.queues.time_search import offset_by_time
 from tieredstore.message.consume_queue import MIN_EXTENDED_ADDRESS, UNIT_SIZE
 from tieredstore.message.hashes import local_key_hash
@@ -54,7 +54,7 @@ class StoreReads(MessageReader, ABC):
         """Where the records are."""
 
     @abstractmethod
-    def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+    def find_queue(self, topic: str, queue_id: int) -> ConsumeQueueReader | None:
         """The queue, None when there is none. Raises Invalid when the store is not open."""
 
     @abstractmethod
@@ -90,7 +90,9 @@ class StoreReads(MessageReader, ABC):
         """`get`: a read of the page cache takes less time than handing it to a thread."""
         return self.get(request)
 
-    def _collect(self, result: GetMessageResult, queue: ConsumeQueue, request: GetRequest) -> None:
+    def _collect(
+        self, result: GetMessageResult, queue: ConsumeQueueReader, request: GetRequest
+    ) -> None:
         offset, max_count, message_filter = (
             request.offset,
             request.max_count,
@@ -102,6 +104,7 @@ class StoreReads(MessageReader, ABC):
         log_end = log.max_offset
         units_left = max(config.max_filter_message_size_bytes // UNIT_SIZE, max_count)
         messages = result.messages
+        walk_end = queue.roll_next_file(offset)
         places = QueuePlaces(queue.topic, queue.queue_id)
         total_bytes = 0
         missing_before = -1
@@ -161,15 +164,11 @@ class StoreReads(MessageReader, ABC):
             units_left -= len(units)
             wanted = units_left
             # The walk ends with the file, as in Java.
-            if (
-                not len(units)
-                or offset % queue.units_per_file == 0
-                or len(messages) >= max(max_count, 1)
-            ):
+            if not len(units) or offset >= walk_end or len(messages) >= max(max_count, 1):
                 return
 
     def _corrupt(
-        self, error: Corrupt, queue: ConsumeQueue, offset: int, physical_offset: int
+        self, error: Corrupt, queue: ConsumeQueueReader, offset: int, physical_offset: int
     ) -> Corrupt:
         return Corrupt(
             f"message {offset} of {queue.topic}/{queue.queue_id} (unit in "
@@ -254,7 +253,7 @@ class StoreReads(MessageReader, ABC):
         queue = self._readable_queue(topic, queue_id)
         return -1 if queue is None else self._store_time(queue, offset)
 
-    def _store_time(self, queue: ConsumeQueue, offset: int) -> int:
+    def _store_time(self, queue: ConsumeQueueReader, offset: int) -> int:
         unit = queue.unit(offset)
         return -1 if unit is None else record_time(self.commit_log, unit[0])
 
@@ -282,7 +281,7 @@ class StoreReads(MessageReader, ABC):
                     break
         return [found[physical_offset] for physical_offset in sorted(found)]
 
-    def _readable_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+    def _readable_queue(self, topic: str, queue_id: int) -> ConsumeQueueReader | None:
         if topic in self._batch_topics:
             raise Invalid(
                 f"topic {topic} has a batch consume queue (queue.type=BatchCQ), which is not "

@@ -22,8 +22,7 @@ from tieredstore.local.index.service import IndexService
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.put.appender import MessageAppender
 from tieredstore.local.put.rows import ROW_FIELDS, SPECIAL, Rows
-from tieredstore.local.queues.consume_queue import ConsumeQueue
-from tieredstore.local.queues.consume_queue_store import ConsumeQueueStore
+from tieredstore.local.queues.interface import ConsumeQueueInterface, ConsumeQueueStoreInterface
 from tieredstore.local.queues.light_queues import LIGHT_QUEUE_ID, light_queue_offsets
 from tieredstore.message.columns.records import (
     RecordColumns,
@@ -62,7 +61,7 @@ class Reput:
         self,
         log: CommitLog,
         appender: MessageAppender,
-        queues: ConsumeQueueStore,
+        queues: ConsumeQueueStoreInterface,
         index: IndexService | None,
         delays_ms: tuple[int, ...],
         *,
@@ -79,7 +78,7 @@ class Reput:
         self._dispatch_light_queues = dispatch_light_queues
         self._lock = threading.RLock()  # taken before the put lock
         self._prefixes = TopicPrefixes()
-        self._by_number: list[ConsumeQueue] = []
+        self._by_number: list[ConsumeQueueInterface] = []
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
 

@@ -11,11 +11,11 @@ import threading
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from tieredstore.errors import Corrupt
 from tieredstore.local.log.file_names import file_name, list_files
 from tieredstore.local.positional_files import PositionalFiles
+from tieredstore.local.queues.interface import Units
 from tieredstore.message.consume_queue import (
     BLANK_SIZE_FIELD,
     BLANK_UNIT,
@@ -23,15 +23,14 @@ from tieredstore.message.consume_queue import (
     UNIT_SIZE,
 )
 
-Units = npt.NDArray[np.void]
-
 _FILL_BYTES = 1 << 20
 TAIL_UNITS = 4096
 """The search for the tail halves down to this many units and then reads them at once."""
 
 
 class ConsumeQueue:
-    """Offsets are queue offsets (messages) unless a name says otherwise.
+    """A `ConsumeQueueInterface` in files. Offsets are queue offsets (messages) unless a name says
+    otherwise.
 
     One writer; any number of readers, which see whole units only. `max_physical_offset` is the end
     of the last message that was put in the queue (bytes of the commit log, 0 when unknown).

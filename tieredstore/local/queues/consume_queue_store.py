@@ -53,7 +53,8 @@ def batch_topics(root: Path) -> frozenset[str]:
 
 
 class ConsumeQueueStore:
-    """The queues of the owner, all of them loaded. file_size: bytes, rounded up to whole units."""
+    """A `ConsumeQueueStoreInterface` in files: the owner's, all of them loaded. file_size: bytes,
+    rounded up to whole units."""
 
     def __init__(self, root: Path, files: PositionalFiles, file_size: int) -> None:
         self._directory = root / CONSUME_QUEUE_DIRECTORY
@@ -98,6 +99,12 @@ class ConsumeQueueStore:
     def max_physical_offset(self) -> int:
         """End of the last message that any queue knows (bytes of the commit log)."""
         return max((queue.max_physical_offset for queue in self), default=0)
+
+    def truncate(self, physical_offset: int) -> None:
+        """Drop the units at the tails whose messages are not wholly before a commit log offset."""
+        for queue in self:
+            if queue.max_physical_offset > physical_offset:
+                queue.truncate(physical_offset)
 
     def delete(self, topic: str) -> int:
         """Delete the files of a topic's queues, which begin at 0 again; returns how many queues

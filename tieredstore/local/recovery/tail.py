@@ -5,12 +5,12 @@ from __future__ import annotations
 from tieredstore.errors import Corrupt
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.log.record_check import checked_record
-from tieredstore.local.queues.consume_queue_store import ConsumeQueueStore
+from tieredstore.local.queues.interface import ConsumeQueueStoreInterface
 from tieredstore.message.columns.records import walk_records
 from tieredstore.message.layout import is_blank_record
 
 
-def find_tail(log: CommitLog, queues: ConsumeQueueStore) -> int:
+def find_tail(log: CommitLog, queues: ConsumeQueueStoreInterface) -> int:
     """Behind the last valid record of the log (bytes).
 
     The walk begins at the last message that the consume queues know; when that one is damaged, at
@@ -42,7 +42,7 @@ def find_tail(log: CommitLog, queues: ConsumeQueueStore) -> int:
     return offset
 
 
-def _last_known(log: CommitLog, queues: ConsumeQueueStore) -> int | None:
+def _last_known(log: CommitLog, queues: ConsumeQueueStoreInterface) -> int | None:
     """Where the last message that a queue knows begins, if it is there and valid."""
     last = max(queues, key=lambda queue: queue.max_physical_offset, default=None)
     if last is None or last.max_physical_offset <= log.min_offset:
@@ -65,7 +65,7 @@ def _checked_end(chunk: memoryview, offset: int, positions: list[int]) -> int:
     return offset + positions[0]
 
 
-def _refuse_hole(log: CommitLog, queues: ConsumeQueueStore, offset: int) -> int:
+def _refuse_hole(log: CommitLog, queues: ConsumeQueueStoreInterface, offset: int) -> int:
     """The offset, as the tail, unless a valid message that a queue knows lies behind it."""
     for queue in queues:
         if queue.max_physical_offset <= offset:

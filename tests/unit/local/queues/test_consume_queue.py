@@ -1,4 +1,4 @@
-"""One consume queue: tail, beginning, duplicates, truncation."""
+"""What is particular to consume queues in files; the rest is in their contract."""
 
 from __future__ import annotations
 
@@ -30,18 +30,6 @@ def filled(folder: Path, count: int, first: int = 0) -> ConsumeQueue:
     return queue
 
 
-@pytest.mark.parametrize("count", [1, 9, 10, 11, 20, 35])
-def test_the_tail_is_found_again(tmp_path: Path, count: int) -> None:
-    filled(tmp_path / "q", count)
-    queue = make(tmp_path / "q")
-    queue.load(owner=True)
-    assert (queue.min_offset, queue.max_offset) == (0, count)
-    assert queue.max_physical_offset == (count - 1) * 100 + 50
-    assert [queue.unit(q) for q in range(count)] == [(100 * q, 50, q) for q in range(count)]
-    assert queue.unit(count) is None
-    assert queue.unit(-1) is None
-
-
 def test_a_read_ends_with_the_file(tmp_path: Path) -> None:
     queue = filled(tmp_path / "q", 25)
     assert len(queue.read_units(3, 100)) == 7
@@ -49,15 +37,6 @@ def test_a_read_ends_with_the_file(tmp_path: Path) -> None:
     assert len(queue.read_units(20, 100)) == 5
     assert len(queue.read_units(25, 1)) == len(queue.read_units(0, 0)) == 0
     assert queue.roll_next_file(3) == queue.roll_next_file(0) == 10
-
-
-def test_units_that_are_there_are_skipped(tmp_path: Path) -> None:
-    queue = filled(tmp_path / "q", 5)
-    queue.append(0, units(0, 5), 450)
-    assert queue.max_offset == 5
-    queue.append(3, units(3, 9), 1150)
-    assert (queue.max_offset, queue.max_physical_offset) == (12, 1150)
-    assert [unit[2] for unit in queue.read_units(0, 10).tolist()] == list(range(10))
 
 
 def test_a_hole_is_refused(tmp_path: Path) -> None:
@@ -80,26 +59,6 @@ def test_a_queue_that_begins_later_is_filled_with_blank_units(tmp_path: Path, fi
     again.load(owner=True)
     again.correct_min_offset(0)
     assert (again.min_offset, again.max_offset) == (first, first + 3)
-
-
-def test_min_offset_follows_the_log(tmp_path: Path) -> None:
-    queue = filled(tmp_path / "q", 40)
-    for min_physical, expected in ((0, 0), (1, 1), (2000, 20), (2001, 21), (3900, 39), (9999, 40)):
-        queue.correct_min_offset(min_physical)
-        assert queue.min_offset == expected
-
-
-@pytest.mark.parametrize("kept", [0, 1, 9, 10, 15, 30, 34])
-def test_truncation_leaves_nothing_behind(tmp_path: Path, kept: int) -> None:
-    queue = filled(tmp_path / "q", 35)
-    queue.truncate((kept - 1) * 100 + 50 if kept else 0)
-    assert queue.max_offset == kept
-    again = make(tmp_path / "q")
-    again.load(owner=True)
-    assert again.max_offset == kept
-    queue.append(kept, units(kept, 2), (kept + 1) * 100 + 50)
-    again.load(owner=True)
-    assert again.max_offset == kept + 2
 
 
 def test_more_queues_than_descriptors(tmp_path: Path) -> None:

@@ -1,0 +1,19 @@
+"""The contract of consume queues on every kind of them there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.kit.consume_queues import ConsumeQueueStoreContract
+from tieredstore.local.positional_files import PositionalFiles
+from tieredstore.local.queues.consume_queue_store import ConsumeQueueStore
+
+UNITS_PER_FILE = 10
+
+
+class TestConsumeQueuesInFiles(ConsumeQueueStoreContract):
+    def open_store(self, root: Path) -> ConsumeQueueStore:
+        files = PositionalFiles(writable=True)
+        store = ConsumeQueueStore(root, files, UNITS_PER_FILE * 20)
+        store.load()
+        return store

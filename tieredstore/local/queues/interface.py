@@ -1,0 +1,111 @@
+"""What the store needs of consume queues, whatever keeps them: files, or later RocksDB.
+
+Queue q of a topic has a unit for each of its messages (physical offset, size, tags code:
+`docs/formats/consume-queue.md`). Offsets are queue offsets unless named physical, which are bytes
+of the commit log. `tests/kit/consume_queues.py` has the contract as tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.contracts.dispatch_source import QueueKey
+
+Units = npt.NDArray[np.void]
+"""Units as an array of `message.consume_queue.UNIT_DTYPE`."""
+
+
+class ConsumeQueueReader(Protocol):
+    """One queue, for reading. Its messages are those in [min_offset, max_offset)."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def queue_id(self) -> int: ...
+    @property
+    def min_offset(self) -> int: ...
+    @property
+    def max_offset(self) -> int: ...
+
+    def read_units(self, offset: int, count: int) -> Units:
+        """Up to `count` units from an offset on, one at least; none outside
+        [min_offset, max_offset)."""
+        ...
+
+    def unit(self, offset: int) -> tuple[int, int, int] | None:
+        """(physical offset, size, tags code) of one message; None outside the queue."""
+        ...
+
+    def roll_next_file(self, offset: int) -> int:
+        """Where a get that begins at an offset stops walking: the first offset of the next file, as
+        in Java; at `max_offset` or behind it where there are no files."""
+        ...
+
+    def path_of(self, offset: int) -> str:
+        """The file (or the database) that holds the unit of an offset, for messages."""
+        ...
+
+
+class ConsumeQueueInterface(ConsumeQueueReader, Protocol):
+    """One queue of the owner: one writer, any number of readers, which see whole units only."""
+
+    @property
+    def max_physical_offset(self) -> int:
+        """End of the last message that was put in the queue; 0 when unknown."""
+        ...
+
+    def append(self, offset: int, units: bytes, max_physical_offset: int) -> None:
+        """Put consecutive units, the first of which belongs to an offset.
+
+        Units that the queue already has are skipped, so records may be dispatched again. A new
+        queue may begin anywhere. Raises Corrupt for units that leave a hole behind the last one,
+        and for another message at an offset that is taken. max_physical_offset: end of the last
+        message.
+        """
+        ...
+
+    def correct_min_offset(self, min_physical_offset: int) -> None:
+        """Set min_offset to the first message that the commit log still holds; max_offset when
+        there is none."""
+        ...
+
+
+class ConsumeQueueStoreInterface(Protocol):
+    """All queues of the owner. Iterating gives each queue that was loaded or made."""
+
+    def load(self) -> None:
+        """Open every queue and find its tail; its minimum is only right once `correct_min_offset`
+        was called. Raises Corrupt, Invalid or Unavailable."""
+        ...
+
+    def get(self, key: QueueKey) -> ConsumeQueueInterface | None: ...
+
+    def get_or_create(self, key: QueueKey) -> ConsumeQueueInterface:
+        """The queue; a new one is nowhere on disk until a unit is put in it. Raises Corrupt for a
+        topic that can be none."""
+        ...
+
+    def keys(self) -> Iterable[QueueKey]: ...
+
+    def __iter__(self) -> Iterator[ConsumeQueueInterface]: ...
+
+    @property
+    def max_physical_offset(self) -> int:
+        """End of the last message that any queue knows."""
+        ...
+
+    def truncate(self, physical_offset: int) -> None:
+        """Drop the units at the tails whose messages are not wholly before a commit log offset."""
+        ...
+
+    def delete(self, topic: str) -> int:
+        """Delete a topic's queues, which begin at 0 again; returns how many there were."""
+        ...
+
+    def sync(self) -> None:
+        """All units put so far are on disk when this returns."""
+        ...
