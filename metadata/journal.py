@@ -71,6 +71,7 @@ class Journal:
         self._path = path
         self._operations = operations
         self._file: AppendFile | None = None
+        self._is_foreign = False
         self.size_bytes = 0
 
     @property
@@ -80,11 +81,12 @@ class Journal:
     def replay(self, tables: Tables, digest: str, limit_bytes: int, *, read_only: bool) -> bool:
         """Apply what extends the snapshot `digest`; whether the file can be appended to.
 
-        A journal of another snapshot, or with a bad line, is set aside as `.ignored`. Raises
-        Invalid for a newer format version, Corrupt when the snapshot that it extends is lost,
-        Unavailable when it cannot be read.
+        Changes nothing on disk. A journal of another snapshot, or with a bad line, cannot be
+        appended to. Raises Invalid for a newer format version, Corrupt when the snapshot that it
+        extends is lost, Unavailable when it cannot be read.
         """
         self.size_bytes = 0
+        self._is_foreign = False
         data = self._read(limit_bytes)
         if data is None:
             return False
@@ -107,18 +109,25 @@ class Journal:
                     path=str(self._path),
                 )
         if header != {"format": FORMAT_VERSION, "snapshot": digest}:
-            self._ignore("it does not extend the metadata file", read_only)
+            self._ignore("it does not extend the metadata file")
             return False
         for number, line in enumerate(lines[1:], 2):
             if not _apply(line, tables):
-                self._ignore(f"line {number} is damaged", read_only)
+                self._ignore(f"line {number} is damaged")
                 return False
         self.size_bytes = len(data)
         return not torn
 
     def start(self, digest: str) -> None:
-        """An empty journal of a snapshot. Raises OSError."""
+        """An empty journal of a snapshot; one that says nothing is kept as `.ignored`. Raises
+        OSError."""
         self.close()
+        if self._is_foreign:
+            with suppress(OSError):  # it is ignored by its content wherever it is
+                self._operations.rename(
+                    self._path, self._path.with_name(f"{self._path.name}.ignored")
+                )
+            self._is_foreign = False
         header = orjson.dumps({"format": FORMAT_VERSION, "snapshot": digest}) + b"\n"
         self._file = self._operations.open_append(self._path, empty=True)
         self._file.write(header)
@@ -153,13 +162,9 @@ class Journal:
                 f"cannot read {self._path}: {error.strerror or error}", path=str(self._path)
             ) from error
 
-    def _ignore(self, reason: str, read_only: bool) -> None:
+    def _ignore(self, reason: str) -> None:
         _LOG.warning("%s is ignored from there on: %s", self._path, reason)
-        if not read_only:
-            with suppress(OSError):  # it is ignored by its content wherever it is
-                self._operations.rename(
-                    self._path, self._path.with_name(f"{self._path.name}.ignored")
-                )
+        self._is_foreign = True
 
 
 def _header(line: bytes) -> dict[str, Any] | None:

@@ -38,7 +38,8 @@ class DefaultMetadataStore:
 
     `load` comes first. Changes of structure replace the file (several threads, or all of one
     `batch()`, share a write); changes of sizes and times go to the journal. When a call raises
-    Unavailable, its change is in memory and the next change or `flush` writes it.
+    Unavailable, its change is in memory and the next change or `flush` writes it. `load` and
+    `close` change nothing on disk: they need no right to write.
 
     read_only: never changes anything on disk; changing methods raise Invalid.
     """
@@ -93,7 +94,7 @@ class DefaultMetadataStore:
             if self._loaded and self._loaded_as == (stamps, self._version):
                 return  # nobody has changed anything since
             self._journal.close()
-            snapshot = self._files.load(read_only=self._read_only)
+            snapshot = self._files.load()
             self._tables = snapshot.tables
             self._journal_usable = self._journal.replay(
                 self._tables,
@@ -277,7 +278,6 @@ class DefaultMetadataStore:
             self._store(version)
 
     def close(self) -> None:
-        self.flush()
         with self._lock:
             self._journal.close()
 

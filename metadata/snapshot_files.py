@@ -38,30 +38,32 @@ class SnapshotFiles:
         self._limits = limits
         self._clock = clock
         self._main_is_good = False
+        self._main_is_bad = False
 
     @property
     def paths(self) -> tuple[Path, Path]:
         """The main file and its backup."""
         return self._main, self._backup
 
-    def load(self, *, read_only: bool = False) -> Snapshot:
+    def load(self) -> Snapshot:
         """The main file; `.bak` when it is missing, empty or bad; empty tables when neither is
-        there. A bad main file is renamed to `.corrupt-<ms>` once `.bak` proved good.
+        there. Changes nothing on disk.
 
         Raises Corrupt when there is no good file, Unavailable when one cannot be read.
         """
-        self._main_is_good = False
+        self._main_is_good = self._main_is_bad = False
         try:
             snapshot = self._load(self._main)
         except Corrupt as error:
-            return self._load_backup(error, read_only)
+            return self._load_backup(error)
         if snapshot is None:
-            return self._load_backup(None, read_only)
+            return self._load_backup(None)
         self._main_is_good = True
         return snapshot
 
     def replace(self, data: bytes) -> str:
-        """Make `data` the main file, durably; the former one becomes `.bak`. Returns its SHA-256.
+        """Make `data` the main file, durably; the former one becomes `.bak`, or if it is bad
+        `.corrupt-<ms>`. Returns its SHA-256.
 
         Raises Unavailable; then the main file is the former or the new one.
         """
@@ -71,6 +73,8 @@ class SnapshotFiles:
             self._operations.write_synced(temporary, data)
             if self._main_is_good:
                 self._back_up()
+            elif self._main_is_bad:
+                self._set_aside()
             self._operations.rename(temporary, self._main)
             self._main_is_good = True
             self._operations.sync_directory(self._main.parent)
@@ -105,7 +109,7 @@ class SnapshotFiles:
             ) from error
         return Snapshot(parse(data, str(path), self._limits), hashlib.sha256(data).hexdigest())
 
-    def _load_backup(self, main_error: Corrupt | None, read_only: bool) -> Snapshot:
+    def _load_backup(self, main_error: Corrupt | None) -> Snapshot:
         advice = (
             "nothing was changed; put a good copy in place, or rebuild the metadata from the tier"
         )
@@ -124,24 +128,17 @@ class SnapshotFiles:
         if main_error is None:
             _LOG.warning("%s is missing or empty: %s is used", self._main, self._backup)
         else:
-            kept = None if read_only else self._set_aside()
-            _LOG.warning(
-                "%s; %s is used, the bad file is kept as %s", main_error, self._backup, kept
-            )
+            self._main_is_bad = True
+            _LOG.warning("%s; %s is used", main_error, self._backup)
         return snapshot
 
-    def _set_aside(self) -> Path:
+    def _set_aside(self) -> None:
         now_ms = self._clock.now_ms()
         kept = self._main.with_name(f"{self._main.name}.corrupt-{now_ms}")
-        try:
-            while self._operations.size(kept) is not None:
-                now_ms += 1
-                kept = self._main.with_name(f"{self._main.name}.corrupt-{now_ms}")
-            self._operations.rename(self._main, kept)
-            self._operations.sync_directory(kept.parent)
-        except OSError as error:
-            raise Unavailable(
-                f"cannot rename {self._main} to {kept}: {error.strerror or error}",
-                path=str(self._main),
-            ) from error
-        return kept
+        while self._operations.size(kept) is not None:
+            now_ms += 1
+            kept = self._main.with_name(f"{self._main.name}.corrupt-{now_ms}")
+        self._operations.rename(self._main, kept)
+        self._operations.sync_directory(kept.parent)
+        self._main_is_bad = False
+        _LOG.warning("%s: the bad file is kept as %s", self._main, kept)

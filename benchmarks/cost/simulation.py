@@ -33,6 +33,7 @@ from tieredstore.tier.expiry import TierExpiry
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.topic_filter import TopicFilter
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
+from tieredstore.tier.writing import TierWriter
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -256,10 +257,10 @@ class _Process:
             **scheme.keys,  # type: ignore[arg-type]
         )
         self.metadata = DefaultMetadataStore(folder / "metadata.json", _BROKER, self.clock)
-        self.metadata.load()
         self.source = SteadySource(load, self.clock)
         self.store = FlatFileStore(config, self.provider, self.metadata, self.clock)
-        self.store.become_writer()
+        self.writer = TierWriter.acquire(self.provider, self.metadata, config.broker_name)
+        self.store.become_writer(self.writer)
         self.store.load()
         self.dispatcher = MessageStoreDispatcher(
             config, self.source, self.store, None, TopicFilter(config), self.clock
@@ -289,6 +290,7 @@ class _Process:
 
     def close(self) -> None:
         self.store.close()
+        self.writer.release()
         self.provider.close()
         self.metadata.close()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.java import JavaTools, Manifest
+from tests.kit.tier.writing import become_writer
 from tieredstore.clock import SystemClock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.segment import FileSegmentType
@@ -49,7 +50,7 @@ def with_hole(
     target = open_tier(root / "store", root / "tiered", public_a_manifest)
     read = source.get(TOPIC, QUEUE)
     assert read is not None
-    epoch = target.become_writer()
+    writer = become_writer(target)
     written = target.get_or_create(TOPIC, QUEUE)
     written.init_offset(0)
     for begin, end in ((0, HOLE_BEGIN), (HOLE_END, read.consume_queue_commit_offset)):
@@ -63,7 +64,7 @@ def with_hole(
     assert written.holes == [(HOLE_BEGIN, HOLE_END)]
     segments = list(target.metadata.segments(written.path, FileSegmentType.CONSUME_QUEUE))
     assert [segment.base_offset for segment in segments] == [0, HOLE_END * 20]
-    epoch.release()
+    writer.release()
     target.metadata.flush()
     target.close()
     source.close()

@@ -79,7 +79,8 @@ class MetadataStore(Protocol):
     """
 
     def load(self) -> None:
-        """Read what is stored; raises Corrupt (the bad file is kept aside, never deleted)."""
+        """Read what is stored, and change nothing there; raises Corrupt (a bad file is kept aside
+        when it is replaced, never deleted)."""
         ...
 
     def batch(self) -> AbstractContextManager[None]:
@@ -127,7 +128,11 @@ class MetadataStore(Protocol):
         """Everything known is in the main file."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let go of what is open. Writes nothing (`flush` does): whoever closes may have lost the
+        right to write, or never had it. Idempotent."""
+        ...
+
     def destroy(self) -> None:
         """Empty all tables, on disk too."""
         ...

@@ -26,6 +26,7 @@ from tieredstore.tier.index import IndexStoreService
 from tieredstore.tier.reads import TieredReads
 from tieredstore.tier.topic_filter import TopicFilter
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
+from tieredstore.tier.writing import TierWriter
 
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
@@ -67,6 +68,7 @@ class TieredMessageStore(TieredReads):
         metered = find_layer(provider, MeteredProvider)
         if metered is not None:
             metered.bind_metrics(metrics)
+        self._state = Path(state_dir)
         if retention_is_explicit is None:
             retention_is_explicit = config.file_reserved_time_hours != _DEFAULT_RETENTION_HOURS
         flat_files = FlatFileStore(config, provider, metadata, clock)
@@ -82,7 +84,7 @@ class TieredMessageStore(TieredReads):
             config,
             provider,
             metadata,
-            Path(state_dir),
+            self._state,
             clock,
             metrics=metrics,
             retention_hours=self.expiry.longest_retention_hours,
@@ -155,16 +157,16 @@ class TieredMessageStore(TieredReads):
             self._closing = opened.pop_all()
 
     def _load_tier(self, opened: ExitStack) -> None:
-        self._metadata.load()
-        opened.callback(self.flat_files.close)
         if self._is_writer:
-            # A new tier's folders are made by its writer. A known one must be there already: a
-            # disk that is not mounted is not to be taken for a tier that lost everything.
-            makes_folders = not self._provider.capabilities.conditional
-            if makes_folders and any(True for _ in self._metadata.segments()):
-                any(True for _ in self._provider.list(self._config.broker_name))
-            self.flat_files.become_writer()
-            self._metadata.load()  # with what a writer that just ended has recorded
+            self._check_mounted()
+            writer = TierWriter.acquire(
+                self._provider, self._metadata, self._config.broker_name, self._state
+            )
+            opened.enter_context(writer)
+            self.flat_files.become_writer(writer)
+        else:
+            self._metadata.load()
+        opened.callback(self.flat_files.close)
         self.flat_files.load()
         if self._is_writer:
             self.flat_files.record_recovered()
@@ -178,6 +180,15 @@ class TieredMessageStore(TieredReads):
             self.topic_filter.exclude(topic, reason)
         self.index.recover()
         opened.callback(lambda: self.index.stop(force=self._is_writer))
+
+    def _check_mounted(self) -> None:
+        """Raise Unavailable when a known tier is not there. A new tier's folders are made by its
+        writer; a disk that is not mounted is not to be taken for a tier that lost everything."""
+        if self._provider.capabilities.conditional:
+            return
+        self._metadata.load()
+        if any(True for _ in self._metadata.segments()):
+            any(True for _ in self._provider.list(self._config.broker_name))
 
     def start(self) -> None:
         """Begin to serve, upload and expire. Raises Fenced, Unavailable."""

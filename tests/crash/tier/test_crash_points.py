@@ -25,6 +25,7 @@ from tests.kit.tier.flat import (
     existing,
     record,
 )
+from tests.kit.tier.writing import become_writer
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.metadata.json_store import DefaultMetadataStore
@@ -85,20 +86,20 @@ class World:
         raw: TableMetadata | DefaultMetadataStore = self.table
         if self.kind == "posix":
             raw = DefaultMetadataStore(self.folder / "tieredStoreMetadata.json", BROKER, clock)
-        raw.load()
         provider, metadata = FaultyProvider(backend, faults), FaultyMetadataStore(raw, faults)
         self.index.marks = dict(self.index.durable_marks)
         self.index.rows = [row for row in self.index.rows if self._is_durable(row)]
         settings = config(**SETTINGS)
         store = FlatFileStore(settings, provider, metadata, clock)
         try:
+            writer = become_writer(store)
             store.load()
-            store.become_writer()
             dispatcher = MessageStoreDispatcher(
                 settings, self.source, store, self.index, TopicFilter(settings), clock
             )
             yield dispatcher, store, TierExpiry(settings, store, clock), clock
             store.close()
+            writer.release()
         finally:
             if not faults.crashed:
                 raw.close()

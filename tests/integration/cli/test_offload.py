@@ -18,7 +18,6 @@ from tests.kit.command_line import files_of, one_line, tieredstore
 from tieredstore.clock import ManualClock
 from tieredstore.config import load_broker_conf
 from tieredstore.errors import Corrupt
-from tieredstore.jobs.offloading.checks import check_tier
 from tieredstore.jobs.offloading.job import follow_store, offload_store
 from tieredstore.jobs.offloading.options import OffloadOptions
 from tieredstore.jobs.run import JobProgress
@@ -26,6 +25,7 @@ from tieredstore.jobs.stopping import StopSignal
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
 from tieredstore.providers.posix.provider import PosixProvider
+from tieredstore.tier.state_lock import LOCK_FILE
 
 NAMES = ["--broker", "labBroker", "--cluster", "LabCluster"]
 
@@ -198,7 +198,7 @@ def test_h01_what_does_not_fit_together_is_refused_with_one_line(
     known = f"file://{offloaded / 'tier'}"
     assert "does not know" in refused(store, "--tier", known, *state)
     assert "lacks" in refused(store, *tier, "--state", offloaded / "state")
-    assert not (tmp_path / "new-state").exists()
+    assert [path.name for path in (tmp_path / "new-state").iterdir()] == [LOCK_FILE]
     rocksdb = tmp_path / "rocksdb"
     shutil.copytree(small, rocksdb)
     (rocksdb / "consumequeue" / "CURRENT").write_text("MANIFEST-000005\n")
@@ -433,22 +433,3 @@ def test_a_cut_local_queue_is_a_failure_and_stops_no_other(small: Path) -> None:
     ]
     assert isinstance(report.failed[0][1], Corrupt)
     assert 0 < report.messages < whole
-
-
-def test_the_metadata_is_that_of_the_last_writer(
-    small: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another run ends between this run's first look at the metadata and its right to write."""
-    name = "tieredstore.jobs.offloading.job.check_tier"
-    ran: list[int] = []
-
-    def late(*given: Any) -> None:
-        check_tier(*given)
-        monkeypatch.setattr(name, check_tier)
-        ran.append(offload_store(options(small)).messages)
-
-    monkeypatch.setattr(name, late)
-    report = offload_store(options(small))
-    assert ran[0] > 0
-    assert (report.messages, report.failed) == (0, [])
-    assert offload_store(options(small)).messages == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.kit.jobs.copy import state
 from tests.kit.tier.flat import T0, ListSource, config
+from tests.kit.tier.writing import become_writer
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.segment import (
@@ -92,7 +93,7 @@ class LiveWriter:
         self._metadata.load()
         self._source = ListSource()
         self._files = FlatFileStore(settings, provider, self._metadata, self._clock)
-        self._files.become_writer()
+        self._writer = become_writer(self._files)
         self._files.load()
         self.index = IndexStoreService(
             settings, provider, self._metadata, root / "state", self._clock
@@ -118,4 +119,5 @@ class LiveWriter:
         self.index.seal_and_upload(force=True)
         self.index.stop(force=False)
         self._files.close()
+        self._writer.release()
         self._metadata.close()

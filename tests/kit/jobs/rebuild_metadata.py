@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from tests.kit.tier.flat import bodies
 from tests.kit.tier.wrappers import KeptProvider
+from tests.kit.tier.writing import become_writer
 from tests.kit.tier_builder import BuiltTier
 from tieredstore import registry
 from tieredstore.clock import ManualClock
@@ -59,14 +60,13 @@ class World:
         metadata = DefaultMetadataStore(state / METADATA_FILE, BROKER, self.clock)
         metadata.load()
         store = FlatFileStore(self.config, self.provider, metadata, self.clock)
-        if writing:
-            store.become_writer()
-        store.load()
-        try:
+        with ExitStack() as stack:
+            stack.callback(metadata.close)
+            if writing:
+                stack.enter_context(become_writer(store))
+            stack.callback(store.close)
+            store.load()
             yield store
-        finally:
-            store.close()
-            metadata.close()
 
     def rebuild(
         self, state: Path | None = None, *, journal: Path | None = None, **options: Any

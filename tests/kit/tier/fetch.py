@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
+from tests.kit.tier.writing import become_writer
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.message_store import GetMessageResult, MessageFilter
@@ -102,7 +103,7 @@ class Tier:
         self.metadata = DefaultMetadataStore(path / "metadata.json", BROKER, self.clock)
         self.metadata.load()
         self.flat_files = FlatFileStore(self.config, self.provider, self.metadata, self.clock)
-        self.flat_files.become_writer()
+        become_writer(self.flat_files)
         self.flat_files.load()
         self.index = None
         if has_index:

@@ -16,6 +16,7 @@ from tests.kit.tier.flat import (
     config,
     record,
 )
+from tests.kit.tier.writing import become_writer
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.segment import Buffer
@@ -155,7 +156,7 @@ class World:
         self.dispatcher = None
         self.chunks = self.provider()
         self.store = FlatFileStore(self.settings, self.chunks, self.metadata, self.clock)
-        self.store.become_writer(take_over=True)
+        become_writer(self.store, take_over=True)
         self.store.load()
         self.dispatcher = MessageStoreDispatcher(
             self.settings,

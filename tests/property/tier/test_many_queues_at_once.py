@@ -17,6 +17,7 @@ from tests.kit.tier.flat import (
     existing,
 )
 from tests.kit.tier.hostile import SIZE, Fate, HostileClient
+from tests.kit.tier.writing import become_writer
 from tieredstore.clock import ManualClock, SystemClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import TieredStoreError
@@ -72,7 +73,7 @@ class Process:
             lease_ms=200,
         )
         self.store = FlatFileStore(SETTINGS, self.chunks, metadata, SystemClock())
-        self.store.become_writer(take_over=True)
+        become_writer(self.store, take_over=True)
         self.store.load()
         self.dispatcher = MessageStoreDispatcher(
             SETTINGS, source, self.store, ListIndex(), TopicFilter(SETTINGS), SystemClock()

@@ -19,6 +19,7 @@ from tests.kit.tier.flat import (
     patch,
     record,
 )
+from tests.kit.tier.writing import become_writer
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.errors import Fenced, Unavailable
 from tieredstore.metrics import Metrics
@@ -161,7 +162,7 @@ def test_what_cannot_be_deleted_is_counted_and_tried_again() -> None:
 def test_a_writer_that_lost_its_epoch_deletes_nothing() -> None:
     rig = Rig()
     file = rig.queue()
-    rig.store.become_writer()
+    become_writer(rig.store)
     rig.tier.provider.acquire_writer(BROKER, take_over=True)
     rig.tier.clock.set(T0 + 1000 * HOUR_MS)
     with pytest.raises(Fenced):

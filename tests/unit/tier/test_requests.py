@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.kit.tier.flat import T0, ListIndex, ListSource, TableMetadata, bodies, config
+from tests.kit.tier.writing import become_writer
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.segment import (
@@ -107,7 +108,7 @@ class Rig:
         )
         self.provider = CountedProvider(self.chunks)
         self.store = FlatFileStore(self.settings, self.provider, self.metadata, self.clock)
-        self.store.become_writer()
+        self.writer = become_writer(self.store)
         self.store.load()
         self.dispatcher = MessageStoreDispatcher(
             self.settings,
@@ -200,6 +201,7 @@ def test_a_start_lists_the_broker_once_and_a_first_commit_is_like_any_other() ->
         rig.put(3, QueueKey("TopicA", number))
     rig.dispatcher.scan(force=True)
     rig.store.close()
+    rig.writer.release()
     rig.client.take()
     rig.open()
     counts = rig.opening

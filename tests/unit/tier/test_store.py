@@ -520,7 +520,6 @@ def test_defect_d25_topics_that_a_tier_cannot_hold_are_left_out_with_a_reason_an
     world.next.left_out = {"Compacted": "compaction topic"}
     world.store.shutdown()
     store = world.open()
-    store.load()
     assert store.topic_filter.reason("Compacted") == "compaction topic"
     assert store.metrics.value(EXCLUDED_METRIC, reason="compaction topic") == 1
 

@@ -32,6 +32,7 @@ from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.index import IndexStoreService
 from tieredstore.tier.reading import run
 from tieredstore.tier.upload import indexing
+from tieredstore.tier.writing import TierWriter
 from tieredstore.tier_url import shown_url
 
 _INDEX_BYTES = 256 << 20
@@ -280,10 +281,14 @@ def open_target(
         stack.callback(provider.close)
         metadata: MetadataStore = registry.metadata_store(config, clock)
         stack.callback(metadata.close)
+        writer = TierWriter.acquire(
+            provider, metadata, config.broker_name, state, take_over=take_over
+        )
+        stack.enter_context(writer)
+        _check_state(provider, metadata, source)
         flat_files = FlatFileStore(config, provider, metadata, clock)
         stack.callback(flat_files.close)
-        flat_files.become_writer(take_over=take_over)
-        _check_state(provider, metadata, source)
+        flat_files.become_writer(writer)
         flat_files.load()
         flat_files.record_recovered()
         index = None

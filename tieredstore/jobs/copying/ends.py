@@ -103,7 +103,7 @@ def _copy(
         report = copy_tier(
             source.provider,
             source.metadata,
-            CopyTarget(provider, metadata, broker, clock, back),
+            CopyTarget(provider, metadata, broker, clock, back, request.to_state),
             broker,
             request.options(),
             run.on_progress,

@@ -24,6 +24,7 @@ from tieredstore.jobs.copying.target import CopyTarget
 from tieredstore.jobs.run import JobProgress, ProgressCallback
 from tieredstore.scan.catalogue import QueueFiles
 from tieredstore.scan.segments.times import index_times, segment_times
+from tieredstore.tier.writing import TierWriter
 
 _REPLANS = 3
 _log = logging.getLogger(__name__)
@@ -67,17 +68,15 @@ def copy_tier(
     """
     start = time.monotonic()
     tier = load_source(source, source_metadata, broker)
-    epoch = target.provider.acquire_writer(broker, take_over=options.take_over)
-    try:
+    with TierWriter.acquire(
+        target.provider, target.metadata, broker, target.state, take_over=options.take_over
+    ) as writer:
         target.load()
         _refuse_other_ids(target, tier)
         job = _Job(
-            source, target, tier, options, epoch.check, stop or threading.Event(), progress, start
+            source, target, tier, options, writer.check, stop or threading.Event(), progress, start
         )
         report = job.run(piece_bytes)
-        target.metadata.flush()
-    finally:
-        epoch.release()
     report.seconds = time.monotonic() - start
     return report
 

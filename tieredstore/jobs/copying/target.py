@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from tieredstore.clock import Clock
 from tieredstore.contracts.metadata_store import (
@@ -22,7 +23,7 @@ class CopyTarget:
     """One broker's part of a tier, and the metadata of its state (loaded by `load`).
 
     back: the same tier, to read back through; None for `provider`, unless that one keeps in memory
-    what it writes.
+    what it writes. state: the directory of the metadata, which a copy locks.
     """
 
     def __init__(
@@ -32,10 +33,12 @@ class CopyTarget:
         broker: str,
         clock: Clock,
         back: SegmentProvider | None = None,
+        state: Path | None = None,
     ) -> None:
         self.provider = provider
         self.back = provider if back is None else back
         self.metadata = metadata
+        self.state = state
         self._broker = broker
         self._clock = clock
         self._by_path: dict[str, list[TargetSegment]] = {}

@@ -25,6 +25,7 @@ from tieredstore.scan.segments.topic_ids import find_topic_ids
 from tieredstore.scan.source import TierSource
 from tieredstore.tier.index.segments import IndexSegments
 from tieredstore.tier.index.service import DIRECTORY
+from tieredstore.tier.writing import TierWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,17 +228,16 @@ def open_index_tier(
         broker = _broker_of(source, provider)
         if source.state is not None and is_owned(source.state):
             raise Fenced(f"state {source.state}: a broker runs on it; stop it first")
-        epoch = provider.acquire_writer(broker, take_over=take_over)
-        stack.callback(epoch.release)
         config = msgspec.structs.replace(source.config, broker_name=broker)
         if source.state is None:
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="tieredstore-state-"))
             config = msgspec.structs.replace(config, store_path_root_dir=scratch)
         metadata: MetadataStore = registry.metadata_store(config, clock)
         stack.callback(metadata.close)
+        writer = TierWriter.acquire(provider, metadata, broker, source.state, take_over=take_over)
+        stack.enter_context(writer)
         if source.state is None:
             catalogue = load_catalogue(provider, broker=broker)
-            metadata.load()
             _let_know(metadata, catalogue.indexes.get(broker, ()))
         else:
             catalogue = load_catalogue(provider, metadata, broker=broker)
@@ -255,12 +255,11 @@ def open_index_tier(
             metadata,
             config,
             catalogue,
-            epoch.check,
+            writer.check,
             segments,
             source.state is not None,
             clock,
         )
-        metadata.flush()
 
 
 def _let_know(metadata: MetadataStore, index: Iterable[SegmentExtent]) -> None:

@@ -29,6 +29,7 @@ from tieredstore.jobs.metadata.unsealed import find_unsealed
 from tieredstore.jobs.run import TASK_BYTES, JobRun, gathered
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, load_catalogue
 from tieredstore.scan.source import TierSource, placed
+from tieredstore.tier.writing import take_right
 from tieredstore.tier_url import shown_url
 
 _TASK_QUEUES = 500
@@ -80,8 +81,7 @@ def run_rebuild_metadata(
         moment_ms = run.once("moment", moment, int)
         check_writer = _nothing
         if not options.dry_run:
-            epoch = provider.acquire_writer(broker, take_over=options.take_over)
-            stack.callback(epoch.release)
+            epoch = take_right(stack, provider, broker, state, take_over=options.take_over)
             check_writer = epoch.check
         catalogue = load_catalogue(provider, broker=broker)
         if not catalogue.brokers:

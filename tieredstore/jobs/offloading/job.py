@@ -31,6 +31,7 @@ from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.index import IndexStoreService
 from tieredstore.tier.topic_filter import TopicFilter
 from tieredstore.tier.upload.dispatcher import SCAN_PERIOD_MS, MessageStoreDispatcher
+from tieredstore.tier.writing import TierWriter
 
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
@@ -207,11 +208,14 @@ def _opened(options: OffloadOptions, target: TierTarget, clock: Clock) -> Iterat
         stack.callback(provider.close)
         metadata = registry.metadata_store(config, clock)
         stack.callback(metadata.close)
+        writer = TierWriter.acquire(
+            provider, metadata, config.broker_name, options.state, take_over=options.take_over
+        )
+        stack.enter_context(writer)
         check_tier(provider, metadata, target, options.state)
         flat_files = FlatFileStore(config, provider, metadata, clock)
         stack.callback(flat_files.close)
-        flat_files.become_writer(take_over=options.take_over)
-        metadata.load()  # again: another writer may have changed it until it gave its right up
+        flat_files.become_writer(writer)
         flat_files.load()
         flat_files.record_recovered()
         index = IndexStoreService(

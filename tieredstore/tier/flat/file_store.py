@@ -20,13 +20,13 @@ from tieredstore.contracts.segment import (
     SegmentId,
     SegmentListing,
     SegmentProvider,
-    WriterEpoch,
 )
 from tieredstore.errors import Busy, Corrupt
 from tieredstore.tier.flat.deletion import finish_deletion
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.flat.segment import STATUS_DELETED
 from tieredstore.tier.worker_pool import run_crew
+from tieredstore.tier.writing import TierWriter
 
 _RECOVERY_THREADS = 16
 _log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class FlatFileStore:
         self._broken: dict[QueueKey, Corrupt] = {}
         self._unannounced: dict[str, list[SegmentId]] = {}
         self._leaving: frozenset[str] = frozenset()
-        self._epoch: WriterEpoch | None = None
+        self._writer: TierWriter | None = None
         self._is_listed = False
         self._destroyed: set[QueueKey] = set()
 
@@ -64,7 +64,7 @@ class FlatFileStore:
         A queue whose data is bad is left out and named by `broken`. Raises Unavailable, and
         Corrupt when the tier has data of this broker and the metadata knows nothing of it (D18).
         """
-        is_writer = self._epoch is not None and self.provider.capabilities.conditional
+        is_writer = self._writer is not None and self.provider.capabilities.conditional
         listings = {item.id: item for item in self.provider.list(self.config.broker_name)}
         known = {entry.id for entry in self.metadata.segments()}
         unannounced: dict[str, list[SegmentId]] = defaultdict(list)
@@ -132,21 +132,12 @@ class FlatFileStore:
             file.trust_listing()
         return file
 
-    def become_writer(self, *, take_over: bool = False) -> WriterEpoch:
-        """Take the writer epoch of the broker's prefix, once, and finish announced deletions.
-        Raises Fenced naming the owner when another writer lives."""
+    def become_writer(self, writer: TierWriter) -> None:
+        """Write under that right from now on, and finish announced deletions. Comes before
+        `load`."""
         with self._lock:
-            if self._epoch is None:
-                self._epoch = self.provider.acquire_writer(
-                    self.config.broker_name, take_over=take_over
-                )
-                sweep = True
-            else:
-                sweep = False
-            epoch = self._epoch
-        if sweep:
-            self.sweep_deleted()
-        return epoch
+            self._writer = writer
+        self.sweep_deleted()
 
     def record_recovered(self) -> None:
         """Write to the metadata what `load` found of segments that a killed run did not record."""
@@ -166,9 +157,9 @@ class FlatFileStore:
 
     def check_writer(self) -> None:
         """Raise Fenced when the right to write was taken and is lost."""
-        epoch = self._epoch
-        if epoch is not None:
-            epoch.check()
+        writer = self._writer
+        if writer is not None:
+            writer.check()
 
     @property
     def broken(self) -> dict[QueueKey, Corrupt]:
@@ -256,13 +247,10 @@ class FlatFileStore:
             return finish_deletion(self.provider, self.metadata, segment_id)
 
     def close(self) -> None:
-        """Close all queues (what is appended and not committed is dropped) and give the writer
-        epoch back. Idempotent."""
+        """Close all queues: what is appended and not committed is dropped. The right to write
+        stays whose it is. Idempotent."""
         with self._lock:
-            files, epoch = list(self._files.values()), self._epoch
+            files = list(self._files.values())
             self._files.clear()
-            self._epoch = None
         for file in files:
             file.close()
-        if epoch is not None:
-            epoch.release()

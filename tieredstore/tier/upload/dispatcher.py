@@ -94,10 +94,10 @@ class MessageStoreDispatcher:
     # Life
 
     def start(self) -> None:
-        """Become the tier's writer and scan every 20 s. Raises Fenced, Unavailable."""
+        """Scan every 20 s. The tier's flat files are its writer's. Raises Fenced, Unavailable."""
         if self._thread is not None or not self.is_enabled:
             return
-        self._flat_files.become_writer()
+        self._flat_files.check_writer()
         self._source.set_retention_guard(self.retention_guard)
         self._stopping.clear()
         self._deadline_ms = _NEVER_MS

@@ -20,6 +20,7 @@ from tests.kit.tier.flat import (
     patch,
     record,
 )
+from tests.kit.tier.writing import become_writer
 from tieredstore.config import StorageLevel
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.segment import (
@@ -427,7 +428,7 @@ def test_fenced_stops_the_dispatcher(rig: Rig) -> None:
 
 
 def test_a_writer_that_lost_its_epoch_uploads_nothing(rig: Rig) -> None:
-    rig.store.become_writer()
+    become_writer(rig.store)
     rig.tier.provider.acquire_writer(BROKER, take_over=True)
     rig.source.put(KEY, 0, 3)
     with pytest.raises(Fenced):
@@ -644,10 +645,6 @@ def test_the_loop_scans_until_it_is_stopped(rig: Rig) -> None:
     rig.dispatcher.stop()
     assert rig.offsets() == [0, 1, 2]
     assert rig.source.guard == rig.dispatcher.retention_guard
-    with pytest.raises(Fenced):
-        rig.tier.provider.acquire_writer(BROKER)
-    rig.store.close()
-    rig.tier.provider.acquire_writer(BROKER).release()
 
 
 # One queue among others

@@ -1,0 +1,118 @@
+"""Opens a broker's part of a tier for writing: the one way for the tiered store and for all jobs.
+
+The state directory is locked, the writer epoch is taken, and only then is the metadata read: what
+another writer recorded until it gave its right up is known. Metadata is written, and a deletion
+that was announced is finished, by a writer only.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tieredstore.contracts.metadata_store import MetadataStore
+from tieredstore.contracts.segment import SegmentProvider, WriterEpoch
+from tieredstore.errors import Fenced, TieredStoreError, Unavailable
+from tieredstore.tier.state_lock import StateLock
+
+_log = logging.getLogger(__name__)
+
+
+def take_right(
+    stack: ExitStack,
+    provider: SegmentProvider,
+    broker: str,
+    state: Path | None,
+    *,
+    take_over: bool = False,
+) -> WriterEpoch:
+    """Lock a state directory (None: there is none), then take the writer epoch of the broker's
+    prefix; closing `stack` gives both back. Raises Fenced naming who has either, Unavailable.
+
+    take_over: end the right of another writer where the backend can. A process that holds the
+    state directory must be stopped.
+    """
+    if state is not None:
+        lock = StateLock(state)
+        lock.acquire()
+        stack.callback(lock.release)
+    epoch = provider.acquire_writer(broker, take_over=take_over)
+    stack.callback(epoch.release)
+    return epoch
+
+
+class TierWriter:
+    """The right to write one broker's part of a tier, with the metadata that was read under it.
+
+    Made by `acquire`. In a `with` block it is released at the end. Provider and metadata stay open.
+    """
+
+    def __init__(
+        self,
+        provider: SegmentProvider,
+        metadata: MetadataStore,
+        broker: str,
+        epoch: WriterEpoch,
+        held: ExitStack,
+    ) -> None:
+        self.provider = provider
+        self.metadata = metadata
+        self.broker = broker
+        self._epoch = epoch
+        self._held: ExitStack | None = held
+
+    @classmethod
+    def acquire(
+        cls,
+        provider: SegmentProvider,
+        metadata: MetadataStore,
+        broker: str,
+        state: Path | None = None,
+        *,
+        take_over: bool = False,
+    ) -> Self:
+        """Take the right as `take_right` does, then load the metadata. Raises what these raise;
+        nothing is held then, and no metadata was written."""
+        with ExitStack() as stack:
+            epoch = take_right(stack, provider, broker, state, take_over=take_over)
+            metadata.load()
+            return cls(provider, metadata, broker, epoch, stack.pop_all())
+
+    def check(self) -> None:
+        """Raise Fenced when the right was lost, Unavailable when nobody can tell."""
+        self._epoch.check()
+
+    def release(self) -> None:
+        """Bring the metadata's main file up to date, unless the right was lost, then give epoch and
+        state directory back. Idempotent. Raises Unavailable."""
+        held, self._held = self._held, None
+        if held is not None:
+            with held:
+                self._flush()
+
+    def _flush(self) -> None:
+        try:
+            self.check()
+        except (Fenced, Unavailable) as error:
+            _log.warning("the metadata's journal is not brought to its main file: %s", error)
+        else:
+            self.metadata.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.release()
+        except TieredStoreError as problem:
+            if error is None:
+                raise
+            _log.warning("%s: %s", self.provider.url, problem)  # the first error is the one to tell
