@@ -22,7 +22,7 @@ from tieredstore.scan.source import TierSource
 from tieredstore.scan.verify.verification import Verification, VerifyTask, Work
 
 MOST_FINDINGS = 10_000
-"""Findings of a report; `report` of `verify_tier` is told all."""
+"""Findings of a report; `report` of `run_verify` is told all."""
 
 
 @dataclass(slots=True)
