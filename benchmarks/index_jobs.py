@@ -23,7 +23,7 @@ from tieredstore.jobs.index.rows import key_rows, stage_rows
 from tieredstore.jobs.index.staging import Staging
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.plan import plan
-from tieredstore.scan.source import TierSource, load_config, locate, placed
+from tieredstore.scan.source import TierSource, load_config, locate, place_tier
 
 TASK_BYTES = 192 << 20
 SLOTS = 5_000_000
@@ -34,7 +34,7 @@ def staging_at(folder: Path) -> Staging:
     """A staging place on this disk, without syncs: what is measured is the processor."""
     folder.mkdir(parents=True, exist_ok=True)
     loaded = load_config(None, cluster=CLUSTER, broker=BROKER)
-    config = placed(loaded.config, folder.as_uri(), state=None)
+    config = place_tier(loaded.config, folder.as_uri(), state=None)
     config = msgspec.structs.replace(config, posix_fsync_enable=False)
     return Staging(TierSource(folder.as_uri(), config), "bench")
 

@@ -64,7 +64,7 @@ def test_decoded_messages_are_what_was_sent(
         assert message.store_timestamp_ms == m["storeTimestamp"]
         assert message.born_timestamp_ms == m["bornTimestamp"]
         assert message.body_crc == m["bodyCRC"]
-        assert hashlib.sha256(message.decoded_body()).hexdigest() == m["bodySHA256"]
+        assert hashlib.sha256(message.decode_body()).hexdigest() == m["bodySHA256"]
 
 
 def test_every_get_is_answered_right(

@@ -88,7 +88,7 @@ def test_all_messages_are_in_our_tier_and_equal_javas(
     for place, m in expected.items():
         message = found[place]
         assert message.size == m["storeSize"]
-        assert hashlib.sha256(message.decoded_body()).hexdigest() == m["bodySHA256"]
+        assert hashlib.sha256(message.decode_body()).hexdigest() == m["bodySHA256"]
         # But for the physical offset the bytes are those of the local store.
         assert kit.sha256_at(message, m["physicalOffset"]) == m["rawSHA256"]
         java = m.get("tiered")

@@ -16,7 +16,7 @@ MOST_MS = (2**63 - 1) // 1000
 def stored_row(message: StoredMessage, broker: str) -> dict[str, Any]:
     """What a batch has to say of a message."""
     row = dict(message_row(message, broker, BodyForm.NONE))
-    row["body"] = bytes(message.decoded_body())
+    row["body"] = bytes(message.decode_body())
     for name in TIMES:
         time: Any = row[name]
         row[name] = time * 1000 if abs(time) <= MOST_MS else None

@@ -169,7 +169,7 @@ class JobRun:
         }
 
 
-def gathered(
+def gather_groups(
     items: Iterable[Item], size_of: Callable[[Item], int], most_bytes: int, most_items: int = 1000
 ) -> Iterator[tuple[Item, ...]]:
     """Neighbours together, up to `most_bytes` or `most_items` a group: many small queues are one

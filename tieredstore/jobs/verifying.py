@@ -79,13 +79,13 @@ def run_verify(
             found: list[list[Any]] = run.map(stage, _Connected(source, work), tasks, kind)
             return found
 
-        def now() -> TierCatalogue:
+        def load_now() -> TierCatalogue:
             later = _listings(provider, source)
             return catalogue_of(provider.url, _pin(provider, source, later).facts, later)
 
-        checked = Verification(provider, catalogue, stages, task_bytes=task_bytes, now=now).run(
-            tell, queues=queues, with_index=with_index and not some
-        )
+        checked = Verification(
+            provider, catalogue, stages, task_bytes=task_bytes, now=load_now
+        ).run(tell, queues=queues, with_index=with_index and not some)
         kinds = dict(checked.kinds)
         if unreadable:
             kinds["metadata-unreadable"] = 1

@@ -14,7 +14,7 @@ from tieredstore.contracts.message_store import BoundaryType
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.local.store_reads import StoreReads
 from tieredstore.local.topics import TopicTable
-from tieredstore.message.buffers import unaligned
+from tieredstore.message.buffers import view_unaligned
 from tieredstore.message.consume_queue import MIN_EXTENDED_ADDRESS, UNIT_DTYPE
 from tieredstore.message.hashes import tags_code
 from tieredstore.message.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
@@ -135,7 +135,7 @@ class LocalDispatchSource:
                 f"each, found {int(sizes.min())}",
                 offset=begin,
             )
-        heads = unaligned(piece, ">u8")[positions].astype(np.uint64)
+        heads = view_unaligned(piece, ">u8")[positions].astype(np.uint64)
         wanted = sizes.astype(np.uint64) << np.uint64(32)
         good = (heads == wanted | np.uint64(MAGIC_V1)) | (heads == wanted | np.uint64(MAGIC_V2))
         if not good.all():

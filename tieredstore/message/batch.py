@@ -112,7 +112,7 @@ def inner_messages(
     """
     if not message.sys_flag & sysflag.INNER_BATCH:
         raise Invalid(f"record at {message.position}: no inner batch", offset=message.position)
-    items = decode_batch(message.decoded_body(limit_bytes))
+    items = decode_batch(message.decode_body(limit_bytes))
     base = _number(message, "INNER_BASE")
     count = _number(message, "INNER_NUM")
     if count != len(items):

@@ -11,7 +11,9 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 """Contiguous bytes; a memoryview has format B."""
 
 
-def unaligned(buffer: Buffer, dtype: npt.DTypeLike, *, end: int | None = None) -> npt.NDArray[Any]:
+def view_unaligned(
+    buffer: Buffer, dtype: npt.DTypeLike, *, end: int | None = None
+) -> npt.NDArray[Any]:
     """A view whose element i is the value that starts at byte i (stride 1), for gathers and
     scatters at any position. Element numbers run while the value ends within [0, end).
 

@@ -63,7 +63,7 @@ def _inflate_zlib(data: Buffer, limit_bytes: int) -> bytes:
     if len(body) > limit_bytes:
         raise _too_large(limit_bytes)
     if not inflater.eof:
-        raise _cut("zlib", data)
+        raise _make_cut_error("zlib", data)
     if inflater.unused_data:
         raise Corrupt(f"zlib body: {len(inflater.unused_data)} bytes behind the end of the stream")
     return body
@@ -85,7 +85,7 @@ def _inflate_lz4(data: Buffer, limit_bytes: int) -> bytes:
         if len(body) > limit_bytes:
             raise _too_large(limit_bytes)
         if not inflater.eof:
-            raise _cut("LZ4", data)
+            raise _make_cut_error("LZ4", data)
         rest = inflater.unused_data
         if not rest:
             return bytes(body)
@@ -116,16 +116,16 @@ def _zstd_frame_size(data: memoryview) -> int:
     is_last = False
     while not is_last:
         if position + _ZSTD_BLOCK_HEADER > len(data):
-            raise _cut("ZSTD", data)
+            raise _make_cut_error("ZSTD", data)
         block = int.from_bytes(data[position : position + _ZSTD_BLOCK_HEADER], "little")
         is_last = bool(block & 1)
         repeats_one_byte = block >> 1 & 3 == 1
         position += _ZSTD_BLOCK_HEADER + (1 if repeats_one_byte else block >> 3)
     position += 4 if has_checksum else 0
     if position > len(data):
-        raise _cut("ZSTD", data)
+        raise _make_cut_error("ZSTD", data)
     return position
 
 
-def _cut(kind: str, data: Buffer) -> Corrupt:
+def _make_cut_error(kind: str, data: Buffer) -> Corrupt:
     return Corrupt(f"{kind} body: the stream does not end within its {len(data)} bytes")

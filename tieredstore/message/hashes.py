@@ -34,7 +34,7 @@ _INVERSE_POWERS: Final = _powers(pow(31, -1, 1 << 32), _UNITS)
 _REVERSED: Final[tuple[int, ...]] = tuple(int(p) for p in _POWERS[255::-1])  # 31^255 ... 31^0
 
 
-def _signed(value: int) -> int:
+def _to_signed(value: int) -> int:
     value &= _MASK
     return value - 0x1_0000_0000 if value >= 0x8000_0000 else value
 
@@ -46,11 +46,11 @@ def java_string_hash(text: str) -> int:
     else:
         units = memoryview(_utf16(text)).cast("H")
     if len(units) <= 256:
-        return _signed(sum(map(mul, units, _REVERSED[256 - len(units) :])))
+        return _to_signed(sum(map(mul, units, _REVERSED[256 - len(units) :])))
     value = 0
     for unit in units:
         value = (31 * value + unit) & _MASK
-    return _signed(value)
+    return _to_signed(value)
 
 
 def _utf16(text: str) -> bytes:
@@ -117,7 +117,7 @@ def _topic_prefix_hash(topic: str) -> int:
     return java_string_hash(topic + "#") & _MASK
 
 
-def _keyed_hashes(topic: str, keys: Sequence[str]) -> npt.NDArray[np.int32]:
+def _hash_topic_keys(topic: str, keys: Sequence[str]) -> npt.NDArray[np.int32]:
     """String.hashCode of `topic#key` for each key."""
     if len(keys) < SCALAR_LIMIT:
         return np.array([java_string_hash(f"{topic}#{key}") for key in keys], dtype=np.int32)
@@ -149,7 +149,7 @@ def local_key_hash(topic: str, key: str) -> int:
 
 def local_key_hashes(topic: str, keys: Sequence[str]) -> npt.NDArray[np.int32]:
     """`local_key_hash` of each key: int32[n]."""
-    return index_hashes(_keyed_hashes(topic, keys))
+    return index_hashes(_hash_topic_keys(topic, keys))
 
 
 def tiered_key_hash(topic: str, key: str) -> int:
@@ -163,7 +163,7 @@ def tiered_key_hash(topic: str, key: str) -> int:
 
 def tiered_key_hashes(topic: str, keys: Sequence[str]) -> npt.NDArray[np.int32]:
     """`tiered_key_hash` of each key: int32[n]."""
-    return index_hashes(_keyed_hashes(topic, keys))
+    return index_hashes(_hash_topic_keys(topic, keys))
 
 
 def tiered_key_hash_candidates(topic: str, key: str) -> tuple[int, ...]:
@@ -178,9 +178,9 @@ def tiered_key_hash_candidates(topic: str, key: str) -> tuple[int, ...]:
 
 def tags_code(tags: str | None) -> int:
     """The tags code of a consume queue unit: the hash of the whole TAGS value, 0 for none."""
-    return _cached_tags_code(tags) if tags else 0
+    return _compute_tags_code(tags) if tags else 0
 
 
 @functools.lru_cache(maxsize=8192)
-def _cached_tags_code(tags: str) -> int:
+def _compute_tags_code(tags: str) -> int:
     return java_string_hash(tags)

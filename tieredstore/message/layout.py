@@ -101,7 +101,7 @@ def is_blank_record(buffer: Buffer, position: int) -> bool:
     return bytes(buffer[position + MAGIC_POSITION : position + BLANK_SIZE]) == _BLANK_BYTES
 
 
-def checked_size(buffer: Buffer, position: int, end: int) -> int:
+def check_size(buffer: Buffer, position: int, end: int) -> int:
     """The size of the record at a position, with its magic and bounds checked. Raises Corrupt."""
     size, magic = size_and_magic(buffer, position, end)
     if magic not in MAGICS:

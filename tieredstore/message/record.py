@@ -30,7 +30,7 @@ from tieredstore.message.layout import (
     MAGIC_V2,
     MIN_RECORD_SIZE,
     Sections,
-    checked_size,
+    check_size,
     locate,
     size_and_magic,
 )
@@ -66,7 +66,7 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
     """A record in a buffer, decoded as far as it is asked for.
 
     position and size: bytes in `buffer`; tags_code: from the consume queue unit, 0 when there was
-    none. It keeps the whole buffer alive: `detached()` for a message that is kept alone. Made by
+    none. It keeps the whole buffer alive: `copy_out()` for a message that is kept alone. Made by
     `decode_record` and `split_messages`, which check size, magic and bounds; the properties that
     need the variable part raise Corrupt when its lengths are wrong.
     """
@@ -101,7 +101,7 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
         """The whole record."""
         return memoryview(self.buffer)[self.position : self.position + self.size]
 
-    def detached(self) -> StoredMessage:
+    def copy_out(self) -> StoredMessage:
         """The same message on a copy of its own bytes."""
         return StoredMessage(bytes(self.raw), 0, self.size, self.tags_code)
 
@@ -188,7 +188,7 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
         start = sections.body_offset
         return memoryview(self.buffer)[start : start + sections.body_length]
 
-    def decoded_body(self, limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES) -> bytes | memoryview:
+    def decode_body(self, limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES) -> bytes | memoryview:
         """The body as the producer gave it. Raises Corrupt, also for one that inflates to more than
         `limit_bytes`."""
         sys_flag = self.sys_flag
@@ -253,7 +253,7 @@ def decode_record(buffer: Buffer, position: int = 0, *, tags_code: int = 0) -> S
 
     Raises Corrupt, which names the position, when it is no whole record.
     """
-    size = checked_size(buffer, position, len(buffer))
+    size = check_size(buffer, position, len(buffer))
     sections = locate(buffer, position, size)
     return StoredMessage(buffer, position, size, tags_code, sections)
 
@@ -292,7 +292,7 @@ def check_record(
         size, magic = size_and_magic(buffer, position, limit)
         if magic == MAGIC_BLANK and BLANK_SIZE <= size <= limit - position:
             return _BLANK_FOUND
-        size = checked_size(buffer, position, limit)
+        size = check_size(buffer, position, limit)
     except Corrupt as error:
         return RecordCheck(-1, False, str(error))
     try:

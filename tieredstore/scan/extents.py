@@ -115,7 +115,7 @@ class QueueReader:
         data = self._consume_queue.read(offset * UNIT_SIZE, count * UNIT_SIZE)
         return np.frombuffer(data, dtype=UNIT_DTYPE)
 
-    def size_now(self, extent: SegmentExtent) -> int:
+    def read_size_now(self, extent: SegmentExtent) -> int:
         """Bytes of a segment at this moment, asked from the backend: a writer may work on it."""
         return self._provider.open(extent.id).size()
 
@@ -133,7 +133,7 @@ class QueueReader:
         self.commit_log = ExtentReader(self._provider, grown)
         return True
 
-    def log_start_now(self) -> int:
+    def read_log_start_now(self) -> int:
         """Where the queue's commit log begins at this moment: segments may expire meanwhile."""
         return list_again(self._provider, self.queue).commit_log_min_offset
 

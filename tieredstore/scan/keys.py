@@ -151,7 +151,7 @@ def _items(
     if unsealed is not None:
         for path in sorted(unsealed.directory.glob("[0-9]*"), reverse=True):
             try:
-                yield _unsealed_items(path, unsealed, wanted)
+                yield _read_unsealed_items(path, unsealed, wanted)
             except Corrupt as error:
                 report(damage("index-unreadable", str(error)))
     for extent in reversed(extents):
@@ -186,10 +186,10 @@ def _message_at(
             return None
         if key not in keys_to_index(message.properties_bytes):
             return None
-        return _checked(reader, message, item.offset, report)
+        return _check_message(reader, message, item.offset, report)
 
 
-def _checked(
+def _check_message(
     reader: QueueReader, message: StoredMessage, offset: int, report: Report
 ) -> StoredMessage | None:
     """The message if its body has its CRC and its queue's unit names it."""
@@ -251,11 +251,11 @@ def _message_starting_at(
                 reader.commit_log.read(physical_offset, int(unit["size"])),
                 tags_code=int(unit["tags_code"]),
             )
-            return _checked(reader, message, physical_offset, report)
+            return _check_message(reader, message, physical_offset, report)
     return None
 
 
-def _unsealed_items(path: Path, files: UnsealedFiles, wanted: Wanted) -> list[IndexItem]:
+def _read_unsealed_items(path: Path, files: UnsealedFiles, wanted: Wanted) -> list[IndexItem]:
     """Items of a local file that its owner may be writing: by pread, never mapped."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -38,7 +38,7 @@ class OpenTier:
             catalogue = load_catalogue(self.provider, self.metadata)
         return catalogue
 
-    def unsealed_index(self) -> UnsealedFiles | None:
+    def find_unsealed_index(self) -> UnsealedFiles | None:
         """Where the state directory keeps index files that are not uploaded yet."""
         if self.state is None:
             return None

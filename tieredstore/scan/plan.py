@@ -71,11 +71,13 @@ def plan(
             for first, last in queue.unit_spans():
                 start, end = max(first, low), min(last, high)
                 if start < end:
-                    for piece in _cut(reader, start, end, range_bytes, since_ms, until_ms):
-                        yield replace(piece, queue=_narrowed(reader, piece)) if narrow else piece
+                    for piece in _cut_range(reader, start, end, range_bytes, since_ms, until_ms):
+                        yield (
+                            replace(piece, queue=_narrow_queue(reader, piece)) if narrow else piece
+                        )
 
 
-def _cut(
+def _cut_range(
     reader: QueueReader,
     start: int,
     end: int,
@@ -92,7 +94,7 @@ def _cut(
         yield ScanRange(reader.queue, first, last, size, since_ms, until_ms)
 
 
-def _narrowed(reader: QueueReader, piece: ScanRange) -> QueueFiles:
+def _narrow_queue(reader: QueueReader, piece: ScanRange) -> QueueFiles:
     """The queue with the segments of a range alone. Several units speak for each end: one may be
     damaged, and messages beside it are not lost for that."""
     count = min(_WITNESSES, piece.count)
@@ -103,12 +105,14 @@ def _narrowed(reader: QueueReader, piece: ScanRange) -> QueueFiles:
     low_unit, high_unit = piece.from_offset * UNIT_SIZE, piece.until_offset * UNIT_SIZE
     return replace(
         reader.queue,
-        commit_log=_within(reader.queue.commit_log, low, high),
-        consume_queue=_within(reader.queue.consume_queue, low_unit, high_unit),
+        commit_log=_select_within(reader.queue.commit_log, low, high),
+        consume_queue=_select_within(reader.queue.consume_queue, low_unit, high_unit),
     )
 
 
-def _within(extents: tuple[SegmentExtent, ...], low: int, high: int) -> tuple[SegmentExtent, ...]:
+def _select_within(
+    extents: tuple[SegmentExtent, ...], low: int, high: int
+) -> tuple[SegmentExtent, ...]:
     """Those that have bytes of [low, high), or all if the bounds make no sense."""
     found = tuple(e for e in extents if e.base_offset < high and e.end_offset > low)
     return found or extents

@@ -56,7 +56,7 @@ def message_row(
 ) -> dict[str, object]:
     """The row of one message, JSON-ready. Raises Corrupt when a compressed body is damaged or
     inflates to more than `body_limit_bytes`."""
-    body = message.decoded_body(body_limit_bytes)
+    body = message.decode_body(body_limit_bytes)
     properties = message.properties  # decoded once for all fields that are in it
     offset_message_id = message.offset_message_id
     return {
@@ -69,7 +69,7 @@ def message_row(
         "tags": properties.get(TAGS),
         "born_timestamp": message.born_timestamp_ms,
         "store_timestamp": message.store_timestamp_ms,
-        "body": shown_body(body, body_form),
+        "body": show_body(body, body_form),
         "body_length": len(body),
         "properties": properties,
         "stored_length": message.body_length,
@@ -84,7 +84,7 @@ def message_row(
     }
 
 
-def shown_body(body: bytes | memoryview, form: BodyForm) -> str | None:
+def show_body(body: bytes | memoryview, form: BodyForm) -> str | None:
     """A decompressed body as a row has it."""
     match form:
         case BodyForm.TEXT:

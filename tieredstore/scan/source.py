@@ -63,7 +63,7 @@ def locate(
     a line that says what to do.
     """
     loaded = load_config(config, cluster=cluster, broker=broker, properties=properties)
-    placed_config = placed(loaded.config, url, state=state)
+    placed_config = place_tier(loaded.config, url, state=state)
     if "brokerClusterName" in loaded.explicit_keys:
         _require_cluster(placed_config, url)
     else:
@@ -93,7 +93,7 @@ def load_config(
     return load_broker_conf(path, overrides)
 
 
-def placed(config: StoreConfig, url: str, *, state: Path | None) -> StoreConfig:
+def place_tier(config: StoreConfig, url: str, *, state: Path | None) -> StoreConfig:
     """The configuration with tier and state in those places. Raises Invalid."""
     config = registry.tier_at(config, url)
     if state is None:

@@ -19,10 +19,16 @@ from tieredstore.scan.tasks import Selection, plan_ranges
 from tieredstore.spark.offsets import EARLIEST, LATEST, QueueKey
 from tieredstore.spark.options import STREAM_ONLY, Bound, SourceOptions
 from tieredstore.spark.partitions import TieredPartition, partitions_of
-from tieredstore.spark.push_down import Narrowing, narrowed
+from tieredstore.spark.push_down import Narrowing, narrow_by_filters
 from tieredstore.spark.reading import PartitionReader, data_loss, warn_of_loss
 from tieredstore.spark.schema import Shape
-from tieredstore.spark.selection import check_named, key_of, listing_of, resolved, selected
+from tieredstore.spark.selection import (
+    check_named,
+    key_of,
+    listing_of,
+    resolve_bound,
+    select_queues,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +86,7 @@ class PushDownReader(TieredBatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Takes what it can; gives back what Spark has to apply."""
-        self._narrowing, rest = narrowed(self._narrowing, filters)
+        self._narrowing, rest = narrow_by_filters(self._narrowing, filters)
         if self._narrowing.tags is not None:
             tags = self._narrowing.tags.intersection(
                 self._options.read.tags or self._narrowing.tags
@@ -106,7 +112,7 @@ def _ranges(
     options: SourceOptions,
     narrowing: Narrowing,
 ) -> Iterator[ScanRange]:
-    queues = selected(options, catalogue)
+    queues = select_queues(options, catalogue)
     check_named(options.starting, "startingOffsets", queues)
     check_named(options.ending, "endingOffsets", queues)
     kept = [queue for queue in queues if narrowing.keeps(queue)]
@@ -171,7 +177,7 @@ def _bounds(
         return most
 
     def offset_of(bound: Bound | None) -> int | None:
-        return None if bound is None else resolved(provider, queue, bound, out_of_range)
+        return None if bound is None else resolve_bound(provider, queue, bound, out_of_range)
 
     low, high = offset_of(options.starting) or 0, offset_of(options.ending)
     low = max(low, narrowing.from_offset)

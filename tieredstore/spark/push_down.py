@@ -63,19 +63,21 @@ class Narrowing:
         return all(_passes(one, queue) for one in self.of_queue)
 
 
-def narrowed(narrowing: Narrowing, filters: Iterable[Filter]) -> tuple[Narrowing, list[Filter]]:
+def narrow_by_filters(
+    narrowing: Narrowing, filters: Iterable[Filter]
+) -> tuple[Narrowing, list[Filter]]:
     """What the filters leave, and those that Spark has to apply itself: the ones that cannot be
     taken, and those on times, for a search presumes that store times rise."""
     rest: list[Filter] = []
     for one in filters:
-        taken, is_exact = _taken(narrowing, one)
+        taken, is_exact = _take_filter(narrowing, one)
         narrowing = taken
         if not is_exact:
             rest.append(one)
     return narrowing, rest
 
 
-def _taken(narrowing: Narrowing, one: Filter) -> tuple[Narrowing, bool]:
+def _take_filter(narrowing: Narrowing, one: Filter) -> tuple[Narrowing, bool]:
     column, value = _column(one), getattr(one, "value", None)
     if isinstance(one, IsNotNull):
         return narrowing, column in _NEVER_NULL

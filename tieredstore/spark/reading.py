@@ -68,7 +68,7 @@ class PartitionReader:
                     yield self.shape.batch(batch)
                 break
             except (Corrupt, Unavailable) as error:
-                now = list_again(provider, _without_segments(wanted.queue))
+                now = list_again(provider, _drop_segments(wanted.queue))
                 first = min(first_alive(provider, now, wanted.until_offset), wanted.until_offset)
                 if first <= at:
                     raise
@@ -95,7 +95,7 @@ class PartitionReader:
                 return
             if finding.kind in _GONE and finding.queue_offset is not None:
                 if first is None:
-                    now = list_again(provider, _without_segments(queue))
+                    now = list_again(provider, _drop_segments(queue))
                     first = first_alive(provider, now, finding.queue_offset + 1)
                 if finding.queue_offset < first:
                     raise finding.to_error()
@@ -144,7 +144,7 @@ def warn_of_loss(queue: QueueFiles, wanted: int, first: int) -> None:
     )  # fmt: skip
 
 
-def _without_segments(queue: QueueFiles) -> QueueFiles:
+def _drop_segments(queue: QueueFiles) -> QueueFiles:
     return QueueFiles(queue.broker, queue.topic, queue.queue_id)
 
 

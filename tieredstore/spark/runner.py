@@ -123,11 +123,11 @@ def _error_of(error: BaseException) -> BaseException:
         return error
     text = str(error)
     if isinstance(error, PySparkException) or "Py4J" in type(error).__name__:
-        return Unavailable(f"a task failed in all its attempts: {_said(text)}")
+        return Unavailable(f"a task failed in all its attempts: {_extract_error(text)}")
     return error
 
 
-def _said(text: str) -> str:
+def _extract_error(text: str) -> str:
     """The error that a worker raised, out of the traceback that Spark made of it."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line in reversed(lines):

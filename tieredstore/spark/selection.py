@@ -11,7 +11,7 @@ from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.plan import offset_by_time
 from tieredstore.scan.source import TierSource
 from tieredstore.scan.tasks import Selection
-from tieredstore.spark.offsets import EARLIEST, LATEST, QueueKey, shown
+from tieredstore.spark.offsets import EARLIEST, LATEST, QueueKey, show_queue
 from tieredstore.spark.options import Bound, SourceOptions
 from tieredstore.table import Tier
 
@@ -20,7 +20,7 @@ def key_of(queue: QueueFiles) -> QueueKey:
     return queue.topic, queue.broker, queue.queue_id
 
 
-def selected(
+def select_queues(
     options: SourceOptions, catalogue: TierCatalogue, *, strict: bool = True
 ) -> list[QueueFiles]:
     """Queues that the options choose. With `strict`, a topic or an assigned queue that the tier has
@@ -43,12 +43,12 @@ def check_named(bound: Bound | None, option: str, queues: Sequence[QueueFiles]) 
     for key in bound.by_queue if bound is not None else ():
         if key not in known:
             raise Invalid(
-                f"{option}: {shown(key)} is not among the queues that are read: "
-                + (", ".join(map(shown, sorted(known)[:10])) or "none")
+                f"{option}: {show_queue(key)} is not among the queues that are read: "
+                + (", ".join(map(show_queue, sorted(known)[:10])) or "none")
             )
 
 
-def resolved(
+def resolve_bound(
     provider: SegmentProvider,
     queue: QueueFiles,
     bound: Bound,

@@ -34,7 +34,7 @@ def ship(spark: SparkSession) -> None:
     master = str(context.master)
     if master == "local" or master.startswith("local["):
         return
-    path = _own_zip()
+    path = _make_own_zip()
     if path.name not in {str(sent).rpartition("/")[2] for sent in context.listFiles}:
         context.addPyFile(str(path))
         # The process of the driver in which a stream is planned is told of no files that were sent.
@@ -73,7 +73,7 @@ def _files(root: Path) -> Iterator[tuple[str, Path]]:
 
 
 @functools.cache
-def _own_zip() -> Path:
+def _make_own_zip() -> Path:
     """Spark serves the file for as long as the session lasts, and refuses other bytes under a name
     that it knows: the name has their digest."""
     folder = Path(tempfile.mkdtemp(prefix="tieredstore-"))

@@ -188,7 +188,7 @@ def messages_of(store: TieredMessageStore) -> list[bytes]:
         result = store.get_message("group", "T", 0, offset, 32)
         if result.status is not GetMessageStatus.FOUND:
             return found
-        found += [bytes(message.decoded_body()) for message in result.messages]
+        found += [bytes(message.decode_body()) for message in result.messages]
         offset = result.next_begin_offset
 
 

@@ -114,7 +114,7 @@ def touch_everything(message: StoredMessage) -> None:
         for name in dir(StoredMessage)
         if not name.startswith("_") and isinstance(getattr(StoredMessage, name), property)
     ]
-    reads += [message.check_body, partial(message.decoded_body, 1000)]
+    reads += [message.check_body, partial(message.decode_body, 1000)]
     for read in reads:
         error = corrupt_or_none(read)
         assert error is None or error.offset == message.position
@@ -168,9 +168,9 @@ def test_i04_damaged_bytes_raise_corrupt_and_nothing_else(data: st.DataObject) -
     assert walk[1:] == again[1:]
     position = 0
     scalar: list[int] = []
-    while corrupt_or_none(lambda: layout.checked_size(inside, position, len(inside))) is None:  # noqa: B023
+    while corrupt_or_none(lambda: layout.check_size(inside, position, len(inside))) is None:  # noqa: B023
         scalar.append(position)
-        position += layout.checked_size(inside, position, len(inside))
+        position += layout.check_size(inside, position, len(inside))
     assert walk.positions.tolist() == scalar
     assert walk.next_position == position
     bad = [at for at in scalar if isinstance(outcome(inside, at)[0], str)]

@@ -11,7 +11,7 @@ import pytest
 
 from tieredstore.errors import Invalid
 from tieredstore.jobs.journal import Journal
-from tieredstore.jobs.run import JobProgress, JobRun, gathered
+from tieredstore.jobs.run import JobProgress, JobRun, gather_groups
 from tieredstore.jobs.runner import LocalRunner
 
 
@@ -139,7 +139,7 @@ def test_once_is_once_and_again_if_it_did_not_end(journal: Journal) -> None:
 
 def test_gathered_keeps_neighbours_together_within_bounds() -> None:
     def sizes(*items: int, most_bytes: int = 10, most_items: int = 3) -> list[tuple[int, ...]]:
-        return list(gathered(items, lambda item: item, most_bytes, most_items))
+        return list(gather_groups(items, lambda item: item, most_bytes, most_items))
 
     assert sizes() == []
     assert sizes(1, 2, 3, 4) == [(1, 2, 3), (4,)]

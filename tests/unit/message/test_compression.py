@@ -117,15 +117,15 @@ def test_a_message_says_where_its_body_is_bad() -> None:
     bad = Message.create("T", b"no frame", sys_flag=0x101)
     buffer = encode_record(good, 0, 0, 1) + encode_record(bad, 1, 0, 1)
     first = decode_record(buffer)
-    assert first.decoded_body() == BODY
+    assert first.decode_body() == BODY
     second = decode_record(buffer, first.size)
     with pytest.raises(Corrupt, match=f"record at {first.size}: compressed body") as raised:
-        second.decoded_body()
+        second.decode_body()
     assert raised.value.offset == first.size
     with pytest.raises(Corrupt, match="record at 0"):
-        first.decoded_body(limit_bytes=10)
+        first.decode_body(limit_bytes=10)
 
 
 def test_an_empty_body_with_the_compressed_bit_is_empty_as_in_java() -> None:
     record = encode_record(Message.create("T", b"", sys_flag=0x201), 0, 0, 1)
-    assert bytes(decode_record(record).decoded_body()) == b""
+    assert bytes(decode_record(record).decode_body()) == b""

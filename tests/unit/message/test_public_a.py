@@ -73,7 +73,7 @@ def test_every_body_compressed_or_not(expected: Expected) -> None:
     types = []
     for message, row in expected:
         message.check_body()
-        body = message.decoded_body()
+        body = message.decode_body()
         assert (sha256(body), len(body)) == (row["bodySHA256"], row["bodyLength"])
         if "storedBodySHA256" in row:
             types.append(sysflag.compression_type(message.sys_flag))

@@ -81,7 +81,7 @@ def test_a_message_without_uniq_key_is_named_by_its_place() -> None:
 def test_a_detached_message_lives_on_its_own_bytes() -> None:
     buffer = b"junk" + EXAMPLE
     message = decode_record(buffer, 4, tags_code=5)
-    alone = message.detached()
+    alone = message.copy_out()
     assert (alone.buffer, alone.position, alone.tags_code) == (EXAMPLE, 0, 5)
     assert alone.properties == message.properties
 

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 
 from tieredstore.scan.catalogue import QueueFiles
-from tieredstore.spark.push_down import Narrowing, narrowed
+from tieredstore.spark.push_down import Narrowing, narrow_by_filters
 
 TOPIC, QUEUE, OFFSET = ("topic",), ("queue_id",), ("queue_offset",)
 TIME = ("store_timestamp",)
@@ -32,7 +32,7 @@ AT_MS = 1_700_000_000_000
 
 
 def taken(*filters: Filter) -> Narrowing:
-    found, rest = narrowed(Narrowing(), filters)
+    found, rest = narrow_by_filters(Narrowing(), filters)
     assert rest == []
     return found
 
@@ -67,7 +67,7 @@ def test_offsets() -> None:
     found = taken(EqualTo(OFFSET, 7), LessThan(OFFSET, 100))
     assert (found.from_offset, found.until_offset) == (7, 8)
     one = In(OFFSET, (3, 9, None))
-    found, rest = narrowed(Narrowing(), [one])
+    found, rest = narrow_by_filters(Narrowing(), [one])
     assert (found.from_offset, found.until_offset, rest) == (3, 10, [one])
 
 
@@ -85,10 +85,10 @@ def test_times_are_bounds_and_spark_looks_again(
     kind: type[GreaterThan], since: int | None, until: int | None
 ) -> None:
     one = kind(TIME, AT)
-    found, rest = narrowed(Narrowing(), [one])
+    found, rest = narrow_by_filters(Narrowing(), [one])
     assert (found.since_ms, found.until_ms, rest) == (since, until, [one])
     whole = kind(TIME, AT.replace(microsecond=0))
-    found, _ = narrowed(Narrowing(), [whole])
+    found, _ = narrow_by_filters(Narrowing(), [whole])
     exact = {
         GreaterThan: (AT_MS + 1, None),
         GreaterThanOrEqual: (AT_MS, None),
@@ -118,5 +118,5 @@ def test_tags_and_nulls() -> None:
     ],
 )
 def test_what_is_not_taken_is_given_back(one: Filter) -> None:
-    found, rest = narrowed(Narrowing(), [one])
+    found, rest = narrow_by_filters(Narrowing(), [one])
     assert (found, rest) == (Narrowing(), [one])

@@ -61,10 +61,10 @@ def command(
     from tieredstore.cli.composition import check_target
     from tieredstore.contracts.probing import Probed, ProbeOptions, Verdict
     from tieredstore.contracts.wrapping import find_layer
-    from tieredstore.scan.source import load_config, placed
+    from tieredstore.scan.source import load_config, place_tier
 
     check_target(tier)
-    config = placed(load_config(tier.config).config, tier.tier, state=None)
+    config = place_tier(load_config(tier.config).config, tier.tier, state=None)
     provider: SegmentProvider = registry.segment_provider(config)
     url = provider.url
     with closing(provider):

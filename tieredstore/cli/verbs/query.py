@@ -76,7 +76,7 @@ def command(
                 since_ms=since_ms,
                 until_ms=until_ms,
                 limit=limit,
-                unsealed=opened.unsealed_index(),
+                unsealed=opened.find_unsealed_index(),
                 report=_warn,
             )
         else:
@@ -86,7 +86,7 @@ def command(
                 queues,
                 msg_id or "",
                 limit=limit,
-                unsealed=opened.unsealed_index(),
+                unsealed=opened.find_unsealed_index(),
                 report=_warn,
             )
         rows = (message_row(hit.message, hit.queue.broker, BodyForm(body)) for hit in hits)

@@ -34,11 +34,11 @@ def backfill_frame(
     queues; a second run finds it there. Raises as `run_backfill`.
     """
     if isinstance(frame, pa.Table):
-        table = _written(frame, Path(staging))
+        table = _write_parquet(frame, Path(staging))
     elif type(frame).__module__.startswith("pandas."):
-        table = _written(pa.Table.from_pandas(frame, preserve_index=False), Path(staging))
+        table = _write_parquet(pa.Table.from_pandas(frame, preserve_index=False), Path(staging))
     elif type(frame).__module__.startswith("pyspark.sql."):
-        table = run.once("stage", lambda: _spark_written(frame, str(staging)), str)
+        table = run.once("stage", lambda: _write_parquet_by_spark(frame, str(staging)), str)
     else:
         raise Invalid(
             "backfill: expected a pandas or Spark DataFrame or a pyarrow Table, found "
@@ -47,7 +47,7 @@ def backfill_frame(
     return run_backfill(run, tier, table, options)
 
 
-def _written(rows: pa.Table, folder: Path) -> str:
+def _write_parquet(rows: pa.Table, folder: Path) -> str:
     """The file is named by what is in it."""
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / "rows.tmp"
@@ -65,7 +65,7 @@ def _written(rows: pa.Table, folder: Path) -> str:
     return str(path)
 
 
-def _spark_written(frame: Any, staging: str) -> str:
+def _write_parquet_by_spark(frame: Any, staging: str) -> str:
     """Sorted, so that a task reads few row groups beside its own."""
     order = [name for name in _ORDER if name in frame.columns]
     rows = frame.repartitionByRange(*order).sortWithinPartitions(*order) if order else frame

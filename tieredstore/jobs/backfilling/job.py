@@ -13,7 +13,7 @@ import orjson
 
 from tieredstore.disk.file_operations import FILES
 from tieredstore.errors import Invalid
-from tieredstore.jobs.backfilling.measure import Measured, measure, measure_tasks, unpacked
+from tieredstore.jobs.backfilling.measure import Measured, measure, measure_tasks, unpack_numbers
 from tieredstore.jobs.backfilling.plan import (
     Piece,
     QueuePlan,
@@ -26,7 +26,7 @@ from tieredstore.jobs.backfilling.rows import RowRules
 from tieredstore.jobs.backfilling.source import SourceFile, fingerprint, list_table
 from tieredstore.jobs.backfilling.target import BackfillTarget, open_target, path_of
 from tieredstore.jobs.backfilling.write import WrittenPiece, write, write_task
-from tieredstore.jobs.run import TASK_BYTES, JobRun, gathered
+from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
 from tieredstore.scan.source import TierSource
 from tieredstore.tier_url import shown_url
 
@@ -90,7 +90,7 @@ def run_backfill(
         found = run.map(
             "measure", measure, measure_tasks(table, files, rules, task_bytes), Measured
         )
-        queues = _planned(run, target, queue_plans(found, files), tier, options)
+        queues = _plan_pieces(run, target, queue_plans(found, files), tier, options)
         del found
         _write(run, target, table, files, rules, tier, queues, task_bytes)
         result = _result(table, queues)
@@ -124,7 +124,7 @@ def _past(
     return target.ledger / f"{digest[:32]}.json"
 
 
-def _planned(
+def _plan_pieces(
     run: JobRun,
     target: BackfillTarget,
     plans: Sequence[QueuePlan],
@@ -162,7 +162,7 @@ def _write(
     starts = [(queue.plan, queue.start) for queue in queues]
     tasks = [
         write_task(table, files, rules, tier, part)
-        for part in gathered(pieces, lambda piece: piece.size_bytes, task_bytes)
+        for part in gather_groups(pieces, lambda piece: piece.size_bytes, task_bytes)
     ]
     if not all(f"write:{task.key}" in run.journal for task in tasks):
         target.check_ends(starts)  # later, `commit` compares unit by unit
@@ -173,7 +173,7 @@ def _write(
         of_queue = [next(codes) for _ in queue.pieces]
 
         def commit(queue: _Pieces = queue, of_queue: list[bytes] = of_queue) -> None:
-            tags_codes = np.concatenate([unpacked(code) for code in of_queue])
+            tags_codes = np.concatenate([unpack_numbers(code) for code in of_queue])
             target.commit(queue.plan, queue.start, queue.pieces, tags_codes)
 
         run.once(f"commit:{path_of(queue.plan, tier.config.broker_name)}", commit, None)

@@ -22,7 +22,7 @@ from tieredstore.jobs.backfilling.rows import (
     with_ids,
 )
 from tieredstore.jobs.backfilling.source import Place, SourceFile, Table
-from tieredstore.jobs.run import gathered
+from tieredstore.jobs.run import gather_groups
 from tieredstore.message.encoding import topic_field
 from tieredstore.scan.arrow.buffers import Int64s
 from tieredstore.scan.arrow.encode import record_sizes
@@ -45,7 +45,7 @@ class MeasureTask:
 
 class QueueRows(msgspec.Struct):
     """Rows of one queue, in their order in the table: row numbers, queue offsets (-1 where none is
-    given), store times (ms), record sizes (bytes); each as `packed`."""
+    given), store times (ms), record sizes (bytes); each as `pack_numbers`."""
 
     topic: str
     queue_id: int
@@ -62,7 +62,7 @@ class Measured(msgspec.Struct):
     brokers: list[str]
 
 
-def packed(values: Int64s) -> bytes:
+def pack_numbers(values: Int64s) -> bytes:
     """Numbers that mostly follow each other, in few bytes."""
     steps = np.diff(values, prepend=0)
     low, high = (int(steps.min()), int(steps.max())) if len(steps) else (0, 0)
@@ -71,8 +71,8 @@ def packed(values: Int64s) -> bytes:
     return dtype.char.encode() + zlib.compress(steps.astype(dtype).tobytes(), 1)
 
 
-def unpacked(data: bytes) -> Int64s:
-    """What was `packed`."""
+def unpack_numbers(data: bytes) -> Int64s:
+    """What was `pack_numbers`."""
     steps = np.frombuffer(zlib.decompress(data[1:]), np.dtype(data[:1].decode()))
     return np.cumsum(steps, dtype=np.int64)
 
@@ -83,7 +83,7 @@ def measure_tasks(
     """A table cut into tasks, in its order."""
     groups = [(file, group) for file in files for group, rows in enumerate(file.group_rows) if rows]
     tasks = []
-    for part in gathered(groups, lambda item: item[0].group_bytes[item[1]], task_bytes):
+    for part in gather_groups(groups, lambda item: item[0].group_bytes[item[1]], task_bytes):
         of_files: dict[SourceFile, list[int]] = defaultdict(list)
         for file, group in part:
             of_files[file].append(group)
@@ -123,7 +123,7 @@ def measure(task: MeasureTask) -> Measured:
                 )
     found = []
     for (topic, queue_id), parts in queues.items():
-        columns_ = [packed(np.concatenate(column)) for column in zip(*parts, strict=True)]
+        columns_ = [pack_numbers(np.concatenate(column)) for column in zip(*parts, strict=True)]
         found.append(QueueRows(topic, queue_id, *columns_))
     return Measured(found, sorted(brokers))
 

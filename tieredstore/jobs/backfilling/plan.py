@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tieredstore.errors import Invalid
-from tieredstore.jobs.backfilling.measure import Measured, QueueRows, packed, unpacked
+from tieredstore.jobs.backfilling.measure import Measured, QueueRows, pack_numbers, unpack_numbers
 from tieredstore.jobs.backfilling.source import SourceFile, place_of
 from tieredstore.message.names import queue_path
 from tieredstore.scan.arrow.buffers import Int64s
@@ -75,16 +75,16 @@ def queue_plans(found: Sequence[Measured], files: Sequence[SourceFile]) -> list[
     for measured in found:
         for queue in measured.queues:
             parts[queue.topic, queue.queue_id].append(queue)
-    return [_ordered(*name, parts[name], files) for name in sorted(parts)]
+    return [_order_queue(*name, parts[name], files) for name in sorted(parts)]
 
 
-def _ordered(
+def _order_queue(
     topic: str, queue_id: int, parts: Sequence[QueueRows], files: Sequence[SourceFile]
 ) -> QueuePlan:
-    rows = np.concatenate([unpacked(part.rows) for part in parts])
-    offsets = np.concatenate([unpacked(part.offsets) for part in parts])
-    times = np.concatenate([unpacked(part.times) for part in parts])
-    sizes = np.concatenate([unpacked(part.sizes) for part in parts])
+    rows = np.concatenate([unpack_numbers(part.rows) for part in parts])
+    offsets = np.concatenate([unpack_numbers(part.offsets) for part in parts])
+    times = np.concatenate([unpack_numbers(part.times) for part in parts])
+    sizes = np.concatenate([unpack_numbers(part.sizes) for part in parts])
     missing = offsets < 0
     name = f"queue {topic}/{queue_id}"
     if missing.any() and not missing.all():
@@ -148,7 +148,7 @@ def pieces_of(
             start.physical_offset + begin,
             stop - at,
             end - begin,
-            packed(plan.rows[at:stop]),
+            pack_numbers(plan.rows[at:stop]),
         )
         at, begin = stop, end
 

@@ -25,7 +25,7 @@ from tieredstore.message.consume_queue import UNIT_SIZE, make_units
 from tieredstore.message.names import queue_path
 from tieredstore.scan.arrow.buffers import Int64s
 from tieredstore.scan.catalogue import load_catalogue
-from tieredstore.scan.source import TierSource, load_config, placed
+from tieredstore.scan.source import TierSource, load_config, place_tier
 from tieredstore.tier.flat.appender import AppendResult
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.message_file import FlatMessageFile
@@ -62,7 +62,7 @@ def backfill_target(
         raise Invalid("brokerRole is SLAVE, and a slave never uploads; run on the master")
     if state.exists() and not state.is_dir():
         raise Invalid(f"state {state}: not a directory", path=str(state))
-    found = placed(loaded.config, url, state=state)
+    found = place_tier(loaded.config, url, state=state)
     return TierSource(url, found, found.broker_name, state)
 
 
@@ -117,7 +117,7 @@ class BackfillTarget:
                 continue
             end = file.consume_queue.commit_unit
             if end != start.queue_offset and (end or file.commit_log.commit_offset):
-                raise _moved(file, start)
+                raise _make_moved_error(file, start)
 
     def announce(self, starts: Sequence[tuple[QueuePlan, QueueStart]], pieces: list[Piece]) -> None:
         """Topics, queues and segments reach the metadata; nothing is in them yet. Idempotent."""
@@ -175,7 +175,7 @@ class BackfillTarget:
         units = make_units(ends - sizes, sizes, tags_codes)
         file = self._flat_files.get(plan.topic, plan.queue_id)
         assert file is not None
-        done = self._units_there(file, start, units)
+        done = self._count_units_written(file, start, units)
         self._record(pieces, plan, start)
         while done < len(units):
             room = file.consume_queue.room_bytes // UNIT_SIZE
@@ -194,7 +194,7 @@ class BackfillTarget:
         for piece in pieces[:-1]:
             self._seal(piece)
 
-    def _units_there(
+    def _count_units_written(
         self, file: FlatMessageFile, start: QueueStart, units: npt.NDArray[np.void]
     ) -> int:
         """How many of the units an earlier attempt wrote."""
@@ -203,7 +203,7 @@ class BackfillTarget:
         if 0 < done <= len(units):
             there = run(file.consume_queue.read_units(start.queue_offset, done)).tobytes()
         if not 0 <= done <= len(units) or there != units[:done].tobytes():
-            raise _moved(file, start)
+            raise _make_moved_error(file, start)
         return done
 
     def _record(self, pieces: Sequence[Piece], plan: QueuePlan, start: QueueStart) -> None:
@@ -313,7 +313,7 @@ def _check_state(provider: SegmentProvider, metadata: MetadataStore, source: Tie
             raise Invalid(f"tier {shown_url(source.url)}: {text}", path=str(found[0].segment))
 
 
-def _moved(file: FlatMessageFile, start: QueueStart) -> Invalid:
+def _make_moved_error(file: FlatMessageFile, start: QueueStart) -> Invalid:
     end = file.consume_queue.commit_unit
     return Invalid(
         f"{file.path}: expected the queue to end at {start.queue_offset}, as when this job began, "

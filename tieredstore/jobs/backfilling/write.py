@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tieredstore.contracts.segment import FileSegment, FileSegmentType, SegmentId, Written
 from tieredstore.errors import Invalid, Unavailable
-from tieredstore.jobs.backfilling.measure import packed, unpacked
+from tieredstore.jobs.backfilling.measure import pack_numbers, unpack_numbers
 from tieredstore.jobs.backfilling.plan import Piece
 from tieredstore.jobs.backfilling.rows import RowRules, columns_of, messages_of, with_ids
 from tieredstore.jobs.backfilling.source import BATCH_BYTES, SourceFile, Table
@@ -62,7 +62,7 @@ def write_task(
     first_rows = [file.first_row for file in files]
     needed: set[int] = set()
     for piece in pieces:
-        rows = unpacked(piece.rows)
+        rows = unpack_numbers(piece.rows)
         needed.update(np.unique(np.searchsorted(first_rows, rows, side="right") - 1).tolist())
     return WriteTask(url, tuple(files[at] for at in sorted(needed)), rules, tier, tuple(pieces))
 
@@ -70,7 +70,7 @@ def write_task(
 def write(task: WriteTask) -> list[WrittenPiece]:
     """The work of a task. Raises Invalid for rows that are not what they were at first and for a
     segment that has other bytes, Unavailable."""
-    wanted = [unpacked(piece.rows) for piece in task.pieces]
+    wanted = [unpack_numbers(piece.rows) for piece in task.pieces]
     messages = _messages(task, np.sort(np.concatenate(wanted)))
     numbers = messages.column("row").to_numpy()
     provider = task.tier.connect()
@@ -138,7 +138,7 @@ def _write_piece(
             offset=piece.queue_offset,
         )
     writer.finish()
-    return WrittenPiece(packed(np.concatenate(codes)))
+    return WrittenPiece(pack_numbers(np.concatenate(codes)))
 
 
 def _batches(messages: pa.Table, at: Int64s, size_bytes: int) -> Iterator[pa.RecordBatch]:

@@ -21,7 +21,7 @@ from tieredstore.jobs.run import FailureCallback, JobRun
 from tieredstore.jobs.stopping import StopSignal
 from tieredstore.jobs.target import TierTarget
 from tieredstore.scan.opening import INDEX_DIRECTORY, OpenTier, open_source
-from tieredstore.scan.source import TierSource, load_config, placed, refuse_memory
+from tieredstore.scan.source import TierSource, load_config, place_tier, refuse_memory
 from tieredstore.tier_url import parse_tier_url
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def _target(source: OpenTier, request: CopyRequest, broker: str) -> TierTarget:
     cluster = source.config.broker_cluster_name
     refuse_memory(request.to)
     loaded = load_config(request.to_config, cluster=cluster, broker=broker)
-    config = placed(loaded.config, request.to, state=request.to_state)
+    config = place_tier(loaded.config, request.to, state=request.to_state)
     config = msgspec.structs.replace(config, broker_cluster_name=cluster, broker_name=broker)
     location = Path(config.tier_file_path) if request.to.startswith("file:") else None
     return TierTarget(config, request.to, location, loaded.warnings)

@@ -19,7 +19,7 @@ from tieredstore.jobs.copying.plan import PathPlan, SegmentCopy, TargetSegment
 from tieredstore.jobs.copying.planner import CopyPlanner
 from tieredstore.jobs.copying.report import CopyOptions, CopyReport, PathSummary
 from tieredstore.jobs.copying.segment import PIECE_BYTES, SegmentCopier, Stopped
-from tieredstore.jobs.copying.source import SourceTier, load_source, relisted
+from tieredstore.jobs.copying.source import SourceTier, list_sizes_again, load_source
 from tieredstore.jobs.copying.target import CopyTarget
 from tieredstore.jobs.run import JobProgress, ProgressCallback
 from tieredstore.scan.catalogue import QueueFiles
@@ -129,13 +129,13 @@ class _Job:
         self._total_bytes = sum(plan.size_bytes for plan in (*plans, index))
         self._total_segments = sum(len(plan.segments) for plan in (*plans, index))
         self._report.there_bytes = sum(plan.bytes_there for plan in (*plans, index))
-        self._each(plans, self._copy_queue)
+        self._do_each(plans, self._copy_queue)
         if self._stop.is_set():
             self._report.stopped = True
         elif self._report.failed:
             self._report.index_left_out = "not all queues could be copied"
         else:
-            self._guarded(index, self._copy_index)
+            self._do_guarded(index, self._copy_index)
         return self._report
 
     # Planning
@@ -186,11 +186,11 @@ class _Job:
 
     # Copying
 
-    def _each(self, plans: list[PathPlan], action: Callable[[PathPlan], None]) -> None:
+    def _do_each(self, plans: list[PathPlan], action: Callable[[PathPlan], None]) -> None:
         pool = ThreadPoolExecutor(self._options.workers, "copy")
         try:
             tasks = [
-                pool.submit(self._guarded, p, action) for p in plans if p.segments or p.conflict
+                pool.submit(self._do_guarded, p, action) for p in plans if p.segments or p.conflict
             ]
             for task in tasks:
                 task.result()
@@ -200,7 +200,7 @@ class _Job:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _guarded(self, plan: PathPlan, action: Callable[[PathPlan], None]) -> None:
+    def _do_guarded(self, plan: PathPlan, action: Callable[[PathPlan], None]) -> None:
         """Keep what fails for one path from ending the others."""
         if self._stop.is_set():
             return
@@ -217,19 +217,19 @@ class _Job:
     def _copy_queue(self, plan: PathPlan) -> None:
         # What this run made, and what no unit names, may go again: it has served nobody.
         is_ours = not plan.has_units
-        plan = self._resolved(plan, is_ours=is_ours)
+        plan = self._resolve_conflict(plan, is_ours=is_ours)
         for attempt in range(_REPLANS):
             try:
                 self._copy_segments(plan)
             except (Corrupt, Unavailable):
-                again = self._replanned(plan, is_ours=is_ours)
+                again = self._plan_again(plan, is_ours=is_ours)
                 if again is None or attempt + 1 == _REPLANS:
                     raise
                 plan = again
             else:
                 return
 
-    def _resolved(self, plan: PathPlan, *, is_ours: bool = False) -> PathPlan:
+    def _resolve_conflict(self, plan: PathPlan, *, is_ours: bool = False) -> PathPlan:
         """A plan without conflict, after what stood in its way was deleted. Raises Invalid."""
         if plan.conflict is None:
             return plan
@@ -244,16 +244,18 @@ class _Job:
             return self._planner.index(fresh=True)
         return self._planner.queue(plan.source, fresh=True)
 
-    def _replanned(self, plan: PathPlan, *, is_ours: bool) -> PathPlan | None:
+    def _plan_again(self, plan: PathPlan, *, is_ours: bool) -> PathPlan | None:
         """After a failure: a plan for what the source has now, None when that is what it had."""
         assert plan.source is not None
-        now = relisted(self._source, plan.source)
+        now = list_sizes_again(self._source, plan.source)
         sizes = {extent.id: extent.size_bytes for extent in (*now.commit_log, *now.consume_queue)}
         before = (*plan.source.commit_log, *plan.source.consume_queue)
         if all(sizes.get(extent.id, -1) >= extent.size_bytes for extent in before):
             return None
         _log.info("%s: segments have gone from the source, most likely expired", plan.path)
-        again = self._resolved(self._planner.queue(plan.source, fresh=True), is_ours=is_ours)
+        again = self._resolve_conflict(
+            self._planner.queue(plan.source, fresh=True), is_ours=is_ours
+        )
         if again.source is None or not again.source.consume_queue:
             with self._lock:
                 self._report.vanished.append(plan.path)
@@ -280,7 +282,7 @@ class _Job:
             self._on_segment()
 
     def _copy_index(self, plan: PathPlan) -> None:
-        for item in self._resolved(plan).segments:
+        for item in self._resolve_conflict(plan).segments:
             self._check_writer()
             self._target.announce((), (), [item])
             try:
@@ -300,7 +302,7 @@ class _Job:
             self._on_segment(is_index=True)
 
     def _of(self, item: SegmentCopy) -> list[TargetSegment]:
-        return [s for s in self._target.segments_now(item.id.path) if s.id == item.id]
+        return [s for s in self._target.list_segments_again(item.id.path) if s.id == item.id]
 
     # Progress
 

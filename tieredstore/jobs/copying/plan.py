@@ -142,7 +142,7 @@ def _plan(
         queue,
         () if found else tuple(copy for part in parts for copy in part.segments()),
         tuple(target),
-        sum(part.bytes_there() for part in parts),
+        sum(part.count_bytes() for part in parts),
         found[0] if found else None,
         is_gap=bool(gaps) and not conflicts,
         has_units=has_units,
@@ -203,24 +203,24 @@ class _FilePlanner:
 
     def segments(self) -> list[SegmentCopy]:
         result = []
-        for index, extent in enumerate(self._wanted()):
+        for index, extent in enumerate(self._choose_extents()):
             there = self._target.get(extent.base_offset)
             start = 0 if there is None else min(there.recorded_bytes, there.real_bytes)
-            seal = self._is_index or index + 1 < len(self._wanted())
+            seal = self._is_index or index + 1 < len(self._choose_extents())
             needs_seal = seal and self._seals and not (there is not None and there.is_sealed)
             is_longer = there is not None and there.real_bytes > extent.size_bytes
             if start < extent.size_bytes or needs_seal or is_longer:
                 result.append(SegmentCopy(extent, start, seal, there is None))
         return result
 
-    def bytes_there(self) -> int:
+    def count_bytes(self) -> int:
         return sum(
             min(there.recorded_bytes, there.real_bytes, extent.size_bytes)
             for extent in self._source
             if (there := self._target.get(extent.base_offset)) is not None
         )
 
-    def _wanted(self) -> Sequence[SegmentExtent]:
+    def _choose_extents(self) -> Sequence[SegmentExtent]:
         """Without what has expired in the target: copies begin with the first segment."""
         if not self._filled:
             return self._source

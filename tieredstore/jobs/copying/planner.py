@@ -18,7 +18,7 @@ from tieredstore.errors import Invalid
 from tieredstore.jobs.copying.plan import PathPlan, TargetSegment, plan_index, plan_queue
 from tieredstore.jobs.copying.report import CopyOptions
 from tieredstore.jobs.copying.segment import first_difference
-from tieredstore.jobs.copying.source import SourceTier, relisted
+from tieredstore.jobs.copying.source import SourceTier, list_sizes_again
 from tieredstore.jobs.copying.target import CopyTarget
 from tieredstore.message.consume_queue import UNIT_DTYPE, UNIT_SIZE
 from tieredstore.message.names import index_path
@@ -55,13 +55,13 @@ class CopyPlanner:
         """fresh: look at the source's and the target's segments again."""
         segments = self._target.segments(queue.path)
         if fresh:
-            queue = relisted(self._source, queue)
-            segments = self._target.segments_now(queue.path)
+            queue = list_sizes_again(self._source, queue)
+            segments = self._target.list_segments_again(queue.path)
         prefix = cut_to_consistent_prefix(self._source, queue, self._tier.catalogue.metadata)
         plan = plan_queue(prefix, segments, seals=not self._rewritable, rewritable=self._rewritable)
-        if plan.conflict is None and (lost := self._lost_units(prefix, segments)) is not None:
+        if plan.conflict is None and (lost := self._find_lost_units(prefix, segments)) is not None:
             return replace(plan, segments=(), conflict=lost, is_gap=True)
-        return self._compared(plan, prefix.commit_log)
+        return self._compare_end(plan, prefix.commit_log)
 
     def index(self, *, fresh: bool = False) -> PathPlan:
         index = self._tier.index
@@ -69,7 +69,7 @@ class CopyPlanner:
         if fresh:
             there = {listing.id for listing in self._source.list(self.index_path)}
             index = tuple(extent for extent in index if extent.id in there)
-            segments = self._target.segments_now(self.index_path)
+            segments = self._target.list_segments_again(self.index_path)
         plan = plan_index(
             self.index_path,
             index,
@@ -77,9 +77,9 @@ class CopyPlanner:
             seals=not self._rewritable,
             rewritable=self._rewritable,
         )
-        return self._compared(plan, index)
+        return self._compare_end(plan, index)
 
-    def _lost_units(self, queue: QueueFiles, target: Sequence[TargetSegment]) -> str | None:
+    def _find_lost_units(self, queue: QueueFiles, target: Sequence[TargetSegment]) -> str | None:
         """A consume queue that goes on behind the target's end: whether units have expired, or it
         has a hole there (then the commit log has none)."""
         filled = [s for s in target if s.id.type is CONSUME_QUEUE and s.real_bytes >= UNIT_SIZE]
@@ -89,8 +89,8 @@ class CopyPlanner:
         if last.end_offset >= first.base_offset:
             return None
         at = last.real_bytes - last.real_bytes % UNIT_SIZE - UNIT_SIZE
-        before = self._read(self._target.provider, last.id, last.listing, at, UNIT_SIZE)
-        after = self._read(self._source, first.id, first.listing, 0, UNIT_SIZE)
+        before = self._read_segment(self._target.provider, last.id, last.listing, at, UNIT_SIZE)
+        after = self._read_segment(self._source, first.id, first.listing, 0, UNIT_SIZE)
         [unit], [next_unit] = (np.frombuffer(data, UNIT_DTYPE) for data in (before, after))
         if int(unit["physical_offset"]) + int(unit["size"]) == int(next_unit["physical_offset"]):
             return None
@@ -100,7 +100,7 @@ class CopyPlanner:
             "before it was copied"
         )
 
-    def _compared(self, plan: PathPlan, extents: Sequence[SegmentExtent]) -> PathPlan:
+    def _compare_end(self, plan: PathPlan, extents: Sequence[SegmentExtent]) -> PathPlan:
         """The plan with a conflict when the last bytes that an earlier run copied are not the
         source's. Raises Unavailable, and Corrupt when the source's have gone."""
         if plan.conflict is not None:
@@ -111,8 +111,10 @@ class CopyPlanner:
             if found is None or not (end := min(found.recorded_bytes, found.real_bytes)):
                 continue
             start = max(0, end - TAIL_BYTES)
-            ours = self._read(self._source, extent.id, extent.listing, start, end - start)
-            theirs = self._read(self._target.provider, extent.id, found.listing, start, end - start)
+            ours = self._read_segment(self._source, extent.id, extent.listing, start, end - start)
+            theirs = self._read_segment(
+                self._target.provider, extent.id, found.listing, start, end - start
+            )
             if ours != theirs:
                 at = start + first_difference(ours, theirs)
                 return replace(
@@ -124,7 +126,7 @@ class CopyPlanner:
         return plan
 
     @staticmethod
-    def _read(
+    def _read_segment(
         provider: SegmentProvider,
         segment_id: SegmentId,
         listing: SegmentListing | None,

@@ -135,7 +135,7 @@ class SegmentCopier:
             self._check_writer()
             result = target.write(position, [data])
             if isinstance(result, FencedWrite):
-                raise _fenced(target, position, result)
+                raise _make_fenced_error(target, position, result)
             if not isinstance(result, UnknownWrite):
                 return
             size = target.size()
@@ -167,7 +167,7 @@ def _differs(item: SegmentCopy, position: int, data: memoryview, found: memoryvi
     )
 
 
-def _fenced(target: FileSegment, position: int, result: FencedWrite) -> TieredStoreError:
+def _make_fenced_error(target: FileSegment, position: int, result: FencedWrite) -> TieredStoreError:
     what = (
         f"{target.id}: expected to write at {position}, found a segment of {result.size_bytes} "
         f"bytes of writer {result.writer}"

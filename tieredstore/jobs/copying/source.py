@@ -68,7 +68,7 @@ def load_source(
         elif _is_whole_index(provider, whole):
             index.append(whole)
     queues = tuple(
-        _without_deleted(queue, known) for queue in catalogue.queues if queue.broker == broker
+        _leave_out_deleted(queue, known) for queue in catalogue.queues if queue.broker == broker
     )
     if catalogue.topics is not None:
         topics = tuple(catalogue.topics.values())
@@ -92,14 +92,16 @@ def _is_deleted(known: Mapping[SegmentId, FileSegmentMetadata] | None, id: Segme
     return entry is not None and entry.status == STATUS_DELETED
 
 
-def _without_deleted(
+def _leave_out_deleted(
     queue: QueueFiles, known: Mapping[SegmentId, FileSegmentMetadata] | None
 ) -> QueueFiles:
-    def kept(extents: tuple[SegmentExtent, ...]) -> tuple[SegmentExtent, ...]:
+    def keep_present(extents: tuple[SegmentExtent, ...]) -> tuple[SegmentExtent, ...]:
         return tuple(extent for extent in extents if not _is_deleted(known, extent.id))
 
     return replace(
-        queue, commit_log=kept(queue.commit_log), consume_queue=kept(queue.consume_queue)
+        queue,
+        commit_log=keep_present(queue.commit_log),
+        consume_queue=keep_present(queue.consume_queue),
     )
 
 
@@ -118,16 +120,18 @@ def _is_whole_index(provider: SegmentProvider, extent: SegmentExtent) -> bool:
     return True
 
 
-def relisted(provider: SegmentProvider, queue: QueueFiles) -> QueueFiles:
+def list_sizes_again(provider: SegmentProvider, queue: QueueFiles) -> QueueFiles:
     """The same segments as they are now: those that are gone are left out, none is added. Raises
     Unavailable."""
     found = {listing.id: listing for listing in provider.list(queue.path)}
 
-    def now(extents: tuple[SegmentExtent, ...]) -> tuple[SegmentExtent, ...]:
+    def see_now(extents: tuple[SegmentExtent, ...]) -> tuple[SegmentExtent, ...]:
         return tuple(
             SegmentExtent(extent.id, found[extent.id].size_bytes, found[extent.id])
             for extent in extents
             if extent.id in found
         )
 
-    return replace(queue, commit_log=now(queue.commit_log), consume_queue=now(queue.consume_queue))
+    return replace(
+        queue, commit_log=see_now(queue.commit_log), consume_queue=see_now(queue.consume_queue)
+    )

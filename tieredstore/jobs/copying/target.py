@@ -87,7 +87,7 @@ class CopyTarget:
         """What `load` found below a path, by type and base offset."""
         return self._by_path.get(path, ())
 
-    def segments_now(self, path: str) -> Sequence[TargetSegment]:
+    def list_segments_again(self, path: str) -> Sequence[TargetSegment]:
         """The same from a fresh look."""
         listed = {item.id: item for item in self.provider.list(path)}
         return _segments(listed, self.metadata.segments(path))
@@ -130,13 +130,13 @@ class CopyTarget:
                 self.metadata.add_queue(name, queue_id)
             for item in segments:
                 if self.metadata.segment(item.id) is None:
-                    self._put(item.id, 0, NO_TIMES)
+                    self._put_entry(item.id, 0, NO_TIMES)
 
     def complete(self, id: SegmentId, size_bytes: int, times: Times) -> None:
         """All that can be copied of a segment is there."""
-        self._put(id, size_bytes, times)
+        self._put_entry(id, size_bytes, times)
 
-    def _put(self, id: SegmentId, size_bytes: int, times: Times) -> None:
+    def _put_entry(self, id: SegmentId, size_bytes: int, times: Times) -> None:
         begin_ms, end_ms = times
         now_ms = self._clock.now_ms()
         if begin_ms == NEVER_WRITTEN_MS:

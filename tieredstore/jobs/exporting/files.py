@@ -155,7 +155,7 @@ class OpenFile:
         return DataFile(self._name, topic, day, metadata.num_rows, size_bytes, bounds)
 
 
-def merged(files: Files, parts: tuple[DataFile, ...], form: FileForm) -> DataFile:
+def merge_files(files: Files, parts: tuple[DataFile, ...], form: FileForm) -> DataFile:
     """One file with the rows of several of the same topic and day."""
     name = f"{form.prefix}-{uuid.uuid4().hex[:12]}-0{form.suffix}"
     target: OpenFile | None = None

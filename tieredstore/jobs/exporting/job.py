@@ -27,7 +27,7 @@ from tieredstore.jobs.exporting.work import (
     merge,
     write,
 )
-from tieredstore.jobs.run import TASK_BYTES, JobRun, gathered
+from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
 from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.source import TierSource
@@ -55,7 +55,9 @@ def run_export(
             listed.append(_catalogue(source))
         return listed[0]
 
-    plan = run.once("pin", lambda: _pinned(source, catalogue(), request, target, task_bytes), Plan)
+    plan = run.once(
+        "pin", lambda: _pin_plan(source, catalogue(), request, target, task_bytes), Plan
+    )
     _require_turn(run, target, plan, request)
     folder = target.folder(plan.base, plan.export)
     form = FileForm(
@@ -92,7 +94,7 @@ def run_export(
     if plan.positions or not plan.base:
         commit: str | None = run.once(
             "commit",
-            lambda: _committed(run, target, plan, request, source, written, files, names),
+            lambda: _commit_once(run, target, plan, request, source, written, files, names),
             str,
         )
         used = {file.name for file in files}
@@ -129,7 +131,7 @@ def _catalogue(source: TierSource) -> TierCatalogue:
             metadata.close()
 
 
-def _pinned(
+def _pin_plan(
     source: TierSource,
     catalogue: TierCatalogue,
     request: ExportRequest,
@@ -188,7 +190,7 @@ def _require_alive(run: JobRun, source: TierSource, plan: Plan, error: Corrupt) 
         provider.close()
 
 
-def _committed(
+def _commit_once(
     run: JobRun,
     target: Target,
     plan: Plan,
@@ -202,7 +204,7 @@ def _committed(
     try:
         state = _require_turn(run, target, plan, request)
         if state.export == plan.export:
-            return target.committed(state)
+            return target.find_commit(state)
         following = TargetState(
             plan.base + 1,
             plan.export,
@@ -212,7 +214,7 @@ def _committed(
         commit = target.commit(following, files)
         if commit is None:
             state = _require_turn(run, target, plan, request)
-            commit = target.committed(state)
+            commit = target.find_commit(state)
         return commit
     except Fenced:
         target.discard(target.folder(plan.base, plan.export), names)
@@ -252,7 +254,9 @@ def _small_ones(
         small: list[DataFile] = []
         for file in of_partition:
             (small if file.size_bytes * _SMALL < target_bytes else kept).append(file)
-        for group in gathered(small, lambda file: file.size_bytes, target_bytes, len(small) or 1):
+        for group in gather_groups(
+            small, lambda file: file.size_bytes, target_bytes, len(small) or 1
+        ):
             if len(group) > 1:
                 groups.append(group)
             else:

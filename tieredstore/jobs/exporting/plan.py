@@ -13,7 +13,7 @@ from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.jobs.exporting.request import Accept, ExportRequest
 from tieredstore.jobs.exporting.state import Position, TargetState
-from tieredstore.jobs.run import TASK_BYTES, gathered
+from tieredstore.jobs.run import TASK_BYTES, gather_groups
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.extents import QueueReader
@@ -88,11 +88,11 @@ def make_plan(
         ):
             if piece.from_offset > reached:
                 result.gaps.append(Gap(queue.path, reached, piece.from_offset))
-            ranges.append(_planned(piece))
+            ranges.append(_to_planned_range(piece))
             reached = piece.until_offset
         if high > low or (position is None and low <= end):
             result.positions[queue.path] = Position(high)
-    result.tasks.extend(map(list, gathered(ranges, lambda item: item.size_bytes, task_bytes)))
+    result.tasks.extend(map(list, gather_groups(ranges, lambda item: item.size_bytes, task_bytes)))
     return result
 
 
@@ -178,7 +178,7 @@ def _change(reader: QueueReader, position: Position, end: int) -> str | None:
     )
 
 
-def _planned(piece: ScanRange) -> PlannedRange:
+def _to_planned_range(piece: ScanRange) -> PlannedRange:
     log = piece.queue.commit_log
     return PlannedRange(
         piece.queue.path,
@@ -209,11 +209,13 @@ def _range_of(queues: Mapping[str, QueueFiles], item: PlannedRange) -> ScanRange
     units = (item.from_offset * UNIT_SIZE, item.until_offset * UNIT_SIZE)
     narrow = replace(
         queue,
-        commit_log=_within(queue.commit_log, item.log_from, item.log_until),
-        consume_queue=_within(queue.consume_queue, *units),
+        commit_log=_select_within(queue.commit_log, item.log_from, item.log_until),
+        consume_queue=_select_within(queue.consume_queue, *units),
     )
     return ScanRange(narrow, item.from_offset, item.until_offset, item.size_bytes)
 
 
-def _within(extents: tuple[SegmentExtent, ...], low: int, high: int) -> tuple[SegmentExtent, ...]:
+def _select_within(
+    extents: tuple[SegmentExtent, ...], low: int, high: int
+) -> tuple[SegmentExtent, ...]:
     return tuple(e for e in extents if e.base_offset < high and e.end_offset > low)

@@ -114,7 +114,7 @@ class ExportRequest:
             "format": self.format.value,
             "target": self.target,
             "to": None if self.to is None else shown_url(self.to),
-            **self.selected(),
+            **self.describe_selection(),
             "from_offset": chosen_.from_offset,
             "until_offset": chosen_.until_offset,
             "since_ms": chosen_.since_ms,
@@ -126,7 +126,7 @@ class ExportRequest:
             "accept": sorted(self.accept),
         }
 
-    def selected(self) -> dict[str, object]:
+    def describe_selection(self) -> dict[str, object]:
         """Which queues, as JSON."""
         chosen_ = self.selection
         return {

@@ -78,7 +78,7 @@ class Target(Protocol):
         """Add the files and set the state, at once or not at all, if the target's sequence is still
         the one before; else None. What it returns names the commit. Raises Unavailable."""
 
-    def committed(self, state: TargetState) -> str:
+    def find_commit(self, state: TargetState) -> str:
         """The name of the commit that made `state`, which `load` returned, when the data are where
         readers look for them."""
 
@@ -107,7 +107,7 @@ def identity_of(source: TierSource, request: ExportRequest) -> dict[str, object]
         "tier": shown_url(source.url),
         "cluster": source.config.broker_cluster_name,
         "broker": source.broker,
-        **request.selected(),
+        **request.describe_selection(),
         "columns": list(request.column_names),
     }
 

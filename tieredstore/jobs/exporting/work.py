@@ -8,9 +8,9 @@ import msgspec
 import pyarrow as pa
 
 from tieredstore.contracts.segment import SegmentProvider
-from tieredstore.jobs.exporting.files import FileForm, PartitionedFiles, merged
+from tieredstore.jobs.exporting.files import FileForm, PartitionedFiles, merge_files
 from tieredstore.jobs.exporting.state import DataFile
-from tieredstore.jobs.exporting.targets.storage import Folder, told
+from tieredstore.jobs.exporting.targets.storage import Folder, translate_errors
 from tieredstore.scan.arrow.read import arrow_batches
 from tieredstore.scan.findings import Finding, Report, Severity, raise_on_damage
 from tieredstore.scan.plan import ScanRange
@@ -75,7 +75,7 @@ def write(task: WriteTask) -> WriteOutcome:
     report: Report = keep if task.skip else raise_on_damage
     files = PartitionedFiles(task.folder.connect(), task.form)
     provider = task.source.connect()
-    with told(task.folder.place):
+    with translate_errors(task.folder.place):
         try:
             last = [_write_range(provider, item, files, task, report) for item in task.ranges]
         finally:
@@ -127,5 +127,5 @@ class MergeTask:
 
 def merge(task: MergeTask) -> DataFile:
     """Raises Unavailable."""
-    with told(task.folder.place):
-        return merged(task.folder.connect(), task.parts, task.form)
+    with translate_errors(task.folder.place):
+        return merge_files(task.folder.connect(), task.parts, task.form)

@@ -134,13 +134,13 @@ def shares(staged: Sequence[StagedRows], capacity: Capacity) -> Iterator[Share]:
             pieces.append(Piece(owner.file, owner.rows, first, count))
             first, left, room = first + count, left - count, room - count
             if room == 0:
-                yield Share(_joined(pieces), first_ms)
+                yield Share(_join_pieces(pieces), first_ms)
                 pieces, room = [], capacity.items
     if pieces:
-        yield Share(_joined(pieces), first_ms)
+        yield Share(_join_pieces(pieces), first_ms)
 
 
-def _joined(pieces: list[Piece]) -> tuple[Piece, ...]:
+def _join_pieces(pieces: list[Piece]) -> tuple[Piece, ...]:
     """Neighbouring rows as one piece."""
     found: list[Piece] = []
     for piece in sorted(pieces, key=lambda p: (p.file.path, p.file.number, p.first)):

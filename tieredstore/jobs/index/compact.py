@@ -11,11 +11,11 @@ from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.errors import Invalid
 from tieredstore.jobs.index.build import BuiltIndex, Capacity
 from tieredstore.jobs.index.collect import Collected
-from tieredstore.jobs.index.files import Committed, build_files, commit, kept, summary
+from tieredstore.jobs.index.files import Committed, build_files, commit, keep_file, summary
 from tieredstore.jobs.index.merge import MergeTask, merge
 from tieredstore.jobs.index.staging import Staging, staging_of
 from tieredstore.jobs.index.tier import IndexSummary, IndexTier, OldIndex, open_index_tier
-from tieredstore.jobs.run import TASK_BYTES, JobRun, gathered
+from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
 from tieredstore.scan.source import TierSource
 from tieredstore.tier.index.service import IndexStoreService
 
@@ -166,7 +166,7 @@ def _merge(
     tasks: list[MergeTask] = []
     groups: list[int] = []
     for number, files in enumerate(pinned.merged):
-        for some in gathered(files, lambda file: file.items * _BYTES_PER_ITEM, TASK_BYTES):
+        for some in gather_groups(files, lambda file: file.items * _BYTES_PER_ITEM, TASK_BYTES):
             names = ",".join(str(file.base_offset) for file in some)
             tasks.append(
                 MergeTask(
@@ -193,5 +193,5 @@ def _merge(
     built = iter(build_files(run, staging, capacity, rows, {old.begin_ms for old in pinned.old}))
     wanted: list[BuiltIndex] = []
     for part in pinned.runs:
-        wanted += next(built) if part.is_merged else [kept(tier, file) for file in part.files]
+        wanted += next(built) if part.is_merged else [keep_file(tier, file) for file in part.files]
     return collected, commit(run, tier, staging, wanted, pinned.old, remove_old=True)

@@ -58,7 +58,7 @@ def build_files(
     return [[next(built) for _ in group] for group in dealt]
 
 
-def kept(tier: IndexTier, file: IndexSummary) -> BuiltIndex:
+def keep_file(tier: IndexTier, file: IndexSummary) -> BuiltIndex:
     """A file that goes behind the others as it is, so that all stay without gaps and by time."""
     where = StagedFile(tier.segments.path, file.base_offset, file.size_bytes)
     return BuiltIndex(where, file.items, file.begin_ms, file.end_ms)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from tieredstore.errors import Invalid
 from tieredstore.jobs.index.build import BuiltIndex, Capacity
 from tieredstore.jobs.index.collect import Collected, CollectTask, collect
-from tieredstore.jobs.index.files import build_files, commit, kept, summary
+from tieredstore.jobs.index.files import build_files, commit, keep_file, summary
 from tieredstore.jobs.index.staging import Staging, staging_of
 from tieredstore.jobs.index.tier import IndexSummary, IndexTier, OldIndex, open_index_tier
-from tieredstore.jobs.run import TASK_BYTES, JobRun, gathered
+from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
 from tieredstore.scan.plan import ScanRange, plan
 from tieredstore.scan.source import TierSource
 
@@ -117,7 +117,7 @@ def _in_order(
     newest = max((file.begin_ms for file in pinned.kept), default=0)
     if pinned.kept and all(file.begin_ms > newest for file in built):
         return built, False
-    wanted = [*built, *(kept(tier, file) for file in pinned.kept)]
+    wanted = [*built, *(keep_file(tier, file) for file in pinned.kept)]
     return sorted(wanted, key=lambda file: file.begin_ms), True
 
 
@@ -128,7 +128,7 @@ def _tasks(
     capacity: Capacity,
     pinned: _Pinned,
 ) -> Iterator[CollectTask]:
-    for ranges in gathered(_ranges(tier, pinned), lambda r: r.size_bytes, TASK_BYTES):
+    for ranges in gather_groups(_ranges(tier, pinned), lambda r: r.size_bytes, TASK_BYTES):
         names = [f"{r.queue.path} {r.from_offset} {r.until_offset}" for r in ranges]
         yield CollectTask(
             hashlib.sha256("\n".join(names).encode()).hexdigest()[:16],

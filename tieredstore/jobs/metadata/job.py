@@ -20,15 +20,15 @@ from tieredstore.jobs.metadata.index import (
     Probes,
     TopicIds,
     find_index,
+    list_undecided_topics,
     topic_ids,
-    undecided,
 )
 from tieredstore.jobs.metadata.queues import FoundQueue, QueuesTask, find_queues
 from tieredstore.jobs.metadata.state_files import StateFiles
 from tieredstore.jobs.metadata.unsealed import find_unsealed
-from tieredstore.jobs.run import TASK_BYTES, JobRun, gathered
+from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, load_catalogue
-from tieredstore.scan.source import TierSource, placed
+from tieredstore.scan.source import TierSource, place_tier
 from tieredstore.tier.writing import take_right
 from tieredstore.tier_url import shown_url
 
@@ -68,7 +68,7 @@ def run_rebuild_metadata(
         provider = source.connect()
         stack.callback(provider.close)
         broker = source.broker or _only_broker(provider)
-        config = placed(source.config, source.url, state=state)
+        config = place_tier(source.config, source.url, state=state)
         files = StateFiles(msgspec.structs.replace(config, broker_name=broker), state)
         files.check_free()
 
@@ -135,7 +135,7 @@ def _find_queues(
     spread: int,
 ) -> list[FoundQueue]:
     most_bytes = TASK_BYTES if exact_times else 2**63
-    groups = gathered(queues, lambda queue: queue.size_bytes, most_bytes, _TASK_QUEUES)
+    groups = gather_groups(queues, lambda queue: queue.size_bytes, most_bytes, _TASK_QUEUES)
     tasks = [QueuesTask(source, group, exact_times, spread) for group in groups]
     return list(chain.from_iterable(run.map(stage, find_queues, tasks, list[FoundQueue])))
 
@@ -148,7 +148,7 @@ def _find_index(
     queues: Iterable[FoundQueue],
 ) -> list[FoundIndex]:
     probes = Probes.of(queues)
-    groups = gathered(extents, lambda extent: extent.size_bytes, TASK_BYTES)
+    groups = gather_groups(extents, lambda extent: extent.size_bytes, TASK_BYTES)
     tasks = [IndexTask(source, group, probes) for group in groups]
     return list(chain.from_iterable(run.map(stage, find_index, tasks, list[FoundIndex])))
 
@@ -166,7 +166,7 @@ def _topic_ids(
     not be in it yet, what came first not any more."""
     topics = sorted({queue.topic for queue in queues})
     votes = [*index, *find_unsealed(state, source.config, Probes.of(queues))]
-    if others := set(undecided(topics, votes)):
+    if others := set(list_undecided_topics(topics, votes)):
         again = [queue for queue in listed if queue.topic in others]
         more = _find_queues(run, source, again, "queues again", exact_times=False, spread=_SPREAD)
         votes += _find_index(run, source, extents, "index again", more)

@@ -106,8 +106,8 @@ def find_queue(
     Unavailable."""
     findings: list[Finding] = []
     try:
-        queue = _checked(queue, findings)
-        with EndsReader(provider, _filled(queue)) as reader:
+        queue = _check_bases(queue, findings)
+        with EndsReader(provider, _leave_out_empty(queue)) as reader:
             finder = _Finder(provider, reader, queue, findings)
             return finder.run(exact_times=exact_times, spread=spread)
     except Corrupt as error:
@@ -115,7 +115,7 @@ def find_queue(
         return FoundQueue(queue.topic, queue.queue_id, 0, 0, [], [], findings)
 
 
-def _checked(queue: QueueFiles, findings: list[Finding]) -> QueueFiles:
+def _check_bases(queue: QueueFiles, findings: list[Finding]) -> QueueFiles:
     bad = [extent for extent in queue.consume_queue if extent.base_offset % UNIT_SIZE]
     findings += (
         damage(
@@ -144,7 +144,7 @@ def _checked(queue: QueueFiles, findings: list[Finding]) -> QueueFiles:
     return queue
 
 
-def _filled(queue: QueueFiles) -> QueueFiles:
+def _leave_out_empty(queue: QueueFiles) -> QueueFiles:
     """Without empty segments, which would hide bytes of those that they lie in."""
     return replace(
         queue,
@@ -178,7 +178,7 @@ class _Finder:
         elif self._listed.consume_queue:
             units = self._listed.consume_queue[0].base_offset // UNIT_SIZE
         commit_log = self._commit_log(kept.commit_log, None if last is None else end)
-        consume_queue = self._behind(
+        consume_queue = self._announce_behind(
             self._listed.consume_queue, kept.consume_queue, units * UNIT_SIZE
         )
         self._tell_holes(kept)
@@ -224,7 +224,7 @@ class _Finder:
         if end is None and len(filled) < 2:
             # What a first commit left that did not end.
             lone = filled or listed[:1]
-            return self._behind(listed, (), lone[0].base_offset if lone else 0)
+            return self._announce_behind(listed, (), lone[0].base_offset if lone else 0)
         later = [] if end is None else [e for e in filled if e.base_offset >= end]
         if end is None or len(later) > 1 or (later and later[0].base_offset != end):
             self._findings.append(
@@ -237,7 +237,7 @@ class _Finder:
                 )
             )
             return filled
-        found = self._behind(listed, kept, end)
+        found = self._announce_behind(listed, kept, end)
         if not found:
             # Offsets go on: an old unit must not come to name a new message.
             found = (
@@ -245,7 +245,7 @@ class _Finder:
             )
         return found
 
-    def _behind(
+    def _announce_behind(
         self, listed: Sequence[SegmentExtent], kept: Sequence[SegmentExtent], end: int
     ) -> tuple[SegmentExtent, ...]:
         """The segments to announce: those kept, and an empty one that begins where they end."""

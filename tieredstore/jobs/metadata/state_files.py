@@ -34,7 +34,7 @@ class StateFiles:
 
     def present(self) -> list[Path]:
         """Those that are there and hold something."""
-        files = (self._named(name) for name in _NAMES)
+        files = (self._make_path(name) for name in _NAMES)
         return [file for file in files if file.exists() and file.stat().st_size]
 
     def check_free(self) -> None:
@@ -59,7 +59,7 @@ class StateFiles:
         staging = self._state / _STAGING
         suffix = f".replaced-{clock.now_ms()}"
         try:
-            staged = self._staged(staging, fill, clock)
+            staged = self._stage_metadata(staging, fill, clock)
             present = self.present()
             if self.main not in present or self.main.read_bytes() != staged.read_bytes():
                 if present and not force:
@@ -72,7 +72,7 @@ class StateFiles:
                 sync_folder(self.main.parent)
             # An older backup would be taken when the main file breaks.
             self._back_up()
-            self._named(".journal").unlink(missing_ok=True)
+            self._make_path(".journal").unlink(missing_ok=True)
             shutil.rmtree(staging)
             sync_folder(self.main.parent)
         except OSError as error:
@@ -89,7 +89,9 @@ class StateFiles:
             path=str(present[0]),
         )
 
-    def _staged(self, staging: Path, fill: Callable[[MetadataStore], None], clock: Clock) -> Path:
+    def _stage_metadata(
+        self, staging: Path, fill: Callable[[MetadataStore], None], clock: Clock
+    ) -> Path:
         shutil.rmtree(staging, ignore_errors=True)
         config = msgspec.structs.replace(self._config, store_path_root_dir=str(staging))
         store = cast("MetadataStore", registry.metadata_store(config, clock))
@@ -108,7 +110,7 @@ class StateFiles:
         return staged
 
     def _back_up(self) -> None:
-        FILES.replace_file(self._named(".bak"), self.main.read_bytes())
+        FILES.replace_file(self._make_path(".bak"), self.main.read_bytes())
 
-    def _named(self, name: str) -> Path:
+    def _make_path(self, name: str) -> Path:
         return self.main.with_name(self.main.name + name)

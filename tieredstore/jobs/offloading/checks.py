@@ -12,7 +12,7 @@ from tieredstore.errors import Invalid
 from tieredstore.jobs.offloading.options import OffloadOptions
 from tieredstore.jobs.target import TierTarget
 from tieredstore.scan.catalogue import load_catalogue
-from tieredstore.scan.source import load_config, placed, refuse_memory
+from tieredstore.scan.source import load_config, place_tier, refuse_memory
 from tieredstore.scan.times import format_time
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def offload_target(options: OffloadOptions) -> TierTarget:
     if missing:
         raise Invalid(f"offload: the names in the tier are not known: give {' and '.join(missing)}")
     refuse_memory(options.tier)
-    config = placed(loaded.config, options.tier, state=options.state)
+    config = place_tier(loaded.config, options.tier, state=options.state)
     location = Path(config.tier_file_path) if options.tier.startswith("file:") else None
     _check_directories(options.store, options.state, location, config)
     if config.broker_role == "SLAVE":

@@ -102,7 +102,7 @@ class Facts:
         self.findings += other.findings
         self.texts = [*self.texts, *other.texts][:_TEXTS_KEPT]
 
-    def found(self, text: str) -> None:
+    def add_finding(self, text: str) -> None:
         self.findings += 1
         if len(self.texts) < _TEXTS_KEPT:
             self.texts.append(text)

@@ -17,7 +17,7 @@ from tieredstore.jobs.reporting.page import page
 from tieredstore.jobs.reporting.summary import Summary, summarise
 from tieredstore.jobs.reporting.tables import tables
 from tieredstore.jobs.reporting.tasks import ReportTask, look, queue_name
-from tieredstore.jobs.run import TASK_BYTES, JobRun, gathered
+from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue, load_catalogue
 from tieredstore.scan.findings import Severity
@@ -79,7 +79,7 @@ def run_report(
         facts.merge(found)
     for finding in catalogue.findings:
         if finding.severity is Severity.DAMAGE:
-            facts.found(str(finding.to_error()))
+            facts.add_finding(str(finding.to_error()))
     summary = summarise(catalogue, facts, pin.now_ms, source.config, prices)
     files = run.once(
         "commit",
@@ -113,7 +113,7 @@ def _tasks(
         for queue in catalogue.queues
         for found in _ranges(queue, pin.ends.get(queue_name(queue), 0), keys_percent)
     )
-    for group in gathered(ranges, lambda found: found.size_bytes, TASK_BYTES):
+    for group in gather_groups(ranges, lambda found: found.size_bytes, TASK_BYTES):
         yield ReportTask(source, group, pin.now_ms, keys_percent)
 
 

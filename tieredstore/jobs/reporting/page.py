@@ -88,7 +88,7 @@ def _sizes(topics: Sequence[Row]) -> Section:
         "Sizes by topic",
         "Index files are one for all topics of a broker: each topic is given the part that its "
         "keys are of all keys, or its messages where no records were read.",
-        _drawn(drawn, series, "MiB"),
+        _draw_bars(drawn, series, "MiB"),
         ("topic", "queues", "messages", *(f"{name}, MiB" for name in names)),
         rows,
         more=_more(topics, _TOPICS, "topics"),
@@ -109,7 +109,7 @@ def _records(topics: Sequence[Row]) -> Section:
         "Sizes of records",
         "Bytes of a message as stored, header and properties included, as its consume queue unit "
         "says. Mean, min and max are exact, percentiles to 1/64.",
-        _drawn(drawn, series, "bytes", stacked=False, is_log=True),
+        _draw_bars(drawn, series, "bytes", stacked=False, is_log=True),
         ("topic", *columns),
         rows,
         more=_more(topics, _TOPICS, "topics"),
@@ -164,7 +164,7 @@ def _values(summary: Summary, topics: Sequence[Row], kind: str) -> Section:
     return Section(
         kind,
         texts[kind],
-        _drawn(drawn, {"share": shares}, f"{kind}: share of the most frequent value, %"),
+        _draw_bars(drawn, {"share": shares}, f"{kind}: share of the most frequent value, %"),
         ("topic", "values", "distinct, about", "most frequent, and at least what share"),
         rows,
         more=_more(found, _TOPICS, "topics"),
@@ -232,7 +232,7 @@ def _costs(topics: Sequence[Row], summary: Summary, prices: Prices) -> Section:
         f"{prices.transfer:g} a GiB read and {prices.storage:g} a GiB-month. Writing: uploads and "
         "merges of a month in which messages come at the rate of the time that the queue holds. "
         f"Beside it the brokers' own requests, whatever they write: {brokers:,.2f} a month.",
-        _drawn(drawn, series, "US dollars"),
+        _draw_bars(drawn, series, "US dollars"),
         ("topic", *(f"{name}, USD" for name in names), "requests to write", "requests to read"),
         rows,
         more=_more(topics, _TOPICS, "topics"),
@@ -252,7 +252,7 @@ def _totals(totals: Row) -> list[tuple[str, str]]:
     return shown
 
 
-def _drawn(
+def _draw_bars(
     rows: Sequence[Row],
     series: dict[str, list[float]],
     unit: str,

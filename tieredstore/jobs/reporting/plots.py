@@ -70,7 +70,7 @@ def bars(
         written = io.StringIO()
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(written, format="svg", metadata=nothing)
-    return _inlined(written.getvalue())
+    return _inline_svg(written.getvalue())
 
 
 def _label(text: str) -> str:
@@ -79,7 +79,7 @@ def _label(text: str) -> str:
     return plain if len(plain) <= _LABEL_CHARACTERS else plain[: _LABEL_CHARACTERS - 3] + "..."
 
 
-def _inlined(svg: str) -> str:
+def _inline_svg(svg: str) -> str:
     """The element alone, without comments and without names that other drawings have as well."""
     found = svg[svg.index("<svg") :]
     found = re.sub(r"<!--.*?-->", "", found, flags=re.DOTALL)

@@ -57,7 +57,7 @@ def summarise(
         past_ms = max(past_ms, HOUR_MS)
         cost = queue_cost(queue, sizes.count, sizes.total, past_ms, config, prices)
         queues.append(_queue_row(queue, found, cost))
-        topic = topics.setdefault(topic_name(queue), _Topic(shown(queue.topic)))
+        topic = topics.setdefault(topic_name(queue), _Topic(show_name(queue.topic)))
         topic.add(queue, found, cost)
     indexes = [extent for extents in catalogue.indexes.values() for extent in extents]
     _share_index(topics, facts.topics, sum(e.size_bytes for e in indexes), prices)
@@ -95,7 +95,7 @@ def summarise(
     )
 
 
-def shown(name: str) -> str:
+def show_name(name: str) -> str:
     """A name from a listing as text: bytes that are no UTF-8 become U+FFFD."""
     return name.encode(errors="surrogateescape").decode("utf-8", "replace")
 
@@ -160,8 +160,8 @@ class _Topic:
 def _queue_row(queue: QueueFiles, facts: QueueFacts, cost: Cost) -> Row:
     objects = _objects(queue)
     return {
-        "broker": shown(queue.broker),
-        "topic": shown(queue.topic),
+        "broker": show_name(queue.broker),
+        "topic": show_name(queue.topic),
         "queue_id": queue.queue_id,
         "first_offset": facts.first_offset,
         "next_offset": queue.consume_queue_max_offset,

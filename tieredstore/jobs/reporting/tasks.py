@@ -71,7 +71,7 @@ def look(task: ReportTask) -> Facts:
             try:
                 _look_at(provider, scan_range, task, queue, facts)
             except Corrupt as error:
-                facts.found(str(error))
+                facts.add_finding(str(error))
     finally:
         provider.close()
     return facts
@@ -85,7 +85,7 @@ def _look_at(
     facts: Facts,
 ) -> None:
     def report(finding: Finding) -> None:
-        facts.found(str(finding.to_error()))
+        facts.add_finding(str(finding.to_error()))
 
     with QueueReader(provider, scan_range.queue) as reader:
         first = max(scan_range.from_offset, reader.min_offset())
@@ -96,7 +96,7 @@ def _look_at(
         try:
             borders = _age_borders(reader, there, task.now_ms, queue)
         except Corrupt as error:
-            facts.found(str(error))
+            facts.add_finding(str(error))
         for units in unit_blocks(reader, there, report=report, units_per_read=_UNITS_PER_READ):
             queue.sizes.add(units.sizes)
             if borders is None:
@@ -109,7 +109,7 @@ def _look_at(
             summed = np.bincount(ages, weights=units.sizes, minlength=count)
             part.ages.size_bytes = summed.astype(np.int64).tolist()
             queue.merge(part)
-    for block in _sampled(there, task.keys_percent):
+    for block in _sample_range(there, task.keys_percent):
         name = topic_name(scan_range.queue)
         topic = facts.topics.setdefault(name, TopicFacts())
         for batch in read_batches(provider, block, report=report, body_crcs=False):
@@ -149,7 +149,7 @@ def _age_borders(
     return borders
 
 
-def _sampled(scan_range: ScanRange, percent: int) -> Iterator[ScanRange]:
+def _sample_range(scan_range: ScanRange, percent: int) -> Iterator[ScanRange]:
     """The parts of a range whose records are read: whole blocks of the queue, the same ones in
     every run."""
     if percent >= 100:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore.message.buffers import unaligned
+from tieredstore.message.buffers import view_unaligned
 from tieredstore.message.hashes import (
     index_hashes,
     java_string_hash,
@@ -164,7 +164,7 @@ def _block(
     pair_starts = np.empty_like(pair_ends)
     pair_starts[0] = 0
     np.add(pair_ends[:-1], 1, out=pair_starts[1:])
-    names = unaligned(joined, ">u8")[pair_starts]
+    names = view_unaligned(joined, ">u8")[pair_starts]
     # A name of four letters and the byte behind it are the upper five bytes of eight.
     short_names = names >> 24
     uniq = np.flatnonzero((names == _UNIQ) & (data[pair_starts + 8] == 1))

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore.message.buffers import Buffer, unaligned
+from tieredstore.message.buffers import Buffer, view_unaligned
 from tieredstore.message.columns.records import RecordColumns, index_keys
 from tieredstore.message.properties import split_keys
 
@@ -61,11 +61,11 @@ def keys_of_batch(buffer: Buffer, columns: RecordColumns) -> tuple[Int64s, list[
     if (found[uniq[0]] <= 0x20).any() or (found[keys[0]] <= 0x20).any():
         return index_keys(buffer, columns)
     text = blob.decode("ascii")
-    uniq_keys = _last_of_each_row(text, *uniq, behind_rows)
-    key_values = _last_of_each_row(text, *keys, behind_rows)
-    if not _all_single(found, keys) or _some_equal(uniq_keys, key_values):
-        key_values = _parted(key_values, uniq_keys)
-    return _merged(uniq_keys, key_values)
+    uniq_keys = _take_last_of_each_row(text, *uniq, behind_rows)
+    key_values = _take_last_of_each_row(text, *keys, behind_rows)
+    if not _are_all_single(found, keys) or _some_equal(uniq_keys, key_values):
+        key_values = _split_keys_values(key_values, uniq_keys)
+    return _merge_by_row(uniq_keys, key_values)
 
 
 def _values(
@@ -75,12 +75,12 @@ def _values(
     size = np.dtype(dtype).itemsize
     long_enough = ends - begins > size + 1
     begins, ends = begins[long_enough], ends[long_enough]
-    named = unaligned(blob, dtype)[begins] == name
+    named = view_unaligned(blob, dtype)[begins] == name
     named &= np.frombuffer(blob, np.uint8)[begins + size] == 1
     return begins[named] + size + 1, ends[named]
 
 
-def _last_of_each_row(text: str, begins: Int64s, ends: Int64s, behind_rows: Int64s) -> _Values:
+def _take_last_of_each_row(text: str, begins: Int64s, ends: Int64s, behind_rows: Int64s) -> _Values:
     """Rows of values and the values; where a row has several, its last one."""
     rows = np.searchsorted(behind_rows, begins, side="right")
     last = np.ones(len(rows), np.bool_)
@@ -89,7 +89,7 @@ def _last_of_each_row(text: str, begins: Int64s, ends: Int64s, behind_rows: Int6
     return _Values(rows[last], [text[begin:end] for begin, end in spans])
 
 
-def _all_single(found: npt.NDArray[np.uint8], keys: tuple[Int64s, Int64s]) -> bool:
+def _are_all_single(found: npt.NDArray[np.uint8], keys: tuple[Int64s, Int64s]) -> bool:
     """Whether no KEYS value has a space, so that each is one key."""
     spaces = np.flatnonzero(found == 0x20)
     begins, ends = keys
@@ -105,7 +105,7 @@ def _some_equal(uniq_keys: _Values, key_values: _Values) -> bool:
     return not set(uniq_keys.texts).isdisjoint(key_values.texts)
 
 
-def _parted(key_values: _Values, uniq_keys: _Values) -> _Values:
+def _split_keys_values(key_values: _Values, uniq_keys: _Values) -> _Values:
     """The single keys of KEYS values, each once per row and not if it is the row's UNIQ_KEY."""
     uniq_of = dict(zip(uniq_keys.rows.tolist(), uniq_keys.texts, strict=True))
     rows: list[int] = []
@@ -118,7 +118,7 @@ def _parted(key_values: _Values, uniq_keys: _Values) -> _Values:
     return _Values(np.array(rows, np.int64), texts)
 
 
-def _merged(uniq_keys: _Values, key_values: _Values) -> tuple[Int64s, list[str]]:
+def _merge_by_row(uniq_keys: _Values, key_values: _Values) -> tuple[Int64s, list[str]]:
     """By row, UNIQ_KEY first."""
     places = np.concatenate((uniq_keys.rows * 2, key_values.rows * 2 + 1))
     order = np.argsort(places, kind="stable")

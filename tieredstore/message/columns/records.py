@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tieredstore.errors import Invalid
 from tieredstore.message import layout, sysflag
-from tieredstore.message.buffers import Buffer, unaligned
+from tieredstore.message.buffers import Buffer, view_unaligned
 from tieredstore.message.columns.walk import (
     SCALAR_LIMIT,
     Positions,
@@ -91,13 +91,15 @@ _MAX_GATHERS: Final = 16
 
 def gather_headers(buffer: Buffer, positions: Positions) -> npt.NDArray[np.void]:
     """HEADER_DTYPE[n]. Raises Corrupt when the bytes end before the smallest record would."""
-    positions = _checked_positions(buffer, positions)
+    positions = _check_positions(buffer, positions)
     # Gathered as bytes without fields, which is ten times faster.
-    headers: npt.NDArray[np.void] = unaligned(buffer, _HEADER_BYTES)[positions].view(HEADER_DTYPE)
+    headers: npt.NDArray[np.void] = view_unaligned(buffer, _HEADER_BYTES)[positions].view(
+        HEADER_DTYPE
+    )
     return headers
 
 
-def _checked_positions(buffer: Buffer, positions: Positions) -> Positions:
+def _check_positions(buffer: Buffer, positions: Positions) -> Positions:
     positions = np.asarray(positions, dtype=np.int64)
     if len(positions):
         low, high = int(positions.min()), int(positions.max())
@@ -213,7 +215,7 @@ def record_columns(
 ) -> RecordColumns:
     """Decode and check the records at those positions (not their CRCs); `headers` are theirs, from
     `gather_headers`, if at hand. Raises Corrupt, which names the first bad one."""
-    positions = _checked_positions(buffer, positions)
+    positions = _check_positions(buffer, positions)
     if headers is None:
         headers = gather_headers(buffer, positions)
     sizes = headers["size"].astype(np.int64)
@@ -239,25 +241,25 @@ def record_columns(
         & (body_offsets + topic_head + 2 <= ends),
     )
     if has_v6:
-        body_lengths = unaligned(buffer, ">i4")[body_offsets + _BODY_LENGTH].astype(np.int64)
+        body_lengths = view_unaligned(buffer, ">i4")[body_offsets + _BODY_LENGTH].astype(np.int64)
     else:
         body_lengths = headers["body_length"].astype(np.int64)
     topic_fields = body_offsets + body_lengths
     topic_offsets = topic_fields + topic_head
     _require(buffer, positions, (body_lengths >= 0) & (topic_offsets + 2 <= ends))
-    topic_lengths = unaligned(buffer, "i1")[topic_fields].astype(np.int64)
+    topic_lengths = view_unaligned(buffer, "i1")[topic_fields].astype(np.int64)
     if has_v2:
-        topic_lengths[is_v2] = unaligned(buffer, ">i2")[topic_fields[is_v2]]
+        topic_lengths[is_v2] = view_unaligned(buffer, ">i2")[topic_fields[is_v2]]
     properties_offsets = topic_offsets + topic_lengths + 2
     _require(buffer, positions, (topic_lengths >= 0) & (properties_offsets <= ends))
-    properties_lengths = unaligned(buffer, ">i2")[properties_offsets - 2].astype(np.int64)
+    properties_lengths = view_unaligned(buffer, ">i2")[properties_offsets - 2].astype(np.int64)
     _require(buffer, positions, properties_offsets + properties_lengths == ends)
     moved = None
     if has_v6:
-        longs = unaligned(buffer, ">i8")
+        longs = view_unaligned(buffer, ">i8")
         moved = _Fields(
             longs[positions + layout.STORE_TIMESTAMP_POSITION + born_extra].astype(np.int64),
-            unaligned(buffer, ">i4")[body_offsets + _RECONSUME_TIMES].astype(np.int32),
+            view_unaligned(buffer, ">i4")[body_offsets + _RECONSUME_TIMES].astype(np.int32),
             longs[body_offsets + _PREPARED_TRANSACTION_OFFSET].astype(np.int64),
         )
     return RecordColumns(
@@ -282,17 +284,17 @@ def _require(buffer: Buffer, positions: Positions, good: npt.NDArray[np.bool_]) 
     """
     if not good.all():
         for position in positions[: int(good.argmin()) + 1].tolist():
-            size = layout.checked_size(buffer, position, len(buffer))
+            size = layout.check_size(buffer, position, len(buffer))
             layout.locate(buffer, position, size)
 
 
 def store_timestamps(buffer: Buffer, positions: Positions) -> npt.NDArray[np.int64]:
     """Store times (epoch ms) of records whose sizes were checked."""
-    positions = _checked_positions(buffer, positions)
-    flags = unaligned(buffer, ">i4")[positions + layout.SYS_FLAG_POSITION]
+    positions = _check_positions(buffer, positions)
+    flags = view_unaligned(buffer, ">i4")[positions + layout.SYS_FLAG_POSITION]
     extra = np.where(flags & sysflag.BORN_HOST_V6, layout.V6_EXTRA, 0)
     places = positions + layout.STORE_TIMESTAMP_POSITION + extra
-    times: npt.NDArray[Any] = unaligned(buffer, ">i8")[places]
+    times: npt.NDArray[Any] = view_unaligned(buffer, ">i8")[places]
     return times.astype(np.int64)
 
 
@@ -300,7 +302,7 @@ def rewrite_physical_offsets(
     buffer: bytearray | memoryview, positions: Positions, offsets: npt.ArrayLike
 ) -> None:
     """Write bytes 28 to 35 of each record in place."""
-    positions = _checked_positions(buffer, positions)
+    positions = _check_positions(buffer, positions)
     values = np.asarray(offsets, dtype=np.int64)
     if len(values) != len(positions):
         raise Invalid(f"offsets to write: expected {len(positions)}, found {len(values)}")
@@ -308,7 +310,7 @@ def rewrite_physical_offsets(
         for position, value in zip(positions.tolist(), values.tolist(), strict=True):
             _OFFSET.pack_into(buffer, position + layout.PHYSICAL_OFFSET_POSITION, value)
         return
-    unaligned(buffer, ">i8")[positions + layout.PHYSICAL_OFFSET_POSITION] = values
+    view_unaligned(buffer, ">i8")[positions + layout.PHYSICAL_OFFSET_POSITION] = values
 
 
 def check_bodies(buffer: Buffer, columns: RecordColumns) -> npt.NDArray[np.bool_]:
@@ -348,13 +350,13 @@ def _fields(
             for start, length in zip(offsets.tolist(), lengths.tolist(), strict=True)
         ]
     if len(kinds) == 1 and kinds[0] > 0:
-        only: list[bytes] = unaligned(buffer, f"V{kinds[0]}")[offsets].tolist()
+        only: list[bytes] = view_unaligned(buffer, f"V{kinds[0]}")[offsets].tolist()
         return only
     found = np.full(len(offsets), b"", dtype=object)
     for number, length in enumerate(kinds.tolist()):
         if length > 0:
             rows = np.flatnonzero(group == number)
-            found[rows] = unaligned(buffer, f"V{length}")[offsets[rows]].tolist()
+            found[rows] = view_unaligned(buffer, f"V{length}")[offsets[rows]].tolist()
     fields: list[bytes] = found.tolist()
     return fields
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore.message.buffers import Buffer, unaligned
+from tieredstore.message.buffers import Buffer, view_unaligned
 from tieredstore.message.layout import (
     CODA_SIZE,
     MAGIC_BLANK,
@@ -54,7 +54,7 @@ def split_messages(
     base = int(offsets[0]) if buffer_offset is None else buffer_offset
     sizes = units["size"].astype(np.int64)
     seen = len(units)
-    if _all_there(buffer, base, offsets, sizes):
+    if _are_all_present(buffer, base, offsets, sizes):
         indexes = np.arange(seen, dtype=np.int64)
         where = (offsets - base).tolist()
     else:
@@ -67,7 +67,7 @@ def split_messages(
     return SplitMessages(messages, indexes, seen)
 
 
-def _all_there(
+def _are_all_present(
     buffer: Buffer, base: int, offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
 ) -> bool:
     # Compared before they are subtracted: offsets of damaged units can be anything.
@@ -80,7 +80,7 @@ def _all_there(
     positions = offsets - base
     if int((positions + sizes).max()) > len(buffer):
         return False
-    heads = unaligned(buffer, ">u8")[positions]
+    heads = view_unaligned(buffer, ">u8")[positions]
     magics = heads & np.uint64(0xFFFFFFFF)
     good = (heads >> np.uint64(32) == sizes.astype(np.uint64)) & (
         (magics == MAGIC_V1) | (magics == MAGIC_V2)

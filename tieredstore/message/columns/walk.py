@@ -107,5 +107,5 @@ def record_positions(buffer: Buffer, start: int = 0, end: int | None = None) -> 
     """
     walk = walk_records(buffer, start, end)
     if walk.stop in (Stop.BAD, Stop.CUT):
-        layout.checked_size(buffer, walk.next_position, len(buffer) if end is None else end)
+        layout.check_size(buffer, walk.next_position, len(buffer) if end is None else end)
     return walk.positions

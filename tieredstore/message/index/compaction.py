@@ -33,13 +33,13 @@ def compact_items(
     """
     counts = _count(items["hash"], slots)
     yield _slot_table(counts, items.dtype.itemsize - 4, first_position)
-    rows = _without_link(items)
+    rows = _view_without_link(items)
     for order in _orders(items["hash"], slots, counts, memory_bytes):
         for start in range(0, len(order), block_items):
             yield rows[order[start : start + block_items]].tobytes()
 
 
-def _without_link(items: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+def _view_without_link(items: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
     """The items without their last four bytes, as opaque rows over the same memory."""
     view: npt.NDArray[np.void] = np.ndarray(
         items.shape,

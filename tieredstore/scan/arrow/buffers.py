@@ -18,7 +18,7 @@ _FILTER_BYTES = 512
 """Mean length from which a filter copies faster than a take (measured)."""
 
 
-def gathered(
+def gather_values(
     buffer: Buffer, starts: Int64s, lengths: Int64s, there: Bools | None = None
 ) -> pa.Array:
     """binary[n]: buffer[start : start + length] of each, starts ascending. With `there`, starts
@@ -80,7 +80,7 @@ def text(pieces: pa.Array, *, is_ascii: bool = False) -> pa.Array:
         )
 
 
-def fixed_text(letters: npt.NDArray[np.uint8]) -> pa.Array:
+def make_fixed_text(letters: npt.NDArray[np.uint8]) -> pa.Array:
     """string[n] of uint8[n, width], ASCII."""
     count, width = letters.shape
     offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
@@ -90,18 +90,18 @@ def fixed_text(letters: npt.NDArray[np.uint8]) -> pa.Array:
     )
 
 
-def constant_text(value: str, count: int) -> pa.Array:
+def make_constant_text(value: str, count: int) -> pa.Array:
     """string[n] of one text; a file name that is no Unicode has U+FFFD for its bytes."""
     shown = value.encode(errors="surrogateescape").decode("utf-8", "replace")
-    return _repeated(shown, 1 << max(count - 1, 0).bit_length()).slice(0, count)
+    return _repeat_text(shown, 1 << max(count - 1, 0).bit_length()).slice(0, count)
 
 
 @functools.lru_cache(maxsize=64)
-def _repeated(text: str, count: int) -> pa.Array:
+def _repeat_text(text: str, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(text, pa.string()), count)
 
 
-def interleaved(parts: Sequence[tuple[Bools | None, pa.Array]]) -> pa.Array:
+def interleave_rows(parts: Sequence[tuple[Bools | None, pa.Array]]) -> pa.Array:
     """The rows of several arrays in one: each comes with the mask of the rows that it fills, None
     for all of them."""
     if len(parts) == 1:

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tieredstore.message import layout, sysflag
-from tieredstore.message.buffers import unaligned
+from tieredstore.message.buffers import view_unaligned
 from tieredstore.message.hosts import V4_SIZE, V6_SIZE, format_host
 from tieredstore.scan.arrow.buffers import (
     Bools,
     Int64s,
-    constant_text,
-    fixed_text,
-    gathered,
-    interleaved,
+    gather_values,
+    interleave_rows,
+    make_constant_text,
+    make_fixed_text,
 )
 from tieredstore.scan.arrow.properties import PropertyColumns
 from tieredstore.scan.arrow.schema import TYPES, schema_of
@@ -60,10 +60,10 @@ class ArrowColumns:
     # What the queue and its units know
 
     def topic(self) -> pa.Array:
-        return constant_text(self._batch.queue.topic, len(self._batch))
+        return make_constant_text(self._batch.queue.topic, len(self._batch))
 
     def broker(self) -> pa.Array:
-        return constant_text(self._batch.queue.broker, len(self._batch))
+        return make_constant_text(self._batch.queue.broker, len(self._batch))
 
     def queue_offset(self) -> pa.Array:
         return pa.array(self._columns.queue_offsets)
@@ -93,11 +93,11 @@ class ArrowColumns:
                 (rows, _message_ids(_bytes(hosts), offsets if rows is None else offsets[rows]))
                 for rows, hosts in self._addresses("store_host")
             ]
-            self._ids = interleaved(parts)
+            self._ids = interleave_rows(parts)
         return self._ids
 
     def _hosts(self, which: str) -> pa.Array:
-        return interleaved([(rows, _host_text(raw)) for rows, raw in self._addresses(which)])
+        return interleave_rows([(rows, _host_text(raw)) for rows, raw in self._addresses(which)])
 
     def _addresses(self, which: str) -> Iterator[tuple[Bools | None, npt.NDArray[np.void]]]:
         """The 8 or 20 bytes of each address, those of a kind together with the mask of their rows
@@ -113,25 +113,25 @@ class ArrowColumns:
                 starts = columns.positions[rows] + layout.BORN_HOST_POSITION
             else:  # 16 bytes in front of the body is what follows it
                 starts = columns.body_offsets[rows] - 16 - size
-            yield rows, unaligned(buffer, f"V{size}")[starts]
+            yield rows, view_unaligned(buffer, f"V{size}")[starts]
 
     # The body
 
     def body(self) -> pa.Array:
         columns = self._columns
         if not self._inflated:
-            return gathered(self._batch.buffer, columns.body_offsets, columns.body_lengths)
-        packed = compressed_rows(self._batch)
+            return gather_values(self._batch.buffer, columns.body_offsets, columns.body_lengths)
+        packed = find_compressed_rows(self._batch)
         plain = ~packed
-        stored = gathered(
+        stored = gather_values(
             self._batch.buffer, columns.body_offsets[plain], columns.body_lengths[plain]
         )
-        return interleaved([(plain, stored), (packed, pa.array(self._inflated, pa.binary()))])
+        return interleave_rows([(plain, stored), (packed, pa.array(self._inflated, pa.binary()))])
 
     def body_length(self) -> pa.Array:
         lengths = self._columns.body_lengths.astype(np.int32)
         if self._inflated:
-            lengths[compressed_rows(self._batch)] = [len(body) for body in self._inflated]
+            lengths[find_compressed_rows(self._batch)] = [len(body) for body in self._inflated]
         return pa.array(lengths)
 
     # Properties
@@ -153,7 +153,7 @@ class ArrowColumns:
         return pa.array(getattr(self._columns, name))
 
 
-def compressed_rows(batch: MessageBatch) -> Bools:
+def find_compressed_rows(batch: MessageBatch) -> Bools:
     """bool[n]: rows whose body is to be inflated (an empty one is what it is)."""
     columns = batch.columns
     packed: Bools = ((columns.sys_flags & sysflag.COMPRESSED) != 0) & (columns.body_lengths > 0)
@@ -179,7 +179,7 @@ def _host_text(raw: npt.NDArray[np.void]) -> pa.Array:
     """Each distinct address is written once."""
     data = np.ascontiguousarray(raw)
     if len(data) and data.tobytes() == data[:1].tobytes() * len(data):
-        return constant_text(format_host(data[:1].tobytes()), len(data))
+        return make_constant_text(format_host(data[:1].tobytes()), len(data))
     fixed = pa.Array.from_buffers(
         pa.binary(data.itemsize), len(data), [None, pa.py_buffer(data.view(np.uint8))]
     )
@@ -197,7 +197,7 @@ def _message_ids(hosts: npt.NDArray[np.uint8], offsets: npt.NDArray[np.uint8]) -
     else:
         letters[:, :size] = _HEX[hosts]
     letters[:, size:] = _HEX[offsets]
-    return fixed_text(letters.view(np.uint8))
+    return make_fixed_text(letters.view(np.uint8))
 
 
 _MAKERS: dict[str, Callable[[ArrowColumns], pa.Array]] = {

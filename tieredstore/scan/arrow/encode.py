@@ -31,7 +31,7 @@ from tieredstore.message.hosts import LOCALHOST, V6_SIZE, format_host, parse_hos
 from tieredstore.message.layout import FIXED_SIZE, V6_EXTRA
 from tieredstore.message.properties import MAX_PROPERTIES_BYTES
 from tieredstore.scan.arrow.buffers import Bools, Int64s, content
-from tieredstore.scan.arrow.encode_properties import encoded_properties
+from tieredstore.scan.arrow.encode_properties import encode_column_properties
 
 _NO_HOST = format_host(LOCALHOST)
 _MAX_BATCH_BYTES = 1 << 30
@@ -74,7 +74,7 @@ def encode_batch(
     if not count:
         return EncodedBatch(memoryview(b""), make_units([], [], []), physical_offset)
     bodies = pc.fill_null(batch.column("body").cast(pa.binary()), b"")
-    properties, tags_codes = encoded_properties(batch)
+    properties, tags_codes = encode_column_properties(batch)
     magic, name = topic_field(topic)
     body_ends, body_data = content(bodies)
     body_lengths = np.diff(body_ends)
@@ -107,7 +107,7 @@ def encode_batch(
         *_heads(head, born, store),
         bodies,
         pa.scalar(name, pa.binary()),
-        _fixed(lengths),
+        _make_fixed_binary(lengths),
         properties,
         pa.scalar(b"", pa.binary()),
     )
@@ -124,7 +124,7 @@ def record_sizes(
 ) -> Int64s:
     """int64[n]: bytes of the records that `encode_batch` makes of a batch, whose bodies need not be
     there. topic_lengths: of the topic fields. Raises Invalid where it does."""
-    property_lengths = np.diff(content(encoded_properties(batch).encoded)[0])
+    property_lengths = np.diff(content(encode_column_properties(batch).encoded)[0])
     hosts = _hosts(batch, "born_host"), _hosts(batch, "store_host")
     sizes = _sizes(body_lengths, property_lengths, *hosts) + topic_lengths
     _check_sizes(body_lengths, property_lengths, sizes, max_body_bytes)
@@ -142,14 +142,16 @@ def _heads(head: npt.NDArray[np.void], born: _Hosts, store: _Hosts) -> list[pa.A
     if not born.is_v6.any() and not store.is_v6.any():
         head["born_host"] = np.frombuffer(content(born.raw)[1], "V8", len(head))
         head["store_host"] = np.frombuffer(content(store.raw)[1], "V8", len(head))
-        return [_fixed(head)]
+        return [_make_fixed_binary(head)]
     letters = head.view(np.uint8).reshape(len(head), FIXED_SIZE)
     return [
-        _fixed(letters[:, : layout.BORN_HOST_POSITION]),
+        _make_fixed_binary(letters[:, : layout.BORN_HOST_POSITION]),
         born.raw,
-        _fixed(letters[:, layout.STORE_TIMESTAMP_POSITION : layout.STORE_HOST_POSITION]),
+        _make_fixed_binary(
+            letters[:, layout.STORE_TIMESTAMP_POSITION : layout.STORE_HOST_POSITION]
+        ),
         store.raw,
-        _fixed(letters[:, layout.RECONSUME_TIMES_POSITION :]),
+        _make_fixed_binary(letters[:, layout.RECONSUME_TIMES_POSITION :]),
     ]
 
 
@@ -189,7 +191,7 @@ def _crcs(ends: Int64s, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
     return np.array(crcs, np.int64) & CRC_MASK
 
 
-def _fixed(values: npt.NDArray[np.generic]) -> pa.Array:
+def _make_fixed_binary(values: npt.NDArray[np.generic]) -> pa.Array:
     """binary[n] of rows of equal size."""
     rows = np.ascontiguousarray(values).reshape(len(values), -1)
     width = rows.shape[1] * rows.itemsize

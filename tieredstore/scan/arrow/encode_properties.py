@@ -26,7 +26,7 @@ class EncodedProperties(NamedTuple):
     tags_codes: Int64s
 
 
-def encoded_properties(batch: pa.RecordBatch) -> EncodedProperties:
+def encode_column_properties(batch: pa.RecordBatch) -> EncodedProperties:
     """From `properties`, or where there is no such column from `keys`, `msg_id` and `tags`. Empty
     values are not written. Raises Invalid for text that would change its neighbours' meaning."""
     if "properties" in batch.schema.names:
@@ -36,7 +36,7 @@ def encoded_properties(batch: pa.RecordBatch) -> EncodedProperties:
     for name, column in _SINGLE:
         if column not in batch.schema.names:
             continue
-        texts = _joined(batch.column(column)) if column == "keys" else batch.column(column)
+        texts = _join_keys(batch.column(column)) if column == "keys" else batch.column(column)
         texts = pc.fill_null(texts.cast(pa.string()), "")
         _check_values(name, texts)
         if column == "tags":
@@ -96,7 +96,7 @@ def _check_values(name: str, values: pa.Array) -> None:
         raise Invalid(rf"value of {name}: expected text without \x02")
 
 
-def _joined(keys: pa.Array) -> pa.Array:
+def _join_keys(keys: pa.Array) -> pa.Array:
     """The KEYS value of each list; empty keys are left out. Raises Invalid for one with a space."""
     flat = keys.flatten()
     if pc.any(pc.match_substring(flat, " ")).as_py():

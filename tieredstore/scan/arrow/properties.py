@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tieredstore.message.buffers import Buffer, unaligned
+from tieredstore.message.buffers import Buffer, view_unaligned
 from tieredstore.message.columns.records import RecordColumns
 from tieredstore.message.properties import is_blank
-from tieredstore.scan.arrow.buffers import Bools, Int64s, content, gathered, text
+from tieredstore.scan.arrow.buffers import Bools, Int64s, content, gather_values, text
 
 _NAME_END, _PAIR_END, _SPACE = 1, 2, 0x20
 _NUMBERS = {4: "u4", 8: "u8"}
@@ -22,7 +22,9 @@ class PropertyColumns:
     def __init__(self, buffer: Buffer, columns: RecordColumns) -> None:
         self._count = len(columns)
         # Each with the byte in front of it, which then ends what is before it.
-        pieces = gathered(buffer, columns.properties_offsets - 1, columns.properties_lengths + 1)
+        pieces = gather_values(
+            buffer, columns.properties_offsets - 1, columns.properties_lengths + 1
+        )
         ends, data = content(pieces)
         blob = data[: ends[-1]].copy()
         blob[ends[:-1]] = _PAIR_END
@@ -42,7 +44,7 @@ class PropertyColumns:
         kind = _NUMBERS[len(name)]
         found = np.flatnonzero(self._ends - self._begins > width)
         begins = self._begins[found]
-        named = unaligned(self._blob.data, kind)[begins] == np.frombuffer(name, kind)[0]
+        named = view_unaligned(self._blob.data, kind)[begins] == np.frombuffer(name, kind)[0]
         found = found[named]
         found = found[self._blob[self._begins[found] + len(name)] == _NAME_END]
         rows = self._rows[found]
@@ -55,7 +57,7 @@ class PropertyColumns:
         return self._text(begins, self._ends[found] - begins, None if there.all() else there)
 
     def _text(self, starts: Int64s, lengths: Int64s, there: Bools | None = None) -> pa.Array:
-        pieces = gathered(self._blob.data, starts, lengths, there)
+        pieces = gather_values(self._blob.data, starts, lengths, there)
         return text(pieces, is_ascii=self._is_ascii)
 
     def keys(self) -> pa.Array:

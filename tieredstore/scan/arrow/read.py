@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt
 from tieredstore.message.compression import decompress
-from tieredstore.scan.arrow.buffers import Bools, constant_text
-from tieredstore.scan.arrow.columns import ArrowColumns, compressed_rows
+from tieredstore.scan.arrow.buffers import Bools, make_constant_text
+from tieredstore.scan.arrow.columns import ArrowColumns, find_compressed_rows
 from tieredstore.scan.arrow.schema import UNIT_COLUMNS, chosen, schema_of
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding, Report, damage, raise_on_damage
@@ -84,10 +84,10 @@ def _from_records(
         batch = _matching(found, options)
         del found
         if len(batch):
-            if not inflate or not compressed_rows(batch).any():
+            if not inflate or not find_compressed_rows(batch).any():
                 yield ArrowColumns(batch).record_batch(names)
             else:
-                for part, bodies in _inflated(batch, options.body_limit_bytes, report):
+                for part, bodies in _inflate_parts(batch, options.body_limit_bytes, report):
                     yield ArrowColumns(part, bodies).record_batch(names)
         del batch  # the next read may then have its memory
 
@@ -114,7 +114,7 @@ def _is_in(values: pa.Array, wanted: tuple[str, ...]) -> Bools:
     return found.copy()
 
 
-def _inflated(
+def _inflate_parts(
     batch: MessageBatch, limit_bytes: int, report: Report
 ) -> Iterator[tuple[MessageBatch, list[bytes]]]:
     """Parts of a batch with the inflated bodies of their compressed rows; rows whose body does not
@@ -127,7 +127,7 @@ def _inflated(
         return batch.rows(slice(first, end)).select(good[first:end])
 
     view, columns = batch.buffer, batch.columns
-    for row in np.flatnonzero(compressed_rows(batch)).tolist():
+    for row in np.flatnonzero(find_compressed_rows(batch)).tolist():
         start = int(columns.body_offsets[row])
         stored = view[start : start + int(columns.body_lengths[row])]
         try:
@@ -173,9 +173,9 @@ def _unit_column(name: str, scan_range: ScanRange, units: UnitRun) -> pa.Array:
     queue, count = scan_range.queue, len(units.offsets)
     match name:
         case "topic":
-            return constant_text(queue.topic, count)
+            return make_constant_text(queue.topic, count)
         case "broker":
-            return constant_text(queue.broker, count)
+            return make_constant_text(queue.broker, count)
         case "queue_id":
             return pa.array(np.full(count, queue.queue_id, np.int32))
         case "queue_offset":

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tieredstore.scan.arrow.columns import ArrowColumns, compressed_rows
+from tieredstore.scan.arrow.columns import ArrowColumns, find_compressed_rows
 from tieredstore.scan.read.batch import MessageBatch
-from tieredstore.scan.rows import COLUMNS, BodyForm, message_row, shown_body
+from tieredstore.scan.rows import COLUMNS, BodyForm, message_row, show_body
 
 
 def batch_rows(
@@ -19,7 +19,7 @@ def batch_rows(
 ) -> Iterator[dict[str, object]]:
     """The rows of all messages of a batch, with these fields of `rows.COLUMNS`. Raises as
     `message_row` does."""
-    if compressed_rows(batch).any():
+    if find_compressed_rows(batch).any():
         for message in batch.messages():
             row = message_row(message, batch.queue.broker, body_form)
             yield {name: row[name] for name in names}
@@ -33,7 +33,7 @@ def batch_rows(
 def _bodies(batch: MessageBatch, form: BodyForm) -> Iterator[str | None]:
     starts, lengths = batch.columns.body_offsets.tolist(), batch.columns.body_lengths.tolist()
     for start, length in zip(starts, lengths, strict=True):
-        yield shown_body(batch.buffer[start : start + length], form)
+        yield show_body(batch.buffer[start : start + length], form)
 
 
 def _texts(values: pa.Array) -> list[str | None]:

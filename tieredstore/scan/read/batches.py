@@ -60,8 +60,8 @@ def read_batches(
                 if wanted is not None:
                     yield from runs_of_units(reader.queue, wanted, batch_bytes)
 
-        for run, load in loaded_runs(provider, reader, runs_of, report):
-            batch = checked_run(reader, run, load, report, body_crcs=body_crcs)
+        for run, load in load_runs(provider, reader, runs_of, report):
+            batch = read_checked_run(reader, run, load, report, body_crcs=body_crcs)
             if batch is None:
                 continue
             batch = _in_time(batch, scan_range)
@@ -79,7 +79,7 @@ def _in_time(batch: MessageBatch, scan_range: ScanRange) -> MessageBatch:
     return batch
 
 
-def loaded_runs(
+def load_runs(
     provider: SegmentProvider,
     reader: QueueReader,
     runs_of: Callable[[Report], Iterator[UnitRun]],
@@ -88,8 +88,8 @@ def loaded_runs(
     """The runs that `runs_of` makes, each with the read of its bytes; from a network, some runs
     ahead."""
     if is_worth_it(provider):
-        return load_ahead(runs_of, lambda run: _prepared(reader, run), report)
-    return (LoadedRun(run, _prepared(reader, run)) for run in runs_of(report))
+        return load_ahead(runs_of, lambda run: _prepare_run(reader, run), report)
+    return (LoadedRun(run, _prepare_run(reader, run)) for run in runs_of(report))
 
 
 def unit_blocks(
@@ -263,14 +263,14 @@ def unusable_finding(reader: QueueReader, offset: int, size: int, first: int, la
     )
 
 
-def _prepared(reader: QueueReader, run: UnitRun) -> Callable[[], memoryview]:
+def _prepare_run(reader: QueueReader, run: UnitRun) -> Callable[[], memoryview]:
     start = run.start
     extent = reader.commit_log.extent_at(start)
     end = run.end if extent is None else min(run.end + CODA_SIZE, extent.end_offset)
     return reader.commit_log.prepare(start, end - start)
 
 
-def checked_run(
+def read_checked_run(
     reader: QueueReader,
     run: UnitRun,
     load: Callable[[], memoryview],

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from tieredstore.contracts.segment import SegmentId
 from tieredstore.errors import Corrupt
-from tieredstore.message.buffers import unaligned
+from tieredstore.message.buffers import view_unaligned
 from tieredstore.message.columns.records import (
     RecordColumns,
     check_bodies,
@@ -235,7 +235,7 @@ def has_topic(buffer: memoryview, columns: RecordColumns, topic: str) -> Bools:
     rows = slice(None) if same.all() else np.flatnonzero(same)
     places = columns.topic_offsets[rows]
     if len(places) and name:
-        found = unaligned(buffer, f"V{len(name)}")[places].tobytes()
+        found = view_unaligned(buffer, f"V{len(name)}")[places].tobytes()
         if found != name * len(places):
             expected = np.frombuffer(name, dtype=np.uint8)
             letters = np.frombuffer(found, dtype=np.uint8).reshape(len(places), len(name))

@@ -50,7 +50,7 @@ def segment_times(
                 scanned = ScanRange(queue, first, last, 0)
                 for batch in read_batches(provider, scanned, report=_leave_out):
                     found = batch.columns.store_timestamps
-                    times = _joined(times, (int(found.min()), int(found.max())))
+                    times = _join_times(times, (int(found.min()), int(found.max())))
     return times
 
 
@@ -66,7 +66,7 @@ def index_times(provider: SegmentProvider, extent: SegmentExtent) -> Times:
     return header.begin_timestamp_ms, header.end_timestamp_ms
 
 
-def _joined(a: Times, b: Times) -> Times:
+def _join_times(a: Times, b: Times) -> Times:
     return b if a == NO_TIMES else (min(a[0], b[0]), max(a[1], b[1]))
 
 

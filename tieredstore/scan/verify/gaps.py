@@ -17,7 +17,7 @@ from tieredstore.scan.verify.outcome import (
     GapOutcome,
     RangeOutcome,
     is_damage,
-    seen,
+    make_times_seen,
 )
 from tieredstore.scan.verify.unnamed_bytes import look_at_unnamed
 
@@ -44,7 +44,7 @@ class QueueFindings:
 
     def add(self, finding: Finding, anchor: int | None = None) -> None:
         if is_damage(finding):
-            self._damaged.update(touched(self.queue, finding))
+            self._damaged.update(find_touched_segments(self.queue, finding))
         if anchor is None:
             anchor = finding.queue_offset or 0
         self.box.add(anchor, finding)
@@ -82,12 +82,12 @@ class QueueFindings:
                 self.add(unnamed.finding(extent, start, end), anchor)
 
     def finish(self, outcome: RangeOutcome | GapOutcome) -> None:
-        outcome.findings = self.box.packed()
-        outcome.times = [seen(segment, times) for segment, times in self._times.items()]
+        outcome.findings = self.box.pack()
+        outcome.times = [make_times_seen(segment, times) for segment, times in self._times.items()]
         outcome.damaged = sorted((int(s.type), s.base_offset) for s in self._damaged)
 
 
-def touched(queue: QueueFiles, finding: Finding) -> Iterator[SegmentId]:
+def find_touched_segments(queue: QueueFiles, finding: Finding) -> Iterator[SegmentId]:
     """Segments whose times are not all known for that damage."""
     if finding.segment is None:
         return

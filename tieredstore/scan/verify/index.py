@@ -113,7 +113,7 @@ def check_index_file(
         items = verifier.check(file.extent, file.is_last, checker)
     finally:
         checker.close()
-    return IndexOutcome(items, box.packed())
+    return IndexOutcome(items, box.pack())
 
 
 class _FileVerifier:
@@ -228,7 +228,7 @@ class _FileVerifier:
                 )
             if bad.any():
                 # The slots behind tell where these items end.
-                lengths = self._repaired(positions, lengths, bad, file)
+                lengths = self._repair_positions(positions, lengths, bad, file)
             wanted = expected + np.concatenate(([0], np.cumsum(lengths)[:-1]))
             for i in np.flatnonzero(positions != wanted).tolist():
                 self._damage(
@@ -261,7 +261,7 @@ class _FileVerifier:
                 expected,
             )
 
-    def _repaired(
+    def _repair_positions(
         self, positions: Int64s, lengths: Int64s, bad: npt.NDArray[np.bool_], file: _File
     ) -> Int64s:
         lengths = lengths.copy()

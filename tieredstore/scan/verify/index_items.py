@@ -255,7 +255,7 @@ class _GroupCheck:
         try:
             buffer = self._reader.commit_log.read(start, int((offsets + sizes).max()) - start)
         except Corrupt as error:
-            if start < self._reader.log_start_now():
+            if start < self._reader.read_log_start_now():
                 self.dangling += len(group)  # expired meanwhile
                 return
             self._add(group, 12, f"the message of an item cannot be read: {error}", "a message")

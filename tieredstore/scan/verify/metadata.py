@@ -55,7 +55,7 @@ def check_metadata(
             entry = known.get(extent.id)
             if entry is None or extent.listing is None:
                 continue  # told by the catalogue
-            if entry.size > extent.size_bytes and entry.size <= reader.size_now(extent):
+            if entry.size > extent.size_bytes and entry.size <= reader.read_size_now(extent):
                 continue  # it has grown since the listing
             if entry.size != extent.size_bytes:
                 _report_size(extent, entry.size, extent is extents[-1], report)

@@ -55,11 +55,11 @@ class FindingsBox:
             rest.count += 1
             rest.last = finding
 
-    def packed(self) -> bytes:
-        """All of them, compressed: `unpacked` gives them back."""
+    def pack(self) -> bytes:
+        """All of them, compressed: `unpack_findings` gives them back."""
         if not self._kept:
             return b""
-        found = [*self._kept, *(rest.anchored() for rest in self._rest.values())]
+        found = [*self._kept, *(rest.to_anchored() for rest in self._rest.values())]
         return zlib.compress(msgspec.json.encode(found), 1)
 
 
@@ -70,7 +70,7 @@ class _Rest:
     last: Finding
     count: int = 1
 
-    def anchored(self) -> Anchored:
+    def to_anchored(self) -> Anchored:
         if self.count == 1:
             return Anchored(self.anchor, self.first)
         where = f"byte {self.last.position}"
@@ -81,7 +81,7 @@ class _Rest:
         return Anchored(self.anchor, finding, self.count)
 
 
-def unpacked(packed: bytes) -> list[Anchored]:
+def unpack_findings(packed: bytes) -> list[Anchored]:
     """What `FindingsBox.packed` packed."""
     if not packed:
         return []
@@ -165,7 +165,7 @@ def add_interval(intervals: list[Interval], low: int, high: int) -> None:
         intervals.append((low, high))
 
 
-def without(low: int, high: int, intervals: list[Interval]) -> list[Interval]:
+def subtract_intervals(low: int, high: int, intervals: list[Interval]) -> list[Interval]:
     """What is left of bytes [low, high) without those of `intervals`."""
     left: list[Interval] = []
     for start, end in sorted(intervals):
@@ -179,7 +179,7 @@ def without(low: int, high: int, intervals: list[Interval]) -> list[Interval]:
     return left
 
 
-def seen(segment: SegmentId, times: SegmentTimes) -> TimesSeen:
+def make_times_seen(segment: SegmentId, times: SegmentTimes) -> TimesSeen:
     return TimesSeen(
         int(segment.type),
         segment.base_offset,

@@ -21,7 +21,7 @@ from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, extent_at, lis
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding, damage, note
 from tieredstore.scan.read.batches import UNITS_PER_READ
-from tieredstore.scan.verify.gaps import VerifyGap, touched
+from tieredstore.scan.verify.gaps import VerifyGap, find_touched_segments
 from tieredstore.scan.verify.metadata import SegmentTimes, check_metadata
 from tieredstore.scan.verify.outcome import (
     Anchored,
@@ -29,8 +29,8 @@ from tieredstore.scan.verify.outcome import (
     Interval,
     RangeOutcome,
     is_damage,
-    unpacked,
-    without,
+    subtract_intervals,
+    unpack_findings,
 )
 from tieredstore.scan.verify.range import VerifyRange, time_order_finding
 
@@ -193,14 +193,16 @@ class Assembly:
             coverage = outcome.coverage
             loose += coverage.head
             if coverage.head_start is not None:
-                self._between(position, coverage.head_start, loose, holes, coverage.head_offset)
+                self._judge_between(
+                    position, coverage.head_start, loose, holes, coverage.head_offset
+                )
                 position, loose, holes = coverage.tail_end, list(coverage.tail), []
             if outcome.first_time is not None:
                 if last_time is not None and outcome.first_time.store_time_ms < last_time:
                     self._add(time_order_finding(queue, outcome.first_time, last_time))
                 last_time = outcome.last_time
         end, anchor = queue.commit_log_max_offset, queue.consume_queue_max_offset
-        self._between(position, end, loose, holes, anchor)
+        self._judge_between(position, end, loose, holes, anchor)
 
     def add_gap(self, outcome: GapOutcome) -> None:
         self._take(outcome)
@@ -219,16 +221,16 @@ class Assembly:
 
     def _add(self, finding: Finding, anchor: int | None = None) -> None:
         if is_damage(finding):
-            self._damaged.update(touched(self.plan.queue, finding))
+            self._damaged.update(find_touched_segments(self.plan.queue, finding))
         if anchor is None:
             anchor = finding.queue_offset or 0
         self._found.append(Anchored(anchor, finding))
 
-    def _between(
+    def _judge_between(
         self, low: int, high: int, loose: list[Interval], holes: list[_Hole], anchor: int
     ) -> None:
         """What is between two good messages of which the ranges know no more."""
-        left = without(low, high, loose)
+        left = subtract_intervals(low, high, loose)
         self.gaps += (VerifyGap(self.plan.queue, start, end, anchor) for start, end in left)
         for hole in holes:
             self._add(self._hole_finding(hole, is_named=not left))
@@ -260,7 +262,7 @@ class Assembly:
             if is_damage(finding) and finding.segment is not None:
                 self._damaged.add(finding.segment)
             yield Anchored(0, finding)
-        found = self._found + [one for packed in self._packed for one in unpacked(packed)]
+        found = self._found + [one for packed in self._packed for one in unpack_findings(packed)]
         yield from sorted(found, key=lambda one: one.order)
         if known is None:
             return

@@ -24,8 +24,8 @@ from tieredstore.scan.findings import Finding, Report, damage, note
 from tieredstore.scan.read.batch import Bools, Int64s, MessageBatch, UnitRun
 from tieredstore.scan.read.batches import (
     BATCH_BYTES,
-    checked_run,
-    loaded_runs,
+    load_runs,
+    read_checked_run,
     runs_of_units,
     usable_units,
 )
@@ -36,9 +36,9 @@ from tieredstore.scan.verify.outcome import (
     RangeOutcome,
     TimeAt,
     add_interval,
-    without,
+    subtract_intervals,
 )
-from tieredstore.scan.verify.tags_codes import stored_tags_codes
+from tieredstore.scan.verify.tags_codes import compute_tags_codes
 from tieredstore.scan.verify.units import BadUnits, blocks, read_blocks
 
 _KNOWN_SYS_FLAGS = (
@@ -98,11 +98,11 @@ class RangeVerifier:
         ):
             self._check_expired(reader)
             self._look_back(reader)
-            for run, load in loaded_runs(
+            for run, load in load_runs(
                 self._provider, reader, lambda tell: self._runs(reader, tell), self._found.add
             ):
                 self._progress(self._queue.path, run.end - run.start)
-                batch = checked_run(reader, run, load, self._found.add)
+                batch = read_checked_run(reader, run, load, self._found.add)
                 self._cover(looker, run, batch)
                 if batch is not None:
                     outcome.messages += len(batch)
@@ -220,7 +220,7 @@ class RangeVerifier:
             add_interval(self._loose, start, end)
 
     def _look_between(self, reader: QueueReader, low: int, high: int, anchor: int) -> None:
-        for start, end in without(low, high, self._loose):
+        for start, end in subtract_intervals(low, high, self._loose):
             self._found.look_at(reader, start, end, anchor)
 
     def _check_overlap(self, reader: QueueReader, run: UnitRun, is_first_bad: bool) -> None:
@@ -266,7 +266,7 @@ class RangeVerifier:
         self._check_tags(reader, batch)
 
     def _check_tags(self, reader: QueueReader, batch: MessageBatch) -> None:
-        expected = stored_tags_codes(batch.buffer, batch.columns)
+        expected = compute_tags_codes(batch.buffer, batch.columns)
         for row in np.flatnonzero(batch.tags_codes != expected).tolist():
             queue_offset = int(batch.queue_offsets[row])
             segment, at = reader.unit_place(queue_offset)
@@ -293,7 +293,7 @@ class RangeVerifier:
                 reason = "unknown bits"
             else:
                 try:
-                    message.decoded_body(_MAX_RECORD_BYTES)
+                    message.decode_body(_MAX_RECORD_BYTES)
                 except Corrupt as error:
                     # Without the place in this buffer, which tells nobody anything.
                     what = str(error).partition(": ")[2]

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore.message.buffers import Buffer, unaligned
+from tieredstore.message.buffers import Buffer, view_unaligned
 from tieredstore.message.columns.records import RecordColumns
 from tieredstore.message.hashes import tags_code
 from tieredstore.message.properties import find_text
@@ -22,7 +22,7 @@ _MOST_LETTERS = 64
 Int64s = npt.NDArray[np.int64]
 
 
-def stored_tags_codes(buffer: Buffer, columns: RecordColumns) -> Int64s:
+def compute_tags_codes(buffer: Buffer, columns: RecordColumns) -> Int64s:
     """int64[n]: `hashes.tags_code` of the TAGS of each record, by the rules of
     `properties.find_text`."""
     codes = np.zeros(len(columns), np.int64)
@@ -50,9 +50,11 @@ def _of_one_length(buffer: Buffer, starts: Int64s, length: int) -> Int64s:
     blob[count * width :] = _PAIR_END
     table = blob[: count * width].reshape(count, width)
     table[:, 0] = _PAIR_END
-    table[:, 1:] = unaligned(buffer, f"V{length}")[starts].view(np.uint8).reshape(count, length)
+    table[:, 1:] = (
+        view_unaligned(buffer, f"V{length}")[starts].view(np.uint8).reshape(count, length)
+    )
     marks = np.flatnonzero(blob[: count * width + 1] == _PAIR_END)
-    named = unaligned(blob.data, np.uint32)[marks[:-1] + 1] == _NAME
+    named = view_unaligned(blob.data, np.uint32)[marks[:-1] + 1] == _NAME
     found = np.flatnonzero(named)
     found = found[blob[marks[found] + _WIDTH] == _NAME_END]
     begins, ends = marks[found] + 1 + _WIDTH, marks[found + 1]

@@ -32,7 +32,7 @@ from tieredstore.scan.verify.outcome import (
     IndexOutcome,
     RangeOutcome,
     is_damage,
-    unpacked,
+    unpack_findings,
 )
 from tieredstore.scan.verify.queue import (
     Assembly,
@@ -119,11 +119,13 @@ def verify(
     """Check `queues` (all by default) and the index segments. Findings go to `report` in the order
     of the catalogue, each queue's and file's once it is done. Raises Unavailable."""
 
-    def here(stage: str, work: Work, tasks: Sequence[VerifyTask], kind: Any) -> Iterable[list[Any]]:
+    def run_here(
+        stage: str, work: Work, tasks: Sequence[VerifyTask], kind: Any
+    ) -> Iterable[list[Any]]:
         del stage, kind
         return [work(provider, task, progress) for task in tasks]
 
-    return Verification(provider, catalogue, here, task_bytes=task_bytes).run(
+    return Verification(provider, catalogue, run_here, task_bytes=task_bytes).run(
         report, queues=queues, with_index=with_index
     )
 
@@ -175,7 +177,7 @@ class Verification:
             result.message_bytes += assembly.message_bytes
             queue = assembly.plan.queue
             result.segments += len(queue.commit_log) + len(queue.consume_queue)
-            for found in self._without_gone(assembly.findings(catalogue.metadata)):
+            for found in self._leave_out_gone(assembly.findings(catalogue.metadata)):
                 tell(found)
         if with_index:
             for extents in catalogue.indexes.values():
@@ -184,7 +186,7 @@ class Verification:
                     tell(Anchored(0, finding))
             for outcome in self._indexes():
                 result.index_items += outcome.items
-                for found in self._without_gone(unpacked(outcome.findings)):
+                for found in self._leave_out_gone(unpack_findings(outcome.findings)):
                     tell(found)
         return result
 
@@ -265,7 +267,7 @@ class Verification:
 
     # What has expired meanwhile
 
-    def _without_gone(self, found: Iterable[Anchored]) -> Iterator[Anchored]:
+    def _leave_out_gone(self, found: Iterable[Anchored]) -> Iterator[Anchored]:
         """The findings, but for those of segments that have expired since the listing: a note for
         each."""
         told: set[SegmentId] = set()
@@ -274,7 +276,7 @@ class Verification:
             if (
                 one.finding.kind not in _READ_FAILURES
                 or segment is None
-                or segment not in self._gone_segments()
+                or segment not in self._find_gone_segments()
             ):
                 yield one
             elif segment not in told:
@@ -286,7 +288,7 @@ class Verification:
                 )
                 yield Anchored(one.anchor, expired)
 
-    def _gone_segments(self) -> frozenset[SegmentId]:
+    def _find_gone_segments(self) -> frozenset[SegmentId]:
         """Segments that were listed, and that neither listing nor metadata has any more; without
         metadata, only those that later ones of their file outlive."""
         if self._now is None:

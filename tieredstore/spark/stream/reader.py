@@ -18,14 +18,14 @@ from tieredstore.spark.offsets import (
     QueueKey,
     begins_of,
     from_json,
-    shown,
+    show_queue,
     to_json,
 )
 from tieredstore.spark.options import BATCH_ONLY, STREAM_ONLY, Bound, SourceOptions, refuse
 from tieredstore.spark.partitions import TieredPartition, partitions_of
 from tieredstore.spark.reading import PartitionReader, data_loss, warn_of_loss
 from tieredstore.spark.schema import Shape
-from tieredstore.spark.selection import check_named, resolved, selected
+from tieredstore.spark.selection import check_named, resolve_bound, select_queues
 from tieredstore.spark.stream.admission import at_least_one, shares
 from tieredstore.spark.stream.view import QueueView, TierView
 
@@ -127,10 +127,10 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for key, view in views.items():
             end = view.end if self._target is None else min(view.end, self._target.get(key, -1))
             position = positions.get(key)
-            first = view.least if position is None else self._checked(key, view, position)
+            first = view.least if position is None else self._check_start(key, view, position)
             if position is not None or end > first:
                 backlogs[key] = _Backlog(view, first, max(first, end))
-        ends = self._admitted(backlogs, limit)
+        ends = self._admit_messages(backlogs, limit)
         found = dict(positions)  # a queue that is gone keeps its place
         for key, end in ends.items():
             if key not in found or found[key].offset != end:
@@ -189,28 +189,32 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, *, strict: bool = False, known: dict[QueueKey, int] | None = None
     ) -> dict[QueueKey, QueueView]:
         tier = self._tier()
-        catalogue = tier.listed()
-        return tier.look(catalogue, selected(self._options, catalogue, strict=strict), known or {})
+        catalogue = tier.list_tier()
+        return tier.look(
+            catalogue, select_queues(self._options, catalogue, strict=strict), known or {}
+        )
 
     def _begin(self, key: QueueKey, view: QueueView, bound: Bound) -> Position:
         def out_of_range(wanted: int, least: int, most: int) -> int:
             if self._options.fail_on_data_loss:
                 raise Invalid(
-                    f"startingOffsets: {shown(key)}: offset {wanted} is out of range: the queue "
+                    f"startingOffsets: {show_queue(key)}: offset {wanted} is out of range: the "
+                    f"queue "
                     f"has [{least}, {most}); failOnDataLoss=false takes what is there"
                 )
-            _log.warning("failOnDataLoss=false: %s: no offset %d", shown(key), wanted)
+            _log.warning("failOnDataLoss=false: %s: no offset %d", show_queue(key), wanted)
             return least if wanted < least else most
 
-        offset = min(resolved(view.provider, view.queue, bound, out_of_range), view.end)
+        offset = min(resolve_bound(view.provider, view.queue, bound, out_of_range), view.end)
         return Position(offset, view.incarnation(offset))
 
-    def _checked(self, key: QueueKey, view: QueueView, position: Position) -> int:
+    def _check_start(self, key: QueueKey, view: QueueView, position: Position) -> int:
         """Where to go on in a queue: at the position, or, of what is left, at its first message."""
         now = view.incarnation_like(position.incarnation)
         if position.incarnation.contradicts(now):
             raise Invalid(
-                f"{shown(key)}: the topic was made again since offset {position.offset} was taken: "
+                f"{show_queue(key)}: the topic was made again since offset {position.offset} was "
+                f"taken: "
                 f"then {position.incarnation}; now {now}. Begin anew with another checkpoint",
                 topic=key[0],
                 queue_id=key[2],
@@ -218,7 +222,8 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         if view.end < position.offset:
             raise Invalid(
-                f"{shown(key)}: the topic was made again, or lost its end: the stream is at offset "
+                f"{show_queue(key)}: the topic was made again, or lost its end: the stream is at "
+                f"offset "
                 f"{position.offset} ({position.incarnation}), the queue is committed up to offset "
                 f"{view.end} ({view.incarnation(view.end)})",
                 topic=key[0],
@@ -231,7 +236,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise data_loss(view.queue, position.offset, view.least, "before they were read")
         return view.least
 
-    def _admitted(
+    def _admit_messages(
         self, backlogs: dict[QueueKey, _Backlog], limit: ReadLimit | None
     ) -> dict[QueueKey, int]:
         """How far each queue goes in this batch."""
@@ -260,10 +265,10 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         if view is None:
             if begin is not None or end.incarnation.message is not None:
-                self._gone(key, 0 if begin is None else begin.offset, end.offset)
+                self._report_gone(key, 0 if begin is None else begin.offset, end.offset)
             return
-        self._checked_end(key, view, end)
-        low = view.least if begin is None else self._checked(key, view, begin)
+        self._check_end(key, view, end)
+        low = view.least if begin is None else self._check_start(key, view, begin)
         if begin is not None and low > begin.offset:
             warn_of_loss(view.queue, begin.offset, min(low, end.offset))
         yield from plan(
@@ -275,13 +280,13 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             narrow=True,
         )
 
-    def _checked_end(self, key: QueueKey, view: QueueView, end: Position) -> None:
+    def _check_end(self, key: QueueKey, view: QueueView, end: Position) -> None:
         """A batch that is planned again must find the queue that it was planned from."""
         if end.offset >= view.least:
-            self._checked(key, view, end)
+            self._check_start(key, view, end)
 
-    def _gone(self, key: QueueKey, first: int, until: int) -> None:
-        message = f"{shown(key)}: wanted offset {first}, but the queue is gone from the tier"
+    def _report_gone(self, key: QueueKey, first: int, until: int) -> None:
+        message = f"{show_queue(key)}: wanted offset {first}, but the queue is gone from the tier"
         if self._options.fail_on_data_loss:
             raise Invalid(f"{message}; failOnDataLoss=false goes on without it", topic=key[0])
         _log.warning("failOnDataLoss=false: %s: %d messages were not read", message, until - first)

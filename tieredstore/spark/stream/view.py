@@ -74,7 +74,7 @@ class TierView:
         self._told: set[str] = set()
         self.last_seen: dict[QueueKey, QueueView] = {}
 
-    def listed(self) -> TierCatalogue:
+    def list_tier(self) -> TierCatalogue:
         """What the tier has now. Damage that listing and metadata show is told once, as a warning.
         Raises Corrupt, Unavailable."""
         metadata = self._source.metadata()

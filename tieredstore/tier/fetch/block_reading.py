@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
-from tieredstore.message.buffers import unaligned
+from tieredstore.message.buffers import view_unaligned
 from tieredstore.message.columns.split import split_messages
 from tieredstore.message.layout import CODA_SIZE, QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION
 from tieredstore.tier.fetch.read_ahead import MESSAGE_OVERHEAD_BYTES, Block
@@ -215,8 +215,8 @@ def _is_own(
     if not len(messages):
         return np.zeros(0, dtype=np.bool_)
     own: npt.NDArray[np.bool_] = (
-        unaligned(buffer, ">i8")[positions + QUEUE_OFFSET_POSITION] == queue_offsets
-    ) & (unaligned(buffer, ">i4")[positions + QUEUE_ID_POSITION] == key.queue_id)
+        view_unaligned(buffer, ">i8")[positions + QUEUE_OFFSET_POSITION] == queue_offsets
+    ) & (view_unaligned(buffer, ">i4")[positions + QUEUE_ID_POSITION] == key.queue_id)
     if own.all():
         return own
     return np.array(

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tieredstore.errors import Corrupt
 from tieredstore.message import layout
-from tieredstore.message.buffers import unaligned
+from tieredstore.message.buffers import view_unaligned
 from tieredstore.message.columns import records as columns
 from tieredstore.message.consume_queue import UNIT_DTYPE
 
@@ -91,8 +91,8 @@ def prepare(
 def _check_headers(
     buffer: bytearray, starts: Int64s, sizes: Int64s, first_offset: int, source: str
 ) -> None:
-    found = unaligned(buffer, ">i4")[starts]
-    magics = unaligned(buffer, ">u4")[starts + layout.MAGIC_POSITION]
+    found = view_unaligned(buffer, ">i4")[starts]
+    magics = view_unaligned(buffer, ">u4")[starts + layout.MAGIC_POSITION]
     good = (found == sizes) & ((magics == layout.MAGIC_V1) | (magics == layout.MAGIC_V2))
     if not good.all():
         bad = int(np.argmin(good))

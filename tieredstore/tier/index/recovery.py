@@ -166,13 +166,13 @@ def _above_watermark(items: npt.NDArray[np.void], watermarks: Watermarks) -> npt
     topics, queues = items["topic_id"].astype(np.int64), items["queue_id"].astype(np.int64)
     pairs, ranks = np.unique(topics << 32 | (queues & 0xFFFFFFFF), return_inverse=True)
     limits = np.array(
-        [marks.get((int(pair) >> 32, _signed(int(pair))), _NEVER) for pair in pairs],
+        [marks.get((int(pair) >> 32, _to_signed(int(pair))), _NEVER) for pair in pairs],
         dtype=np.int64,
     )
     above: npt.NDArray[np.bool_] = items["offset"] >= limits[ranks]
     return above
 
 
-def _signed(pair: int) -> int:
+def _to_signed(pair: int) -> int:
     low = pair & 0xFFFFFFFF
     return low - (1 << 32) if low >= 1 << 31 else low

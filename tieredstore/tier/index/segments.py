@@ -256,7 +256,7 @@ class IndexSegments:
             result = segment.write(position, [piece])
             if isinstance(result, FencedWrite):
                 if result.stale:
-                    return self._after_stale(segment, position, piece, result)
+                    return self._settle_stale_write(segment, position, piece, result)
                 raise Fenced(
                     f"{segment.id}: expected to write at {position}, found {result.size_bytes} "
                     f"bytes of writer {result.writer}",
@@ -275,7 +275,7 @@ class IndexSegments:
             offset=position,
         )
 
-    def _after_stale(
+    def _settle_stale_write(
         self, segment: FileSegment, position: int, piece: Buffer, result: FencedWrite
     ) -> int:
         """A writer that lost the right was here: its bytes are ours, or the segment goes."""

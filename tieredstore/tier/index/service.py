@@ -115,7 +115,7 @@ class IndexStoreService:
 
     def start(self) -> None:
         """Run the loop that syncs, uploads and expires."""
-        self._opened()
+        self._open_writer()
         self._loop.start()
 
     def stop(self, *, force: bool = True) -> None:
@@ -187,7 +187,7 @@ class IndexStoreService:
         )
         if indexed_until is None and len(rows):
             indexed_until = int((rows.offsets + rows.sizes).max())
-        writer = self._opened()
+        writer = self._open_writer()
         added = writer.put((topic_id, queue_id), rows, indexed_until)
         if writer.batches >= CHECKPOINT_BATCHES:
             if not self._loop.is_running or writer.batches >= MAX_CHECKPOINT_BATCHES:
@@ -198,16 +198,16 @@ class IndexStoreService:
 
     def mark_indexed(self, topic_id: int, queue_id: int, commit_log_offset: int) -> None:
         """All keys of a queue below an offset are in the index (or need not be)."""
-        self._opened().mark((topic_id, queue_id), commit_log_offset)
+        self._open_writer().mark((topic_id, queue_id), commit_log_offset)
 
     def indexed_until(self, topic_id: int, queue_id: int) -> int | None:
         """Tiered commit log offset (bytes) up to which a queue's keys are in the index; None when
         nothing is known of the queue: it was never indexed by this store."""
-        return self._opened().mark_of((topic_id, queue_id))
+        return self._open_writer().mark_of((topic_id, queue_id))
 
     def forget(self, topic_id: int, queue_id: int) -> None:
         """The queue was destroyed; a new one of that name starts at offset 0."""
-        self._opened().forget((topic_id, queue_id))
+        self._open_writer().forget((topic_id, queue_id))
 
     # Reading
 
@@ -241,7 +241,7 @@ class IndexStoreService:
     def checkpoint(self) -> None:
         """Sync the local files, then write the watermarks. Raises Unavailable; after a failed
         sync the service takes no more keys, since what it put may be lost."""
-        self._opened().checkpoint()
+        self._open_writer().checkpoint()
 
     def seal_and_upload(self, force: bool = False) -> int:
         """Upload all sealed files, oldest first; `force` seals the one being written too.
@@ -250,7 +250,7 @@ class IndexStoreService:
         """
         with self._upload_lock:
             self._check_not_fenced()
-            writer = self._opened()
+            writer = self._open_writer()
             if force:
                 writer.seal()
             sealed = [file for file in writer.files if file.status is IndexStatus.SEALED]
@@ -290,7 +290,7 @@ class IndexStoreService:
             if hours is not None:
                 self.expire(now - hours * _HOUR_MS)
 
-    def _opened(self) -> IndexWriter:
+    def _open_writer(self) -> IndexWriter:
         if self._writer is None:
             raise Invalid("index: the service is not open", path=str(self.directory))
         return self._writer

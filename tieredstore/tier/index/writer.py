@@ -53,7 +53,7 @@ class IndexWriter:
         were new. Raises Unavailable, Invalid when closed."""
         with self._put_lock:
             self._check_usable()
-            added = self._put(queue, rows) if len(rows) else 0
+            added = self._put_rows(queue, rows) if len(rows) else 0
             if indexed_until is not None:
                 self._advance(queue, indexed_until)
             self.batches += 1
@@ -136,7 +136,7 @@ class IndexWriter:
                 path=self._broken.path,
             )
 
-    def _put(self, queue: QueueId, rows: IndexRows) -> int:
+    def _put_rows(self, queue: QueueId, rows: IndexRows) -> int:
         fresh = self._replay.unknown(queue, rows.offsets, rows.hashes)
         if fresh is not None:
             rows = rows[fresh]

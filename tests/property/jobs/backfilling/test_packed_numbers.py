@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tieredstore.jobs.backfilling.measure import packed, unpacked
+from tieredstore.jobs.backfilling.measure import pack_numbers, unpack_numbers
 
 INT64S = st.integers(-(2**63), 2**63 - 1)
 
@@ -18,8 +18,8 @@ INT64S = st.integers(-(2**63), 2**63 - 1)
 @example([127, -1, 127, -128])
 def test_packed_numbers_come_back(numbers: list[int]) -> None:
     values = np.array(numbers, np.int64)
-    assert unpacked(packed(values)).tolist() == numbers
+    assert unpack_numbers(pack_numbers(values)).tolist() == numbers
 
 
 def test_neighbours_take_a_byte() -> None:
-    assert packed(np.arange(100, dtype=np.int64))[:1] == b"b"
+    assert pack_numbers(np.arange(100, dtype=np.int64))[:1] == b"b"

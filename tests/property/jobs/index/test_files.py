@@ -21,7 +21,7 @@ from tieredstore.message.index.tiered import (
     put_item,
     unsealed_size,
 )
-from tieredstore.scan.source import TierSource, placed
+from tieredstore.scan.source import TierSource, place_tier
 
 Row = tuple[int, int, int, int]
 """Task, store time, hash, queue id."""
@@ -78,7 +78,7 @@ def test_files_are_those_of_a_loop(rows: list[Row], slots: int, most: int, taken
     # Blocks of one row: files then do not overlap.
     with tempfile.TemporaryDirectory() as folder:
         url = Path(folder).as_uri()
-        config = placed(StoreConfig(posix_fsync_enable=False), url, state=None)
+        config = place_tier(StoreConfig(posix_fsync_enable=False), url, state=None)
         staging = Staging(TierSource(url, config), "job")
         provider = staging.source.connect()
         staged = [
@@ -104,7 +104,7 @@ def test_every_row_is_dealt_once_and_files_are_full(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         url = Path(folder).as_uri()
-        config = placed(StoreConfig(posix_fsync_enable=False), url, state=None)
+        config = place_tier(StoreConfig(posix_fsync_enable=False), url, state=None)
         staging = Staging(TierSource(url, config), "job")
         provider = staging.source.connect()
         staged = [

@@ -15,7 +15,7 @@ from tieredstore.message.compression import compress
 from tieredstore.message.encoding import Message, encode_record
 from tieredstore.message.properties import encode_properties
 from tieredstore.message.sysflag import COMPRESSED, CompressionType, with_compression
-from tieredstore.scan.arrow.columns import ArrowColumns, compressed_rows
+from tieredstore.scan.arrow.columns import ArrowColumns, find_compressed_rows
 from tieredstore.scan.arrow.encode import encode_batch
 from tieredstore.scan.arrow.schema import TYPES, schema
 from tieredstore.scan.catalogue import QueueFiles
@@ -58,8 +58,8 @@ def test_every_column_is_what_the_scalar_decoder_says(
     numbers = np.arange(len(items))
     batch = MessageBatch(queue, memoryview(records), 0, numbers, numbers, columns)
     messages = list(batch.messages())
-    packed = compressed_rows(batch)
-    inflated = [bytes(messages[row].decoded_body()) for row in np.flatnonzero(packed)]
+    packed = find_compressed_rows(batch)
+    inflated = [bytes(messages[row].decode_body()) for row in np.flatnonzero(packed)]
 
     found = ArrowColumns(batch, inflated).record_batch(tuple(TYPES))
 

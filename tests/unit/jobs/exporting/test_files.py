@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tieredstore.jobs.exporting import files as files_module
-from tieredstore.jobs.exporting.files import FileForm, PartitionedFiles, merged
+from tieredstore.jobs.exporting.files import FileForm, PartitionedFiles, merge_files
 from tieredstore.jobs.exporting.state import DataFile
 from tieredstore.jobs.exporting.targets.storage import ArrowFolder
 from tieredstore.scan.arrow.schema import TYPES
@@ -101,7 +101,7 @@ def test_files_merge_into_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         writer = PartitionedFiles(folder, form())
         writer.write("t", batch([5] * 20, first))
         parts += writer.close()
-    whole = merged(folder, tuple(parts), form())
+    whole = merge_files(folder, tuple(parts), form())
     assert (whole.topic, whole.day, whole.rows) == ("t", 5, 100)
     assert offsets(tmp_path, [whole]) == list(range(100))
     assert pq.read_metadata(tmp_path / whole.name).num_row_groups == 3

@@ -96,7 +96,7 @@ class DeltaTarget:
             if self.load().sequence != state.sequence - 1:
                 break
             if self._try(state, version, actions):
-                return self.committed(state)
+                return self.find_commit(state)
         else:
             raise Unavailable(
                 f"{self._where}: others commit to the table all the time; {_ATTEMPTS} attempts "
@@ -106,7 +106,7 @@ class DeltaTarget:
         self._files.delete(_state_name(version))
         return None
 
-    def committed(self, state: TargetState) -> str:  # noqa: ARG002
+    def find_commit(self, state: TargetState) -> str:  # noqa: ARG002
         return str(self._table().version())
 
     def discard(self, folder: Folder, names: Sequence[str]) -> None:
@@ -136,7 +136,9 @@ class DeltaTarget:
         except CommitFailedError:
             return self._version(self._table()) == version
         except DeltaError as error:
-            raise Unavailable(f"{self._where}: {_said(error)}", path=self._where) from error
+            raise Unavailable(
+                f"{self._where}: {_shorten_error(error)}", path=self._where
+            ) from error
         return True
 
     def _action(self, file: DataFile) -> Any:
@@ -175,7 +177,9 @@ class DeltaTarget:
             )
         except DeltaError as error:
             if self._find() is None:  # else another export made it at the same time
-                raise Unavailable(f"{self._where}: {_said(error)}", path=self._where) from error
+                raise Unavailable(
+                    f"{self._where}: {_shorten_error(error)}", path=self._where
+                ) from error
 
     def _table(self) -> Any:
         """The table as it is now."""
@@ -194,7 +198,9 @@ class DeltaTarget:
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
-            raise Unavailable(f"{self._where}: {_said(error)}", path=self._where) from error
+            raise Unavailable(
+                f"{self._where}: {_shorten_error(error)}", path=self._where
+            ) from error
 
     def _url_of_table(self) -> str:
         if self._files.is_local:
@@ -211,7 +217,7 @@ class DeltaTarget:
         )
 
 
-def _said(error: Exception) -> str:
+def _shorten_error(error: Exception) -> str:
     """Without colours, and without the document that a server sent."""
     text = str(error).partition("<?xml")[0]
     return " ".join(re.sub(r"\x1b\[\d+m|↳", "", text).split())

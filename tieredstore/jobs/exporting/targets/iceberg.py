@@ -18,7 +18,12 @@ import pyarrow as pa
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.jobs.exporting.request import ExportRequest
 from tieredstore.jobs.exporting.state import DataFile, TargetState, decode_state
-from tieredstore.jobs.exporting.targets.storage import Folder, InputFile, OutputStream, told
+from tieredstore.jobs.exporting.targets.storage import (
+    Folder,
+    InputFile,
+    OutputStream,
+    translate_errors,
+)
 from tieredstore.scan.arrow.schema import TYPES
 
 STATE_PROPERTY = "tieredstore.export"
@@ -55,18 +60,18 @@ class IcebergFiles:
         return f"{self._location}/{name}"
 
     def create(self, name: str) -> OutputStream:
-        with told(self._location):
+        with translate_errors(self._location):
             return self._io.new_output(self.path(name)).create()
 
     def seal(self, name: str) -> None:
         """pyiceberg syncs nothing; what it commits is as durable."""
 
     def open(self, name: str) -> InputFile:
-        with told(self._location):
+        with translate_errors(self._location):
             return self._io.new_input(self.path(name)).open()
 
     def delete(self, name: str) -> None:
-        with told(self._location), suppress(FileNotFoundError):
+        with translate_errors(self._location), suppress(FileNotFoundError):
             self._io.delete(self.path(name))
 
 
@@ -121,7 +126,7 @@ class IcebergTarget:
             if self._state(table).sequence != state.sequence - 1:
                 return None
             if self._add(table, text, files):
-                return self.committed(state)
+                return self.find_commit(state)
         raise Unavailable(
             f"{self._where}: others commit to the table all the time; {_ATTEMPTS} attempts failed"
         )
@@ -145,7 +150,7 @@ class IcebergTarget:
             return False
         return True
 
-    def committed(self, state: TargetState) -> str:
+    def find_commit(self, state: TargetState) -> str:
         for snapshot in _ancestors(self._table()):
             found = _property(snapshot)
             if found is not None and decode_state(found, self._where).export == state.export:

@@ -69,7 +69,7 @@ class ParquetTarget:
         self._clear()
 
     def load(self) -> TargetState:
-        last = self._last()
+        last = self._find_last_commit()
         return TargetState() if last is None else last.state
 
     def folder(self, base: int, export: str) -> Folder:
@@ -86,9 +86,9 @@ class ParquetTarget:
         name = f"{_COMMITS}/{_number(state.sequence)}.json"
         if not self._files.put_new(name, msgspec.json.encode(commit), self._options):
             return None
-        return self.committed(state)
+        return self.find_commit(state)
 
-    def committed(self, state: TargetState) -> str:
+    def find_commit(self, state: TargetState) -> str:
         self._publish_last()
         return _number(state.sequence)
 
@@ -99,14 +99,14 @@ class ParquetTarget:
         """What exports of older states staged can not be committed any more: all of it goes, when
         the last commit is published."""
         self._publish_last()
-        last = self._last()
+        last = self._find_last_commit()
         base = 0 if last is None else last.state.sequence
         for staging in self._files.names(_STAGING):
             number = staging.partition("-")[0]
             if number.isdecimal() and int(number) < base:
                 self._files.delete_folder(f"{_STAGING}/{staging}")
 
-    def _last(self) -> Commit | None:
+    def _find_last_commit(self) -> Commit | None:
         names = [name for name in self._files.names(_COMMITS) if name.endswith(".json")]
         names = [name for name in names if not name.startswith(".")]
         if not names:
@@ -123,7 +123,7 @@ class ParquetTarget:
         return Commit(state, staging, files)
 
     def _publish_last(self) -> None:
-        commit = self._last()
+        commit = self._find_last_commit()
         if commit is None or self._files.exists(f"{_PUBLISHED}/{_number(commit.state.sequence)}"):
             return
         with ThreadPoolExecutor(_THREADS) as pool:

@@ -72,7 +72,7 @@ class ArrowFolder:
         return self.url
 
     def connect(self) -> ArrowFiles:
-        system, root = opened(self.url, self.options)
+        system, root = open_filesystem(self.url, self.options)
         return ArrowFiles(system, f"{root}/{self.below}" if self.below else root, self.url)
 
 
@@ -89,40 +89,40 @@ class ArrowFiles:
         return f"{self._root}/{name}"
 
     def create(self, name: str) -> OutputStream:
-        with told(self._url):
+        with translate_errors(self._url):
             if self.is_local:
                 Path(self.path(name)).parent.mkdir(parents=True, exist_ok=True)
             return self._system.open_output_stream(self.path(name))
 
     def seal(self, name: str) -> None:
         if self.is_local:
-            with told(self._url):
+            with translate_errors(self._url):
                 sync_path(self.path(name))
 
     def open(self, name: str) -> InputFile:
-        with told(self._url):
+        with translate_errors(self._url):
             return self._system.open_input_file(self.path(name))
 
     def read(self, name: str) -> bytes:
-        with told(self._url), self._system.open_input_stream(self.path(name)) as stream:
+        with translate_errors(self._url), self._system.open_input_stream(self.path(name)) as stream:
             data: bytes = stream.read()
             return data
 
     def exists(self, name: str) -> bool:
-        with told(self._url):
+        with translate_errors(self._url):
             info = self._system.get_file_info(self.path(name))
         return bool(info.type is not fs.FileType.NotFound)
 
     def names(self, folder: str = "") -> list[str]:
         """What a folder has, files and folders, sorted; nothing where it is missing."""
         place = self.path(folder) if folder else self._root
-        with told(self._url):
+        with translate_errors(self._url):
             found = self._system.get_file_info(fs.FileSelector(place, allow_not_found=True))
         return sorted(info.base_name for info in found)
 
     def move(self, name: str, to: str) -> bool:
         """False where there is no file of that name (any more)."""
-        with told(self._url):
+        with translate_errors(self._url):
             try:
                 if self.is_local:
                     Path(self.path(to)).parent.mkdir(parents=True, exist_ok=True)
@@ -135,18 +135,18 @@ class ArrowFiles:
 
     def sync_folder(self, name: str) -> None:
         if self.is_local:
-            with told(self._url):
+            with translate_errors(self._url):
                 sync_folder(self.path(name))
 
     def delete(self, name: str) -> None:
-        with told(self._url):
+        with translate_errors(self._url):
             try:
                 self._system.delete_file(self.path(name))
             except FileNotFoundError:
                 return
 
     def delete_folder(self, name: str) -> None:
-        with told(self._url):
+        with translate_errors(self._url):
             try:
                 self._system.delete_dir(self.path(name))
             except FileNotFoundError:
@@ -155,10 +155,13 @@ class ArrowFiles:
     def put(self, name: str, data: bytes) -> None:
         """A small file, whole or not at all."""
         if not self.is_local:
-            with told(self._url), self._system.open_output_stream(self.path(name)) as stream:
+            with (
+                translate_errors(self._url),
+                self._system.open_output_stream(self.path(name)) as stream,
+            ):
                 stream.write(data)
             return
-        with told(self._url):
+        with translate_errors(self._url):
             temporary = self._temporary(name, data)
             temporary.replace(self.path(name))
             sync_folder(temporary.parent)
@@ -172,7 +175,7 @@ class ArrowFiles:
                 f"{self._url}: plain Parquet needs a place where a file can be made only if it is "
                 "not there: file or s3"
             )
-        with told(self._url):
+        with translate_errors(self._url):
             temporary = self._temporary(name, data)
             try:
                 os.link(temporary, self.path(name))
@@ -192,7 +195,7 @@ class ArrowFiles:
         return temporary
 
 
-def opened(url: str, options: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
+def open_filesystem(url: str, options: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
     """File system and path of a URL. Raises Invalid, Unavailable."""
     if "://" not in url:
         _require_options(url, options, ())
@@ -204,7 +207,7 @@ def opened(url: str, options: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
         return fs.LocalFileSystem(), str(Path(place.path).absolute())
     if place.scheme in {"s3", "s3a"}:
         _require_options(url, given, tuple(S3_OPTIONS))
-        with told(url):
+        with translate_errors(url):
             return fs.S3FileSystem(
                 **given, allow_delayed_open=True
             ), f"{place.authority}{place.path}".rstrip("/")
@@ -229,7 +232,7 @@ def delta_options(url: str, options: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def told(url: str) -> Iterator[None]:
+def translate_errors(url: str) -> Iterator[None]:
     """What the file system raises, as Unavailable with the target's name."""
     try:
         yield
