@@ -13,9 +13,10 @@ from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import PutMessageResult
 from tieredstore.disk.errors import translate_os_error
-from tieredstore.errors import Invalid, TieredStoreError
+from tieredstore.errors import Invalid
 from tieredstore.local.dispatch.reput import Reput
 from tieredstore.local.dispatch_source import LocalDispatchSource
+from tieredstore.local.flush.store_flush import StoreFlush
 from tieredstore.local.index.reader import INDEX_DIRECTORY, IndexShape
 from tieredstore.local.index.service import IndexService
 from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY, CommitLog
@@ -28,7 +29,8 @@ from tieredstore.local.queues.consume_queue_store import (
     refuse_rocksdb,
 )
 from tieredstore.local.queues.interface import ConsumeQueueReader, ConsumeQueueStoreInterface
-from tieredstore.local.recovery.checkpoint import CHECKPOINT_FILE, read_checkpoint, write_checkpoint
+from tieredstore.local.recovery.checkpoint import CHECKPOINT_FILE, read_checkpoint
+from tieredstore.local.recovery.normal import recover_normally
 from tieredstore.local.recovery.store_lock import (
     ABORT_FILE,
     LOCK_FILE,
@@ -37,7 +39,6 @@ from tieredstore.local.recovery.store_lock import (
     delete_abort_file,
     has_abort_file,
 )
-from tieredstore.local.recovery.tail import find_tail
 from tieredstore.local.store_reads import StoreReads, record_time
 from tieredstore.local.topics import parse_delay_levels, read_topics
 from tieredstore.message.encoding import RecordEncoder
@@ -88,7 +89,6 @@ class DefaultMessageStore(StoreReads):
         if "," in log_path:
             raise Invalid(f"storePathCommitLog: expected one folder, found {log_path!r}")
         self._clock = clock
-        self._flush_error: TieredStoreError | None = None
         self._state = _State.NEW
         self._lock = StoreLock(self.root)
         self._files = PositionalFiles(writable=True)
@@ -128,6 +128,9 @@ class DefaultMessageStore(StoreReads):
             self._index,
             parse_delay_levels(config.message_delay_level),
             dispatch_light_queues=config.enable_lmq and config.enable_multi_dispatch,
+        )
+        self._flush = StoreFlush(
+            self.root, self._commit_log, self._queues, self._index, self._appender, self._reput
         )
         # The appender's own methods: one call less for each message.
         self.put_message = self._appender.put
@@ -191,17 +194,8 @@ class DefaultMessageStore(StoreReads):
         if self._index is not None:
             self._index.load()
             self._index.end_timestamp_ms = checkpoint.index_msg_timestamp_ms
-        if log.is_empty and self._queues.max_physical_offset > 0:
-            raise Invalid(
-                f"{self.root}: there are consume queues but no commit log",
-                path=str(self.root),
-            )
-        if not log.is_empty:
-            tail = find_tail(log, self._queues)
-            log.set_tail(tail)
-            self._queues.truncate(tail)
+        recover_normally(self.root, log, self._queues)
         for queue in self._queues:
-            queue.correct_min_offset(log.min_offset)
             state = self._appender.register(queue.topic, queue.queue_id)
             state.next_offset = queue.max_offset
         self._reput.offset = max(self._queues.max_physical_offset, log.min_offset)
@@ -269,30 +263,10 @@ class DefaultMessageStore(StoreReads):
     def flush(self) -> None:
         """Everything dispatched so far is on disk when this returns, and the checkpoint says so.
 
-        Raises Unavailable, and then ever again: what the system failed to write once it does not
-        try to write a second time, so that a later success would mean nothing. The store takes no
-        more messages and stays marked as unclean.
+        Raises Unavailable, and then ever again (`StoreFlush.flush`): the store takes no more
+        messages and stays marked as unclean.
         """
-        if self._flush_error is not None:
-            raise self._flush_error
-        try:
-            self._flush()
-        except TieredStoreError as error:
-            self._flush_error = error
-            self._appender.close(f"a flush failed: {error}")
-            raise
-
-    def _flush(self) -> None:
-        timestamp = self._reput.timestamp_ms
-        self._commit_log.sync()
-        self._queues.sync()
-        checkpoint = read_checkpoint(self.root)
-        if self._index is not None:
-            self._index.sync()
-            checkpoint.index_msg_timestamp_ms = self._index.end_timestamp_ms
-        if timestamp:
-            checkpoint.physic_msg_timestamp_ms = checkpoint.logics_msg_timestamp_ms = timestamp
-        write_checkpoint(self.root, checkpoint)
+        self._flush.flush()
 
     # What StoreReads needs
 

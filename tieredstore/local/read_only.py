@@ -18,11 +18,12 @@ from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import BoundaryType, PutMessageResult
-from tieredstore.errors import Invalid, Unavailable
+from tieredstore.errors import Invalid
 from tieredstore.local.dispatch_source import LocalDispatchSource
 from tieredstore.local.index.reader import IndexShape, candidates, index_paths, infer_shape
 from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY
-from tieredstore.local.log.file_names import FileRun, file_name, list_files
+from tieredstore.local.log.file_names import FileRun
+from tieredstore.local.log.foreign_log import ForeignCommitLog
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.consume_queue import ConsumeQueue
 from tieredstore.local.queues.consume_queue_store import (
@@ -42,56 +43,6 @@ from tieredstore.message.record import Message
 REFRESH_INTERVAL_MS: Final = 1_000
 
 
-class _ForeignLog:
-    """A commit log read by position. file_size: length of its files, bytes."""
-
-    def __init__(self, directory: Path, files: PositionalFiles) -> None:
-        self._directory = directory
-        self._files = files
-        self.run = FileRun(0, 0, 0)
-
-    def refresh(self) -> None:
-        """See which files there are. Raises Corrupt or Invalid."""
-        self.run = list_files(self._directory, file_size=None)
-
-    @property
-    def file_size(self) -> int:
-        return self.run.file_size or 1  # without a file no byte is in the same one as another
-
-    @property
-    def min_offset(self) -> int:
-        return self.run.start
-
-    @property
-    def max_offset(self) -> int:
-        return self.run.end
-
-    def _place(self, offset: int, size: int) -> tuple[str, int] | None:
-        run = self.run
-        if size < 0 or offset < run.start or offset + size > run.end or offset == run.end:
-            return None
-        inside = offset % run.file_size
-        if inside + size > run.file_size:
-            return None
-        return f"{self._directory}/{file_name(offset - inside)}", inside
-
-    def get(self, offset: int, size: int) -> memoryview | None:
-        place = self._place(offset, size)
-        if place is None:
-            return None
-        try:
-            return memoryview(self._files.read(place[0], size, place[1]))
-        except Unavailable:
-            if Path(place[0]).exists():
-                raise
-            self.refresh()  # the owner has deleted an expired file
-            return None
-
-    def is_resident(self, offset: int, size: int) -> bool:
-        place = self._place(offset, size)
-        return place is not None and self._files.is_resident(place[0], place[1], size)
-
-
 class ReadOnlyMessageStore(StoreReads):
     """The reading half of a message store over a directory that this process does not own.
 
@@ -104,7 +55,7 @@ class ReadOnlyMessageStore(StoreReads):
         self.root = Path(config.store_path_root_dir)
         self._clock = clock
         self._files = PositionalFiles(writable=False)
-        self._log = _ForeignLog(
+        self._log = ForeignCommitLog(
             Path(config.store_path_commit_log or self.root / COMMIT_LOG_DIRECTORY), self._files
         )
         self._lock = threading.RLock()
@@ -178,7 +129,7 @@ class ReadOnlyMessageStore(StoreReads):
         return sorted(list_queues(self.root / CONSUME_QUEUE_DIRECTORY))
 
     @property
-    def commit_log(self) -> _ForeignLog:
+    def commit_log(self) -> ForeignCommitLog:
         return self._log
 
     def find_queue(self, topic: str, queue_id: int) -> ConsumeQueueReader | None:

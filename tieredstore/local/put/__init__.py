@@ -1,1 +1,1 @@
-"""The put path: verdicts, offsets, encoding and the append to the log."""
+"""The put path: queues and their offsets, refusals, encoding and the append to the log."""

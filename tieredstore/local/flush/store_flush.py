@@ -1,0 +1,61 @@
+"""Flush on demand: log, queues and index to disk, then the checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tieredstore.errors import TieredStoreError
+from tieredstore.local.dispatch.reput import Reput
+from tieredstore.local.index.service import IndexService
+from tieredstore.local.log.commit_log import CommitLog
+from tieredstore.local.put.appender import MessageAppender
+from tieredstore.local.queues.interface import ConsumeQueueStoreInterface
+from tieredstore.local.recovery.checkpoint import read_checkpoint, write_checkpoint
+
+
+class StoreFlush:
+    """Brings a store to disk. After an error the appender takes no more messages."""
+
+    def __init__(
+        self,
+        root: Path,
+        log: CommitLog,
+        queues: ConsumeQueueStoreInterface,
+        index: IndexService | None,
+        appender: MessageAppender,
+        reput: Reput,
+    ) -> None:
+        self._root = root
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._appender = appender
+        self._reput = reput
+        self._error: TieredStoreError | None = None
+
+    def flush(self) -> None:
+        """Everything dispatched so far is on disk when this returns, and the checkpoint says so.
+
+        Raises Unavailable, and then ever again: what the system failed to write once it does not
+        try to write a second time, so that a later success would mean nothing.
+        """
+        if self._error is not None:
+            raise self._error
+        try:
+            self._sync()
+        except TieredStoreError as error:
+            self._error = error
+            self._appender.close(f"a flush failed: {error}")
+            raise
+
+    def _sync(self) -> None:
+        timestamp = self._reput.timestamp_ms
+        self._log.sync()
+        self._queues.sync()
+        checkpoint = read_checkpoint(self._root)
+        if self._index is not None:
+            self._index.sync()
+            checkpoint.index_msg_timestamp_ms = self._index.end_timestamp_ms
+        if timestamp:
+            checkpoint.physic_msg_timestamp_ms = checkpoint.logics_msg_timestamp_ms = timestamp
+        write_checkpoint(self._root, checkpoint)

@@ -1,0 +1,59 @@
+"""The commit log of a store that this process does not own, read by position and never mapped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tieredstore.errors import Unavailable
+from tieredstore.local.log.file_names import FileRun, file_name, list_files
+from tieredstore.local.positional_files import PositionalFiles
+
+
+class ForeignCommitLog:
+    """A `CommitLogReader`. file_size: length of the log's files, bytes."""
+
+    def __init__(self, directory: Path, files: PositionalFiles) -> None:
+        self._directory = directory
+        self._files = files
+        self.run = FileRun(0, 0, 0)
+
+    def refresh(self) -> None:
+        """See which files there are. Raises Corrupt or Invalid."""
+        self.run = list_files(self._directory, file_size=None)
+
+    @property
+    def file_size(self) -> int:
+        return self.run.file_size or 1  # without a file no byte is in the same one as another
+
+    @property
+    def min_offset(self) -> int:
+        return self.run.start
+
+    @property
+    def max_offset(self) -> int:
+        return self.run.end
+
+    def _place(self, offset: int, size: int) -> tuple[str, int] | None:
+        run = self.run
+        if size < 0 or offset < run.start or offset + size > run.end or offset == run.end:
+            return None
+        inside = offset % run.file_size
+        if inside + size > run.file_size:
+            return None
+        return f"{self._directory}/{file_name(offset - inside)}", inside
+
+    def get(self, offset: int, size: int) -> memoryview | None:
+        place = self._place(offset, size)
+        if place is None:
+            return None
+        try:
+            return memoryview(self._files.read(place[0], size, place[1]))
+        except Unavailable:
+            if Path(place[0]).exists():
+                raise
+            self.refresh()  # the owner has deleted an expired file
+            return None
+
+    def is_resident(self, offset: int, size: int) -> bool:
+        place = self._place(offset, size)
+        return place is not None and self._files.is_resident(place[0], place[1], size)
