@@ -17,6 +17,7 @@ TESTS_OF_DIFFERENCES = {
     "E48": "test_a_next_store_that_refuses_leaves_the_tier_alone",
     "E49": "test_a_scan_has_as_many_threads_as_are_configured",
     "E50": "test_room_is_what_unread_blocks_leave_of_the_fill_ratio",
+    "E52": "test_a_misspelt_path_stops_a_posix_tier_that_has_none",
     "E51": "test_a_reader_may_ask_for_fewer_bytes",
 }
 """Tests whose names do not carry the number of what they hold."""
