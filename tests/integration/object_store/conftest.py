@@ -8,20 +8,11 @@ import pytest
 
 from tests.kit.object_store.fixtures import credentials, new_bucket, servers
 from tests.kit.object_store.servers import CREDENTIALS, NAMES, ObjectStore, Servers
+from tests.kit.s3.backoff import no_backoff
 from tieredstore.testing.fault_proxy.http import Credentials
 from tieredstore.testing.fault_proxy.proxy import FaultProxy
 
-__all__ = ["credentials", "servers"]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_backoff() -> Iterator[None]:
-    """Retries follow at once: how long they wait is botocore's, how many there are is ours."""
-    from botocore.retries.standard import ExponentialBackoff
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ExponentialBackoff, "delay_amount", lambda _self, _context: 0.0)
-        yield
+__all__ = ["credentials", "no_backoff", "servers"]
 
 
 @pytest.fixture(params=NAMES)

@@ -34,7 +34,8 @@ def split(
 
 def test_a_range_of_the_size_that_was_asked_for_stays_whole() -> None:
     assert split(whole(10, 100)) == [[(0, 10, 100)]]
-    assert split(whole(10, 110)) == [[(0, 10, 110)]]  # a little more is no reason
+    # a little more is no reason
+    assert split(whole(10, 11), partition_bytes=10) == [[(0, 10, 11)]]
 
 
 def test_a_larger_one_is_cut_into_pieces_of_equal_numbers_of_messages() -> None:
@@ -68,6 +69,10 @@ def test_there_are_at_least_so_many_partitions_as_wanted_where_there_are_message
     assert len(partitions) >= found
     covered = [n for group in partitions for low, high, _ in group for n in range(low, high)]
     assert covered == list(range(10))
+
+
+def test_more_partitions_than_bytes_are_wanted_in_vain() -> None:
+    assert split(whole(3, 5), min_partitions=10) == [[(n, n + 1, 1)] for n in range(3)]
 
 
 def test_partitions_grow_before_there_are_too_many() -> None:

@@ -163,6 +163,14 @@ class TestWrites:
         assert segment.write(10, buffers) == Written(21)
         assert bytes(segment.read(0, 21)) == b"0123456789abcdefghijk"
 
+    @pytest.mark.parametrize("number", [errno.EINTR, errno.EAGAIN])
+    def test_l07_a_write_that_is_interrupted_before_its_first_byte_begins_again(
+        self, segment: PosixFileSegment, calls: FaultyCalls, number: int
+    ) -> None:
+        calls.plan["write"] = [number]
+        assert segment.write(10, [b"abc", b"def"]) == Written(16)
+        assert bytes(segment.read(0, 16)) == b"0123456789abcdef"
+
     def test_a_write_that_does_not_progress_ends(
         self, segment: PosixFileSegment, calls: FaultyCalls
     ) -> None:
@@ -222,6 +230,7 @@ class TestWrites:
         cluster = next(path for path in tmp_path.iterdir())
         folder = cluster / "broker-a/TopicA/0/COMMIT_LOG"
         assert set(names) >= {str(path) for path in (folder, *folder.parents[:5])}
+        assert str(tmp_path.parent) not in names, "it is not ours"
         order = [call[0] for call in calls.log]
         assert order.index("sync") < order.index("sync_directory", order.index("write"))
 

@@ -9,8 +9,10 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
+from tests.kit.s3.backoff import no_backoff
 from tests.kit.s3.scripted_server import ACCESS_KEY, SECRET_KEY, ScriptedServer
 
+__all__ = ["no_backoff"]
 _NUMBERS = itertools.count()
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.kit.tier.fetch import TOPIC, Tier, offsets_of, run_threads
 from tieredstore.contracts.message_store import GetMessageResult, GetMessageStatus, GetRequest
 from tieredstore.contracts.segment import FileSegmentType
-from tieredstore.errors import Invalid
+from tieredstore.errors import Invalid, Unavailable
 from tieredstore.message.hashes import tags_code
 from tieredstore.message.record import StoredMessage
 from tieredstore.message.tag_filter import TagFilter
@@ -289,6 +289,16 @@ def test_without_room_for_one_answer_nothing_is_cached(tmp_path: Path) -> None:
     assert tier.fetcher.cache.block_count == 0
 
 
+def test_room_for_just_one_answer_is_enough_to_cache(tmp_path: Path) -> None:
+    tier = Tier(tmp_path, read_ahead_cache_size_bytes=300_000)
+    tier.add(100)
+    room_bytes = tier.fetcher.cache.room_bytes()
+    for more, blocks in ((1, 0), (0, 1)):
+        tier.new_fetcher(max_transfer_bytes_in_memory=room_bytes + more)
+        assert offsets_of(tier.get(0, 32)) == list(range(32))
+        assert tier.fetcher.cache.block_count == blocks
+
+
 def test_new_messages_behind_a_cached_block_are_found(tmp_path: Path) -> None:
     tier = Tier(tmp_path)
     tier.add(10)
@@ -446,6 +456,37 @@ def test_a_backend_that_is_down_means_ask_again(tier: Tier) -> None:
     assert not result.messages
     tier.provider.is_down = False
     assert offsets_of(tier.get(4)) == list(range(4, 10))
+
+
+def test_a_backend_that_is_down_between_two_reads_hides_no_message(tier: Tier) -> None:
+    """A unit that points nowhere, in front of a large message, parts a get into two reads."""
+    tier.add(20)
+    tier.add(1, body=bytes(2 << 20))
+    tier.add(20)
+    tier.provider.content(QUEUE)[20 * 20 : 20 * 20 + 8] = struct.pack(">q", -1)
+    tier.provider.reads.clear()
+    tier.provider.on_read = fail = FailingRead(tier, 2)
+    result = tier.get(0)
+    assert (result.status, result.next_begin_offset) == (GetMessageStatus.OFFSET_FOUND_NULL, 0)
+    assert fail.count >= 2
+    tier.provider.on_read = lambda: None
+    result = tier.get(0)
+    assert result.next_begin_offset >= 32
+    assert offsets_of(result) == [n for n in range(result.next_begin_offset) if n != 20]
+
+
+class FailingRead:
+    """Makes reads of the commit log fail, from one of them on (counted from 1)."""
+
+    def __init__(self, tier: Tier, number: int) -> None:
+        self._tier = tier
+        self._number = number
+        self.count = 0
+
+    def __call__(self) -> None:
+        self.count = self._tier.provider.reads_of(LOG)
+        if self.count >= self._number and self._tier.provider.reads[-1].type is LOG:
+            raise Unavailable("the backend is down")
 
 
 def test_a_hole_is_passed_to_its_end(tier: Tier) -> None:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tests.kit.tier.index import NOW, Node, find, header_of, offsets_of, put
-from tieredstore.errors import Invalid
+from tieredstore.errors import Invalid, Unavailable
 from tieredstore.message.hashes import tiered_key_hash
+from tieredstore.tier.index import local_file
 from tieredstore.tier.index.local_file import WALK_ITEMS
 
 MAGIC_BEGIN, MAGIC_END = 0xBCC50289, 0xBCC50285
@@ -146,6 +147,34 @@ def test_hot_keys_do_not_hide_messages(tmp_path: Path) -> None:
         assert offsets_of(find(service, "hot", max_count=2)) == [count * 100 - 100, count * 100]
         service.seal_and_upload(force=True)
     assert node.local_names() == []
+
+
+def test_a_chain_is_followed_for_a_million_items_and_no_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the limit is 1,000 items behind those that are walked one by one."""
+    monkeypatch.setattr(local_file, "MAX_CHAIN_ITEMS", WALK_ITEMS + 1000)
+    monkeypatch.setattr(local_file, "SCAN_ITEMS", 500)
+    count = WALK_ITEMS + 3000
+    service = Node(tmp_path, slots=1, max_items=count + 10).open()
+    put(service, ["hot"] * count)
+    found = offsets_of(find(service, "hot"))
+    assert found == [100 * number for number in range(count - len(found), count)]
+    assert len(found) == WALK_ITEMS + 1000
+
+
+def test_a_file_that_cannot_be_removed_is_an_error(node: Node) -> None:
+    service = node.open()
+    put(service, ["k"])
+    [name] = node.local_names()
+    path = node.directory / name
+    file = local_file.LocalIndexStoreFile.open(path, 10, 20)
+    file.path.unlink()
+    file.path.mkdir()
+    with pytest.raises(Unavailable, match="removed"):
+        file.destroy()
+    file.path.rmdir()
+    file.destroy()
 
 
 def test_defect_d13_the_key_whose_hash_is_the_smallest_integer_is_found(node: Node) -> None:

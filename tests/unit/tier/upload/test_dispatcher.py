@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import pytest
@@ -199,6 +200,25 @@ def test_a_queue_is_announced_by_the_scan_and_not_by_its_messages(rig: Rig) -> N
     rig.dispatcher.scan()
     assert rig.tier.table.segment_table
     assert existing(rig.store, KEY).is_initialised
+
+
+def test_an_announcement_that_is_not_kept_is_an_error_and_made_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.source.put(KEY, 0, 3)
+
+    @contextmanager
+    def lose() -> Iterator[None]:
+        yield
+        raise Unavailable("the metadata was not written")
+
+    with monkeypatch.context() as patching:
+        patching.setattr(rig.tier.metadata, "batch", lose)
+        with pytest.raises(Unavailable, match="the metadata was not written"):
+            rig.dispatcher.scan(force=True)
+    assert not existing(rig.store, KEY).is_initialised
+    rig.dispatcher.scan(force=True)
+    assert rig.offsets() == [0, 1, 2]
 
 
 def test_an_unknown_queue_is_said_to_be_unknown(rig: Rig) -> None:
