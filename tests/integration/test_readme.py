@@ -13,10 +13,11 @@ import pytest
 from tests.kit.paths import ROOT
 
 README = (ROOT / "README.md").read_text()
+EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 def test_the_python_example_runs(tmp_path: Path) -> None:
-    [example] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    [example] = (example for example in EXAMPLES if "open_store" in example)
     (tmp_path / "broker.conf").write_text(
         "brokerName=broker-a\nbrokerClusterName=c\nstorePathRootDir=store\n"
         "tieredStoreFilePath=tier\nmappedFileSizeCommitLog=1048576\n"
@@ -51,7 +52,7 @@ def test_the_object_store_example_runs(tmp_path: Path, public_a: Path) -> None:
 def test_the_jobs_example_runs(tmp_path: Path, public_a: Path) -> None:
     store = f"'{public_a}/store' --config '{public_a}/broker.conf'"
     (tmp_path / "demo/tier").mkdir(parents=True)
-    offload = f"'{sys.executable}' -m tieredstore.cli.main offload {store} --state demo/state"
+    offload = f"'{sys.executable}' -m tieredstore offload {store} --state demo/state"
     commands = _commands("### As a table, and by jobs")
     done = _bash(f"{offload} --quiet --tier file://$PWD/demo/tier\n{commands}", tmp_path)
     assert done.returncode == 0, done.stderr
@@ -59,12 +60,16 @@ def test_the_jobs_example_runs(tmp_path: Path, public_a: Path) -> None:
     assert messages[-1] == "2103", done.stdout  # verify, on Spark, of the tier that backfill made
     assert set(messages) == {"2103"}
     assert (tmp_path / "demo/report/report.html").exists()
+    [example] = (example for example in EXAMPLES if "tieredstore.open(" in example)
+    python = [sys.executable, "-c", example]
+    done = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "302 0\n", done.stderr
 
 
 def _commands(heading: str) -> str:
     """The first block of shell commands below a heading."""
     [_, commands, *_] = re.split(r"^```\n", README.partition(heading)[2], flags=re.MULTILINE)
-    return commands.replace("scripts/tieredstore", f"'{sys.executable}' -m tieredstore.cli.main")
+    return commands.replace("scripts/tieredstore", f"'{sys.executable}' -m tieredstore")
 
 
 def _bash(commands: str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -148,6 +148,10 @@ class JobRun:
         self.stages.append(StageReport(stage, len(tasks), resumed, total, round(seconds, 3)))
         return [outcomes[index] for index in range(len(tasks))]
 
+    def add_stage(self, stage: str, tasks: int, size_bytes: int, seconds: float) -> None:
+        """A stage that the job did without the runner."""
+        self.stages.append(StageReport(stage, tasks, 0, size_bytes, round(seconds, 3)))
+
     def report(self, result: dict[str, object]) -> dict[str, object]:
         """The JSON report: what ran, where, how long, and what it came to."""
         return {

@@ -138,7 +138,9 @@ def test_progress_is_the_same_value_in_each_job(tier: BuiltTier, tmp_path: Path)
     )
     assert {one.unit for one in seen} == {"tasks", "segments"}
     assert (seen[-1].stage, seen[-1].done, seen[-1].total) == ("copy", 13, copied["segments"])
-    assert copied["job"] == "copy"
+    assert (copied["job"], copied["runner"]) == ("copy", "local[1]")
+    [stage] = copied["stages"]
+    assert (stage["stage"], stage["size_bytes"]) == ("copy", copied["copied_bytes"])
 
 
 def test_a_failure_is_told_as_an_error_beside_its_text(tier: BuiltTier, tmp_path: Path) -> None:

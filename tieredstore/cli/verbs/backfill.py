@@ -8,10 +8,11 @@ from tieredstore.cli.options.job import JobOptions, job_options, task_keywords
 from tieredstore.cli.options.output import output_option
 from tieredstore.cli.options.tier import PLACE, TierOptions, take_over_option, tier_options
 from tieredstore.cli.output.rows import Output
+from tieredstore.cli.output.tables import STAGES_TABLE
 
 TABLES = {
     "queues": ("topic", "queue_id", "from_offset", "until_offset", "message_bytes", "segments"),
-    "stages": ("stage", "tasks", "resumed", "size_bytes", "seconds"),
+    **STAGES_TABLE,
 }
 
 

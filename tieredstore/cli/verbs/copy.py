@@ -12,11 +12,14 @@ from tieredstore.cli.options.messages import topics_option
 from tieredstore.cli.options.output import dry_run_option, output_option
 from tieredstore.cli.options.tier import TierOptions, take_over_option, tier_options
 from tieredstore.cli.output.rows import Output
+from tieredstore.cli.output.tables import STAGES_TABLE, Tables
 
 if TYPE_CHECKING:
     from tieredstore.errors import TieredStoreError
 
-PLAN = {"plan": ("path", "copy_bytes", "there_bytes", "segments", "deletes_bytes", "conflict")}
+PLAN: Tables = {
+    "plan": ("path", "copy_bytes", "there_bytes", "segments", "deletes_bytes", "conflict")
+}
 
 
 @click.command("copy")
@@ -88,12 +91,12 @@ def command(
         )
     job.write_report(report)
     if only_plan:
-        out.record(report, PLAN)
+        out.record(report, STAGES_TABLE | PLAN)
         if not dry_run:
             click.echo("tieredstore: nothing was changed; add --yes to do this", err=True)
         return int(ExitCode.OK)
     for line in (*report["damage"], *report["notes"]):
         click.echo(f"tieredstore: warning: {line}", err=True)
-    out.record(report)
+    out.record(report, STAGES_TABLE)
     code = end_of_run(stopped=report["stopped"], failures=failures)
     return int(ExitCode.DAMAGE if report["damage"] and code is ExitCode.OK else code)

@@ -11,9 +11,10 @@ from tieredstore.cli.options.messages import split_pair, time_options, topics_op
 from tieredstore.cli.options.output import output_option
 from tieredstore.cli.options.tier import TierOptions, tier_options
 from tieredstore.cli.output.rows import Output
+from tieredstore.cli.output.tables import STAGES_TABLE
 
 _TABLES = {
-    "stages": ("stage", "tasks", "resumed", "size_bytes", "seconds"),
+    **STAGES_TABLE,
     "queues": ("queue", "from_offset", "until_offset", "rows"),
     "gaps": ("queue", "from_offset", "until_offset"),
 }

@@ -13,12 +13,14 @@ from tieredstore.cli.options.messages import topics_option
 from tieredstore.cli.options.output import dry_run_option, output_option
 from tieredstore.cli.options.tier import TierOptions, take_over_option, tier_options
 from tieredstore.cli.output.rows import Output
-from tieredstore.cli.output.usage import USAGE_TABLE
+from tieredstore.cli.output.tables import STAGES_TABLE, USAGE_TABLE, Tables
 
 if TYPE_CHECKING:
     from tieredstore.errors import TieredStoreError
 
-PLAN = {"plan": ("topic", "queue_id", "from_offset", "until_offset", "message_bytes", "segments")}
+PLAN: Tables = {
+    "plan": ("topic", "queue_id", "from_offset", "until_offset", "message_bytes", "segments")
+}
 
 
 @click.command("offload")
@@ -72,7 +74,7 @@ def command(
             **how,
         )
     job.write_report(report)
-    out.record(report, PLAN if dry_run else USAGE_TABLE)
+    out.record(report, STAGES_TABLE | (PLAN if dry_run else USAGE_TABLE))
     if dry_run:
         return int(ExitCode.OK)
     return int(end_of_run(stopped=report["stopped"] and not follow, failures=failures))

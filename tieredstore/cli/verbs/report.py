@@ -10,9 +10,9 @@ from tieredstore.cli.options.job import JobOptions, job_options, task_keywords
 from tieredstore.cli.options.output import output_option
 from tieredstore.cli.options.tier import TierOptions, tier_options
 from tieredstore.cli.output.rows import Output
+from tieredstore.cli.output.tables import STAGES_TABLE
 
 _PRICES = ("write", "list", "read", "delete", "transfer", "storage")
-TABLES = {"stages": ("stage", "tasks", "resumed", "seconds")}
 
 
 @click.command("report")
@@ -70,7 +70,7 @@ def command(
             source, to, keys_percent=0 if no_keys else sample, prices=given, as_of=as_of, **how
         )
     job.write_report(report)
-    out.record(report, TABLES)
+    out.record(report, STAGES_TABLE)
 
 
 def _price(given: str) -> tuple[str, float]:

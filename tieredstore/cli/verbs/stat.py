@@ -9,7 +9,7 @@ import click
 from tieredstore.cli.options.output import output_option
 from tieredstore.cli.options.tier import TierOptions, tier_options
 from tieredstore.cli.output.rows import Output
-from tieredstore.cli.output.usage import USAGE_TABLE
+from tieredstore.cli.output.tables import USAGE_TABLE
 from tieredstore.contracts.usage import read_usage, usage_fields
 
 if TYPE_CHECKING:

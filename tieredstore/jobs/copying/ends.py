@@ -75,6 +75,7 @@ def run_copy(
     if on_failure is not None:
         for _, error in done.failed:
             on_failure(error)
+    run.add_stage("copy", done.queues, done.copied_bytes, done.seconds)
     return run.report(done.fields())
 
 

@@ -60,6 +60,7 @@ def run_offload(
     if on_failure is not None:
         for _, error in done.failed:
             on_failure(error)
+    run.add_stage("offload", done.queues, done.message_bytes, done.seconds)
     return run.report(done.fields())
 
 

@@ -10,9 +10,10 @@ from tieredstore.cli.options.messages import time_options
 from tieredstore.cli.options.output import output_option
 from tieredstore.cli.options.tier import TierOptions, take_over_option, tier_options
 from tieredstore.cli.output.rows import Output
+from tieredstore.cli.output.tables import STAGES_TABLE
 
 TABLES = {
-    "stages": ("stage", "tasks", "resumed", "seconds"),
+    **STAGES_TABLE,
     "files": ("base_offset", "size_bytes", "items", "begin_timestamp", "end_timestamp"),
 }
 

@@ -11,9 +11,10 @@ from tieredstore.cli.options.job import JobOptions, job_options, task_keywords
 from tieredstore.cli.options.output import output_option
 from tieredstore.cli.options.tier import TierOptions, take_over_option, tier_options
 from tieredstore.cli.output.rows import Output
+from tieredstore.cli.output.tables import STAGES_TABLE
 
 TABLES = {
-    "stages": ("stage", "tasks", "resumed", "size_bytes", "seconds"),
+    **STAGES_TABLE,
     "found_topics": ("topic", "topic_id", "id_from"),
     "findings": ("severity", "kind", "segment", "message", "found"),
 }

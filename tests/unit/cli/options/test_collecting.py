@@ -1,0 +1,94 @@
+"""Options that reach a command as one value."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import click
+import pytest
+
+from tieredstore.cli.options.job import JobOptions, job_options, task_keywords
+from tieredstore.cli.options.output import output_option
+from tieredstore.cli.options.tier import TierOptions, tier_options
+from tieredstore.cli.output.progress import Display
+from tieredstore.cli.output.rows import Output, OutputFormat
+from tieredstore.errors import Invalid
+from tieredstore.jobs.run import JobProgress
+
+
+@click.command()
+@tier_options("source", flag="from", cluster=None, broker=None)
+@tier_options("target", flag="to", needs_state=True)
+@click.option("--force", is_flag=True)
+@job_options
+@output_option
+def both(
+    source: TierOptions, target: TierOptions, force: bool, job: JobOptions, out: Output
+) -> tuple[object, ...]:
+    return source, target, force, job, out.format
+
+
+def call(*arguments: str) -> tuple[object, ...]:
+    found: tuple[object, ...] = both.main([*arguments], standalone_mode=False)
+    return found
+
+
+def test_two_groups_of_one_kind_do_not_mix() -> None:
+    source, target, force, job, form = call(
+        *("--from", "file:///a", "--to", "file:///b", "--to-state", "s", "--from-config", "c"),
+        *("--broker", "b", "--workers", "3", "--output", "json"),
+    )
+    assert source == TierOptions("file:///a", config=Path("c"))
+    assert target == TierOptions("file:///b", Path("s"), broker="b")
+    assert (force, job, form) == (False, JobOptions(3), OutputFormat.JSON)
+
+
+def test_an_error_names_the_option_as_it_is_typed() -> None:
+    with pytest.raises(click.UsageError) as raised:
+        call("--from", "file:///a", "--to", "file:///b")
+    assert raised.value.format_message() == "Missing option '--to-state'."
+
+
+def test_the_options_stand_in_the_order_of_the_decorators() -> None:
+    flags = [parameter.opts[0] for parameter in both.params]
+    assert flags[:7] == [
+        "--from", "--from-state", "--from-config", "--to", "--to-state", "--to-config", "--cluster",
+    ]  # fmt: skip
+    assert flags[-2:] == ["--quiet", "--output"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (JobOptions(spark_conf=("a=b",)), "--spark-conf needs --spark"),
+        (JobOptions(spark=True, workers=2), "--workers is for this machine"),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(options: JobOptions, message: str) -> None:
+    with pytest.raises(Invalid, match=message), task_keywords("verify", options):
+        pytest.fail("not refused")
+
+
+@pytest.mark.parametrize(
+    ("progress", "line"),
+    [
+        (
+            JobProgress("write", "tasks", 2, 2, 1_500_000, 3_000_000, 1.5),
+            "job: write: 2 of 2 tasks, 1.5 of 3.0 MB, 1.0 MB/s\n",
+        ),
+        (
+            JobProgress("job", "messages", 7, 7, 2_000_000, None, 1.0),
+            "job: 7 of 7 messages, 2.0 MB, 2.0 MB/s\n",
+        ),
+        (
+            JobProgress("job", "messages", 7, None, 2_000_000, None, 1.0),
+            "job: 7 messages, 2.0 MB so far\n",
+        ),
+    ],
+)
+def test_progress_of_each_job_is_a_line(progress: JobProgress, line: str) -> None:
+    stream = io.StringIO()
+    with Display("job", stream) as display:
+        display.show_progress(progress)
+    assert stream.getvalue() == line
