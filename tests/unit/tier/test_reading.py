@@ -10,7 +10,7 @@ import pytest
 
 from tieredstore.contracts.segment import FileSegment
 from tieredstore.errors import Unavailable
-from tieredstore.tier.reading import Reading, SegmentRead, run, run_async
+from tieredstore.tier.reading import Getting, Reading, SegmentRead, Wait, run, run_async
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ def reading(*segments: Segment) -> Reading[bytes]:
     return b"".join([*first, *second])
 
 
-def drive(generator: Reading[T], how: str) -> T:
+def drive(generator: Getting[T], how: str) -> T:
     if how == "blocking":
         return run(generator)
     with ThreadPoolExecutor(2) as pool:
@@ -88,3 +88,70 @@ def test_a_reading_may_need_no_read_at_all(how: str) -> None:
         return 7
 
     assert drive(nothing(), how) == 7
+
+
+def wait(value: int, error: Exception | None = None) -> Wait[tuple[str, int]]:
+    def now() -> tuple[str, int]:
+        if error is not None:
+            raise error
+        return "blocking", value
+
+    async def later() -> tuple[str, int]:
+        await asyncio.sleep(0)
+        return "async", now()[1]
+
+    return Wait(now, later)
+
+
+@pytest.mark.parametrize("how", ["blocking", "async"])
+def test_a_getting_waits_for_others_the_way_it_is_driven(how: str) -> None:
+    def getting() -> Getting[object]:
+        data = yield from reading(Segment(b"abcd"), Segment(b"xy"))
+        first = yield wait(1)
+        with pytest.raises(Unavailable, match="not there"):
+            yield wait(2, Unavailable("not there"))
+        return data, first
+
+    def failing() -> Getting[None]:
+        yield wait(3, Unavailable("away"))
+
+    assert drive(getting(), how) == (b"abxycd", (how, 1))
+    with pytest.raises(Unavailable, match="away"):
+        drive(failing(), how)
+
+
+def test_a_cancelled_getting_gives_up_what_it_holds_at_once() -> None:
+    given_up: list[bool] = []
+
+    def getting() -> Getting[None]:
+        try:
+            yield Wait(lambda: None, asyncio.Event().wait)
+        finally:
+            given_up.append(True)
+
+    async def cancel() -> None:
+        task = asyncio.create_task(run_async(getting()))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as kept:  # its traceback keeps the frames alive
+            await task
+        assert given_up == [True], kept
+
+    asyncio.run(cancel())
+
+
+def test_an_interrupted_getting_gives_up_what_it_holds_at_once() -> None:
+    given_up: list[bool] = []
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    def getting() -> Getting[None]:
+        try:
+            yield Wait(interrupt, asyncio.Event().wait)
+        finally:
+            given_up.append(True)
+
+    with pytest.raises(KeyboardInterrupt) as kept:
+        run(getting())
+    assert given_up == [True], kept
