@@ -1,39 +1,149 @@
-"""The tier that a job writes to: its configuration, and its folder if it is in one."""
+"""The tier that a job writes to: resolved from options, opened as its only writer."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tieredstore import registry
+from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
-from tieredstore.errors import Invalid
+from tieredstore.errors import Fenced, Invalid
+from tieredstore.local.recovery.store_lock import is_owned
+from tieredstore.scan.catalogue import load_catalogue
+from tieredstore.scan.source import TierSource, load_config, place_tier
+from tieredstore.tier.writing import TierWriter
+from tieredstore.tier_url import shown_url
 
 if TYPE_CHECKING:
+    from tieredstore.contracts.metadata_store import MetadataStore
     from tieredstore.contracts.segment import SegmentProvider
 
 
 @dataclass(frozen=True, slots=True)
 class TierTarget:
-    """Where a job writes: the whole configuration, and the tier's folder if it is in one."""
+    """Where a job writes: the whole configuration, with the broker's name, and the state
+    directory. warnings: what the configuration file was warned of."""
 
     config: StoreConfig
     url: str
-    location: Path | None
-    warnings: tuple[str, ...]
+    state: Path
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def location(self) -> Path | None:
+        """The tier's folder, if it is in one."""
+        return Path(self.config.tier_file_path) if self.url.startswith("file:") else None
+
+    @property
+    def source(self) -> TierSource:
+        """The same place, to read from."""
+        return TierSource(self.url, self.config, self.config.broker_name, self.state)
 
     def open_provider(self, *, create: bool) -> SegmentProvider | None:
         """The tier; None when it is not there and `create` is false. Raises Invalid,
         Unavailable."""
-        if self.location is not None and not self.location.exists():
+        location = self.location
+        if location is not None and not location.exists():
             if not create:
                 return None
             try:
-                self.location.mkdir(parents=True, exist_ok=True)
+                location.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise Invalid(
-                    f"tier {self.url}: cannot be created: {error.strerror}", path=str(self.location)
+                    f"tier {self.url}: cannot be created: {error.strerror}", path=str(location)
                 ) from error
         provider: SegmentProvider = registry.segment_provider(self.config)
         return provider
+
+    def check_state(self, provider: SegmentProvider, metadata: MetadataStore) -> None:
+        """Load the metadata; raise Invalid when tier and state do not belong together."""
+        broker = self.config.broker_name
+        catalogue = load_catalogue(provider, metadata, broker=broker)
+        unknown = [str(f.segment) for f in catalogue.findings if f.kind == "segment-unknown"]
+        missing = [str(f.segment) for f in catalogue.findings if f.kind == "segment-missing"]
+        if unknown:
+            raise Invalid(
+                f"tier {shown_url(self.url)}: holds {len(unknown)} segments of broker {broker!r} "
+                f"that the state {self.state} does not know (the first: {unknown[0]}); give the "
+                "state directory that they were written with, or rebuild the metadata with "
+                "`tieredstore rebuild metadata`",
+                path=unknown[0],
+            )
+        if missing:
+            raise Invalid(
+                f"state {self.state}: knows {len(missing)} segments that the tier "
+                f"{shown_url(self.url)} lacks (the first: {missing[0]}); is it that of another "
+                "tier or cluster?",
+                path=missing[0],
+            )
+
+
+def resolve_target(
+    url: str,
+    state: Path,
+    *,
+    cluster: str | None = None,
+    broker: str | None = None,
+    config: Path | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> TierTarget:
+    """The tier to write to. cluster and broker: names in it, which `config` (a broker.conf) or
+    `properties` (its keys) may give. Raises Invalid with what to do."""
+    loaded = load_config(config, cluster=cluster, broker=broker, properties=properties)
+    missing = [
+        f"{option} (or {key} in --config)"
+        for key, option in (("brokerName", "--broker"), ("brokerClusterName", "--cluster"))
+        if key not in loaded.explicit_keys
+    ]
+    if missing:
+        raise Invalid(f"the names in the tier are not known: give {' and '.join(missing)}")
+    check_directory(state)
+    return TierTarget(place_tier(loaded.config, url, state=state), url, state, loaded.warnings)
+
+
+def check_directory(state: Path) -> None:
+    """Raise Invalid for what cannot be a state directory."""
+    if state.exists() and not state.is_dir():
+        raise Invalid(f"state {state}: not a directory", path=str(state))
+
+
+def refuse_slave(config: StoreConfig) -> None:
+    """Raise Invalid for the configuration of a slave, which never uploads."""
+    if config.broker_role == "SLAVE":
+        raise Invalid("brokerRole is SLAVE, and a slave never uploads; run on the master")
+
+
+def refuse_broker(state: Path) -> None:
+    """Raise Fenced when a broker runs on a state directory. A Java broker takes no lock but that
+    of its store."""
+    if is_owned(state):
+        raise Fenced(f"state {state}: a broker runs on it; stop it first", path=str(state))
+
+
+@contextmanager
+def own_tier(
+    provider: SegmentProvider,
+    config: StoreConfig,
+    state: Path | None,
+    *,
+    take_over: bool = False,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Iterator[TierWriter]:
+    """Open the configured metadata and be the writer of the broker's part of a tier, for the block.
+
+    state: the directory that is locked meanwhile; None for metadata that goes when the job ends.
+    Raises Fenced when a broker runs on it or another writer lives, Corrupt, Unavailable.
+    """
+    if state is not None:
+        refuse_broker(state)
+    metadata: MetadataStore = registry.metadata_store(config, clock)
+    with closing(metadata):
+        writer = TierWriter.acquire(
+            provider, metadata, config.broker_name, state, take_over=take_over
+        )
+        with writer:
+            yield writer

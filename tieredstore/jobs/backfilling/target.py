@@ -14,26 +14,22 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.metadata_store import FileSegmentMetadata, MetadataStore
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider
-from tieredstore.errors import Fenced, Invalid, Unavailable
+from tieredstore.errors import Invalid, Unavailable
 from tieredstore.jobs.backfilling.plan import Piece, QueuePlan, QueueStart
-from tieredstore.local.recovery.store_lock import is_owned
+from tieredstore.jobs.target import TierTarget, own_tier, refuse_slave, resolve_target
 from tieredstore.message.consume_queue import UNIT_SIZE, make_units
 from tieredstore.message.names import queue_path
 from tieredstore.scan.arrow.buffers import Int64s
-from tieredstore.scan.catalogue import load_catalogue
-from tieredstore.scan.source import TierSource, load_config, place_tier
+from tieredstore.scan.source import TierSource
 from tieredstore.tier.flat.appender import AppendResult
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.index import IndexStoreService
 from tieredstore.tier.reading import run
 from tieredstore.tier.upload import indexing
-from tieredstore.tier.writing import TierWriter
-from tieredstore.tier_url import shown_url
 
 _INDEX_BYTES = 256 << 20
 _log = logging.getLogger(__name__)
@@ -50,20 +46,11 @@ def backfill_target(
 ) -> TierSource:
     """The tier to write to. cluster and broker: names in it, which `config` (a broker.conf) or
     `properties` (its keys) may give. Raises Invalid."""
-    loaded = load_config(config, cluster=cluster, broker=broker, properties=properties)
-    missing = [
-        f"{option} (or {key} in --config)"
-        for key, option in (("brokerName", "--broker"), ("brokerClusterName", "--cluster"))
-        if key not in loaded.explicit_keys
-    ]
-    if missing:
-        raise Invalid(f"the names in the tier are not known: give {' and '.join(missing)}")
-    if loaded.config.broker_role == "SLAVE":
-        raise Invalid("brokerRole is SLAVE, and a slave never uploads; run on the master")
-    if state.exists() and not state.is_dir():
-        raise Invalid(f"state {state}: not a directory", path=str(state))
-    found = place_tier(loaded.config, url, state=state)
-    return TierSource(url, found, found.broker_name, state)
+    target = resolve_target(
+        url, state, cluster=cluster, broker=broker, config=config, properties=properties
+    )
+    refuse_slave(target.config)
+    return target.source
 
 
 class BackfillTarget:
@@ -272,20 +259,16 @@ def open_target(
     Corrupt, Unavailable."""
     config, state = source.config, source.state
     assert state is not None
-    if is_owned(state):  # a Java broker takes no epoch
-        raise Fenced(f"state {state}: a broker runs on it; stop it first", path=str(state))
-    if source.url.startswith("file:"):
-        Path(config.tier_file_path).mkdir(parents=True, exist_ok=True)
+    target = TierTarget(config, source.url, state)
     with ExitStack() as stack:
-        provider = source.connect()
+        provider = target.open_provider(create=True)
+        assert provider is not None
         stack.callback(provider.close)
-        metadata: MetadataStore = registry.metadata_store(config, clock)
-        stack.callback(metadata.close)
-        writer = TierWriter.acquire(
-            provider, metadata, config.broker_name, state, take_over=take_over
+        writer = stack.enter_context(
+            own_tier(provider, config, state, take_over=take_over, clock=clock)
         )
-        stack.enter_context(writer)
-        _check_state(provider, metadata, source)
+        metadata = writer.metadata
+        target.check_state(provider, metadata)
         flat_files = FlatFileStore(config, provider, metadata, clock)
         stack.callback(flat_files.close)
         flat_files.become_writer(writer)
@@ -298,19 +281,6 @@ def open_target(
             index.recover()
             stack.callback(index.stop, force=False)
         yield BackfillTarget(source, provider, metadata, flat_files, index, clock)
-
-
-def _check_state(provider: SegmentProvider, metadata: MetadataStore, source: TierSource) -> None:
-    """Load the metadata; raise Invalid when tier and state do not belong together."""
-    catalogue = load_catalogue(provider, metadata, broker=source.config.broker_name)
-    for kind, what in (
-        ("segment-unknown", "holds {0}, which the state {1} does not know: rebuild the metadata"),
-        ("segment-missing", "lacks {0}, which the state {1} knows: is it that of another tier?"),
-    ):
-        found = [finding for finding in catalogue.findings if finding.kind == kind]
-        if found:
-            text = what.format(found[0].segment, source.state)
-            raise Invalid(f"tier {shown_url(source.url)}: {text}", path=str(found[0].segment))
 
 
 def _make_moved_error(file: FlatMessageFile, start: QueueStart) -> Invalid:

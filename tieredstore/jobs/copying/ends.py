@@ -19,9 +19,9 @@ from tieredstore.jobs.copying.report import CopyOptions, CopyReport, PathSummary
 from tieredstore.jobs.copying.target import CopyTarget
 from tieredstore.jobs.run import FailureCallback, JobRun
 from tieredstore.jobs.stopping import StopSignal
-from tieredstore.jobs.target import TierTarget
+from tieredstore.jobs.target import TierTarget, refuse_broker, resolve_target
 from tieredstore.scan.opening import INDEX_DIRECTORY, OpenTier, open_source
-from tieredstore.scan.source import TierSource, load_config, place_tier, refuse_memory
+from tieredstore.scan.source import TierSource, refuse_memory
 from tieredstore.tier_url import parse_tier_url
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def _copy(
 ) -> CopyReport:
     broker = _broker_of(source)
     goal = _target(source, request, broker)
+    refuse_broker(goal.state)
     with ExitStack() as stack:
         provider = goal.open_provider(create=True)
         assert provider is not None
@@ -104,7 +105,7 @@ def _copy(
         report = copy_tier(
             source.provider,
             source.metadata,
-            CopyTarget(provider, metadata, broker, clock, back, request.to_state),
+            CopyTarget(provider, metadata, broker, clock, back, goal.state),
             broker,
             request.options(),
             run.on_progress,
@@ -151,15 +152,14 @@ def _broker_of(source: OpenTier) -> str:
 def _target(source: OpenTier, request: CopyRequest, broker: str) -> TierTarget:
     if source.state is not None and source.state.resolve() == request.to_state.resolve():
         raise Invalid(f"--to-state {request.to_state}: is the state of the source; give another")
-    if request.to_state.exists() and not request.to_state.is_dir():
-        raise Invalid(f"--to-state {request.to_state}: not a directory", path=str(request.to_state))
-    cluster = source.config.broker_cluster_name
     refuse_memory(request.to)
-    loaded = load_config(request.to_config, cluster=cluster, broker=broker)
-    config = place_tier(loaded.config, request.to, state=request.to_state)
-    config = msgspec.structs.replace(config, broker_cluster_name=cluster, broker_name=broker)
-    location = Path(config.tier_file_path) if request.to.startswith("file:") else None
-    return TierTarget(config, request.to, location, loaded.warnings)
+    return resolve_target(
+        request.to,
+        request.to_state,
+        cluster=source.config.broker_cluster_name,
+        broker=broker,
+        config=request.to_config,
+    )
 
 
 def _refuse_same(

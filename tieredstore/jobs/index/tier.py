@@ -10,22 +10,20 @@ from pathlib import Path
 
 import msgspec
 
-from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.metadata_store import FileSegmentMetadata, MetadataStore
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider
-from tieredstore.errors import Corrupt, Fenced, Invalid
+from tieredstore.errors import Corrupt, Invalid
 from tieredstore.jobs.index.build import BuiltIndex
 from tieredstore.jobs.index.staging import StagedIndex
-from tieredstore.local.recovery.store_lock import is_owned
+from tieredstore.jobs.target import own_tier
 from tieredstore.message.index.tiered import HEADER_SIZE, infer_slots, unpack_header
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue, load_catalogue
 from tieredstore.scan.segments.topic_ids import find_topic_ids
 from tieredstore.scan.source import TierSource
 from tieredstore.tier.index.segments import IndexSegments
 from tieredstore.tier.index.service import DIRECTORY
-from tieredstore.tier.writing import TierWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,16 +224,14 @@ def open_index_tier(
         provider = source.connect()
         stack.callback(provider.close)
         broker = _broker_of(source, provider)
-        if source.state is not None and is_owned(source.state):
-            raise Fenced(f"state {source.state}: a broker runs on it; stop it first")
         config = msgspec.structs.replace(source.config, broker_name=broker)
         if source.state is None:
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="tieredstore-state-"))
             config = msgspec.structs.replace(config, store_path_root_dir=scratch)
-        metadata: MetadataStore = registry.metadata_store(config, clock)
-        stack.callback(metadata.close)
-        writer = TierWriter.acquire(provider, metadata, broker, source.state, take_over=take_over)
-        stack.enter_context(writer)
+        writer = stack.enter_context(
+            own_tier(provider, config, source.state, take_over=take_over, clock=clock)
+        )
+        metadata = writer.metadata
         if source.state is None:
             catalogue = load_catalogue(provider, broker=broker)
             _let_know(metadata, catalogue.indexes.get(broker, ()))

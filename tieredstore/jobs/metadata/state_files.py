@@ -15,8 +15,8 @@ from tieredstore.config import StoreConfig
 from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.disk.file_operations import FILES
 from tieredstore.disk.sync import sync_folder
-from tieredstore.errors import Fenced, Invalid, Unavailable
-from tieredstore.local.recovery.store_lock import is_owned
+from tieredstore.errors import Invalid, Unavailable
+from tieredstore.jobs.target import check_directory, refuse_broker
 from tieredstore.scan.source import METADATA_FILE
 
 _STAGING = "config/.rebuild-metadata"
@@ -39,12 +39,8 @@ class StateFiles:
 
     def check_free(self) -> None:
         """Raise Fenced when a broker runs on the directory, Invalid when it cannot be one."""
-        if self._state.exists() and not self._state.is_dir():
-            raise Invalid(f"state {self._state}: not a directory", path=str(self._state))
-        if is_owned(self._state):
-            raise Fenced(
-                f"state {self._state}: a broker is running on it; stop it", path=str(self._state)
-            )
+        check_directory(self._state)
+        refuse_broker(self._state)
 
     def replace(
         self, fill: Callable[[MetadataStore], None], clock: Clock, *, force: bool

@@ -2,49 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from tieredstore.config import StorageLevel, StoreConfig
+from tieredstore.config import StorageLevel
 from tieredstore.errors import Invalid
 from tieredstore.jobs.offloading.options import OffloadOptions
-from tieredstore.jobs.target import TierTarget
-from tieredstore.scan.catalogue import load_catalogue
-from tieredstore.scan.source import load_config, place_tier, refuse_memory
+from tieredstore.jobs.target import TierTarget, refuse_slave, resolve_target
+from tieredstore.scan.source import refuse_memory
 from tieredstore.scan.times import format_time
 
 if TYPE_CHECKING:
-    from tieredstore.contracts.metadata_store import MetadataStore
-    from tieredstore.contracts.segment import SegmentProvider
     from tieredstore.local.read_only import ReadOnlyMessageStore
 
 
 def offload_target(options: OffloadOptions) -> TierTarget:
     """Check the options against each other. Raises Invalid with what to do."""
-    loaded = load_config(options.config, cluster=options.cluster, broker=options.broker)
-    missing = [
-        f"{option} (or {key} in --config)"
-        for key, option in (("brokerName", "--broker"), ("brokerClusterName", "--cluster"))
-        if key not in loaded.explicit_keys
-    ]
-    if missing:
-        raise Invalid(f"offload: the names in the tier are not known: give {' and '.join(missing)}")
     refuse_memory(options.tier)
-    config = place_tier(loaded.config, options.tier, state=options.state)
-    location = Path(config.tier_file_path) if options.tier.startswith("file:") else None
-    _check_directories(options.store, options.state, location, config)
-    if config.broker_role == "SLAVE":
-        raise Invalid("offload: brokerRole is SLAVE, and a slave never uploads; run on the master")
+    target = resolve_target(
+        options.tier,
+        options.state,
+        cluster=options.cluster,
+        broker=options.broker,
+        config=options.config,
+    )
+    _check_directories(options.store, target)
+    refuse_slave(target.config)
     # To call this command is to ask for an upload, whatever a broker would do.
-    config = msgspec.structs.replace(config, storage_level=StorageLevel.NOT_IN_DISK)
+    config = msgspec.structs.replace(target.config, storage_level=StorageLevel.NOT_IN_DISK)
     if options.workers is not None:
         config = msgspec.structs.replace(config, dispatch_threads=options.workers)
-    return TierTarget(config, options.tier, location, loaded.warnings)
+    return replace(target, config=config)
 
 
-def _check_directories(store: Path, state: Path, tier: Path | None, config: StoreConfig) -> None:
+def _check_directories(store: Path, target: TierTarget) -> None:
+    config, tier = target.config, target.location
     if not store.is_dir():
         raise Invalid(f"store {store}: no such directory", path=str(store))
     if config.store_type.lower() == "defaultrocksdb" or (store / "consumequeue/CURRENT").exists():
@@ -58,18 +53,16 @@ def _check_directories(store: Path, state: Path, tier: Path | None, config: Stor
             f"store {store}: no commitlog in it; give a broker's storePathRootDir", path=str(store)
         )
     sources = [store] if log is None else [store, log]
-    targets = [("--state", state)] + ([] if tier is None else [("--tier", tier)])
-    for what, target in targets:
+    targets = [("--state", target.state)] + ([] if tier is None else [("--tier", tier)])
+    for what, place in targets:
         for source in sources:
-            inside = target.resolve()
+            inside = place.resolve()
             if inside == source.resolve() or source.resolve() in inside.parents:
                 raise Invalid(
-                    f"{what} {target}: is in the store {source}, where offload never writes; "
+                    f"{what} {place}: is in the store {source}, where offload never writes; "
                     "choose a directory outside it",
-                    path=str(target),
+                    path=str(place),
                 )
-    if state.exists() and not state.is_dir():
-        raise Invalid(f"--state {state}: not a directory", path=str(state))
 
 
 def held_back(store: ReadOnlyMessageStore) -> str | None:
@@ -88,26 +81,3 @@ def held_back(store: ReadOnlyMessageStore) -> str | None:
         f"store {store.root}: {why}: only what its checkpoint says is on disk is copied ({known}); "
         f"{advice}"
     )
-
-
-def check_tier(
-    provider: SegmentProvider, metadata: MetadataStore, target: TierTarget, state: Path
-) -> None:
-    """Load the metadata; raise Invalid when tier and state do not belong together."""
-    broker = target.config.broker_name
-    catalogue = load_catalogue(provider, metadata, broker=broker)
-    unknown = [found for found in catalogue.findings if found.kind == "segment-unknown"]
-    missing = [found for found in catalogue.findings if found.kind == "segment-missing"]
-    if unknown:
-        raise Invalid(
-            f"tier {target.url}: holds {len(unknown)} segments of broker {broker!r} that --state "
-            f"{state} does not know (the first: {unknown[0].segment}); give the state directory "
-            "that they were written with, or make it anew with `tieredstore rebuild metadata`",
-            path=str(unknown[0].segment),
-        )
-    if missing:
-        raise Invalid(
-            f"--state {state}: knows {len(missing)} segments that the tier {target.url} lacks (the "
-            f"first: {missing[0].segment}); is it the state of another tier or cluster?",
-            path=str(missing[0].segment),
-        )

@@ -18,20 +18,19 @@ from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.usage import read_usage
 from tieredstore.errors import Unavailable
-from tieredstore.jobs.offloading.checks import check_tier, held_back, offload_target
+from tieredstore.jobs.offloading.checks import held_back, offload_target
 from tieredstore.jobs.offloading.options import OffloadOptions
 from tieredstore.jobs.offloading.plan import DryRun, dry_run
 from tieredstore.jobs.offloading.report import OffloadReport
 from tieredstore.jobs.offloading.source import OffloadSource, skipped_topics
 from tieredstore.jobs.run import FailureCallback, JobProgress, JobRun, ProgressCallback
 from tieredstore.jobs.stopping import StopSignal
-from tieredstore.jobs.target import TierTarget
+from tieredstore.jobs.target import TierTarget, own_tier
 from tieredstore.local.read_only import ReadOnlyMessageStore, open_read_only
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.index import IndexStoreService
 from tieredstore.tier.topic_filter import TopicFilter
 from tieredstore.tier.upload.dispatcher import SCAN_PERIOD_MS, MessageStoreDispatcher
-from tieredstore.tier.writing import TierWriter
 
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
@@ -160,7 +159,7 @@ def plan_offload(options: OffloadOptions, *, clock: Clock = SYSTEM_CLOCK) -> Dry
         provider = target.open_provider(create=False)
         if provider is not None:
             stack.callback(provider.close)
-            check_tier(provider, metadata, target, options.state)
+            target.check_state(provider, metadata)
         topic_filter = TopicFilter(target.config)
         source = OffloadSource(store.dispatch_source, options.topics, topic_filter)
         return dry_run(target.config, source, provider)
@@ -207,13 +206,11 @@ def _opened(options: OffloadOptions, target: TierTarget, clock: Clock) -> Iterat
         provider = target.open_provider(create=True)
         assert provider is not None
         stack.callback(provider.close)
-        metadata = registry.metadata_store(config, clock)
-        stack.callback(metadata.close)
-        writer = TierWriter.acquire(
-            provider, metadata, config.broker_name, options.state, take_over=options.take_over
+        writer = stack.enter_context(
+            own_tier(provider, config, options.state, take_over=options.take_over, clock=clock)
         )
-        stack.enter_context(writer)
-        check_tier(provider, metadata, target, options.state)
+        metadata = writer.metadata
+        target.check_state(provider, metadata)
         flat_files = FlatFileStore(config, provider, metadata, clock)
         stack.callback(flat_files.close)
         flat_files.become_writer(writer)

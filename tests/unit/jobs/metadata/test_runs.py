@@ -87,7 +87,7 @@ def test_a_broker_on_the_state_directory_keeps_the_job_out(world: World) -> None
     lock = StoreLock(world.made)
     lock.acquire()
     try:
-        with pytest.raises(Fenced, match="a broker is running on it"):
+        with pytest.raises(Fenced, match="a broker runs on it"):
             world.rebuild()
     finally:
         lock.release()
