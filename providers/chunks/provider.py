@@ -6,7 +6,7 @@ Layout and algorithms: `docs/formats/chunk-log.md`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from tieredstore.contracts.probing import ProbeOptions, ProbeResult
@@ -27,6 +27,7 @@ from tieredstore.providers.chunks.state import SegmentState, SegmentStates
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
 from tieredstore.providers.chunks.upkeep.maintenance import Maintenance, MaintenanceReport
 from tieredstore.providers.chunks.writers import Writers
+from tieredstore.service_thread import ServiceHealth
 
 _log = logging.getLogger(__name__)
 
@@ -140,6 +141,10 @@ class ChunkProvider:
     def probes(self, options: ProbeOptions) -> Iterator[ProbeResult]:
         """What `tieredstore doctor` asks of the object store, below the tier's prefix."""
         return probe_objects(self._client, options)
+
+    def health(self) -> Sequence[ServiceHealth]:
+        """How the loops of the maintenance are; none before an epoch is held."""
+        return self._maintenance.health()
 
     def close(self) -> None:
         """Ends maintenance. Epochs are for their holders to release, before."""

@@ -44,6 +44,7 @@ from tieredstore.local.topics import parse_delay_levels, read_topics
 from tieredstore.message.encoding import RecordEncoder
 from tieredstore.message.hosts import LOCALHOST
 from tieredstore.message.record import Message
+from tieredstore.service_thread import ServiceHealth
 
 FUTURE_TOLERANCE_MS: Final = 3_600_000
 _KNOWN: Final = frozenset(
@@ -267,6 +268,10 @@ class DefaultMessageStore(StoreReads):
         messages and stays marked as unclean.
         """
         self._flush.flush()
+
+    def health(self) -> list[ServiceHealth]:
+        """How the background loops of the store are."""
+        return self._reput.health()
 
     # What StoreReads needs
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
 from tieredstore.errors import TieredStoreError
 from tieredstore.metrics import Metrics
+from tieredstore.service_thread import ServiceHealth, ServiceThread
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.message_file import HOUR_MS, FlatMessageFile
 
@@ -57,34 +57,28 @@ class TierExpiry:
         self._metrics = metrics if metrics is not None else Metrics()
         self._reserve_hours = reserve_hours
         self._explicit = retention_is_explicit
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._loop = ServiceThread(
+            "tiered-expiry",
+            self.run_once,
+            config.delete_file_interval_ms,
+            clock=clock,
+            waits_first=True,
+        )
         self._warned: frozenset[str] = frozenset()
 
     def start(self) -> None:
         """Run every `tieredStoreDeleteFileInterval`, the first time after one interval; nothing
         when `tieredStoreDeleteFileEnable` is false."""
-        if self._thread is not None or not self._config.delete_file_enable:
-            return
-        self._stopping.clear()
-        self._thread = threading.Thread(target=self._run, name="tiered-expiry", daemon=True)
-        self._thread.start()
+        if self._config.delete_file_enable:
+            self._loop.start()
 
     def stop(self) -> None:
         """End the loop after the queue in progress. Idempotent."""
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self._loop.stop()
 
-    def _run(self) -> None:
-        while not self._clock.wait(self._stopping, self._config.delete_file_interval_ms):
-            try:
-                self.run_once()
-            except TieredStoreError as error:
-                _log.error("expiry: %s", error)
-            except Exception:
-                _log.exception("expiry")
+    def health(self) -> list[ServiceHealth]:
+        """How the background loop is."""
+        return [self._loop.health()]
 
     def run_once(self) -> ExpiryOutcome:
         """Expire all queues now. A queue's error is in the outcome and stops no other queue.
@@ -95,8 +89,9 @@ class TierExpiry:
         kept: defaultdict[str, int] = defaultdict(int)
         now_ms = self._clock.now_ms()
         for file in self._flat_files.files():
-            if self._stopping.is_set():
+            if self._loop.is_stopping:
                 break
+            self._loop.report_progress()
             hours = self._own_hours(file.topic)
             before_ms = now_ms - HOUR_MS * (hours or self._config.file_reserved_time_hours)
             if hours is None and not self._explicit:

@@ -18,6 +18,7 @@ from tieredstore.contracts.message_store import (
 from tieredstore.contracts.usage import MeteredProvider
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.metrics import Metrics
+from tieredstore.service_thread import MonitoredServices, ServiceHealth
 from tieredstore.tier.expiry import TierExpiry
 from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
 from tieredstore.tier.flat.file_store import FlatFileStore
@@ -209,6 +210,18 @@ class TieredMessageStore(TieredReads):
         """
         closing, self._closing = self._closing, ExitStack()
         closing.close()
+
+    def health(self) -> list[ServiceHealth]:
+        """How each background loop is: those of the index, the upload and the expiry, then those
+        of the next store and of the provider, where these say."""
+        services: list[object] = [self.index, self._dispatcher, self.expiry, self.next_store]
+        services.append(find_layer(self._provider, MonitoredServices))
+        return [
+            health
+            for service in services
+            if isinstance(service, MonitoredServices)
+            for health in service.health()
+        ]
 
     # Topics
 

@@ -22,10 +22,12 @@ from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.state import SegmentState, SegmentStates
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
 from tieredstore.providers.chunks.writers import Writers
+from tieredstore.service_thread import ServiceHealth, ServiceThread
 
 _MAX_WAITING = 200_000
 _RETRY_MS = 30_000
-_TICK_S = 1.0
+_TICK_MS = 1_000
+_WORK_LATE_MS = 900_000
 _log = logging.getLogger(__name__)
 
 
@@ -66,7 +68,7 @@ class Maintenance:
         self._busy_count = 0
         self._next_sweep_ms: dict[str, int] = {}
         self._reaped: set[str] = set()
-        self._threads: list[threading.Thread] = []
+        self._services: list[ServiceThread] = []  # the housekeeper, then the workers
         self._stopping = threading.Event()
 
     # From the segments
@@ -92,7 +94,9 @@ class Maintenance:
             # What is left out is found by a sweep.
             if len(self._ready) + len(self._waiting) < _MAX_WAITING:
                 self._ready[state.id] = state
-                self._changed.notify()
+            workers = self._services[1:]
+        for worker in workers:
+            worker.wake()
 
     # By hand
 
@@ -141,21 +145,26 @@ class Maintenance:
         with self._changed:
             self._next_sweep_ms[broker_name] = now_ms + self._settings.sweep_interval_ms
             count = self._settings.maintenance_threads
-            if self._threads or not count or self._stopping.is_set():
+            if self._services or not count or self._stopping.is_set():
                 return
-            self._threads = [
-                threading.Thread(target=target, name=f"tiered-{name}", daemon=True)
-                for target, name in [
-                    (self._keep_house, "housekeeper"),
-                    *((self._work_on, f"maintenance-{number}") for number in range(count)),
-                ]
+            self._services = [
+                ServiceThread("tiered-housekeeper", self._keep_house, _TICK_MS),
+                *(
+                    ServiceThread(
+                        f"tiered-maintenance-{number}",
+                        self._work_ready,
+                        _TICK_MS,
+                        late_after_ms=_WORK_LATE_MS,
+                    )
+                    for number in range(count)
+                ),
             ]
-        for thread in self._threads:
-            thread.start()
+        for service in self._services:
+            service.start()
 
     def drain(self) -> None:
         """Wait until what is due is done, for a bounded time."""
-        if not self._threads:
+        if not self._services:
             return
         with self._changed:
             self._changed.wait_for(
@@ -176,39 +185,35 @@ class Maintenance:
             self._ready.clear()
             self._waiting.clear()
             self._changed.notify_all()
-        for thread in self._threads:
-            thread.join(self._settings.close_timeout_ms / 1000)
+        for service in self._services:
+            service.stop(self._settings.close_timeout_ms)
 
-    def _work_on(self) -> None:
+    def health(self) -> list[ServiceHealth]:
+        """How the background loops are; none without `maintenance_threads`."""
+        return [service.health() for service in self._services]
+
+    def _work_ready(self) -> None:
+        """Work on what is ready, until nothing is."""
         report = MaintenanceReport()
-        while True:
+        while not self._stopping.is_set():
             with self._changed:
-                self._changed.wait_for(lambda: self._ready or self._stopping.is_set())
-                if self._stopping.is_set():
+                if not self._ready:
                     return
                 self._busy_count += 1
             try:
                 state = self._take()
                 if state is not None:
                     self._work(state, report, is_background=True)
-            except Exception:
-                _log.exception("%s: maintenance failed", self._client.url)
             finally:
                 with self._changed:
                     self._busy_count -= 1
                     self._changed.notify_all()
 
     def _keep_house(self) -> None:
-        """Keeps the lease of the epochs, and brings up what becomes due."""
-        while True:
-            try:
-                for broker_name, epoch in self._writers.held().items():
-                    self._keep_epoch(broker_name, epoch)
-                self._take_due()
-            except Exception:
-                _log.exception("%s: maintenance failed", self._client.url)
-            if self._stopping.wait(_TICK_S):
-                return
+        """Keep the lease of the epochs, and bring up what becomes due."""
+        for broker_name, epoch in self._writers.held().items():
+            self._keep_epoch(broker_name, epoch)
+        self._take_due()
 
     def _keep_epoch(self, broker_name: str, epoch: ChunkWriterEpoch) -> None:
         try:
@@ -233,8 +238,8 @@ class Maintenance:
             for state in due:
                 del self._waiting[state.id]
                 self._ready[state.id] = state
-            if due:
-                self._changed.notify_all()
+        for worker in self._services[1:] if due else ():
+            worker.wake()
 
     def _take(self) -> SegmentState | None:
         with self._changed:

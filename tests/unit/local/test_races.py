@@ -19,6 +19,7 @@ from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.local.log.file_names import FileRun, file_name, list_files
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.read_only import open_read_only
+from tieredstore.service_thread import ServiceState
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), ValueError("a bug")])
@@ -216,11 +217,15 @@ def test_a_second_message_with_an_offset_stops_the_dispatch_instead_of_being_los
 ) -> None:
     with running(small_config(tmp_path), ManualClock(START_MS)) as store:
         put_all(store, [plain("T", 0, number) for number in range(3)])
+        assert [health.state for health in store.health()] == [ServiceState.RUNNING]
         store._appender.register("T", 0).next_offset = 1
         store.put_message(plain("T", 0, 3))
         with pytest.raises(Corrupt, match="has it too"):
             store.wait_dispatched()
         assert not store.put_message(plain("T", 0, 4)).ok
+        [health] = store.health()
+        assert health.state is ServiceState.FAILED
+        assert "has it too" in str(health.error)
 
 
 def test_a_record_whose_topic_is_a_way_out_of_the_store_makes_no_folder(tmp_path: Path) -> None:

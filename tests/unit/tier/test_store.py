@@ -27,6 +27,7 @@ from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.metrics import Histogram
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.providers.posix.provider import PosixProvider
+from tieredstore.service_thread import ServiceState
 from tieredstore.tier.reads import FALLBACKS, MESSAGES_OUT
 from tieredstore.tier.store import TieredMessageStore
 from tieredstore.tier.topic_filter import EXCLUDED_METRIC
@@ -432,6 +433,18 @@ def test_history_survives_a_restart(world: World) -> None:
     world.upload()
     world.next.low[KEY] = 120
     assert bodies(world.get(115)) == [f"body {n}" for n in range(115, 120)]
+
+
+def test_each_background_loop_says_how_it_is(world: World) -> None:
+    def states() -> dict[str, ServiceState]:
+        return {health.name: health.state for health in world.store.health()}
+
+    names = {"tiered-index", "tiered-dispatcher", "tiered-expiry"}
+    assert states() == dict.fromkeys(names, ServiceState.STOPPED)
+    world.store.start()
+    assert states() == dict.fromkeys(names, ServiceState.RUNNING)
+    world.store.shutdown()
+    assert states() == dict.fromkeys(names, ServiceState.STOPPED)
 
 
 def test_the_next_store_may_delete_what_is_uploaded_only(world: World) -> None:

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -42,6 +43,7 @@ from tieredstore.message.sysflag import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
+from tieredstore.service_thread import ServiceHealth, ServiceState, ServiceThread
 
 PASS_ROWS: Final = 4_096
 _log = logging.getLogger(__name__)
@@ -79,31 +81,30 @@ class Reput:
         self._lock = threading.RLock()  # taken before the put lock
         self._prefixes = TopicPrefixes()
         self._by_number: list[ConsumeQueueInterface] = []
-        self._thread: threading.Thread | None = None
-        self._stopping = threading.Event()
+        # It is woken by the put path, which sets the event itself.
+        self._loop = ServiceThread("reput", self._run_passes, None, wake_event=appender.wake)
 
     def start(self) -> None:
         """Begin to dispatch in the background."""
         self._appender.help_dispatch = self.run_pass
-        self._thread = threading.Thread(target=self._run, name="reput", daemon=True)
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
         """Dispatch what is left and end the thread."""
-        self._stopping.set()
-        self._appender.wake.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self._loop.stop()
         while self.run_pass():
             pass
 
-    def _run(self) -> None:
-        wake = self._appender.wake
-        while not self._stopping.is_set():
-            if not self.run_pass():
-                wake.wait()
-                wake.clear()
+    def health(self) -> list[ServiceHealth]:
+        """How the dispatch is: FAILED once it has stopped with an error."""
+        found = self._loop.health()
+        if self.error is not None:
+            found = replace(found, state=ServiceState.FAILED, error=self.error)
+        return [found]
+
+    def _run_passes(self) -> None:
+        while not self._loop.is_stopping and self.run_pass():
+            self._loop.report_progress()
 
     def run_pass(self) -> bool:
         """Dispatch what waits now; returns whether anything did."""

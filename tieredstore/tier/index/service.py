@@ -21,10 +21,10 @@ from tieredstore.errors import Corrupt, Fenced, Invalid, TieredStoreError
 from tieredstore.message.hashes import tiered_key_hash_candidates, tiered_key_hashes
 from tieredstore.message.index.tiered import compacted_size
 from tieredstore.metrics import Metrics
+from tieredstore.service_thread import ServiceHealth, ServiceThread
 from tieredstore.tier.index.compaction import compact_file
 from tieredstore.tier.index.item import IndexItem
 from tieredstore.tier.index.local_file import IndexRows, LocalIndexStoreFile
-from tieredstore.tier.index.loop import IndexLoop
 from tieredstore.tier.index.matching import Wanted
 from tieredstore.tier.index.query import query_files
 from tieredstore.tier.index.recovery import COMPACTING, recover_index
@@ -36,6 +36,10 @@ from tieredstore.tier.index.writer import IndexWriter
 from tieredstore.tier.reading import Reading
 
 DIRECTORY = "tiered_index_file"
+INTERVAL_MS = 10_000
+MAX_BACKOFF_MS = 600_000
+UPLOAD_LATE_MS = 900_000
+"""A round uploads files of some hundred MB."""
 CHECKPOINT_BATCHES = 64
 """Batches after which the loop (without one, the caller) writes the watermarks."""
 MAX_CHECKPOINT_BATCHES = 256
@@ -86,7 +90,16 @@ class IndexStoreService:
         self._upload_lock = threading.Lock()
         self._next_expiry_ms = 0
         self._fenced: Fenced | None = None
-        self._loop = IndexLoop(clock, self.tick, self.checkpoint, self._report)
+        self._loop = ServiceThread(
+            "tiered-index",
+            self.tick,
+            INTERVAL_MS,
+            clock=clock,
+            max_backoff_ms=MAX_BACKOFF_MS,
+            duty=self.checkpoint,  # what puts wake the loop for
+            on_error=lambda error: self._report("background loop", error),
+            late_after_ms=UPLOAD_LATE_MS,
+        )
 
     # Life
 
@@ -141,6 +154,10 @@ class IndexStoreService:
         uploaded, self._uploaded = self._uploaded, ()
         for file in uploaded:
             file.close()
+
+    def health(self) -> list[ServiceHealth]:
+        """How the background loop is."""
+        return [self._loop.health()]
 
     # Writing
 

@@ -12,6 +12,7 @@ from tieredstore.config import StorageLevel, StoreConfig
 from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey, QueueRange
 from tieredstore.errors import Busy, Fenced, TieredStoreError, Unavailable
 from tieredstore.metrics import Metrics
+from tieredstore.service_thread import ServiceHealth, ServiceThread
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.topic_filter import TopicFilter
@@ -76,7 +77,7 @@ class MessageStoreDispatcher:
         self._fenced: Fenced | None = None
         self._stopping = threading.Event()
         self._deadline_ms = _NEVER_MS
-        self._thread: threading.Thread | None = None
+        self._loop = ServiceThread("tiered-dispatcher", self.scan, SCAN_PERIOD_MS, clock=clock)
 
     @property
     def is_enabled(self) -> bool:
@@ -95,25 +96,26 @@ class MessageStoreDispatcher:
 
     def start(self) -> None:
         """Scan every 20 s. The tier's flat files are its writer's. Raises Fenced, Unavailable."""
-        if self._thread is not None or not self.is_enabled:
+        if self._loop.is_running or not self.is_enabled:
             return
         self._flat_files.check_writer()
         self._source.set_retention_guard(self.retention_guard)
         self._stopping.clear()
         self._deadline_ms = _NEVER_MS
-        self._thread = threading.Thread(target=self._run, name="tiered-dispatcher", daemon=True)
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
         """End the loop after the visits in progress. Idempotent."""
         self._stopping.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self._loop.stop()
+
+    def health(self) -> list[ServiceHealth]:
+        """How the background loop is; `failing` says which queues are not uploaded."""
+        return [self._loop.health()]
 
     def finish(self) -> None:
         """Stop, and `drain` when the loop was running."""
-        was_running = self._thread is not None
+        was_running = self._loop.is_running
         self.stop()
         if was_running:
             self.drain()
@@ -132,17 +134,6 @@ class MessageStoreDispatcher:
             return []
         finally:
             self._stopping.set()
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                self.scan()
-            except TieredStoreError as error:
-                _log.error("dispatch: %s", error)
-            except Exception:
-                # The loop is the only thing that uploads: it outlives a bug in one round.
-                _log.exception("dispatch")
-            self._clock.wait(self._stopping, SCAN_PERIOD_MS)
 
     def retention_guard(self, key: QueueKey) -> int | None:
         """The queue offset from which the tier still needs a queue's messages; None when it needs
@@ -192,6 +183,7 @@ class MessageStoreDispatcher:
             failure = TieredStoreError(f"{key.topic}/{key.queue_id}: {error!r}")
             outcome = DispatchOutcome(key, DispatchStatus.FAILED, error=failure)
         visits.put_back(outcome)
+        self._loop.report_progress()
         return True
 
     def dispatch(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import closing
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.kit.chunks import LOG, Store
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.providers.chunks.chain import chunk_name, merged_name
+from tieredstore.service_thread import ServiceState
 from tieredstore.testing.object_faults import ObjectFault
 
 
@@ -22,13 +24,45 @@ def test_releasing_the_epoch_waits_for_what_is_due(store: Store) -> None:
     writer = store.process(maintenance_threads=2)
     maintenance = writer.tier._maintenance
     with closing(writer.tier):
-        assert maintenance._threads == []
+        assert maintenance.health() == []
         epoch = writer.tier.acquire_writer("broker-a")
-        assert len(maintenance._threads) == 3
+        threads = [service._thread for service in maintenance._services]
+        assert [health.state for health in writer.tier.health()] == [ServiceState.RUNNING] * 3
         writer.append(b"abc", b"def", b"ghi", b"jkl")
         epoch.release()
         assert store.names()[-1] == merged_name(0, 12)
-    assert not any(thread.is_alive() for thread in maintenance._threads)
+    assert [health.state for health in writer.tier.health()] == [ServiceState.STOPPED] * 3
+    assert not any(thread is None or thread.is_alive() for thread in threads)
+
+
+def test_a_loop_that_fails_says_so_and_goes_on(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = store.process(maintenance_threads=1)
+    failed = threading.Event()
+    with closing(writer.tier):
+        real = writer.tier._maintenance._take_due
+
+        def fail_once() -> None:
+            if not failed.is_set():
+                failed.set()
+                raise ValueError("a bug")
+            real()
+
+        monkeypatch.setattr(writer.tier._maintenance, "_take_due", fail_once)
+        writer.tier.acquire_writer("broker-a")
+        assert failed.wait(60)
+        housekeeper = writer.tier._maintenance._services[0]
+        while not housekeeper.health().failures:
+            time.sleep(0.001)
+        assert [health.state for health in writer.tier.health()] == [
+            ServiceState.FAILED,
+            ServiceState.RUNNING,
+        ]
+        housekeeper.wake()
+        while housekeeper.health().failures:
+            time.sleep(0.001)
+        assert {health.state for health in writer.tier.health()} == {ServiceState.RUNNING}
 
 
 def test_closing_waits_for_what_is_due(store: Store) -> None:
@@ -147,8 +181,8 @@ def test_a_bug_ends_no_worker(store: Store, caplog: pytest.LogCaptureFixture) ->
 
         writer.client.request = fail_once  # type: ignore[method-assign]
         segment = writer.append(b"abc", b"def", b"ghi", b"jkl")
-        writer.tier._maintenance.drain()
-        assert "ZeroDivisionError" in caplog.text
+        while "ZeroDivisionError" not in caplog.text:
+            time.sleep(0.001)
         segment.write(12, [b"m"])
         writer.tier._maintenance.drain()
         assert merged_name(0, 13) in store.names()

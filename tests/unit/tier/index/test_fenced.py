@@ -1,0 +1,43 @@
+"""When the index must not work in the background."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.kit.tier.flat import T0, Tier, config
+from tieredstore.errors import Fenced
+from tieredstore.tier.index import IndexStoreService
+
+
+def test_nothing_is_uploaded_or_expired_once_the_right_to_write_is_lost(tmp_path: Path) -> None:
+    lost: list[bool] = []
+
+    def check_writer() -> None:
+        if lost:
+            raise Fenced("another writer is live")
+
+    tier = Tier(settings={"index_file_max_hash_slot_num": 8, "index_file_max_index_num": 20})
+    index = IndexStoreService(
+        config(**tier.settings),
+        tier.provider,
+        tier.metadata,
+        tmp_path,
+        tier.clock,
+        check_writer=check_writer,
+    )
+    index.recover()
+    sizes = np.array([100], dtype=np.int32)
+    index.put_keys(0, "T", 0, ["a"], np.array([0]), sizes, np.array([T0]))
+    assert index.seal_and_upload(force=True) == 1
+    index.put_keys(0, "T", 0, ["b"], np.array([100]), sizes, np.array([T0]))
+    lost.append(True)
+    before = tier.objects()
+    with pytest.raises(Fenced):
+        index.seal_and_upload(force=True)
+    with pytest.raises(Fenced):
+        index.expire(2**62)
+    assert tier.objects() == before
+    index.stop(force=False)
