@@ -29,117 +29,125 @@ from tieredstore.contracts.segment import (
 from tieredstore.errors import Corrupt, Invalid
 
 _buffers = st.lists(st.binary(max_size=40), max_size=4)
+Reopen = Callable[[Any], SegmentProvider]
+"""Opens the tier of a provider as another process would."""
+
+
+class SegmentMachine(RuleBasedStateMachine):
+    """One segment, a bytearray that it must agree with, and the calls that change both."""
+
+    def __init__(self, provider: SegmentProvider, reopen: Reopen, id: SegmentId) -> None:
+        super().__init__()
+        self.first = self.provider = provider
+        self.reopen = reopen
+        self.id = id
+        self.segment: FileSegment = provider.open(id)
+        self.model = bytearray()
+        self.sealed = False
+
+    @rule(buffers=_buffers)
+    @precondition(lambda self: not self.sealed)
+    def append(self, buffers: list[bytes]) -> None:
+        data = b"".join(buffers)
+        position = len(self.model)
+        assert self.segment.write(position, buffers) == Written(position + len(data))
+        self.model += data
+
+    @rule(buffers=_buffers, share=st.floats(0, 1))
+    @precondition(lambda self: not self.sealed and len(self.model) > 0)
+    def write_again(self, buffers: list[bytes], share: float) -> None:
+        position = int(share * (len(self.model) - 1))
+        data = b"".join(buffers)
+        result = self.segment.write(position, buffers)
+        if self.provider.capabilities.rewritable:
+            assert result == Written(position + len(data))
+            self.model[position:] = data
+        elif isinstance(result, Written):
+            assert self.model[position : position + len(data)] == data
+        else:
+            assert isinstance(result, (FencedWrite, UnknownWrite))
+
+    @rule(gap=st.integers(1, 100))
+    @precondition(lambda self: not self.sealed)
+    def write_beyond_the_end(self, gap: int) -> None:
+        with pytest.raises(Invalid):
+            self.segment.write(len(self.model) + gap, [b"x"])
+
+    @rule(start=st.integers(0, 200), length=st.integers(0, 200))
+    def read(self, start: int, length: int) -> None:
+        expected = bytes(self.model[start : start + length])
+        at_hand = self.segment.read_nowait(start, length)
+        assert at_hand is None or at_hand == expected
+        if len(expected) < length:
+            with pytest.raises(Corrupt):
+                self.segment.read(start, length)
+        else:
+            assert self.segment.read(start, length) == expected
+
+    @rule()
+    def open_again(self) -> None:
+        if not self.sealed:
+            self.segment = self.provider.open(self.id)
+
+    @rule()
+    def open_from_the_listing(self) -> None:
+        if not self.sealed:
+            for listing in self.provider.list(self.id.path):
+                self.segment = self.provider.open(self.id, listing)
+
+    @rule()
+    def open_in_another_process(self) -> None:
+        if not self.sealed:
+            self.segment.close()
+            self.leave()
+            self.provider = self.reopen(self.first)
+            self.segment = self.provider.open(self.id)
+
+    @rule()
+    def close(self) -> None:
+        self.segment.close()
+
+    @rule()
+    def seal(self) -> None:
+        self.segment.seal()
+        self.sealed = True
+
+    @rule()
+    def delete(self) -> None:
+        self.segment.delete()
+        self.segment = self.provider.open(self.id)
+        self.model.clear()
+        self.sealed = False
+
+    @invariant()
+    def size_agrees(self) -> None:
+        assert self.segment.size() == len(self.model)
+        listed = {found.id: found.size_bytes for found in self.provider.list(self.id.path)}
+        assert listed.get(self.id, 0) == len(self.model)
+
+    def teardown(self) -> None:
+        self.segment.delete()
+        self.leave()
+
+    def leave(self) -> None:
+        if self.provider is not self.first:
+            self.provider.close()
 
 
 def check_against_model(
-    provider: SegmentProvider,
-    reopen: Callable[[Any], SegmentProvider],
-    *,
-    max_examples: int = 50,
+    provider: SegmentProvider, reopen: Reopen, *, max_examples: int = 50
 ) -> None:
     """Run sequences of calls; each example uses a segment of its own. AssertionError with the
     shortest sequence that disagrees."""
     numbers = itertools.count()
 
-    class SegmentMachine(RuleBasedStateMachine):
+    class Machine(SegmentMachine):
         def __init__(self) -> None:
-            super().__init__()
-            self.provider = provider
-            self.id = SegmentId(f"model/Topic{next(numbers)}/0", FileSegmentType.COMMIT_LOG, 0)
-            self.segment: FileSegment = provider.open(self.id)
-            self.model = bytearray()
-            self.sealed = False
-
-        @rule(buffers=_buffers)
-        @precondition(lambda self: not self.sealed)
-        def append(self, buffers: list[bytes]) -> None:
-            data = b"".join(buffers)
-            position = len(self.model)
-            assert self.segment.write(position, buffers) == Written(position + len(data))
-            self.model += data
-
-        @rule(buffers=_buffers, share=st.floats(0, 1))
-        @precondition(lambda self: not self.sealed and len(self.model) > 0)
-        def write_again(self, buffers: list[bytes], share: float) -> None:
-            position = int(share * (len(self.model) - 1))
-            data = b"".join(buffers)
-            result = self.segment.write(position, buffers)
-            if self.provider.capabilities.rewritable:
-                assert result == Written(position + len(data))
-                self.model[position:] = data
-            elif isinstance(result, Written):
-                assert self.model[position : position + len(data)] == data
-            else:
-                assert isinstance(result, (FencedWrite, UnknownWrite))
-
-        @rule(gap=st.integers(1, 100))
-        @precondition(lambda self: not self.sealed)
-        def write_beyond_the_end(self, gap: int) -> None:
-            with pytest.raises(Invalid):
-                self.segment.write(len(self.model) + gap, [b"x"])
-
-        @rule(start=st.integers(0, 200), length=st.integers(0, 200))
-        def read(self, start: int, length: int) -> None:
-            expected = bytes(self.model[start : start + length])
-            at_hand = self.segment.read_nowait(start, length)
-            assert at_hand is None or at_hand == expected
-            if len(expected) < length:
-                with pytest.raises(Corrupt):
-                    self.segment.read(start, length)
-            else:
-                assert self.segment.read(start, length) == expected
-
-        @rule()
-        def open_again(self) -> None:
-            if not self.sealed:
-                self.segment = self.provider.open(self.id)
-
-        @rule()
-        def open_from_the_listing(self) -> None:
-            if not self.sealed:
-                for listing in self.provider.list(self.id.path):
-                    self.segment = self.provider.open(self.id, listing)
-
-        @rule()
-        def open_in_another_process(self) -> None:
-            if not self.sealed:
-                self.segment.close()
-                self.leave()
-                self.provider = reopen(provider)
-                self.segment = self.provider.open(self.id)
-
-        @rule()
-        def close(self) -> None:
-            self.segment.close()
-
-        @rule()
-        def seal(self) -> None:
-            self.segment.seal()
-            self.sealed = True
-
-        @rule()
-        def delete(self) -> None:
-            self.segment.delete()
-            self.segment = self.provider.open(self.id)
-            self.model.clear()
-            self.sealed = False
-
-        @invariant()
-        def size_agrees(self) -> None:
-            assert self.segment.size() == len(self.model)
-            listed = {found.id: found.size_bytes for found in self.provider.list(self.id.path)}
-            assert listed.get(self.id, 0) == len(self.model)
-
-        def teardown(self) -> None:
-            self.segment.delete()
-            self.leave()
-
-        def leave(self) -> None:
-            if self.provider is not provider:
-                self.provider.close()
+            path = f"model/Topic{next(numbers)}/0"
+            super().__init__(provider, reopen, SegmentId(path, FileSegmentType.COMMIT_LOG, 0))
 
     run_state_machine_as_test(
-        SegmentMachine,
+        Machine,
         settings=settings(
             max_examples=max_examples,
             stateful_step_count=25,
