@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,14 +119,18 @@ def task_keywords(verb: str, job: JobOptions) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def thread_keywords(verb: str, job: JobOptions) -> Iterator[dict[str, Any]]:
-    """What a call takes from the options of `thread_options`; a signal stops it in good order."""
+def thread_keywords(verb: str, job: JobOptions, *, only_plan: bool) -> Iterator[dict[str, Any]]:
+    """What a call takes from the options of `thread_options`; a signal stops it in good order,
+    and interrupts a plan at once."""
     from tieredstore.cli.output.progress import Display
     from tieredstore.cli.stopping import stop_on_signals
     from tieredstore.jobs.stopping import StopSignal
 
     stop = StopSignal()
-    with stop_on_signals(stop), Display(verb, sys.stderr, quiet=job.quiet) as display:
+    with ExitStack() as stack:
+        if not only_plan:
+            stack.enter_context(stop_on_signals(stop))
+        display = stack.enter_context(Display(verb, sys.stderr, quiet=job.quiet))
         yield {"workers": job.workers, "progress": display.show_progress, "stop": stop}
 
 

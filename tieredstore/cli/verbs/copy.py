@@ -76,9 +76,10 @@ def command(
 
     failures: list[TieredStoreError] = []
     only_plan = dry_run or (force and not yes)
-    with thread_keywords("copy", job) as how:
+    found = tier_source(source)
+    with thread_keywords("copy", job, only_plan=only_plan) as how:
         report = jobs.copy(
-            tier_source(source),
+            found,
             target.tier,
             to_state=target.required_state,
             to_config=target.config,

@@ -58,7 +58,7 @@ def command(
 
     check_target(tier)
     failures: list[TieredStoreError] = []
-    with thread_keywords("offload", job) as how:
+    with thread_keywords("offload", job, only_plan=dry_run) as how:
         report = jobs.offload(
             tier.tier,
             store,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -66,29 +66,16 @@ def command(
     with open_tier(tier) as opened:
         catalogue = opened.catalogue()
         queues = catalogue.select(topic, queue, opened.broker)
+        places = opened.provider, catalogue, queues
+        how: Any = {
+            "limit": limit,
+            "unsealed": opened.find_unsealed_index(),
+            "report": _warn,
+        }
         if key is not None and topic is not None:
-            hits = find_by_key(
-                opened.provider,
-                catalogue,
-                queues,
-                topic,
-                key,
-                since_ms=since_ms,
-                until_ms=until_ms,
-                limit=limit,
-                unsealed=opened.find_unsealed_index(),
-                report=_warn,
-            )
+            hits = find_by_key(*places, topic, key, since_ms=since_ms, until_ms=until_ms, **how)
         else:
-            hits = find_by_message_id(
-                opened.provider,
-                catalogue,
-                queues,
-                msg_id or "",
-                limit=limit,
-                unsealed=opened.find_unsealed_index(),
-                report=_warn,
-            )
+            hits = find_by_message_id(*places, msg_id or "", **how)
         rows = (message_row(hit.message, hit.queue.broker, BodyForm(body)) for hit in hits)
         found = out.rows(MESSAGE_COLUMNS, rows)
         if found:

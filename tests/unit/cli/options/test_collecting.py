@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import signal
 from pathlib import Path
 
 import click
 import pytest
 
-from tieredstore.cli.options.job import JobOptions, job_options, task_keywords
+from tieredstore.cli.options.job import JobOptions, job_options, task_keywords, thread_keywords
 from tieredstore.cli.options.output import output_option
 from tieredstore.cli.options.tier import TierOptions, tier_options
 from tieredstore.cli.output.progress import Display
@@ -68,6 +69,17 @@ def test_the_options_stand_in_the_order_of_the_decorators() -> None:
 def test_options_that_exclude_each_other_are_refused(options: JobOptions, message: str) -> None:
     with pytest.raises(Invalid, match=message), task_keywords("verify", options):
         pytest.fail("not refused")
+
+
+@pytest.mark.parametrize("only_plan", [False, True])
+def test_a_signal_asks_a_run_to_stop_and_interrupts_a_plan(only_plan: bool) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with thread_keywords("copy", JobOptions(4), only_plan=only_plan) as how:
+        assert (signal.getsignal(signal.SIGINT) is before) == only_plan
+        if not only_plan:
+            signal.raise_signal(signal.SIGINT)
+        assert how["stop"].is_set() != only_plan
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.parametrize(
