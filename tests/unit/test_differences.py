@@ -19,6 +19,7 @@ TESTS_OF_DIFFERENCES = {
     "E50": "test_room_is_what_unread_blocks_leave_of_the_fill_ratio",
     "E52": "test_a_misspelt_path_stops_a_posix_tier_that_has_none",
     "E51": "test_a_reader_may_ask_for_fewer_bytes",
+    "E53": "test_no_reader_is_sent_to_a_slave",
 }
 """Tests whose names do not carry the number of what they hold."""
 

@@ -45,7 +45,6 @@ def test_a_reader_may_ask_for_fewer_bytes(tmp_path: Path) -> None:
         def count(max_bytes: int) -> int:
             result = store.get(GetRequest("T", 0, 2, 5, max_bytes=max_bytes))
             assert result.next_begin_offset == 2 + len(result.messages)
-            assert not result.suggest_pulling_from_slave
             return len(result.messages)
 
         assert [count(size * 2 + more) for more in (-1, 0, size - 1, size)] == [1, 2, 2, 3]
@@ -56,6 +55,14 @@ def test_a_reader_may_ask_for_fewer_bytes(tmp_path: Path) -> None:
         assert 100 <= small < 200
         put_all(store, [plain("B", number=i, body=b"x" * 100_000) for i in range(4)])
         assert len(store.get(GetRequest("B", 0, 0, max_bytes=1 << 27)).messages) == 2
+
+
+def test_no_reader_is_sent_to_a_slave(tmp_path: Path) -> None:
+    config = small_config(tmp_path / "s", access_message_in_memory_max_ratio=0, **SIZES)
+    with running(config) as store:
+        put_all(store, [plain(number=i) for i in range(40)])
+        for offset in (0, 39, 40, 99):
+            assert not store.get(GetRequest("T", 0, offset)).suggest_pulling_from_slave
 
 
 def test_messages_far_behind_the_tail_come_in_smaller_answers(tmp_path: Path) -> None:
