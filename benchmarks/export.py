@@ -26,7 +26,7 @@ from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
 from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS
-from tieredstore.scan.source import locate
+from tieredstore.scan.location import locate
 from tieredstore.table import open_tier
 
 if TYPE_CHECKING:

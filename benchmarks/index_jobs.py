@@ -22,8 +22,8 @@ from tieredstore.jobs.index.collect import CollectTask, collect
 from tieredstore.jobs.index.rows import key_rows, stage_rows
 from tieredstore.jobs.index.staging import Staging
 from tieredstore.scan.catalogue import load_catalogue
+from tieredstore.scan.location import TierLocation, load_config, locate, place_tier
 from tieredstore.scan.plan import plan
-from tieredstore.scan.source import TierSource, load_config, locate, place_tier
 
 TASK_BYTES = 192 << 20
 SLOTS = 5_000_000
@@ -36,7 +36,7 @@ def staging_at(folder: Path) -> Staging:
     loaded = load_config(None, cluster=CLUSTER, broker=BROKER)
     config = place_tier(loaded.config, folder.as_uri(), state=None)
     config = msgspec.structs.replace(config, posix_fsync_enable=False)
-    return Staging(TierSource(folder.as_uri(), config), "bench")
+    return Staging(TierLocation(folder.as_uri(), config), "bench")
 
 
 def gathering(folder: Path, kind: str, megabytes: int) -> str:

@@ -24,7 +24,7 @@ from tieredstore.jobs.runner import LocalRunner, Runner
 from tieredstore.jobs.verifying import run_verify
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import raise_on_damage
-from tieredstore.scan.source import TierSource, locate
+from tieredstore.scan.location import TierLocation, locate
 from tieredstore.scan.verify.verification import verify
 
 WANTED = 900
@@ -32,7 +32,7 @@ TASK_BYTES = 64 << 20
 """Smaller than a job's, so that this little data has tasks for two cores."""
 
 
-def core(source: TierSource) -> tuple[float, int]:
+def core(source: TierLocation) -> tuple[float, int]:
     """CPU seconds, and bytes of good messages."""
     provider = source.connect()
     try:
@@ -44,13 +44,13 @@ def core(source: TierSource) -> tuple[float, int]:
         provider.close()
 
 
-def job(source: TierSource, runner: Runner) -> tuple[float, float]:
+def job(source: TierLocation, runner: Runner) -> tuple[float, float]:
     """Seconds of the clock, and CPU seconds of this process and of those below it (CPU seconds of
     a JVM's workers count when they end)."""
     before, started = _cpu_seconds(), time.monotonic()
     with Journal(None, {}) as journal:
         run = JobRun("verify", runner, journal)
-        report = run_verify(run, source, report=raise_on_damage, task_bytes=TASK_BYTES)
+        report = run_verify(run, source, on_finding=raise_on_damage, task_bytes=TASK_BYTES)
     assert report["damage"] == 0
     return time.monotonic() - started, _cpu_seconds() - before
 
@@ -118,7 +118,7 @@ class _Peak:
         self._thread.join()
 
 
-def _jobs(source: TierSource, size: int, passes: int, *, on_spark: bool) -> None:
+def _jobs(source: TierLocation, size: int, passes: int, *, on_spark: bool) -> None:
     print(f"{'':32}{'MB/s':>8}{'seconds':>9}{'CPU s':>8}{'MB/s a CPU s':>14}{'MB below':>10}")
     for workers in (1, 2):
         _row(f"job, LocalRunner({workers})", source, size, passes, LocalRunner(workers))
@@ -140,7 +140,7 @@ def _jobs(source: TierSource, size: int, passes: int, *, on_spark: bool) -> None
             spark.stop()
 
 
-def _row(name: str, source: TierSource, size: int, passes: int, runner: Runner) -> None:
+def _row(name: str, source: TierLocation, size: int, passes: int, runner: Runner) -> None:
     with _Peak() as peak:
         seconds, cpu = min(job(source, runner) for _ in range(passes))
     print(

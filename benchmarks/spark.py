@@ -41,7 +41,7 @@ from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
 from tieredstore.jobs.verifying import run_verify
 from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS
-from tieredstore.scan.source import TierSource, locate
+from tieredstore.scan.location import TierLocation, locate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -121,7 +121,7 @@ class Bench:
         return f"file://{self.folder}/tier"
 
     @property
-    def source(self) -> TierSource:
+    def source(self) -> TierLocation:
         return locate(self.url, cluster=CLUSTER)
 
     def add(

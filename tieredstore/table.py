@@ -15,11 +15,11 @@ from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.errors import Invalid
 from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES
 from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
-from tieredstore.scan.findings import Report, raise_on_damage
+from tieredstore.scan.findings import OnFinding, raise_on_damage
+from tieredstore.scan.location import TierLocation, locate
 from tieredstore.scan.plan import RANGE_BYTES
 from tieredstore.scan.read.batches import BATCH_BYTES
 from tieredstore.scan.read.options import ReadOptions
-from tieredstore.scan.source import TierSource, locate
 from tieredstore.scan.tasks import ScanTask, Selection, plan_ranges
 from tieredstore.scan.times import Time, epoch_ms
 
@@ -69,7 +69,7 @@ class Tier:
     rebuild_index = jobs.rebuild_index
     compact_index = jobs.compact_index
 
-    def __init__(self, source: TierSource) -> None:
+    def __init__(self, source: TierLocation) -> None:
         self.source = source
 
     def __repr__(self) -> str:
@@ -107,7 +107,7 @@ class Tier:
         body_limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES,
         batch_bytes: int = BATCH_BYTES,
         use_index: bool = True,
-        report: Report = raise_on_damage,
+        on_finding: OnFinding = raise_on_damage,
     ) -> Scan:
         """Messages as rows, in no particular order but within a queue. Nothing is read yet.
 
@@ -136,7 +136,7 @@ class Tier:
         options = ReadOptions(
             batch_bytes, check_bodies, body_limit_bytes, selection.tags, selection.keys
         )
-        return Scan(self, selection, chosen(columns), options, report, use_index=use_index)
+        return Scan(self, selection, chosen(columns), options, on_finding, use_index=use_index)
 
 
 class Scan:
@@ -148,7 +148,7 @@ class Scan:
         selection: Selection,
         columns: tuple[str, ...],
         options: ReadOptions,
-        report: Report,
+        on_finding: OnFinding,
         *,
         use_index: bool,
     ) -> None:
@@ -156,7 +156,7 @@ class Scan:
         self._selection = selection
         self._columns = columns
         self._options = options
-        self._report = report
+        self._report = on_finding
         self._use_index = use_index
 
     @property
@@ -193,7 +193,7 @@ class Scan:
         provider = self._tier.source.connect()
         try:
             for task in tasks:
-                yield from task.read_through(provider, report=self._report)
+                yield from task.read_through(provider, on_finding=self._report)
         finally:
             provider.close()
 

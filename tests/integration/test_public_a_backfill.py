@@ -14,7 +14,7 @@ from tieredstore.jobs.backfilling import BackfillOptions, backfill_target, run_b
 from tieredstore.jobs.offloading.job import offload_store
 from tieredstore.jobs.offloading.options import OffloadOptions
 from tieredstore.scan.arrow.schema import TYPES
-from tieredstore.scan.source import TierSource
+from tieredstore.scan.location import TierLocation
 from tieredstore.table import Tier
 
 TRANSACTIONS = "pub_trans"
@@ -25,14 +25,14 @@ SAME = [name for name in TYPES if name not in {"physical_offset", "stored_length
 
 
 @pytest.fixture(scope="module")
-def offloaded(public_a: Path, tmp_path_factory: pytest.TempPathFactory) -> TierSource:
+def offloaded(public_a: Path, tmp_path_factory: pytest.TempPathFactory) -> TierLocation:
     root = tmp_path_factory.mktemp("offloaded")
     url, conf = f"file://{root}/tier", public_a / "broker.conf"
     offload_store(OffloadOptions(public_a / "store", url, root / "state", config=conf))
     return backfill_target(url, root / "state", config=conf)
 
 
-def rows_of(tier: TierSource) -> pa.Table:
+def rows_of(tier: TierLocation) -> pa.Table:
     columns = list(TYPES)
     rows = Tier(tier).scan(topic_pattern=".*", columns=columns).to_arrow()
     by = ("topic", "queue_id", "queue_offset")
@@ -41,8 +41,8 @@ def rows_of(tier: TierSource) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def backfilled(
-    public_a: Path, offloaded: TierSource, tmp_path_factory: pytest.TempPathFactory
-) -> TierSource:
+    public_a: Path, offloaded: TierLocation, tmp_path_factory: pytest.TempPathFactory
+) -> TierLocation:
     root = tmp_path_factory.mktemp("backfilled")
     pq.write_table(rows_of(offloaded), root / "rows.parquet", row_group_size=500)
     tier = backfill_target(f"file://{root}/tier", root / "state", config=public_a / "broker.conf")
@@ -51,7 +51,7 @@ def backfilled(
 
 
 def test_rows_are_equal_and_the_tier_is_sound(
-    offloaded: TierSource, backfilled: TierSource
+    offloaded: TierLocation, backfilled: TierLocation
 ) -> None:
     before, after = rows_of(offloaded), rows_of(backfilled)
     assert before.num_rows == 2103
@@ -65,7 +65,7 @@ def test_rows_are_equal_and_the_tier_is_sound(
 
 
 def test_bytes_are_those_of_offload_but_for_compressed_bodies_and_one_field(
-    offloaded: TierSource, backfilled: TierSource
+    offloaded: TierLocation, backfilled: TierLocation
 ) -> None:
     before, after = contents(offloaded), contents(backfilled)
     queues = [name for name in before if "/INDEX@" not in name and COMPRESSED not in name]
@@ -87,7 +87,7 @@ def without_prepared(log: bytes) -> bytes:
 
 
 def test_keys_are_found_as_in_the_tier_of_offload(
-    offloaded: TierSource, backfilled: TierSource
+    offloaded: TierLocation, backfilled: TierLocation
 ) -> None:
     keys = {key for row in rows_of(offloaded)["keys"].to_pylist() for key in row}
     some = sorted(keys)[::40]

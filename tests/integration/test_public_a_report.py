@@ -13,7 +13,7 @@ from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.reporting.job import ReportOptions, run_report
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
-from tieredstore.scan.source import locate
+from tieredstore.scan.location import locate
 
 
 @pytest.mark.parametrize("with_state", [False, True])

@@ -18,7 +18,7 @@ from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.metadata.job import RebuildOptions, run_rebuild_metadata
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
-from tieredstore.scan.source import locate
+from tieredstore.scan.location import locate
 
 
 def rebuild(tier: Path, state: Path, **options: Any) -> dict[str, Any]:

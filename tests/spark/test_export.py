@@ -13,13 +13,13 @@ from tests.kit.spark.cluster import Cluster
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Corrupt
 from tieredstore.jobs.exporting import ExportRequest, Format, OnCorrupt
-from tieredstore.scan.source import TierSource
+from tieredstore.scan.location import TierLocation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def on_spark(spark: SparkSession, source: TierSource, request: ExportRequest) -> dict[str, Any]:
+def on_spark(spark: SparkSession, source: TierLocation, request: ExportRequest) -> dict[str, Any]:
     from tieredstore.jobs.exporting import run_export
     from tieredstore.jobs.journal import Journal
     from tieredstore.jobs.run import JobRun

@@ -23,7 +23,7 @@ def index_jobs(runner: Runner, url: str, state: Path, staging: str | None) -> li
     from tieredstore.jobs.index.rebuild import RebuildOptions, run_rebuild_index
     from tieredstore.jobs.journal import Journal
     from tieredstore.jobs.run import JobRun
-    from tieredstore.scan.source import locate
+    from tieredstore.scan.location import locate
 
     capacity = {
         "tieredStoreIndexFileMaxHashSlotNum": "8",

@@ -18,7 +18,7 @@ def rebuild(spark: SparkSession, url: str, state: Path, *, exact: bool) -> dict[
     from tieredstore.jobs.journal import Journal
     from tieredstore.jobs.metadata import job
     from tieredstore.jobs.run import JobRun
-    from tieredstore.scan.source import locate
+    from tieredstore.scan.location import locate
     from tieredstore.spark.runner import SparkRunner
 
     run = JobRun("rebuild-metadata", SparkRunner(spark), Journal(None, {}))

@@ -14,7 +14,7 @@ from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.reporting import job
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
-from tieredstore.scan.source import locate
+from tieredstore.scan.location import locate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

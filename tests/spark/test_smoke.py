@@ -102,7 +102,7 @@ def test_a_job(spark: SparkSession, tier: GrowingTier) -> None:
     from tieredstore.jobs.journal import Journal
     from tieredstore.jobs.run import JobRun
     from tieredstore.jobs.verifying import run_verify
-    from tieredstore.scan.source import locate
+    from tieredstore.scan.location import locate
     from tieredstore.spark.runner import SparkRunner
 
     with Journal(None, {"job": "verify"}) as journal:

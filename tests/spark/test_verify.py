@@ -11,7 +11,7 @@ from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
 from tieredstore.jobs.verifying import run_verify
-from tieredstore.scan.source import locate
+from tieredstore.scan.location import locate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -115,7 +115,7 @@ def test_a_damaged_unit_costs_its_own_message_alone(
     data[at : at + 8] = offset.to_bytes(8, "big", signed=True)
     path.write_bytes(data)
     findings: list[Finding] = []
-    scan = tieredstore.open(built.url).scan("orders", queue_ids=[0], report=findings.append)
+    scan = tieredstore.open(built.url).scan("orders", queue_ids=[0], on_finding=findings.append)
     found = scan.to_arrow()["queue_offset"].to_pylist()
     whole = list(range(100, 112))
     assert found == [n for n in whole if n != 100 + position or (position, offset) == (0, 0)]
@@ -205,7 +205,7 @@ def test_damage_raises_or_is_counted(tmp_path: Path) -> None:
     with pytest.raises(Corrupt, match="byte 8"):
         tier.scan("orders").to_arrow()
     findings: list[Finding] = []
-    assert tier.scan("orders", report=findings.append).to_arrow().num_rows == 15
+    assert tier.scan("orders", on_finding=findings.append).to_arrow().num_rows == 15
     assert [finding.kind for finding in findings] == ["record-body-crc"]
     assert tier.scan("orders", check_bodies=False).to_arrow().num_rows == 16
 

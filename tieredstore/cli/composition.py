@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tieredstore.cli.options.tier import TierOptions
-from tieredstore.scan import source
+from tieredstore.scan import location
 
 if TYPE_CHECKING:
     from tieredstore.scan.opening import OpenTier
@@ -29,17 +29,17 @@ def log_to_stderr() -> None:
 
 
 def open_tier(options: TierOptions) -> AbstractContextManager[OpenTier]:
-    """Open a tier for reading; see `scan.opening.open_source`. Raises Invalid, Unavailable."""
-    from tieredstore.scan.opening import open_source
+    """Open a tier for reading; see `scan.opening.open_location`. Raises Invalid, Unavailable."""
+    from tieredstore.scan.opening import open_location
 
-    return open_source(tier_source(options))
+    return open_location(locate_tier(options))
 
 
-def tier_source(options: TierOptions) -> source.TierSource:
+def locate_tier(options: TierOptions) -> location.TierLocation:
     """The tier to read, without a connection: for jobs. Raises Invalid, Unavailable."""
     log_to_stderr()
-    source.refuse_memory(options.tier)
-    return source.locate(
+    location.refuse_memory(options.tier)
+    return location.locate(
         options.tier,
         cluster=options.cluster,
         broker=options.broker,
@@ -51,4 +51,4 @@ def tier_source(options: TierOptions) -> source.TierSource:
 def check_target(options: TierOptions) -> None:
     """Of a verb that writes to a tier, which need not be there yet. Raises Invalid."""
     log_to_stderr()
-    source.refuse_memory(options.tier)
+    location.refuse_memory(options.tier)

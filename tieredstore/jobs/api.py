@@ -30,7 +30,7 @@ from tieredstore.scan.times import Time, epoch_ms
 from tieredstore.tier_url import shown_url
 
 if TYPE_CHECKING:
-    from tieredstore.scan.findings import Report
+    from tieredstore.scan.findings import OnFinding
 
 JobReport = dict[str, Any]
 _Choice = TypeVar("_Choice", bound=StrEnum)
@@ -109,7 +109,7 @@ def verify(
     topic: str | None = None,
     queue: int | None = None,
     index: bool = True,
-    on_finding: Report | None = None,
+    on_finding: OnFinding | None = None,
     workers: int = 1,
     runner: Runner | None = None,
     progress: ProgressCallback | None = None,
@@ -134,7 +134,7 @@ def verify(
         has_journal=False,
     ) as run:
         return run_verify(
-            run, source, topic=topic, queue_id=queue, with_index=index, report=on_finding
+            run, source, topic=topic, queue_id=queue, with_index=index, on_finding=on_finding
         )
 
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from tieredstore.jobs.journal import Journal, journal_path
 from tieredstore.jobs.run import JobRun, ProgressCallback, ignore_progress
 from tieredstore.jobs.runner import LocalRunner, Runner
-from tieredstore.scan.source import TierSource, locate
+from tieredstore.scan.location import TierLocation, locate
 from tieredstore.tier_url import shown_url
 
 
@@ -19,21 +19,21 @@ class OpenedTier(Protocol):
     """What `tieredstore.open` gives."""
 
     @property
-    def source(self) -> TierSource: ...
+    def source(self) -> TierLocation: ...
 
 
-Tier = str | TierSource | OpenedTier
+Tier = str | TierLocation | OpenedTier
 """A tier by its URL, where it is found without more (one cluster); else as it was opened."""
 
 
-def find_source(tier: Tier) -> TierSource:
+def find_source(tier: Tier) -> TierLocation:
     """Where a tier is. Raises Invalid, Unavailable."""
     if isinstance(tier, str):
         return locate(tier)
-    return tier if isinstance(tier, TierSource) else tier.source
+    return tier if isinstance(tier, TierLocation) else tier.source
 
 
-def identify_tier(source: TierSource) -> dict[str, object]:
+def identify_tier(source: TierLocation) -> dict[str, object]:
     """What a journal notes of a tier, without secrets: another tier is another job."""
     return {
         "tier": shown_url(source.url),

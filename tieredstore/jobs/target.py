@@ -14,7 +14,7 @@ from tieredstore.config import StoreConfig
 from tieredstore.errors import Fenced, Invalid
 from tieredstore.local.recovery.store_lock import is_owned
 from tieredstore.scan.catalogue import load_catalogue
-from tieredstore.scan.source import TierSource, load_config, place_tier
+from tieredstore.scan.location import TierLocation, load_config, place_tier
 from tieredstore.tier.writing import TierWriter
 from tieredstore.tier_url import shown_url
 
@@ -39,9 +39,9 @@ class TierTarget:
         return Path(self.config.tier_file_path) if self.url.startswith("file:") else None
 
     @property
-    def source(self) -> TierSource:
+    def source(self) -> TierLocation:
         """The same place, to read from."""
-        return TierSource(self.url, self.config, self.config.broker_name, self.state)
+        return TierLocation(self.url, self.config, self.config.broker_name, self.state)
 
     def open_provider(self, *, create: bool) -> SegmentProvider | None:
         """The tier; None when it is not there and `create` is false. Raises Invalid,

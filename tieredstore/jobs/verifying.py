@@ -17,8 +17,8 @@ from tieredstore.scan.catalogue import (
     gather,
     list_tier,
 )
-from tieredstore.scan.findings import Finding, Report, Severity, damage
-from tieredstore.scan.source import TierSource
+from tieredstore.scan.findings import Finding, OnFinding, Severity, damage
+from tieredstore.scan.location import TierLocation
 from tieredstore.scan.verify.verification import Verification, VerifyTask, Work
 
 MOST_FINDINGS = 10_000
@@ -36,16 +36,16 @@ class _Pinned:
 
 def run_verify(
     run: JobRun,
-    source: TierSource,
+    source: TierLocation,
     *,
     topic: str | None = None,
     queue_id: int | None = None,
     with_index: bool = True,
-    report: Report | None = None,
+    on_finding: OnFinding | None = None,
     task_bytes: int = TASK_BYTES,
 ) -> dict[str, object]:
     """Check a tier, or one topic or queue of it (then without the index). Gives the JSON report;
-    `report` is told each finding besides, in the same order.
+    `on_finding` is told each finding besides, in the same order.
 
     The listing and the metadata are those of the moment at which the first run began. Raises
     Invalid, Unavailable.
@@ -57,8 +57,8 @@ def run_verify(
         counts[finding.severity] += 1
         if len(kept) < MOST_FINDINGS:
             kept.append(finding.row())
-        if report is not None:
-            report(finding)
+        if on_finding is not None:
+            on_finding(finding)
 
     provider = source.connect()
     try:
@@ -112,7 +112,7 @@ def run_verify(
 class _Connected:
     """Work through a connection of its own, in whatever process it is called."""
 
-    source: TierSource
+    source: TierLocation
     work: Work
 
     def __call__(self, task: VerifyTask) -> list[Any]:
@@ -127,14 +127,14 @@ def _silent(path: str, count_bytes: int) -> None:
     del path, count_bytes
 
 
-def _listings(provider: SegmentProvider, source: TierSource) -> Listings:
+def _listings(provider: SegmentProvider, source: TierLocation) -> Listings:
     """Of the broker that is wanted; of all where it has nothing, so that the error can name
     them."""
     found = list_tier(provider, source.broker)
     return found or list_tier(provider)
 
 
-def _pin(provider: SegmentProvider, source: TierSource, listings: Listings) -> _Pinned:
+def _pin(provider: SegmentProvider, source: TierLocation, listings: Listings) -> _Pinned:
     metadata = source.metadata()
     try:
         brokers = {segment.path.split("/", 1)[0] for segment in listings}

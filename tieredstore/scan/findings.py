@@ -73,12 +73,12 @@ class Finding:
         )
 
 
-Report: TypeAlias = Callable[[Finding], None]
+OnFinding: TypeAlias = Callable[[Finding], None]
 """Receives findings as they come."""
 
 
 def raise_on_damage(finding: Finding) -> None:
-    """A `Report` that raises Corrupt at the first damage and lets notes pass."""
+    """A `OnFinding` that raises Corrupt at the first damage and lets notes pass."""
     if finding.severity is Severity.DAMAGE:
         raise finding.to_error()
 

@@ -29,7 +29,7 @@ from tieredstore.message.layout import CODA_SIZE
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.extents import QueueReader
-from tieredstore.scan.findings import Report, damage, raise_on_damage
+from tieredstore.scan.findings import OnFinding, damage, raise_on_damage
 from tieredstore.scan.read.batches import whole_records
 from tieredstore.tier.index.item import IndexItem
 from tieredstore.tier.index.matching import MAX_CHAIN_ITEMS, Wanted
@@ -68,13 +68,14 @@ def find_by_key(
     until_ms: int = LAST_MS,
     limit: int = 64,
     unsealed: UnsealedFiles | None = None,
-    report: Report = raise_on_damage,
+    on_finding: OnFinding = raise_on_damage,
 ) -> list[Hit]:
     """Messages of a topic (within `queues`) that have a key or UNIQ_KEY, stored within
     [since, until), at most `limit`, by queue and offset.
 
     Index files are asked newest first. Items are only hints: each message is read and its topic
-    and key are compared. Damage goes to `report`, and what is left is answered. Raises Unavailable.
+    and key are compared. Damage goes to `on_finding`, and what is left is answered. Raises
+    Unavailable.
     """
     ids = catalogue.topic_ids
     wanted = Wanted(
@@ -88,13 +89,15 @@ def find_by_key(
     hits: dict[tuple[str, int, int], Hit] = {}
     brokers = sorted({broker for broker, _ in by_place})
     for broker in brokers:
-        for items in _items(provider, catalogue.indexes.get(broker, ()), unsealed, wanted, report):
+        for items in _items(
+            provider, catalogue.indexes.get(broker, ()), unsealed, wanted, on_finding
+        ):
             for item in items:
                 place = (broker, item.queue_id, item.offset)
                 queue = by_place.get(place[:2])
                 if queue is None or place in hits or len(hits) >= limit:
                     continue
-                message = _message_at(provider, queue, item, key, report)
+                message = _message_at(provider, queue, item, key, on_finding)
                 if message is not None and since_ms <= message.store_timestamp_ms < until_ms:
                     hits[place] = Hit(queue, message)
             if len(hits) >= limit:
@@ -110,7 +113,7 @@ def find_by_message_id(
     *,
     limit: int = 64,
     unsealed: UnsealedFiles | None = None,
-    report: Report = raise_on_damage,
+    on_finding: OnFinding = raise_on_damage,
 ) -> list[Hit]:
     """Messages whose UNIQ_KEY is `message_id`; failing that, if it can be an offset message id,
     those whose offset message id *in the tier* it is.
@@ -129,12 +132,12 @@ def find_by_message_id(
                 message_id,
                 limit=limit - len(found),
                 unsealed=unsealed,
-                report=report,
+                on_finding=on_finding,
             )
     if not found and is_offset_message_id(message_id):
         _, _, physical_offset = parse_offset_message_id(message_id)
         for queue in queues:
-            message = _message_starting_at(provider, queue, physical_offset, report)
+            message = _message_starting_at(provider, queue, physical_offset, on_finding)
             if message is not None and message.offset_message_id == message_id.upper():
                 found.append(Hit(queue, message))
     return found[:limit]
@@ -145,7 +148,7 @@ def _items(
     extents: Sequence[SegmentExtent],
     unsealed: UnsealedFiles | None,
     wanted: Wanted,
-    report: Report,
+    on_finding: OnFinding,
 ) -> Iterator[list[IndexItem]]:
     """What each index file has, newest file first."""
     if unsealed is not None:
@@ -153,7 +156,7 @@ def _items(
             try:
                 yield _read_unsealed_items(path, unsealed, wanted)
             except Corrupt as error:
-                report(damage("index-unreadable", str(error)))
+                on_finding(damage("index-unreadable", str(error)))
     for extent in reversed(extents):
         entry = FileSegmentMetadata(
             extent.id.path, extent.id.type, extent.base_offset, size=extent.size_bytes
@@ -162,13 +165,13 @@ def _items(
         try:
             yield run(file.find(wanted))
         except Corrupt as error:
-            report(damage("index-unreadable", str(error), segment=extent.id))
+            on_finding(damage("index-unreadable", str(error), segment=extent.id))
         finally:
             file.close()
 
 
 def _message_at(
-    provider: SegmentProvider, queue: QueueFiles, item: IndexItem, key: str, report: Report
+    provider: SegmentProvider, queue: QueueFiles, item: IndexItem, key: str, on_finding: OnFinding
 ) -> StoredMessage | None:
     """The message that an item names if it has the key; None when it has not or is gone."""
     place, size = np.array([item.offset]), np.array([item.size])
@@ -186,11 +189,11 @@ def _message_at(
             return None
         if key not in keys_to_index(message.properties_bytes):
             return None
-        return _check_message(reader, message, item.offset, report)
+        return _check_message(reader, message, item.offset, on_finding)
 
 
 def _check_message(
-    reader: QueueReader, message: StoredMessage, offset: int, report: Report
+    reader: QueueReader, message: StoredMessage, offset: int, on_finding: OnFinding
 ) -> StoredMessage | None:
     """The message if its body has its CRC and its queue's unit names it."""
     reason = ""
@@ -206,7 +209,7 @@ def _check_message(
     if not reason:
         return message
     extent = reader.commit_log.extent_at(offset)
-    report(
+    on_finding(
         damage(
             "record-found",
             f"a message that was found is damaged: {reason}",
@@ -229,7 +232,7 @@ def _is_named(reader: QueueReader, message: StoredMessage, offset: int) -> bool:
 
 
 def _message_starting_at(
-    provider: SegmentProvider, queue: QueueFiles, physical_offset: int, report: Report
+    provider: SegmentProvider, queue: QueueFiles, physical_offset: int, on_finding: OnFinding
 ) -> StoredMessage | None:
     """The message whose unit names that byte of the queue's log."""
     with QueueReader(provider, queue) as reader:
@@ -251,7 +254,7 @@ def _message_starting_at(
                 reader.commit_log.read(physical_offset, int(unit["size"])),
                 tags_code=int(unit["tags_code"]),
             )
-            return _check_message(reader, message, physical_offset, report)
+            return _check_message(reader, message, physical_offset, on_finding)
     return None
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tieredstore.config import StoreConfig
 from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
 from tieredstore.scan.keys import UnsealedFiles
-from tieredstore.scan.source import TierSource
+from tieredstore.scan.location import TierLocation
 
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
@@ -50,7 +50,7 @@ class OpenTier:
 
 
 @contextmanager
-def open_source(source: TierSource) -> Iterator[OpenTier]:
+def open_location(source: TierLocation) -> Iterator[OpenTier]:
     """Open a tier for reading. Nothing is written, neither in the tier nor in the state directory.
 
     Raises Invalid, Corrupt or Unavailable with a line that says what to do.

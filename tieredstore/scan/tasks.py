@@ -13,11 +13,11 @@ from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message.index.tiered import HEADER_SIZE, unpack_header
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
-from tieredstore.scan.findings import Report, raise_on_damage
+from tieredstore.scan.findings import OnFinding, raise_on_damage
 from tieredstore.scan.keys import FIRST_MS, LAST_MS, find_by_key
+from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import RANGE_BYTES, ScanRange, plan
 from tieredstore.scan.read.options import ReadOptions
-from tieredstore.scan.source import TierSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,27 +72,31 @@ class Selection:
 class ScanTask:
     """One range of a scan, readable in any process. Picklable: it holds no connection."""
 
-    source: TierSource
+    source: TierLocation
     range: ScanRange
     columns: tuple[str, ...]
     options: ReadOptions
 
-    def read(self, *, report: Report = raise_on_damage) -> Iterator[pa.RecordBatch]:
-        """Record batches of the range, through a connection of its own. Damage goes to `report`,
-        which by default raises Corrupt. Raises Invalid, Unavailable."""
+    def read(self, *, on_finding: OnFinding = raise_on_damage) -> Iterator[pa.RecordBatch]:
+        """Read record batches of the range, through a connection of its own.
+
+        Damage goes to `on_finding`, which by default raises Corrupt. Raises Invalid, Unavailable.
+        """
         provider = self.source.connect()
         try:
-            yield from self.read_through(provider, report=report)
+            yield from self.read_through(provider, on_finding=on_finding)
         finally:
             provider.close()
 
     def read_through(
-        self, provider: SegmentProvider, *, report: Report = raise_on_damage
+        self, provider: SegmentProvider, *, on_finding: OnFinding = raise_on_damage
     ) -> Iterator[pa.RecordBatch]:
         """`read` over a connection that the caller has."""
         from tieredstore.scan.arrow.read import arrow_batches
 
-        return arrow_batches(provider, self.range, self.columns, self.options, report=report)
+        return arrow_batches(
+            provider, self.range, self.columns, self.options, on_finding=on_finding
+        )
 
 
 def plan_ranges(

@@ -16,9 +16,9 @@ from tieredstore.errors import Invalid
 from tieredstore.jobs.run import TASK_BYTES
 from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES
 from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS, chosen
+from tieredstore.scan.location import TierLocation, locate
 from tieredstore.scan.read.batches import BATCH_BYTES
 from tieredstore.scan.read.options import ReadOptions
-from tieredstore.scan.source import TierSource, locate
 from tieredstore.scan.times import parse_time
 from tieredstore.spark.offsets import (
     EARLIEST,
@@ -91,7 +91,7 @@ class SourceOptions:
     push_down_filters: bool
     given: frozenset[str]
 
-    def tier(self) -> TierSource:
+    def tier(self) -> TierLocation:
         """Raises Invalid, Unavailable."""
         return locate(
             self.url,

@@ -16,10 +16,10 @@ from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.scan.arrow.read import arrow_batches
 from tieredstore.scan.catalogue import QueueFiles, list_again
 from tieredstore.scan.extents import QueueReader
-from tieredstore.scan.findings import Finding, Report, Severity, raise_on_damage
+from tieredstore.scan.findings import Finding, OnFinding, Severity, raise_on_damage
+from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.options import ReadOptions
-from tieredstore.scan.source import TierSource
 from tieredstore.spark.partitions import TieredPartition
 from tieredstore.spark.schema import Shape
 
@@ -37,7 +37,7 @@ class PartitionReader:
     read are an error, else a warning.
     """
 
-    source: TierSource
+    source: TierLocation
     shape: Shape
     options: ReadOptions
     fail_on_data_loss: bool
@@ -62,7 +62,7 @@ class PartitionReader:
         while rest.count > 0:
             report = self._skipping(provider, wanted.queue, skipped)
             try:
-                for batch in arrow_batches(provider, rest, names, self.options, report=report):
+                for batch in arrow_batches(provider, rest, names, self.options, on_finding=report):
                     at = batch.column(place)[-1].as_py() + 1
                     rows += batch.num_rows
                     yield self.shape.batch(batch)
@@ -83,7 +83,7 @@ class PartitionReader:
 
     def _skipping(
         self, provider: SegmentProvider, queue: QueueFiles, skipped: list[Finding]
-    ) -> Report:
+    ) -> OnFinding:
         """A report that keeps damage aside, but for messages that have expired."""
         if not self.skip_corrupt:
             return raise_on_damage

@@ -8,8 +8,8 @@ from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Invalid
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
 from tieredstore.scan.extents import QueueReader
+from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import offset_by_time
-from tieredstore.scan.source import TierSource
 from tieredstore.scan.tasks import Selection
 from tieredstore.spark.offsets import EARLIEST, LATEST, QueueKey, show_queue
 from tieredstore.spark.options import Bound, SourceOptions
@@ -69,6 +69,6 @@ def resolve_bound(
         return wanted if least <= wanted <= most else on_out_of_range(wanted, least, most)
 
 
-def listing_of(source: TierSource) -> TierCatalogue:
+def listing_of(source: TierLocation) -> TierCatalogue:
     """What the tier holds now. Raises Corrupt, Unavailable."""
     return Tier(source).catalogue()

@@ -19,7 +19,7 @@ from tieredstore.jobs.exporting.targets.storage import delta_options
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
-from tieredstore.scan.source import TierSource, locate
+from tieredstore.scan.location import TierLocation, locate
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def request_of(form: Format, store: ObjectStore, root: Path) -> ExportRequest:
     return ExportRequest(form, catalog="lake", table="a.messages", target_options=catalog)
 
 
-def run(source: TierSource, request: ExportRequest) -> dict[str, Any]:
+def run(source: TierLocation, request: ExportRequest) -> dict[str, Any]:
     return run_export(JobRun("export", LocalRunner(), Journal(None, {})), source, request)
 
 

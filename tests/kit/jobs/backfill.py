@@ -20,7 +20,7 @@ from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.scan.arrow.schema import TYPES
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
-from tieredstore.scan.source import TierSource
+from tieredstore.scan.location import TierLocation
 from tieredstore.scan.verify.verification import verify
 from tieredstore.table import Tier
 
@@ -47,16 +47,16 @@ class MemoryChunks:
         )
 
 
-def memory_tier(root: Path) -> TierSource:
+def memory_tier(root: Path) -> TierLocation:
     """A tier of chunk logs in memory, empty now."""
     MemoryChunks.objects = MemoryObjectClient()
     tier = tier_at(root)
     name = f"{__name__}:{MemoryChunks.__name__}"
     config = msgspec.structs.replace(tier.config, backend_service_provider=name)
-    return TierSource("memory:", config, tier.broker, tier.state)
+    return TierLocation("memory:", config, tier.broker, tier.state)
 
 
-def tier_at(root: Path, url: str | None = None, **properties: str) -> TierSource:
+def tier_at(root: Path, url: str | None = None, **properties: str) -> TierLocation:
     return backfill_target(
         url or f"file://{root}/tier",
         root / "state",
@@ -77,7 +77,7 @@ def fill(
     *,
     name: str = "table",
     group_rows: int = 1000,
-    tier: TierSource | None = None,
+    tier: TierLocation | None = None,
     run: JobRun | None = None,
     **properties: str,
 ) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def messages(
     )
 
 
-def found(root: Path, tier: TierSource | None = None, topic: str | None = None) -> pa.Table:
+def found(root: Path, tier: TierLocation | None = None, topic: str | None = None) -> pa.Table:
     """All messages, all columns, by topic, queue and offset."""
     scan = Tier(tier or tier_at(root)).scan(
         topic, topic_pattern=None if topic else ".*", columns=list(TYPES)
@@ -119,7 +119,7 @@ def found(root: Path, tier: TierSource | None = None, topic: str | None = None) 
     )
 
 
-def damage(tier: TierSource) -> list[Finding]:
+def damage(tier: TierLocation) -> list[Finding]:
     """What `verify` says of the tier and its metadata."""
     provider, metadata = tier.connect(), tier.metadata()
     findings: list[Finding] = []
@@ -132,7 +132,7 @@ def damage(tier: TierSource) -> list[Finding]:
     return findings
 
 
-def contents(tier: TierSource) -> dict[str, bytes]:
+def contents(tier: TierLocation) -> dict[str, bytes]:
     """All bytes of a tier, by segment."""
     provider = tier.connect()
     try:

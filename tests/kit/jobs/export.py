@@ -16,7 +16,7 @@ from tieredstore.jobs.exporting import ExportRequest, Format, run_export
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
-from tieredstore.scan.source import TierSource, locate
+from tieredstore.scan.location import TierLocation, locate
 from tieredstore.scan.tasks import Selection
 
 FORMATS = tuple(Format)
@@ -38,7 +38,7 @@ class Export:
         (self.root / "warehouse").mkdir(exist_ok=True)
 
     @property
-    def source(self) -> TierSource:
+    def source(self) -> TierLocation:
         return locate(self.tier.url)
 
     def request(self, **changes: Any) -> ExportRequest:

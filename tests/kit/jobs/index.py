@@ -28,13 +28,13 @@ from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.keys import find_by_key
-from tieredstore.scan.source import TierSource, locate
+from tieredstore.scan.location import TierLocation, locate
 from tieredstore.scan.verify.verification import verify
 from tieredstore.testing.faults import Faults, FaultyMetadataStore, FaultyProvider
 
 SLOTS, MAX_ITEMS = 8, 17
 INDEX = f"{BROKER}/rmq_sys_INDEX/0"
-Job = Callable[[JobRun, TierSource], dict[str, Any]]
+Job = Callable[[JobRun, TierLocation], dict[str, Any]]
 Item = tuple[int, int, int, int, int]
 """hash, topic id, queue id, offset, size."""
 
@@ -58,7 +58,7 @@ class World:
                 "tieredStorePosixFsyncEnable": "false",
             },
         )
-        self.stateless = TierSource(self.source.url, self.source.config, BROKER)
+        self.stateless = TierLocation(self.source.url, self.source.config, BROKER)
         self._objects: SegmentProvider | None = None
         if kind == "chunks":
             self._objects = ChunkProvider(MemoryObjectClient())
@@ -86,7 +86,7 @@ class World:
         faults: Faults | None = None,
         *,
         workers: int = 1,
-        source: TierSource | None = None,
+        source: TierLocation | None = None,
     ) -> dict[str, Any]:
         """One process of a job, which goes on where the one before ended."""
         self._faults = Faults() if faults is None else faults

@@ -26,7 +26,7 @@ from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.providers.posix.provider import PosixProvider
-from tieredstore.scan.source import METADATA_FILE, TierSource, locate
+from tieredstore.scan.location import METADATA_FILE, TierLocation, locate
 from tieredstore.tier.flat.file_store import FlatFileStore
 
 BROKER, CLUSTER = "broker-a", "cluster-a"
@@ -50,7 +50,7 @@ class World:
             commit_log_max_size_bytes=1500,
             consume_queue_max_size_bytes=200,
         )
-        self.source = TierSource(f"file://{root / 'tier'}", self.config, BROKER)
+        self.source = TierLocation(f"file://{root / 'tier'}", self.config, BROKER)
         self.clock = ManualClock(NOW_MS)
         patch.setattr(registry, "segment_provider", lambda _config: KeptProvider(self.provider))
 

@@ -15,7 +15,7 @@ from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
 from tieredstore.jobs.verifying import run_verify
 from tieredstore.scan.findings import Finding
-from tieredstore.scan.source import TierSource, locate
+from tieredstore.scan.location import TierLocation, locate
 from tieredstore.scan.verify import outcome as verify_outcome
 
 TASK_BYTES = 600
@@ -45,12 +45,12 @@ def damaged(tmp_path: Path) -> BuiltTier:
     return tier
 
 
-def source_of(tier: BuiltTier) -> TierSource:
+def source_of(tier: BuiltTier) -> TierLocation:
     return locate(tier.url, state=tier.state)
 
 
 def report_of(
-    source: TierSource,
+    source: TierLocation,
     runner: Runner | None = None,
     journal: Journal | None = None,
     **options: Any,
@@ -68,7 +68,7 @@ def same(report: dict[str, Any]) -> dict[str, Any]:
 def test_two_processes_say_what_one_says_and_what_one_task_says(damaged: BuiltTier) -> None:
     source = source_of(damaged)
     told: list[Finding] = []
-    alone = report_of(source, report=told.append)
+    alone = report_of(source, on_finding=told.append)
     assert [one.row() for one in told] == alone["findings"]
     assert len(told) == sum(alone["kinds"].values()) == alone["damage"] + alone["notes"]
     assert {"record-body-crc", "index-header", "bytes-unnamed"} <= set(alone["kinds"])

@@ -355,7 +355,7 @@ def _check_nothing_wrong_is_served(tier: BuiltTier) -> None:
             assert report.damage
     for topic, wanted in (("orders", "orders-0-5"), ("over6", "over6-0-1")):
         hits = find_by_key(
-            tier.provider, catalogue, catalogue.queues, topic, wanted, report=findings.append
+            tier.provider, catalogue, catalogue.queues, topic, wanted, on_finding=findings.append
         )
         for hit in hits:
             place = (topic, hit.message.queue_id, hit.message.queue_offset)

@@ -72,11 +72,11 @@ def command(
     and reads back what it wrote. Interrupted anywhere, it can be run again.
     """
     from tieredstore import jobs
-    from tieredstore.cli.composition import tier_source
+    from tieredstore.cli.composition import locate_tier
 
     failures: list[TieredStoreError] = []
     only_plan = dry_run or (force and not yes)
-    found = tier_source(source)
+    found = locate_tier(source)
     with thread_keywords("copy", job, only_plan=only_plan) as how:
         report = jobs.copy(
             found,

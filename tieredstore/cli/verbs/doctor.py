@@ -61,7 +61,7 @@ def command(
     from tieredstore.cli.composition import check_target
     from tieredstore.contracts.probing import Probed, ProbeOptions, Verdict
     from tieredstore.contracts.wrapping import find_layer
-    from tieredstore.scan.source import load_config, place_tier
+    from tieredstore.scan.location import load_config, place_tier
 
     check_target(tier)
     config = place_tier(load_config(tier.config).config, tier.tier, state=None)

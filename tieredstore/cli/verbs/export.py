@@ -89,9 +89,9 @@ def command(
     keeps up to where each queue was exported. A run that was killed is run again.
     """
     from tieredstore import jobs
-    from tieredstore.cli.composition import tier_source
+    from tieredstore.cli.composition import locate_tier
 
-    source = tier_source(tier)
+    source = locate_tier(tier)
     with task_keywords("export", job) as how:
         report = jobs.export(
             source,

@@ -61,9 +61,9 @@ def command(
     Writes a page with plots and Parquet tables; prints the totals.
     """
     from tieredstore import jobs
-    from tieredstore.cli.composition import tier_source
+    from tieredstore.cli.composition import locate_tier
 
-    source = tier_source(tier)
+    source = locate_tier(tier)
     given = dict(map(_price, prices))
     with task_keywords("report", job) as how:
         report = jobs.report(

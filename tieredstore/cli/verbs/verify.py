@@ -43,9 +43,9 @@ def command(
     Goes on after damage and reports all of it. Exit code 1 when there is any.
     """
     from tieredstore import jobs
-    from tieredstore.cli.composition import tier_source
+    from tieredstore.cli.composition import locate_tier
 
-    source = tier_source(tier)
+    source = locate_tier(tier)
 
     def tell(finding: Finding) -> None:
         match out.format:

@@ -13,7 +13,7 @@ from tieredstore.disk.sync import sync_folder, sync_path
 from tieredstore.errors import Invalid
 from tieredstore.jobs.backfilling.job import BackfillOptions, run_backfill
 from tieredstore.jobs.run import JobRun
-from tieredstore.scan.source import TierSource
+from tieredstore.scan.location import TierLocation
 
 _GROUP_ROWS = 1 << 16
 _ORDER = ("topic", "queue_id", "queue_offset", "store_timestamp")
@@ -21,7 +21,7 @@ _ORDER = ("topic", "queue_id", "queue_offset", "store_timestamp")
 
 def backfill_frame(
     run: JobRun,
-    tier: TierSource,
+    tier: TierLocation,
     frame: Any,
     staging: str | Path,
     options: BackfillOptions | None = None,

@@ -27,7 +27,7 @@ from tieredstore.jobs.backfilling.source import SourceFile, fingerprint, list_ta
 from tieredstore.jobs.backfilling.target import BackfillTarget, open_target, path_of
 from tieredstore.jobs.backfilling.write import WrittenPiece, write, write_task
 from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
-from tieredstore.scan.source import TierSource
+from tieredstore.scan.location import TierLocation
 from tieredstore.tier_url import shown_url
 
 SEGMENT_BYTES = 256 << 20
@@ -59,7 +59,7 @@ class _Pieces:
 
 def run_backfill(
     run: JobRun,
-    tier: TierSource,
+    tier: TierLocation,
     table: str,
     options: BackfillOptions | None = None,
     *,
@@ -128,7 +128,7 @@ def _plan_pieces(
     run: JobRun,
     target: BackfillTarget,
     plans: Sequence[QueuePlan],
-    tier: TierSource,
+    tier: TierLocation,
     options: BackfillOptions,
 ) -> list[_Pieces]:
     broker = tier.config.broker_name
@@ -154,7 +154,7 @@ def _write(
     table: str,
     files: Sequence[SourceFile],
     rules: RowRules,
-    tier: TierSource,
+    tier: TierLocation,
     queues: Sequence[_Pieces],
     task_bytes: int,
 ) -> None:

@@ -23,7 +23,7 @@ from tieredstore.jobs.target import TierTarget, own_tier, refuse_slave, resolve_
 from tieredstore.message.consume_queue import UNIT_SIZE, make_units
 from tieredstore.message.names import queue_path
 from tieredstore.scan.arrow.buffers import Int64s
-from tieredstore.scan.source import TierSource
+from tieredstore.scan.location import TierLocation
 from tieredstore.tier.flat.appender import AppendResult
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.flat.message_file import FlatMessageFile
@@ -43,7 +43,7 @@ def backfill_target(
     broker: str | None = None,
     config: Path | None = None,
     properties: Mapping[str, str] | None = None,
-) -> TierSource:
+) -> TierLocation:
     """The tier to write to. cluster and broker: names in it, which `config` (a broker.conf) or
     `properties` (its keys) may give. Raises Invalid."""
     target = resolve_target(
@@ -58,7 +58,7 @@ class BackfillTarget:
 
     def __init__(
         self,
-        source: TierSource,
+        source: TierLocation,
         provider: SegmentProvider,
         metadata: MetadataStore,
         flat_files: FlatFileStore,
@@ -252,7 +252,7 @@ class BackfillTarget:
 
 @contextmanager
 def open_target(
-    source: TierSource, *, take_over: bool = False, clock: Clock = SYSTEM_CLOCK
+    source: TierLocation, *, take_over: bool = False, clock: Clock = SYSTEM_CLOCK
 ) -> Iterator[BackfillTarget]:
     """Take the writer epoch of the broker's prefix and load what is there. Raises Fenced naming
     another writer (a running broker), Invalid for a tier and a state that do not belong together,

@@ -18,7 +18,7 @@ from tieredstore.jobs.backfilling.rows import RowRules, columns_of, messages_of,
 from tieredstore.jobs.backfilling.source import BATCH_BYTES, SourceFile, Table
 from tieredstore.scan.arrow.buffers import Int64s
 from tieredstore.scan.arrow.encode import encode_batch
-from tieredstore.scan.source import TierSource
+from tieredstore.scan.location import TierLocation
 
 WRITE_BYTES = 16 << 20
 """Of one write, at least, where a segment has that much."""
@@ -32,7 +32,7 @@ class WriteTask:
     url: str
     files: tuple[SourceFile, ...]
     rules: RowRules
-    tier: TierSource
+    tier: TierLocation
     pieces: tuple[Piece, ...]
 
     @property
@@ -55,7 +55,7 @@ def write_task(
     url: str,
     files: Sequence[SourceFile],
     rules: RowRules,
-    tier: TierSource,
+    tier: TierLocation,
     pieces: Sequence[Piece],
 ) -> WriteTask:
     """A task, with the files that it needs alone."""

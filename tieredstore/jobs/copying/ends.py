@@ -20,8 +20,8 @@ from tieredstore.jobs.copying.target import CopyTarget
 from tieredstore.jobs.run import FailureCallback, JobRun
 from tieredstore.jobs.stopping import StopSignal
 from tieredstore.jobs.target import TierTarget, refuse_broker, resolve_target
-from tieredstore.scan.opening import INDEX_DIRECTORY, OpenTier, open_source
-from tieredstore.scan.source import TierSource, refuse_memory
+from tieredstore.scan.location import TierLocation, refuse_memory
+from tieredstore.scan.opening import INDEX_DIRECTORY, OpenTier, open_location
 from tieredstore.tier_url import parse_tier_url
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class CopyRequest:
 
 def run_copy(
     run: JobRun,
-    source: TierSource,
+    source: TierLocation,
     request: CopyRequest,
     *,
     stop: StopSignal | None = None,
@@ -68,7 +68,7 @@ def run_copy(
     Corrupt, Unavailable.
     """
     refuse_memory(source.url)
-    with open_source(source) as opened:
+    with open_location(source) as opened:
         if request.dry_run:
             return run.report(plan_fields(_plan(source, opened, request, clock)))
         done = _copy(run, source, opened, request, stop or StopSignal(), clock)
@@ -81,7 +81,7 @@ def run_copy(
 
 def _copy(
     run: JobRun,
-    found: TierSource,
+    found: TierLocation,
     source: OpenTier,
     request: CopyRequest,
     stop: StopSignal,
@@ -118,7 +118,7 @@ def _copy(
 
 
 def _plan(
-    found: TierSource, source: OpenTier, request: CopyRequest, clock: Clock
+    found: TierLocation, source: OpenTier, request: CopyRequest, clock: Clock
 ) -> list[PathSummary]:
     """What a run would copy and delete, by path. Writes nothing anywhere."""
     broker = _broker_of(source)
@@ -163,7 +163,7 @@ def _target(source: OpenTier, request: CopyRequest, broker: str) -> TierTarget:
 
 
 def _refuse_same(
-    found: TierSource, source: OpenTier, goal: TierTarget, target: SegmentProvider
+    found: TierLocation, source: OpenTier, goal: TierTarget, target: SegmentProvider
 ) -> None:
     """A bucket may have the same name on another endpoint, which is in the query or in the
     configuration."""

@@ -30,14 +30,14 @@ from tieredstore.jobs.exporting.work import (
 from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
 from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
 from tieredstore.scan.extents import QueueReader
-from tieredstore.scan.source import TierSource
+from tieredstore.scan.location import TierLocation
 
 _SMALL = 4
 """Files below this part of the wanted size are merged."""
 
 
 def run_export(
-    run: JobRun, source: TierSource, request: ExportRequest, *, task_bytes: int = TASK_BYTES
+    run: JobRun, source: TierLocation, request: ExportRequest, *, task_bytes: int = TASK_BYTES
 ) -> dict[str, object]:
     """Export what the target does not have yet, and return the report (`docs/jobs.md`).
 
@@ -121,7 +121,7 @@ def target_of(request: ExportRequest) -> Target:
             return DeltaTarget(request)
 
 
-def _catalogue(source: TierSource) -> TierCatalogue:
+def _catalogue(source: TierLocation) -> TierCatalogue:
     provider, metadata = source.connect(), source.metadata()
     try:
         return load_catalogue(provider, metadata, broker=source.broker)
@@ -132,7 +132,7 @@ def _catalogue(source: TierSource) -> TierCatalogue:
 
 
 def _pin_plan(
-    source: TierSource,
+    source: TierLocation,
     catalogue: TierCatalogue,
     request: ExportRequest,
     target: Target,
@@ -162,7 +162,7 @@ def _require_turn(run: JobRun, target: Target, plan: Plan, request: ExportReques
     return state
 
 
-def _require_alive(run: JobRun, source: TierSource, plan: Plan, error: Corrupt) -> None:
+def _require_alive(run: JobRun, source: TierLocation, plan: Plan, error: Corrupt) -> None:
     """Raise Unavailable if messages of the plan have expired since it was made: then it is of no
     more use."""
     firsts: dict[str, PlannedRange] = {}
@@ -195,7 +195,7 @@ def _commit_once(
     target: Target,
     plan: Plan,
     request: ExportRequest,
-    source: TierSource,
+    source: TierLocation,
     written: Sequence[WriteOutcome],
     files: Sequence[DataFile],
     names: Sequence[str],

@@ -11,7 +11,7 @@ import msgspec
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.jobs.exporting.request import Accept, ExportRequest
 from tieredstore.jobs.exporting.targets.storage import Folder
-from tieredstore.scan.source import TierSource
+from tieredstore.scan.location import TierLocation
 from tieredstore.tier_url import shown_url
 
 VERSION = 1
@@ -101,7 +101,7 @@ def decode_state(data: bytes | str, where: str) -> TargetState:
     return state
 
 
-def identity_of(source: TierSource, request: ExportRequest) -> dict[str, object]:
+def identity_of(source: TierLocation, request: ExportRequest) -> dict[str, object]:
     """What a target is a copy of."""
     return {
         "tier": shown_url(source.url),

@@ -12,9 +12,9 @@ from tieredstore.jobs.exporting.files import FileForm, PartitionedFiles, merge_f
 from tieredstore.jobs.exporting.state import DataFile
 from tieredstore.jobs.exporting.targets.storage import Folder, translate_errors
 from tieredstore.scan.arrow.read import arrow_batches
-from tieredstore.scan.findings import Finding, Report, Severity, raise_on_damage
+from tieredstore.scan.findings import Finding, OnFinding, Severity, raise_on_damage
+from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanRange
-from tieredstore.scan.source import TierSource
 
 _NEEDED = ("store_timestamp", "queue_offset", "physical_offset")
 MOST_FINDINGS = 20
@@ -35,7 +35,7 @@ class WriteTask:
     """Ranges of a tier, to be written to files. skip: leave damaged messages out."""
 
     number: int
-    source: TierSource
+    source: TierLocation
     ranges: tuple[ScanRange, ...]
     folder: Folder
     form: FileForm
@@ -72,7 +72,7 @@ def write(task: WriteTask) -> WriteOutcome:
             if len(found) < MOST_FINDINGS:
                 found.append(f"{finding.kind}: {finding}")
 
-    report: Report = keep if task.skip else raise_on_damage
+    report: OnFinding = keep if task.skip else raise_on_damage
     files = PartitionedFiles(task.folder.connect(), task.form)
     provider = task.source.connect()
     with translate_errors(task.folder.place):
@@ -88,11 +88,11 @@ def _write_range(
     scan_range: ScanRange,
     files: PartitionedFiles,
     task: WriteTask,
-    report: Report,
+    on_finding: OnFinding,
 ) -> LastRow:
     columns = tuple(dict.fromkeys((*task.form.columns, *_NEEDED)))
     rows, last = 0, None
-    for batch in arrow_batches(provider, scan_range, columns, report=report):
+    for batch in arrow_batches(provider, scan_range, columns, on_finding=on_finding):
         files.write(scan_range.queue.topic, batch)
         rows += batch.num_rows
         last = batch.slice(batch.num_rows - 1).select(_NEEDED)

@@ -9,10 +9,10 @@ from tieredstore.jobs.index.rows import KeyRows, StagedRows, key_rows, stage_row
 from tieredstore.jobs.index.staging import Staging
 from tieredstore.message.columns.keys import keys_of_batch
 from tieredstore.message.hashes import tiered_key_hashes
-from tieredstore.scan.findings import Finding, Report, Severity
+from tieredstore.scan.findings import Finding, OnFinding, Severity
+from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.batches import read_batches
-from tieredstore.scan.source import TierSource
 
 MOST_FINDINGS = 20
 
@@ -23,7 +23,7 @@ class CollectTask:
 
     key: str
     size_bytes: int
-    source: TierSource
+    source: TierLocation
     ranges: tuple[ScanRange, ...]
     topic_ids: tuple[int, ...]
     staging: Staging
@@ -84,11 +84,11 @@ def _collect_range(
     scan_range: ScanRange,
     topic_id: int,
     parts: list[KeyRows],
-    report: Report,
+    on_finding: OnFinding,
 ) -> int:
     messages = 0
     queue = scan_range.queue
-    for batch in read_batches(provider, scan_range, report=report, body_crcs=False):
+    for batch in read_batches(provider, scan_range, on_finding=on_finding, body_crcs=False):
         messages += len(batch)
         columns = batch.columns
         found, keys = keys_of_batch(batch.buffer, columns)

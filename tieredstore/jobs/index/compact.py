@@ -16,7 +16,7 @@ from tieredstore.jobs.index.merge import MergeTask, merge
 from tieredstore.jobs.index.staging import Staging, staging_of
 from tieredstore.jobs.index.tier import IndexSummary, IndexTier, OldIndex, open_index_tier
 from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
-from tieredstore.scan.source import TierSource
+from tieredstore.scan.location import TierLocation
 from tieredstore.tier.index.service import IndexStoreService
 
 _BYTES_PER_ITEM = 512
@@ -71,7 +71,7 @@ class _Pinned:
 
 
 def run_compact_index(
-    run: JobRun, source: TierSource, options: CompactOptions | None = None
+    run: JobRun, source: TierLocation, options: CompactOptions | None = None
 ) -> dict[str, object]:
     """Put the index files of the state directory into the tier, then merge runs of files that are
     at most half full, where that makes them fewer; the JSON report.
@@ -105,7 +105,7 @@ def run_compact_index(
         )
 
 
-def _upload(tier: IndexTier, source: TierSource) -> _Uploaded:
+def _upload(tier: IndexTier, source: TierLocation) -> _Uploaded:
     """What a broker does with its local files when it stops."""
     if source.state is None or not tier.local_begins():
         return _Uploaded(0, ())
@@ -156,7 +156,7 @@ def _runs(files: Sequence[IndexSummary], capacity: Capacity) -> Iterator[_Run]:
 
 def _merge(
     run: JobRun,
-    source: TierSource,
+    source: TierLocation,
     tier: IndexTier,
     capacity: Capacity,
     pinned: _Pinned,

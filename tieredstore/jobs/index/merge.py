@@ -28,8 +28,8 @@ from tieredstore.message.layout import MAGIC_V1, MAGIC_V2
 from tieredstore.message.names import index_path
 from tieredstore.scan.catalogue import QueueFiles, list_again
 from tieredstore.scan.extents import QueueReader
+from tieredstore.scan.location import TierLocation
 from tieredstore.scan.read.batches import cut_runs, whole_records
-from tieredstore.scan.source import TierSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class MergeTask:
 
     key: str
     size_bytes: int
-    source: TierSource
+    source: TierLocation
     broker: str
     files: tuple[IndexSummary, ...]
     topics: Mapping[int, str]

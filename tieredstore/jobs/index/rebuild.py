@@ -13,8 +13,8 @@ from tieredstore.jobs.index.files import build_files, commit, keep_file, summary
 from tieredstore.jobs.index.staging import Staging, staging_of
 from tieredstore.jobs.index.tier import IndexSummary, IndexTier, OldIndex, open_index_tier
 from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
+from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanRange, plan
-from tieredstore.scan.source import TierSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class _Pinned:
 
 
 def run_rebuild_index(
-    run: JobRun, source: TierSource, options: RebuildOptions | None = None
+    run: JobRun, source: TierLocation, options: RebuildOptions | None = None
 ) -> dict[str, object]:
     """Make the index files of a broker's part of a tier from its messages; the JSON report.
 
@@ -123,7 +123,7 @@ def _in_order(
 
 def _tasks(
     tier: IndexTier,
-    source: TierSource,
+    source: TierLocation,
     staging: Staging,
     capacity: Capacity,
     pinned: _Pinned,

@@ -24,7 +24,7 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.jobs.run import JobRun
-from tieredstore.scan.source import TierSource
+from tieredstore.scan.location import TierLocation
 from tieredstore.tier_url import shown_url
 
 _PIECE_BYTES = 8 << 20
@@ -47,7 +47,7 @@ class StagedFile:
 class Staging:
     """A staging place, and the name of the folder in it that is one job's. Picklable."""
 
-    source: TierSource
+    source: TierLocation
     folder: str
 
     def write(self, provider: SegmentProvider, name: str, blocks: Iterable[Buffer]) -> StagedFile:
@@ -124,7 +124,7 @@ class StagedIndex:
 
 
 @contextmanager
-def staging_of(run: JobRun, source: TierSource, url: str | None) -> Iterator[Staging]:
+def staging_of(run: JobRun, source: TierLocation, url: str | None) -> Iterator[Staging]:
     """The staging place of a run: at `url`, else in a folder beside the run's journal.
 
     It is emptied when the block ends well; after an error it stays, for the run that goes on (a
@@ -147,7 +147,7 @@ def staging_of(run: JobRun, source: TierSource, url: str | None) -> Iterator[Sta
         config = registry.tier_at(source.config, url)
         if url.startswith("file:"):
             Path(config.tier_file_path).mkdir(parents=True, exist_ok=True)
-        staging = Staging(TierSource(url, config), folder)
+        staging = Staging(TierLocation(url, config), folder)
         try:
             yield staging
         except BaseException:

@@ -20,8 +20,8 @@ from tieredstore.jobs.index.staging import StagedIndex
 from tieredstore.jobs.target import own_tier
 from tieredstore.message.index.tiered import HEADER_SIZE, infer_slots, unpack_header
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue, load_catalogue
+from tieredstore.scan.location import TierLocation
 from tieredstore.scan.segments.topic_ids import find_topic_ids
-from tieredstore.scan.source import TierSource
 from tieredstore.tier.index.segments import IndexSegments
 from tieredstore.tier.index.service import DIRECTORY
 
@@ -213,7 +213,7 @@ class IndexTier:
 
 @contextmanager
 def open_index_tier(
-    source: TierSource, *, take_over: bool = False, clock: Clock = SYSTEM_CLOCK
+    source: TierLocation, *, take_over: bool = False, clock: Clock = SYSTEM_CLOCK
 ) -> Iterator[IndexTier]:
     """Open a broker's part of a tier and hold the right to write there.
 
@@ -267,7 +267,7 @@ def _let_know(metadata: MetadataStore, index: Iterable[SegmentExtent]) -> None:
             )
 
 
-def _broker_of(source: TierSource, provider: SegmentProvider) -> str:
+def _broker_of(source: TierLocation, provider: SegmentProvider) -> str:
     if source.broker is not None:
         return source.broker
     brokers = sorted({item.id.path.split("/", 1)[0] for item in provider.list()})

@@ -15,8 +15,8 @@ from tieredstore.errors import Corrupt
 from tieredstore.jobs.metadata.queues import FoundQueue
 from tieredstore.message.index.tiered import HEADER_SIZE
 from tieredstore.scan.catalogue import SegmentExtent
+from tieredstore.scan.location import TierLocation
 from tieredstore.scan.segments.topic_ids import read_items
-from tieredstore.scan.source import TierSource
 from tieredstore.tier.index.uploaded_file import check_whole, header_of
 
 _PROBE = np.dtype([("hash", "<i4"), ("queue_id", "<i4"), ("offset", "<i8"), ("size", "<i4")])
@@ -76,7 +76,7 @@ class FoundIndex:
 class IndexTask:
     """Index segments to look at, all their items."""
 
-    source: TierSource
+    source: TierLocation
     extents: tuple[SegmentExtent, ...]
     probes: Probes
 

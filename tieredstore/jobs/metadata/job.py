@@ -28,7 +28,7 @@ from tieredstore.jobs.metadata.state_files import StateFiles
 from tieredstore.jobs.metadata.unsealed import find_unsealed
 from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, load_catalogue
-from tieredstore.scan.source import TierSource, place_tier
+from tieredstore.scan.location import TierLocation, place_tier
 from tieredstore.tier.writing import take_right
 from tieredstore.tier_url import shown_url
 
@@ -51,7 +51,7 @@ class RebuildOptions:
 
 def run_rebuild_metadata(
     run: JobRun,
-    source: TierSource,
+    source: TierLocation,
     state: Path,
     options: RebuildOptions | None = None,
     *,
@@ -127,7 +127,7 @@ def _only_broker(provider: SegmentProvider) -> str:
 
 def _find_queues(
     run: JobRun,
-    source: TierSource,
+    source: TierLocation,
     queues: Sequence[QueueFiles],
     stage: str,
     *,
@@ -142,7 +142,7 @@ def _find_queues(
 
 def _find_index(
     run: JobRun,
-    source: TierSource,
+    source: TierLocation,
     extents: Sequence[SegmentExtent],
     stage: str,
     queues: Iterable[FoundQueue],
@@ -155,7 +155,7 @@ def _find_index(
 
 def _topic_ids(
     run: JobRun,
-    source: TierSource,
+    source: TierLocation,
     state: Path,
     listed: Sequence[QueueFiles],
     queues: Sequence[FoundQueue],

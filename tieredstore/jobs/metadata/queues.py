@@ -18,11 +18,11 @@ from tieredstore.message.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
 from tieredstore.message.record import StoredMessage
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, by_base
 from tieredstore.scan.findings import Finding, damage, note
+from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.batches import read_batches
 from tieredstore.scan.segments.tail import QueueTail, cut_queue, find_tail
 from tieredstore.scan.segments.times import NO_TIMES, Times, first_unit_behind
-from tieredstore.scan.source import TierSource
 
 _THREADS = 32
 _WITNESSES = 4
@@ -60,7 +60,7 @@ class QueuesTask:
     """Queues to look at. exact_times: read every message for the times of segments, not the first
     and the last of each. spread: probes taken evenly from each whole queue; 0 for its ends."""
 
-    source: TierSource
+    source: TierLocation
     queues: tuple[QueueFiles, ...]
     exact_times: bool = False
     spread: int = 0
@@ -370,7 +370,7 @@ class _Finder:
             if scanned.count <= 0:
                 continue
             for batch in read_batches(
-                self._provider, scanned, report=self._tell_damage, body_crcs=False
+                self._provider, scanned, on_finding=self._tell_damage, body_crcs=False
             ):
                 times = batch.columns.store_timestamps
                 places = {

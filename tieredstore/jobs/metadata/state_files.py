@@ -17,7 +17,7 @@ from tieredstore.disk.file_operations import FILES
 from tieredstore.disk.sync import sync_folder
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.jobs.target import check_directory, refuse_broker
-from tieredstore.scan.source import METADATA_FILE
+from tieredstore.scan.location import METADATA_FILE
 
 _STAGING = "config/.rebuild-metadata"
 _NAMES = ("", ".bak", ".journal")

@@ -12,7 +12,7 @@ from tieredstore.config import StorageLevel
 from tieredstore.errors import Invalid
 from tieredstore.jobs.offloading.options import OffloadOptions
 from tieredstore.jobs.target import TierTarget, refuse_slave, resolve_target
-from tieredstore.scan.source import refuse_memory
+from tieredstore.scan.location import refuse_memory
 from tieredstore.scan.times import format_time
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue, load_catalogue
 from tieredstore.scan.findings import Severity
+from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanRange
-from tieredstore.scan.source import TierSource
 from tieredstore.tier_url import shown_url
 
 PAGE = "report.html"
@@ -51,7 +51,7 @@ class Pin:
 
 
 def run_report(
-    run: JobRun, source: TierSource, to: Path, options: ReportOptions | None = None
+    run: JobRun, source: TierLocation, to: Path, options: ReportOptions | None = None
 ) -> dict[str, object]:
     """Write `report.html` and Parquet tables into the folder `to`, which is made where it is
     missing; files of an earlier report are replaced, each at once or not at all.
@@ -106,7 +106,7 @@ def _pin(catalogue: TierCatalogue, now_ms: int | None) -> Pin:
 
 
 def _tasks(
-    source: TierSource, catalogue: TierCatalogue, pin: Pin, keys_percent: int
+    source: TierLocation, catalogue: TierCatalogue, pin: Pin, keys_percent: int
 ) -> Iterator[ReportTask]:
     ranges = (
         found
@@ -135,7 +135,7 @@ def _ranges(queue: QueueFiles, until: int, keys_percent: int) -> Iterator[ScanRa
 
 def _write(
     to: Path,
-    source: TierSource,
+    source: TierLocation,
     summary: Summary,
     facts: Facts,
     now_ms: int,

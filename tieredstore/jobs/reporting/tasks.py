@@ -20,9 +20,9 @@ from tieredstore.scan.arrow.columns import ArrowColumns
 from tieredstore.scan.catalogue import QueueFiles
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding
+from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanRange, store_time
 from tieredstore.scan.read.batches import read_batches, unit_blocks
-from tieredstore.scan.source import TierSource
 
 _UNITS_PER_READ = 1 << 16
 SAMPLE_MESSAGES = 2048
@@ -44,7 +44,7 @@ class ReportTask:
     """Ranges to look at. now_ms: ages are told from there; keys_percent: of how many of a hundred
     blocks of messages the records are read for keys and tags."""
 
-    source: TierSource
+    source: TierLocation
     ranges: tuple[ScanRange, ...]
     now_ms: int
     keys_percent: int
@@ -97,7 +97,7 @@ def _look_at(
             borders = _age_borders(reader, there, task.now_ms, queue)
         except Corrupt as error:
             facts.add_finding(str(error))
-        for units in unit_blocks(reader, there, report=report, units_per_read=_UNITS_PER_READ):
+        for units in unit_blocks(reader, there, on_finding=report, units_per_read=_UNITS_PER_READ):
             queue.sizes.add(units.sizes)
             if borders is None:
                 ages = np.full(len(units.offsets), len(AGES) + 1)
@@ -112,7 +112,7 @@ def _look_at(
     for block in _sample_range(there, task.keys_percent):
         name = topic_name(scan_range.queue)
         topic = facts.topics.setdefault(name, TopicFacts())
-        for batch in read_batches(provider, block, report=report, body_crcs=False):
+        for batch in read_batches(provider, block, on_finding=report, body_crcs=False):
             properties = ArrowColumns(batch).properties
             topic.messages += len(batch)
             for kind, values in (

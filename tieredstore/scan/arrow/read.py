@@ -20,7 +20,7 @@ from tieredstore.scan.arrow.buffers import Bools, make_constant_text
 from tieredstore.scan.arrow.columns import ArrowColumns, find_compressed_rows
 from tieredstore.scan.arrow.schema import UNIT_COLUMNS, chosen, schema_of
 from tieredstore.scan.extents import QueueReader
-from tieredstore.scan.findings import Finding, Report, damage, raise_on_damage
+from tieredstore.scan.findings import Finding, OnFinding, damage, raise_on_damage
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.batch import MessageBatch, UnitRun
 from tieredstore.scan.read.batches import read_batches, unit_blocks
@@ -38,20 +38,20 @@ def arrow_batches(
     columns: Iterable[str] | None = None,
     options: ReadOptions = DEFAULT_OPTIONS,
     *,
-    report: Report = raise_on_damage,
+    on_finding: OnFinding = raise_on_damage,
 ) -> Iterator[pa.RecordBatch]:
     """Record batches of one range in queue offset order, none of them empty; their schema is
     `arrow_schema.schema(columns)`.
 
-    Damage goes to `report`, which by default raises Corrupt at the first and names segment and
+    Damage goes to `on_finding`, which by default raises Corrupt at the first and names segment and
     byte; when it returns, the message is left out. A batch holds bodies that inflate to 64 MiB
     together, or one body. Raises Invalid for unknown columns, Unavailable.
     """
     names = chosen(columns)
     if needs_records(names, scan_range, options):
-        yield from _from_records(provider, scan_range, names, options, report)
+        yield from _from_records(provider, scan_range, names, options, on_finding)
     else:
-        yield from _from_units(provider, scan_range, names, report)
+        yield from _from_units(provider, scan_range, names, on_finding)
 
 
 def needs_records(names: Iterable[str], scan_range: ScanRange, options: ReadOptions) -> bool:
@@ -70,14 +70,14 @@ def _from_records(
     scan_range: ScanRange,
     names: tuple[str, ...],
     options: ReadOptions,
-    report: Report,
+    on_finding: OnFinding,
 ) -> Iterator[pa.RecordBatch]:
     inflate = not _BODY_COLUMNS.isdisjoint(names)
     for found in read_batches(
         provider,
         scan_range,
         batch_bytes=options.batch_bytes,
-        report=report,
+        on_finding=on_finding,
         body_crcs=options.body_crcs,
         tags_codes=options.tags_codes,
     ):
@@ -87,7 +87,7 @@ def _from_records(
             if not inflate or not find_compressed_rows(batch).any():
                 yield ArrowColumns(batch).record_batch(names)
             else:
-                for part, bodies in _inflate_parts(batch, options.body_limit_bytes, report):
+                for part, bodies in _inflate_parts(batch, options.body_limit_bytes, on_finding):
                     yield ArrowColumns(part, bodies).record_batch(names)
         del batch  # the next read may then have its memory
 
@@ -115,7 +115,7 @@ def _is_in(values: pa.Array, wanted: tuple[str, ...]) -> Bools:
 
 
 def _inflate_parts(
-    batch: MessageBatch, limit_bytes: int, report: Report
+    batch: MessageBatch, limit_bytes: int, on_finding: OnFinding
 ) -> Iterator[tuple[MessageBatch, list[bytes]]]:
     """Parts of a batch with the inflated bodies of their compressed rows; rows whose body does not
     inflate are reported and left out."""
@@ -134,7 +134,7 @@ def _inflate_parts(
             body = decompress(stored, int(columns.sys_flags[row]), limit_bytes)
         except Corrupt as error:
             good[row] = False
-            report(_not_inflated(batch, row, error))
+            on_finding(_not_inflated(batch, row, error))
             continue
         if bodies and total + len(body) > _INFLATED_BYTES:
             yield part(row), bodies
@@ -158,10 +158,12 @@ def _not_inflated(batch: MessageBatch, row: int, error: Corrupt) -> Finding:
 
 
 def _from_units(
-    provider: SegmentProvider, scan_range: ScanRange, names: tuple[str, ...], report: Report
+    provider: SegmentProvider, scan_range: ScanRange, names: tuple[str, ...], on_finding: OnFinding
 ) -> Iterator[pa.RecordBatch]:
     with QueueReader(provider, scan_range.queue) as reader:
-        blocks = unit_blocks(reader, scan_range, report=report, units_per_read=_UNITS_PER_BATCH)
+        blocks = unit_blocks(
+            reader, scan_range, on_finding=on_finding, units_per_read=_UNITS_PER_BATCH
+        )
         for block in blocks:
             yield pa.RecordBatch.from_arrays(
                 [_unit_column(name, scan_range, block) for name in names],

@@ -18,7 +18,7 @@ from tieredstore.errors import Corrupt
 from tieredstore.message.layout import CODA_SIZE, MIN_RECORD_SIZE
 from tieredstore.scan.catalogue import QueueFiles
 from tieredstore.scan.extents import QueueReader, Units
-from tieredstore.scan.findings import Finding, Report, damage, raise_on_damage
+from tieredstore.scan.findings import Finding, OnFinding, damage, raise_on_damage
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.batch import Bools, Int64s, MessageBatch, UnitRun
 from tieredstore.scan.read.read_ahead import LoadedRun, is_worth_it, load_ahead
@@ -40,28 +40,28 @@ def read_batches(
     scan_range: ScanRange,
     *,
     batch_bytes: int = BATCH_BYTES,
-    report: Report = raise_on_damage,
+    on_finding: OnFinding = raise_on_damage,
     body_crcs: bool = True,
     tags_codes: frozenset[int] | None = None,
 ) -> Iterator[MessageBatch]:
     """Batches of one range, time bounds applied.
 
     tags_codes: leave out messages whose unit says that they have no tag with one of these hashes;
-    those that are left may have other tags. Damage goes to `report`, which by default raises
+    those that are left may have other tags. Damage goes to `on_finding`, which by default raises
     Corrupt at the first; when it returns, the record concerned is left out and reading goes on.
     Memory: one batch and 16,384 units, on an object store four more batches, which are being read
     meanwhile. Raises Unavailable.
     """
     with QueueReader(provider, scan_range.queue) as reader:
 
-        def runs_of(tell: Report) -> Iterator[UnitRun]:
-            for units in unit_blocks(reader, scan_range, report=tell):
+        def runs_of(tell: OnFinding) -> Iterator[UnitRun]:
+            for units in unit_blocks(reader, scan_range, on_finding=tell):
                 wanted = _with_tags(units, tags_codes)
                 if wanted is not None:
                     yield from runs_of_units(reader.queue, wanted, batch_bytes)
 
-        for run, load in load_runs(provider, reader, runs_of, report):
-            batch = read_checked_run(reader, run, load, report, body_crcs=body_crcs)
+        for run, load in load_runs(provider, reader, runs_of, on_finding):
+            batch = read_checked_run(reader, run, load, on_finding, body_crcs=body_crcs)
             if batch is None:
                 continue
             batch = _in_time(batch, scan_range)
@@ -82,21 +82,21 @@ def _in_time(batch: MessageBatch, scan_range: ScanRange) -> MessageBatch:
 def load_runs(
     provider: SegmentProvider,
     reader: QueueReader,
-    runs_of: Callable[[Report], Iterator[UnitRun]],
-    report: Report,
+    runs_of: Callable[[OnFinding], Iterator[UnitRun]],
+    on_finding: OnFinding,
 ) -> Iterator[LoadedRun]:
     """The runs that `runs_of` makes, each with the read of its bytes; from a network, some runs
     ahead."""
     if is_worth_it(provider):
-        return load_ahead(runs_of, lambda run: _prepare_run(reader, run), report)
-    return (LoadedRun(run, _prepare_run(reader, run)) for run in runs_of(report))
+        return load_ahead(runs_of, lambda run: _prepare_run(reader, run), on_finding)
+    return (LoadedRun(run, _prepare_run(reader, run)) for run in runs_of(on_finding))
 
 
 def unit_blocks(
     reader: QueueReader,
     scan_range: ScanRange,
     *,
-    report: Report = raise_on_damage,
+    on_finding: OnFinding = raise_on_damage,
     units_per_read: int = UNITS_PER_READ,
 ) -> Iterator[UnitRun]:
     """The usable units of a range as they are read: those that name bytes which one commit log
@@ -111,7 +111,7 @@ def unit_blocks(
             units = reader.read_units(first, count)
         except Corrupt as error:
             segment, position = reader.unit_place(first)
-            report(
+            on_finding(
                 damage(
                     "units-missing",
                     f"units {first} to {first + count - 1} cannot be read: {error}",
@@ -121,7 +121,7 @@ def unit_blocks(
                 )
             )
             continue
-        usable = _usable(reader, units, first, report)
+        usable = _usable(reader, units, first, on_finding)
         if usable is not None:
             yield usable
 
@@ -142,7 +142,7 @@ def usable_units(reader: QueueReader, units: Units, first: int) -> tuple[UnitRun
     return UnitRun(numbers, offsets, sizes, units["tags_code"].astype(np.int64)), usable
 
 
-def _usable(reader: QueueReader, units: Units, first: int, report: Report) -> UnitRun | None:
+def _usable(reader: QueueReader, units: Units, first: int, on_finding: OnFinding) -> UnitRun | None:
     found, usable = usable_units(reader, units, first)
     if usable.all():
         return found
@@ -150,7 +150,7 @@ def _usable(reader: QueueReader, units: Units, first: int, report: Report) -> Un
         row = int(group[0])
         last = first + int(group[-1])
         offset, size = int(found.offsets[row]), int(found.sizes[row])
-        report(unusable_finding(reader, offset, size, first + row, last))
+        on_finding(unusable_finding(reader, offset, size, first + row, last))
     return found.take(usable) if usable.any() else None
 
 
@@ -274,7 +274,7 @@ def read_checked_run(
     reader: QueueReader,
     run: UnitRun,
     load: Callable[[], memoryview],
-    report: Report,
+    on_finding: OnFinding,
     *,
     body_crcs: bool = True,
 ) -> MessageBatch | None:
@@ -282,7 +282,7 @@ def read_checked_run(
     try:
         buffer = load()
     except Corrupt as error:
-        report(
+        on_finding(
             damage(
                 "record-missing",
                 f"messages up to queue offset {int(run.queue_offsets[-1])} cannot be read: {error}",
@@ -291,4 +291,4 @@ def read_checked_run(
             )
         )
         return None
-    return check_run(reader.queue, buffer, run.start, run, report, body_crcs=body_crcs)
+    return check_run(reader.queue, buffer, run.start, run, on_finding, body_crcs=body_crcs)

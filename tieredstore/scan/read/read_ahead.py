@@ -14,7 +14,7 @@ from threading import Event, Semaphore
 from typing import NamedTuple, Self, TypeAlias
 
 from tieredstore.contracts.segment import SegmentProvider
-from tieredstore.scan.findings import Finding, Report
+from tieredstore.scan.findings import Finding, OnFinding
 from tieredstore.scan.read.batch import UnitRun
 
 RUNS_AHEAD = 4
@@ -46,7 +46,7 @@ def is_worth_it(provider: SegmentProvider) -> bool:
 
 
 def load_ahead(
-    runs_of: Callable[[Report], Iterator[UnitRun]], read: Read, report: Report
+    runs_of: Callable[[OnFinding], Iterator[UnitRun]], read: Read, on_finding: OnFinding
 ) -> Iterator[LoadedRun]:
     """The runs in order, a few of them being read meanwhile.
 
@@ -73,7 +73,7 @@ def load_ahead(
             pool.submit(plan)
             for item in _window(planned, pool):
                 if isinstance(item, Finding):
-                    report(item)
+                    on_finding(item)
                 elif isinstance(item, LoadedRun):
                     room.release()
                     yield item

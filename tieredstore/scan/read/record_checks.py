@@ -28,7 +28,7 @@ from tieredstore.message.layout import (
 )
 from tieredstore.message.record import decode_record
 from tieredstore.scan.catalogue import QueueFiles
-from tieredstore.scan.findings import Finding, Report, damage
+from tieredstore.scan.findings import Finding, OnFinding, damage
 from tieredstore.scan.read.batch import Bools, Int64s, MessageBatch, UnitRun
 
 
@@ -37,7 +37,7 @@ def check_run(
     buffer: memoryview,
     start: int,
     run: UnitRun,
-    report: Report,
+    on_finding: OnFinding,
     *,
     body_crcs: bool = True,
 ) -> MessageBatch | None:
@@ -46,7 +46,7 @@ def check_run(
     checks = _RunChecks(queue, buffer, start, run, body_crcs=body_crcs)
     batch = checks.batch()
     for finding in checks.in_order():
-        report(finding)
+        on_finding(finding)
     return batch
 
 

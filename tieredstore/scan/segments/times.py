@@ -48,7 +48,7 @@ def segment_times(
             first = max(first, reader.min_offset())
             if first < last:
                 scanned = ScanRange(queue, first, last, 0)
-                for batch in read_batches(provider, scanned, report=_leave_out):
+                for batch in read_batches(provider, scanned, on_finding=_leave_out):
                     found = batch.columns.store_timestamps
                     times = _join_times(times, (int(found.min()), int(found.max())))
     return times

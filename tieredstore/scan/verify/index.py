@@ -27,7 +27,7 @@ from tieredstore.message.index.tiered import (
     unpack_header,
 )
 from tieredstore.scan.catalogue import SegmentExtent, TierCatalogue
-from tieredstore.scan.findings import Finding, Report, damage, note
+from tieredstore.scan.findings import Finding, OnFinding, damage, note
 from tieredstore.scan.verify.index_items import ItemChecker, ItemVerdicts
 from tieredstore.scan.verify.outcome import FindingsBox, IndexOutcome
 
@@ -123,12 +123,12 @@ class _FileVerifier:
         self,
         provider: SegmentProvider,
         catalogue: TierCatalogue,
-        report: Report,
+        on_finding: OnFinding,
         progress: Progress,
     ) -> None:
         self._provider = provider
         self._catalogue = catalogue
-        self._report = report
+        self._on_finding = on_finding
         self._progress = progress
 
     def check(self, extent: SegmentExtent, is_last: bool, checker: ItemChecker) -> int:
@@ -147,7 +147,7 @@ class _FileVerifier:
             good += self._items(file, checker)
             self._check_end(file)
         except Corrupt as error:
-            self._report(
+            self._on_finding(
                 damage("index-unreadable", str(error), segment=extent.id, position=error.offset)
             )
             return 0
@@ -160,7 +160,7 @@ class _FileVerifier:
         self, file: _File, kind: str, what: str, position: int, expected: object, found: object
     ) -> None:
         file.good = False
-        self._report(
+        self._on_finding(
             damage(
                 kind,
                 what,
@@ -175,7 +175,7 @@ class _FileVerifier:
         try:
             header = unpack_header(segment.read(0, min(HEADER_SIZE, extent.size_bytes)))
         except Corrupt as error:
-            self._report(
+            self._on_finding(
                 damage("index-header", str(error), segment=extent.id, position=error.offset)
             )
             return None
@@ -183,7 +183,7 @@ class _FileVerifier:
         if slots is None and segment.size() > extent.size_bytes:
             return None  # its upload goes on
         if slots is None:
-            self._report(
+            self._on_finding(
                 damage(
                     "index-header",
                     f"{header.items} items do not fit a segment of {extent.size_bytes} bytes",
@@ -320,7 +320,7 @@ class _FileVerifier:
 
     def _check_end(self, file: _File) -> None:
         if file.dangling:
-            self._report(
+            self._on_finding(
                 note(
                     "index-item-dangling",
                     f"{file.dangling} items name messages that have expired or topics that are "
@@ -350,7 +350,7 @@ class _FileVerifier:
             return
         if file.is_last and entry.size == 0:
             # Announced; size and times are recorded once it is whole.
-            self._report(
+            self._on_finding(
                 note(
                     "metadata-size",
                     "the metadata does not say yet that the index segment was uploaded (a writer "

@@ -23,7 +23,7 @@ from tieredstore.message.layout import MAGIC_V1, MAGIC_V2
 from tieredstore.message.properties import find_text, has_empty_key
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.extents import QueueReader
-from tieredstore.scan.findings import Report, damage
+from tieredstore.scan.findings import OnFinding, damage
 from tieredstore.scan.read.batch import Bools, Int64s
 from tieredstore.scan.read.batches import cut_runs, whole_records
 from tieredstore.scan.read.record_checks import has_topic
@@ -66,10 +66,14 @@ class ItemChecker:
     """
 
     def __init__(
-        self, provider: SegmentProvider, catalogue: TierCatalogue, broker: str, report: Report
+        self,
+        provider: SegmentProvider,
+        catalogue: TierCatalogue,
+        broker: str,
+        on_finding: OnFinding,
     ) -> None:
         self._provider = provider
-        self._report = report
+        self._on_finding = on_finding
         self._queues = {
             (queue.topic, queue.queue_id): queue
             for queue in catalogue.queues
@@ -104,7 +108,7 @@ class ItemChecker:
                 check = _GroupCheck(self._reader(topic, queue_id), begin_timestamp_ms)
                 check.run(group)
                 for position, what, expected, found in check.wrong:
-                    self._report(
+                    self._on_finding(
                         damage(
                             "index-item",
                             what,
@@ -165,7 +169,7 @@ class ItemChecker:
                 verdicts.dangling += len(group) - row
                 return
             verdicts.damaged += 1
-            self._report(
+            self._on_finding(
                 damage(
                     "index-item",
                     f"{field} of an item",

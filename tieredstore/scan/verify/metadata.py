@@ -10,7 +10,7 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.catalogue import SegmentExtent
 from tieredstore.scan.extents import QueueReader
-from tieredstore.scan.findings import Report, damage, note
+from tieredstore.scan.findings import OnFinding, damage, note
 from tieredstore.scan.read.batch import Int64s
 
 
@@ -43,7 +43,7 @@ def check_metadata(
     known: Mapping[SegmentId, FileSegmentMetadata],
     times: Mapping[SegmentId, SegmentTimes],
     damaged: set[SegmentId],
-    report: Report,
+    on_finding: OnFinding,
     *,
     first_alive: int,
 ) -> None:
@@ -58,19 +58,21 @@ def check_metadata(
             if entry.size > extent.size_bytes and entry.size <= reader.read_size_now(extent):
                 continue  # it has grown since the listing
             if entry.size != extent.size_bytes:
-                _report_size(extent, entry.size, extent is extents[-1], report)
+                _report_size(extent, entry.size, extent is extents[-1], on_finding)
             elif (
                 extent.id in times
                 and extent.id not in damaged
                 and not _has_expired_units(extent, first_alive)
             ):
-                _check_times(extent, entry, times[extent.id], report)
+                _check_times(extent, entry, times[extent.id], on_finding)
 
 
-def _report_size(extent: SegmentExtent, recorded: int, is_last: bool, report: Report) -> None:
+def _report_size(
+    extent: SegmentExtent, recorded: int, is_last: bool, on_finding: OnFinding
+) -> None:
     sizes = {"expected": f"{extent.size_bytes} bytes", "found": f"{recorded} bytes"}
     if recorded > extent.size_bytes:
-        report(
+        on_finding(
             damage(
                 "segment-truncated",
                 "the segment is shorter than the metadata says",
@@ -81,7 +83,7 @@ def _report_size(extent: SegmentExtent, recorded: int, is_last: bool, report: Re
             )
         )
     elif is_last:
-        report(
+        on_finding(
             note(
                 "metadata-size",
                 "the metadata knows less of the segment than there is (a writer that runs or was "
@@ -91,7 +93,7 @@ def _report_size(extent: SegmentExtent, recorded: int, is_last: bool, report: Re
             )
         )
     else:
-        report(
+        on_finding(
             damage(
                 "metadata-size",
                 "the metadata knows less of the segment than there is",
@@ -102,14 +104,14 @@ def _report_size(extent: SegmentExtent, recorded: int, is_last: bool, report: Re
 
 
 def _check_times(
-    extent: SegmentExtent, entry: FileSegmentMetadata, times: SegmentTimes, report: Report
+    extent: SegmentExtent, entry: FileSegmentMetadata, times: SegmentTimes, on_finding: OnFinding
 ) -> None:
     for name, found, right, java in (
         ("begin", entry.begin_timestamp_ms, times.low, times.java_low),
         ("end", entry.end_timestamp_ms, times.high, times.java_high),
     ):
         if found not in (right, java):
-            report(
+            on_finding(
                 damage(
                     "metadata-time",
                     f"{name} time of the segment in the metadata",

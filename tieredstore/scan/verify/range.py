@@ -20,7 +20,7 @@ from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.layout import STORE_TIMESTAMP_POSITION
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, extent_at
 from tieredstore.scan.extents import QueueReader
-from tieredstore.scan.findings import Finding, Report, damage, note
+from tieredstore.scan.findings import Finding, OnFinding, damage, note
 from tieredstore.scan.read.batch import Bools, Int64s, MessageBatch, UnitRun
 from tieredstore.scan.read.batches import (
     BATCH_BYTES,
@@ -151,7 +151,7 @@ class RangeVerifier:
         # Of units that name nothing, the range of the first one tells.
         self._previous = (before, found.end) if usable[0] else (before, -1)
 
-    def _runs(self, reader: QueueReader, tell: Report) -> Iterator[UnitRun]:
+    def _runs(self, reader: QueueReader, tell: OnFinding) -> Iterator[UnitRun]:
         bad = BadUnits(reader, tell, self._found.lose_units)
         if self._previous is not None and self._previous[1] < 0:
             bad.begin_before(self._previous[0])

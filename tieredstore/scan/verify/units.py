@@ -10,7 +10,7 @@ import numpy as np
 from tieredstore.errors import Corrupt
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.extents import QueueReader, Units
-from tieredstore.scan.findings import Report, damage
+from tieredstore.scan.findings import OnFinding, damage
 from tieredstore.scan.read.batch import Bools, UnitRun
 from tieredstore.scan.read.batches import UNITS_PER_READ, runs_of_rows, unusable_finding
 
@@ -19,7 +19,7 @@ Lose: TypeAlias = Callable[[int, int], None]
 
 
 def read_blocks(
-    reader: QueueReader, start: int, end: int, tell: Report, lose: Lose
+    reader: QueueReader, start: int, end: int, tell: OnFinding, lose: Lose
 ) -> Iterator[tuple[int, Units]]:
     """Units [start, end) in blocks, each with its first queue offset. What cannot be read is told,
     and `lose` called with its first and last queue offset."""
@@ -31,7 +31,7 @@ def read_blocks(
 
 
 def _read_apart(
-    reader: QueueReader, start: int, end: int, tell: Report, lose: Lose
+    reader: QueueReader, start: int, end: int, tell: OnFinding, lose: Lose
 ) -> Iterator[tuple[int, Units]]:
     for extent in reader.queue.consume_queue:
         low = max(start, -(-extent.base_offset // UNIT_SIZE))
@@ -56,7 +56,7 @@ def _read_apart(
 class BadUnits:
     """Gathers units that name no whole record: one finding for each run of them."""
 
-    def __init__(self, reader: QueueReader, tell: Report, lose: Lose) -> None:
+    def __init__(self, reader: QueueReader, tell: OnFinding, lose: Lose) -> None:
         self._reader = reader
         self._tell = tell
         self._lose = lose

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from tieredstore.contracts.segment import SegmentId, SegmentProvider
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
-from tieredstore.scan.findings import Finding, Report, damage, note
+from tieredstore.scan.findings import Finding, OnFinding, damage, note
 from tieredstore.scan.verify.gaps import VerifyGap, check_gap
 from tieredstore.scan.verify.index import (
     VerifyIndex,
@@ -109,15 +109,15 @@ def _ignore(path: str, count_bytes: int) -> None:
 def verify(
     provider: SegmentProvider,
     catalogue: TierCatalogue,
-    report: Report,
+    on_finding: OnFinding,
     *,
     queues: list[QueueFiles] | None = None,
     with_index: bool = True,
     progress: Progress = _ignore,
     task_bytes: int = TASK_BYTES,
 ) -> VerifyReport:
-    """Check `queues` (all by default) and the index segments. Findings go to `report` in the order
-    of the catalogue, each queue's and file's once it is done. Raises Unavailable."""
+    """Check `queues` (all by default) and the index segments. Findings go to `on_finding` in the
+    order of the catalogue, each queue's and file's once it is done. Raises Unavailable."""
 
     def run_here(
         stage: str, work: Work, tasks: Sequence[VerifyTask], kind: Any
@@ -126,7 +126,7 @@ def verify(
         return [work(provider, task, progress) for task in tasks]
 
     return Verification(provider, catalogue, run_here, task_bytes=task_bytes).run(
-        report, queues=queues, with_index=with_index
+        on_finding, queues=queues, with_index=with_index
     )
 
 
@@ -154,16 +154,20 @@ class Verification:
         self._gone: frozenset[SegmentId] | None = None
 
     def run(
-        self, report: Report, *, queues: list[QueueFiles] | None = None, with_index: bool = True
+        self,
+        on_finding: OnFinding,
+        *,
+        queues: list[QueueFiles] | None = None,
+        with_index: bool = True,
     ) -> VerifyReport:
-        """Findings go to `report`, in a stable order. Raises Unavailable."""
+        """Findings go to `on_finding`, in a stable order. Raises Unavailable."""
         result = VerifyReport()
         catalogue = self._catalogue
         chosen = list(catalogue.queues) if queues is None else queues
 
         def tell(found: Anchored) -> None:
             result.count(found)
-            report(found.finding)
+            on_finding(found.finding)
 
         paths = {queue.path for queue in chosen}
         for finding in catalogue.findings:

@@ -12,8 +12,8 @@ from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue, load_catalogue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Severity
+from tieredstore.scan.location import TierLocation
 from tieredstore.scan.segments.tail import Proof, find_committed_end
-from tieredstore.scan.source import TierSource
 from tieredstore.spark.offsets import Incarnation, QueueKey
 from tieredstore.spark.selection import key_of
 from tieredstore.spark.stream.incarnation import incarnation_at, incarnation_of
@@ -67,7 +67,7 @@ class TierView:
     """A connection to a tier, and what was seen through it last. check_bodies: whether a message
     whose body has another CRC counts as not there."""
 
-    def __init__(self, source: TierSource, *, check_bodies: bool = True) -> None:
+    def __init__(self, source: TierLocation, *, check_bodies: bool = True) -> None:
         self._source = source
         self._check_bodies = check_bodies
         self._provider = source.connect()

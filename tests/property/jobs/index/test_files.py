@@ -21,7 +21,7 @@ from tieredstore.message.index.tiered import (
     put_item,
     unsealed_size,
 )
-from tieredstore.scan.source import TierSource, place_tier
+from tieredstore.scan.location import TierLocation, place_tier
 
 Row = tuple[int, int, int, int]
 """Task, store time, hash, queue id."""
@@ -79,7 +79,7 @@ def test_files_are_those_of_a_loop(rows: list[Row], slots: int, most: int, taken
     with tempfile.TemporaryDirectory() as folder:
         url = Path(folder).as_uri()
         config = place_tier(StoreConfig(posix_fsync_enable=False), url, state=None)
-        staging = Staging(TierSource(url, config), "job")
+        staging = Staging(TierLocation(url, config), "job")
         provider = staging.source.connect()
         staged = [
             stage_rows(
@@ -105,7 +105,7 @@ def test_every_row_is_dealt_once_and_files_are_full(
     with tempfile.TemporaryDirectory() as folder:
         url = Path(folder).as_uri()
         config = place_tier(StoreConfig(posix_fsync_enable=False), url, state=None)
-        staging = Staging(TierSource(url, config), "job")
+        staging = Staging(TierLocation(url, config), "job")
         provider = staging.source.connect()
         staged = [
             stage_rows(

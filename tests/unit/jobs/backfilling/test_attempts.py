@@ -27,7 +27,7 @@ from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.providers.posix.calls import PosixCalls
 from tieredstore.providers.posix.provider import PosixProvider
-from tieredstore.scan.source import TierSource
+from tieredstore.scan.location import TierLocation
 
 OPTIONS = BackfillOptions(segment_bytes=3000)
 
@@ -54,11 +54,11 @@ class EachTwice(LocalRunner):
 
 
 @pytest.fixture(params=["files", "chunks"])
-def tier(request: pytest.FixtureRequest, tmp_path: Path) -> TierSource:
+def tier(request: pytest.FixtureRequest, tmp_path: Path) -> TierLocation:
     return tier_at(tmp_path) if request.param == "files" else memory_tier(tmp_path)
 
 
-def run_twice(runner: LocalRunner, root: Path, tier: TierSource) -> None:
+def run_twice(runner: LocalRunner, root: Path, tier: TierLocation) -> None:
     run_backfill(
         JobRun("backfill", runner, Journal(None, {})), tier, str(root / "t.parquet"), OPTIONS,
         task_bytes=7000,
@@ -72,7 +72,7 @@ def stored(root: Path) -> Path:
     return root
 
 
-def test_a_second_attempt_leaves_what_the_first_wrote(tier: TierSource, tmp_path: Path) -> None:
+def test_a_second_attempt_leaves_what_the_first_wrote(tier: TierLocation, tmp_path: Path) -> None:
     run_twice(EachTwice(), stored(tmp_path), tier)
     assert damage(tier) == []
     assert found(tmp_path, tier).num_rows == 60

@@ -19,7 +19,7 @@ from tieredstore.jobs.backfilling.plan import QueueStart, pieces_of, queue_plans
 from tieredstore.jobs.backfilling.rows import RowRules
 from tieredstore.jobs.backfilling.source import list_table
 from tieredstore.jobs.backfilling.write import write, write_task
-from tieredstore.scan.source import TierSource
+from tieredstore.scan.location import TierLocation
 
 PLACE = r"table\.parquet, row group 1, row 2"
 
@@ -127,7 +127,7 @@ def test_a_table_that_is_no_messages(table: pa.Table, expected: str, tmp_path: P
         both_passes(str(path), tier_at(tmp_path))
 
 
-def both_passes(table: str, tier: TierSource) -> None:
+def both_passes(table: str, tier: TierLocation) -> None:
     files = list_table(table)
     rules = RowRules(None, 4, START_MS, BROKER, CLUSTER)
     plans = queue_plans(list(map(measure, measure_tasks(table, files, rules, 1))), files)

@@ -26,7 +26,7 @@ from tieredstore.jobs.exporting.targets.storage import ArrowFiles
 from tieredstore.jobs.exporting.work import WriteOutcome, WriteTask, write
 from tieredstore.jobs.journal import Journal
 from tieredstore.scan.catalogue import TierCatalogue
-from tieredstore.scan.source import TierSource
+from tieredstore.scan.location import TierLocation
 
 STEPS: tuple[tuple[type[Any], str], ...] = (
     (Journal, "record"),
@@ -289,7 +289,7 @@ def test_a_commit_that_was_not_published_is_so_before_the_next(
     def killed(target: ParquetTarget, state: TargetState) -> str:
         raise Killed(f"{target} {state}")
 
-    def in_between(source: TierSource) -> TierCatalogue:
+    def in_between(source: TierLocation) -> TierCatalogue:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(job, "_catalogue", catalogue)
             inner.setattr(ParquetTarget, "find_commit", killed)

@@ -22,7 +22,7 @@ from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.message.consume_queue import pack_unit
 from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS
-from tieredstore.scan.source import locate
+from tieredstore.scan.location import locate
 from tieredstore.scan.tasks import Selection
 
 

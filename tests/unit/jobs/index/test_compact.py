@@ -20,7 +20,7 @@ from tieredstore.jobs.index.rebuild import RebuildOptions, run_rebuild_index
 from tieredstore.jobs.run import JobRun
 from tieredstore.message.index.tiered import unpack_header
 from tieredstore.providers.posix.provider import PosixProvider
-from tieredstore.scan.source import TierSource, locate
+from tieredstore.scan.location import TierLocation, locate
 from tieredstore.testing.faults import crash_points, run_until_crash
 from tieredstore.tier.index import IndexStoreService
 
@@ -33,7 +33,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltTier:
     return small_tier(tmp_path_factory.mktemp("built") / "tier")
 
 
-def compact(run: JobRun, source: TierSource) -> dict[str, Any]:
+def compact(run: JobRun, source: TierLocation) -> dict[str, Any]:
     return run_compact_index(run, source)
 
 
@@ -43,7 +43,7 @@ def make_small_files(world: World) -> None:
     for step in range(11):
         since_ms = START_MS + step * STEP_MS
 
-        def window(run: JobRun, source: TierSource, since_ms: int = since_ms) -> dict[str, Any]:
+        def window(run: JobRun, source: TierLocation, since_ms: int = since_ms) -> dict[str, Any]:
             options = RebuildOptions(since_ms=since_ms, until_ms=since_ms + STEP_MS)
             return run_rebuild_index(run, source, options)
 
@@ -93,7 +93,7 @@ def test_full_files_are_kept_as_they_are(
     windows = [(0, 2), (2, 4), (4, 10), (10, 12), (12, 14), (14, 22)]
     for first, last in windows:
 
-        def window(run: JobRun, source: TierSource, a: int = first, b: int = last) -> Any:
+        def window(run: JobRun, source: TierLocation, a: int = first, b: int = last) -> Any:
             return run_rebuild_index(
                 run, source, RebuildOptions(START_MS + a * 1500, START_MS + b * 1500)
             )
@@ -118,7 +118,7 @@ def test_full_files_that_are_not_by_time_are_put_in_order(
         patch.setattr(rebuild, "_in_order", lambda _tier, _pinned, made: (made, False))
         for first, last in [(16, 22), (0, 8), (8, 16)]:
 
-            def window(run: JobRun, source: TierSource, a: int = first, b: int = last) -> Any:
+            def window(run: JobRun, source: TierLocation, a: int = first, b: int = last) -> Any:
                 return run_rebuild_index(
                     run, source, RebuildOptions(START_MS + a * 1500, START_MS + b * 1500)
                 )

@@ -34,7 +34,7 @@ from tieredstore.local.recovery.store_lock import StoreLock
 from tieredstore.message.index.tiered import infer_slots, unpack_header
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
-from tieredstore.scan.source import TierSource, locate
+from tieredstore.scan.location import TierLocation, locate
 from tieredstore.scan.verify.verification import verify
 from tieredstore.testing.faults import Fault, Faults, crash_points, run_until_crash
 
@@ -52,11 +52,11 @@ def world(built: BuiltTier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return World(built, tmp_path / "world", monkeypatch)
 
 
-def plain(run: JobRun, source: TierSource) -> dict[str, Any]:
+def plain(run: JobRun, source: TierLocation) -> dict[str, Any]:
     return run_rebuild_index(run, source)
 
 
-def forced(run: JobRun, source: TierSource) -> dict[str, Any]:
+def forced(run: JobRun, source: TierLocation) -> dict[str, Any]:
     return run_rebuild_index(run, source, REPLACE)
 
 
@@ -131,10 +131,10 @@ def test_a_window_adds_files_and_all_stay_by_time(
     world.remove_index()
     middle_ms = START_MS + 15_000
 
-    def later(run: JobRun, source: TierSource) -> dict[str, Any]:
+    def later(run: JobRun, source: TierLocation) -> dict[str, Any]:
         return run_rebuild_index(run, source, RebuildOptions(since_ms=middle_ms))
 
-    def earlier(run: JobRun, source: TierSource) -> dict[str, Any]:
+    def earlier(run: JobRun, source: TierLocation) -> dict[str, Any]:
         return run_rebuild_index(run, source, RebuildOptions(until_ms=middle_ms))
 
     jobs = [later, earlier] if first == "later" else [earlier, later]
@@ -174,7 +174,7 @@ def test_metadata_made_afterwards_has_the_ids_of_an_index_made_without_it(
     world.remove_index()
     world.run(plain, source=world.stateless)
 
-    def metadata(run: JobRun, source: TierSource) -> dict[str, Any]:
+    def metadata(run: JobRun, source: TierLocation) -> dict[str, Any]:
         return run_rebuild_metadata(run, source, tmp_path / "made")
 
     assert world.run(metadata, source=world.stateless)["findings"] == []
@@ -193,7 +193,7 @@ def test_metadata_made_afterwards_has_the_ids_of_an_index_made_without_it(
 def test_a_staging_place_is_made_where_it_is_missing_and_left_empty(world: World) -> None:
     place = world.root / "not" / "there"
 
-    def staged(run: JobRun, source: TierSource, url: str = place.as_uri()) -> dict[str, Any]:
+    def staged(run: JobRun, source: TierLocation, url: str = place.as_uri()) -> dict[str, Any]:
         # No message is so old.
         return run_rebuild_index(run, source, RebuildOptions(until_ms=5, staging=url))
 
@@ -206,7 +206,7 @@ def test_a_staging_place_is_made_where_it_is_missing_and_left_empty(world: World
 def test_added_files_have_the_slots_of_those_that_are_there(world: World) -> None:
     other = locate(world.source.url, broker=BROKER, state=world.root / "state")
 
-    def window(run: JobRun, source: TierSource) -> dict[str, Any]:
+    def window(run: JobRun, source: TierLocation) -> dict[str, Any]:
         return run_rebuild_index(run, source, RebuildOptions(since_ms=0))
 
     with pytest.raises(Invalid, match=r"have 8 slots, .* is 5000000: .* --config"):
@@ -223,7 +223,7 @@ def test_a_store_that_is_in_use_is_not_written(world: World) -> None:
 
 
 def test_a_window_is_no_replacement(world: World) -> None:
-    def both(run: JobRun, source: TierSource) -> dict[str, Any]:
+    def both(run: JobRun, source: TierLocation) -> dict[str, Any]:
         return run_rebuild_index(run, source, RebuildOptions(since_ms=0, replace=True))
 
     with pytest.raises(Invalid, match="loses the others' keys"):
@@ -326,7 +326,7 @@ def test_two_attempts_at_one_task_at_once_do_not_meet(world: World, built: Built
                     found = [pool.submit(work, task) for _ in range(2)]
                 on_done(index, found[index % 2].result())
 
-    def twice(run: JobRun, source: TierSource) -> dict[str, Any]:
+    def twice(run: JobRun, source: TierLocation) -> dict[str, Any]:
         run.runner = Twice()
         return run_rebuild_index(run, source, REPLACE)
 

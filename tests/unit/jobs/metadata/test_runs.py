@@ -39,7 +39,7 @@ from tieredstore.local.recovery.store_lock import StoreLock
 from tieredstore.message.hashes import tiered_key_hash
 from tieredstore.message.index.tiered import IndexHeader, pack_header, put_item, unsealed_size
 from tieredstore.metadata.json_store import DefaultMetadataStore
-from tieredstore.scan.source import METADATA_FILE, TierSource
+from tieredstore.scan.location import METADATA_FILE, TierLocation
 from tieredstore.tier.state_lock import LOCK_FILE as STATE_LOCK
 
 LATER_MS = NOW_MS + 60_000
@@ -98,7 +98,7 @@ def test_each_broker_has_a_state_of_its_own(world: World) -> None:
     other = world.root / "tier"
     [cluster] = other.iterdir()
     shutil.copytree(cluster / BROKER, cluster / "broker-b")
-    source, world.source = world.source, TierSource(world.source.url, world.config)
+    source, world.source = world.source, TierLocation(world.source.url, world.config)
     with pytest.raises(Invalid, match="broker-a, broker-b; choose one with --broker"):
         world.rebuild()
     world.source = source
@@ -108,7 +108,7 @@ def test_each_broker_has_a_state_of_its_own(world: World) -> None:
 
 
 def test_a_broker_that_is_not_there_is_an_error(world: World) -> None:
-    world.source = TierSource(world.source.url, world.config, "broker-z")
+    world.source = TierLocation(world.source.url, world.config, "broker-z")
     with pytest.raises(Invalid, match="no broker 'broker-z'"):
         world.rebuild()
 

@@ -36,7 +36,7 @@ from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.message.encoding import Message
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
-from tieredstore.scan.source import TierSource, locate
+from tieredstore.scan.location import TierLocation, locate
 
 NOW_MS = START_MS + 60_000
 OPTIONS = ReportOptions(now_ms=NOW_MS)
@@ -50,7 +50,7 @@ def told(report: dict[str, object]) -> dict[str, object]:
     }
 
 
-def ran(source: TierSource, to: Path, options: ReportOptions = OPTIONS) -> dict[str, Any]:
+def ran(source: TierLocation, to: Path, options: ReportOptions = OPTIONS) -> dict[str, Any]:
     with Journal(None, {}) as journal:
         return told(run_report(JobRun("report", LocalRunner(1), journal), source, to, options))
 
@@ -302,7 +302,7 @@ class DyingJournal(Journal):
             raise Killed
 
 
-def killed_at(step: int, after: bool, path: Path, source: TierSource, to: Path) -> None:
+def killed_at(step: int, after: bool, path: Path, source: TierLocation, to: Path) -> None:
     with DyingJournal(path, {}) as journal:
         journal.left, journal.after = step, after
         with pytest.raises(Killed):

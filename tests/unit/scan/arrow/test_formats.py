@@ -192,7 +192,7 @@ def test_a_body_that_inflates_beyond_its_cap_is_named_with_segment_and_byte(
 
     findings: list[Finding] = []
     batches = arrow_batches(
-        builder.built.provider, found, ["queue_offset", "body"], options, report=findings.append
+        builder.built.provider, found, ["queue_offset", "body"], options, on_finding=findings.append
     )
     assert pa.Table.from_batches(batches)["queue_offset"].to_pylist() == [9, 10, 11, 13]
     assert [(f.segment, f.position, f.queue_offset) for f in findings] == [(segment, body, 12)]

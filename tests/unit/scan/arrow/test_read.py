@@ -164,7 +164,7 @@ def test_a_corrupt_field_names_segment_and_byte_or_is_counted(
     assert caught.value.path == str(segment)
     assert caught.value.offset == item.queue_offset
     findings: list[Finding] = []
-    found = table(tier, report=findings.append)
+    found = table(tier, on_finding=findings.append)
     assert places(found) == [p for p in everything(tier) if p != ("orders", 0, item.queue_offset)]
     assert {finding.kind for finding in findings} == {kind}
     assert all(start <= (f.position or 0) < start + len(item.record) for f in findings)
@@ -181,7 +181,7 @@ def test_no_byte_of_a_record_breaks_more_than_its_message(tmp_path: Path) -> Non
         flip(path, position)
         findings: list[Finding] = []
         offsets: list[int] = []
-        for batch in arrow_batches(tier.provider, scan_range, TYPES, report=findings.append):
+        for batch in arrow_batches(tier.provider, scan_range, TYPES, on_finding=findings.append):
             batch.validate(full=True)
             offsets += batch["queue_offset"].to_pylist()
         path.write_bytes(data)
@@ -215,7 +215,7 @@ def test_a_corrupt_unit_is_counted(
     struct.pack_into(field, data, 20 + at, value)
     path.write_bytes(data)
     findings: list[Finding] = []
-    found = table(tier, report=findings.append)
+    found = table(tier, on_finding=findings.append)
     assert places(found) == [p for p in everything(tier) if p != ("orders", 0, 101)]
     assert [finding.kind for finding in findings] == [kind]
 
@@ -243,7 +243,7 @@ def test_i04_a_body_inflates_under_a_cap_and_a_batch_too(
             scan_range,
             ["queue_offset", "body", "body_length", "stored_length"],
             ReadOptions(body_limit_bytes=40_000),
-            report=findings.append,
+            on_finding=findings.append,
         )
     )
 
@@ -265,7 +265,7 @@ def test_a_lost_segment_is_named(tmp_path: Path) -> None:
     items = tier.stored["orders", 0]
     tier.path(SegmentId(f"{BROKER}/orders/0", FileSegmentType.COMMIT_LOG, items[5].offset)).unlink()
     findings: list[Finding] = []
-    found = table(tier, report=findings.append)
+    found = table(tier, on_finding=findings.append)
     assert ("orders", 0, 104) in places(found)
     assert ("orders", 0, 105) not in places(found)
     assert findings

@@ -10,7 +10,7 @@ import pytest
 
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.providers.memory.provider import MemoryProvider
-from tieredstore.scan.findings import Report, damage
+from tieredstore.scan.findings import OnFinding, damage
 from tieredstore.scan.read import read_ahead
 from tieredstore.scan.read.batch import UnitRun
 from tieredstore.scan.read.read_ahead import (
@@ -33,7 +33,7 @@ def read(found: UnitRun) -> Callable[[], memoryview]:
 
 
 def test_runs_come_in_order_with_their_bytes() -> None:
-    def runs(_: Report) -> Iterator[UnitRun]:
+    def runs(_: OnFinding) -> Iterator[UnitRun]:
         yield from map(run, range(20))
 
     loaded = [(item.run.start, bytes(item.load())) for item in load_ahead(runs, read, print)]
@@ -43,7 +43,7 @@ def test_runs_come_in_order_with_their_bytes() -> None:
 def test_findings_and_errors_come_at_their_place() -> None:
     seen: list[object] = []
 
-    def runs(tell: Report) -> Iterator[UnitRun]:
+    def runs(tell: OnFinding) -> Iterator[UnitRun]:
         yield run(0)
         tell(damage("unit-invalid", "first"))
         yield run(1)
@@ -57,7 +57,7 @@ def test_findings_and_errors_come_at_their_place() -> None:
 
 
 def test_a_report_that_raises_ends_it_after_what_was_good() -> None:
-    def runs(tell: Report) -> Iterator[UnitRun]:
+    def runs(tell: OnFinding) -> Iterator[UnitRun]:
         yield run(0)
         tell(damage("unit-invalid", "bad"))
         yield run(1)
@@ -93,7 +93,7 @@ def test_only_a_few_runs_are_held() -> None:
     planned: list[int] = []
     loaded: list[int] = []
 
-    def runs(_: Report) -> Iterator[UnitRun]:
+    def runs(_: OnFinding) -> Iterator[UnitRun]:
         for number in range(100):
             planned.append(number)
             yield run(number)

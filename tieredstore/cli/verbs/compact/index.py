@@ -27,9 +27,9 @@ def command(
     named no message; they are left out.
     """
     from tieredstore import jobs
-    from tieredstore.cli.composition import tier_source
+    from tieredstore.cli.composition import locate_tier
 
-    source = tier_source(tier)
+    source = locate_tier(tier)
     job.require_staging(staging)
     with task_keywords("compact-index", job) as how:
         report = jobs.compact_index(source, take_over=take_over, staging=staging, **how)

@@ -43,9 +43,9 @@ def command(
     messages could not be read; their keys are left out.
     """
     from tieredstore import jobs
-    from tieredstore.cli.composition import tier_source
+    from tieredstore.cli.composition import locate_tier
 
-    source = tier_source(tier)
+    source = locate_tier(tier)
     job.require_staging(staging)
     with task_keywords("rebuild-index", job) as how:
         report = jobs.rebuild_index(

@@ -53,9 +53,9 @@ def command(
     Nobody may write to the tier meanwhile. Interrupted anywhere, it can be run again.
     """
     from tieredstore import jobs
-    from tieredstore.cli.composition import tier_source
+    from tieredstore.cli.composition import locate_tier
 
-    source = tier_source(replace(tier, state=None))  # the state is what is to be made
+    source = locate_tier(replace(tier, state=None))  # the state is what is to be made
     with task_keywords("rebuild-metadata", job) as how:
         report = jobs.rebuild_metadata(
             source,

@@ -23,7 +23,7 @@ METADATA_FILE = "config/tieredStoreMetadata.json"
 
 
 @dataclass(frozen=True, slots=True)
-class TierSource:
+class TierLocation:
     """A tier to read. Picklable, keys of the configuration included.
 
     broker: the only one that is wanted, None for all. state: the state directory, if known.
@@ -45,7 +45,7 @@ class TierSource:
         return cast("MetadataStore", registry.metadata_store(self.config, read_only=True))
 
     def __repr__(self) -> str:
-        return f"TierSource({shown_url(self.url)!r}, {self.config.broker_cluster_name!r})"
+        return f"TierLocation({shown_url(self.url)!r}, {self.config.broker_cluster_name!r})"
 
 
 def locate(
@@ -56,7 +56,7 @@ def locate(
     state: Path | None = None,
     config: Path | None = None,
     properties: Mapping[str, str] | None = None,
-) -> TierSource:
+) -> TierLocation:
     """The tier at a URL. Cluster and broker may be left out where the tier has one cluster.
 
     config: a broker.conf; properties: keys of one that beat it. Raises Invalid or Unavailable with
@@ -72,7 +72,7 @@ def locate(
     if state is not None:
         require_state(state)
     wanted = placed_config.broker_name if "brokerName" in loaded.explicit_keys else None
-    return TierSource(url, placed_config, wanted, state)
+    return TierLocation(url, placed_config, wanted, state)
 
 
 def load_config(
