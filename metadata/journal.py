@@ -17,8 +17,9 @@ import orjson
 
 from tieredstore.contracts.metadata_store import FileSegmentMetadata, QueueMetadata
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.disk.errors import RETRY_LATER, translate_os_error
 from tieredstore.disk.file_operations import AppendFile, FileOperations
-from tieredstore.errors import Corrupt, Invalid, Unavailable
+from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message.crc import crc32
 from tieredstore.metadata.tables import Tables
 
@@ -158,9 +159,7 @@ class Journal:
                 )
             return self._operations.read(self._path)
         except OSError as error:
-            raise Unavailable(
-                f"cannot read {self._path}: {error.strerror or error}", path=str(self._path)
-            ) from error
+            raise translate_os_error(error, "read", self._path, invalid=RETRY_LATER) from error
 
     def _ignore(self, reason: str) -> None:
         _LOG.warning("%s is ignored from there on: %s", self._path, reason)

@@ -17,6 +17,7 @@ from tieredstore.contracts.metadata_store import (
     TopicMetadata,
 )
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
+from tieredstore.disk.errors import RETRY_LATER, translate_os_error
 from tieredstore.disk.file_operations import FileOperations
 from tieredstore.errors import Busy, Invalid, Unavailable
 from tieredstore.metadata.journal import Journal, queue_line, segment_line
@@ -115,9 +116,7 @@ class DefaultMetadataStore:
             paths = (*self._files.paths, self._journal.path)
             return [self._operations.stamp(path) for path in paths]
         except OSError as error:
-            raise Unavailable(
-                f"cannot stat {self._path}: {error.strerror or error}", path=str(self._path)
-            ) from error
+            raise translate_os_error(error, "stat", self._path, invalid=RETRY_LATER) from error
 
     @contextmanager
     def batch(self) -> Iterator[None]:

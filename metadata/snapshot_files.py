@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tieredstore.clock import Clock
+from tieredstore.disk.errors import RETRY_LATER, translate_os_error
 from tieredstore.disk.file_operations import FileOperations
-from tieredstore.errors import Corrupt, Unavailable
+from tieredstore.errors import Corrupt
 from tieredstore.metadata.json_format import Limits, parse
 from tieredstore.metadata.tables import Tables
 
@@ -79,9 +80,7 @@ class SnapshotFiles:
             self._main_is_good = True
             self._operations.sync_directory(self._main.parent)
         except OSError as error:
-            raise Unavailable(
-                f"cannot replace {self._main}: {error.strerror or error}", path=str(self._main)
-            ) from error
+            raise translate_os_error(error, "replace", self._main, invalid=RETRY_LATER) from error
         return hashlib.sha256(data).hexdigest()
 
     def _back_up(self) -> None:
@@ -104,9 +103,7 @@ class SnapshotFiles:
                 )
             data = self._operations.read(path)
         except OSError as error:
-            raise Unavailable(
-                f"cannot read {path}: {error.strerror or error}", path=str(path)
-            ) from error
+            raise translate_os_error(error, "read", path, invalid=RETRY_LATER) from error
         return Snapshot(parse(data, str(path), self._limits), hashlib.sha256(data).hexdigest())
 
     def _load_backup(self, main_error: Corrupt | None) -> Snapshot:

@@ -7,7 +7,8 @@ import stat
 from collections.abc import Iterator
 
 from tieredstore.contracts.segment import SegmentId, SegmentListing
-from tieredstore.errors import Invalid, Unavailable
+from tieredstore.disk.errors import RETRY_LATER, translate_os_error
+from tieredstore.errors import Invalid
 from tieredstore.providers import naming
 from tieredstore.providers.posix.calls import PosixCalls
 
@@ -60,7 +61,7 @@ def _entries(directory: str, calls: PosixCalls) -> list[os.DirEntry[str]]:
     except FileNotFoundError:
         return []  # never made, or deleted since its parent was read
     except OSError as error:
-        raise _failed(directory, error) from error
+        raise translate_os_error(error, "list", directory, invalid=RETRY_LATER) from error
 
 
 def _fits(name: str, depth: int) -> bool:
@@ -74,7 +75,7 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError as error:
-        raise _failed(entry.path, error) from error
+        raise translate_os_error(error, "list", entry.path, invalid=RETRY_LATER) from error
 
 
 def _listing(entry: os.DirEntry[str], above: tuple[str, ...]) -> SegmentListing | None:
@@ -88,11 +89,7 @@ def _listing(entry: os.DirEntry[str], above: tuple[str, ...]) -> SegmentListing 
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _failed(entry.path, error) from error
+        raise translate_os_error(error, "list", entry.path, invalid=RETRY_LATER) from error
     if not stat.S_ISREG(found.st_mode):
         return None
     return SegmentListing(SegmentId("/".join(above[:3]), segment_type, base_offset), found.st_size)
-
-
-def _failed(path: str, error: OSError) -> Unavailable:
-    return Unavailable(f"cannot list {path}: {error.strerror or error}", path=path)

@@ -23,8 +23,9 @@ from tieredstore.contracts.segment import (
     WriteResult,
     Written,
 )
+from tieredstore.disk.errors import RETRY_LATER, translate_os_error
 from tieredstore.disk.open_files import MAX_OPEN_FILES, OpenFiles
-from tieredstore.errors import Corrupt, Invalid, TieredStoreError, Unavailable
+from tieredstore.errors import Corrupt, Invalid, TieredStoreError
 from tieredstore.properties import near_key
 from tieredstore.providers import checks, naming
 from tieredstore.providers.posix.calls import PosixCalls
@@ -114,7 +115,7 @@ class PosixProvider:
         try:
             self._calls.stat(self._root)
         except OSError as error:
-            raise _unavailable("list", self._root, error) from error
+            raise translate_os_error(error, "list", self._root, invalid=RETRY_LATER) from error
         return list_segments(self._cluster_directory, parts, self._calls)
 
     def open(self, id: SegmentId, listing: SegmentListing | None = None) -> PosixFileSegment:
@@ -134,7 +135,7 @@ class PosixProvider:
         try:
             self.make_directories(directory)
         except OSError as error:
-            raise _unavailable("create", directory, error) from error
+            raise translate_os_error(error, "create", directory, invalid=RETRY_LATER) from error
         return PosixWriterEpoch.acquire(directory)
 
     def probes(self, options: ProbeOptions) -> Iterator[ProbeResult]:
@@ -261,7 +262,7 @@ class PosixFileSegment:
                         raise checks.ends_before(self._id, position, length, there)
                 return self._read(fd, position, length)
         except OSError as error:
-            raise self._error(f"read {length} bytes at {position} of", error) from error
+            raise self._error(f"read {length} bytes at {position}", error) from error
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
         checks.check_range(self._id, position, length)
@@ -296,7 +297,7 @@ class PosixFileSegment:
             except FileNotFoundError:
                 pass
             except OSError as error:
-                raise self._error("make durable the deletion of", error) from error
+                raise self._error("make durable its deletion", error) from error
 
     def close(self) -> None:
         self._files.forget(self._path)
@@ -371,7 +372,7 @@ class PosixFileSegment:
             return UnknownWrite(
                 f"write {self._path} at {position}: {error}; and cutting it off again: {second}"
             )
-        raise self._error(f"write at {position} of", error) from error
+        raise self._error(f"write at {position}", error) from error
 
     def _read(self, fd: int, position: int, length: int) -> memoryview:
         pieces: list[bytes] = []
@@ -391,13 +392,7 @@ class PosixFileSegment:
         return memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
     def _error(self, action: str, error: OSError) -> TieredStoreError:
-        if error.errno in _BAD_NAME:
-            return Invalid(f"{action} {self._path}: {error.strerror}", path=self._path)
-        return _unavailable(action, self._path, error)
+        return translate_os_error(error, action, self._path, invalid=_BAD_NAME)
 
     def _not_a_file(self) -> Corrupt:
         return Corrupt(f"segment {self._id}: {self._path} is not a regular file", path=self._path)
-
-
-def _unavailable(action: str, path: str, error: OSError) -> Unavailable:
-    return Unavailable(f"cannot {action} {path}: {error.strerror or error}", path=path)

@@ -11,8 +11,9 @@ import time
 
 import orjson
 
+from tieredstore.disk.errors import RETRY_LATER, translate_os_error
 from tieredstore.disk.locks import is_file_at, lock_file
-from tieredstore.errors import Fenced, Invalid, Unavailable
+from tieredstore.errors import Fenced, Invalid
 
 WRITER_FILE_NAME = ".writer"
 FORMAT_VERSION = 1
@@ -41,7 +42,7 @@ class PosixWriterEpoch:
                 path=path,
             ) from None
         except OSError as error:
-            raise Unavailable(f"cannot lock {path}: {error.strerror}", path=path) from error
+            raise translate_os_error(error, "lock", path, invalid=RETRY_LATER) from error
         try:
             _check_version(path)
             epoch = cls(path, fd, _own_name())
@@ -49,7 +50,7 @@ class PosixWriterEpoch:
         except BaseException as error:
             os.close(fd)
             if isinstance(error, OSError):
-                raise Unavailable(f"cannot lock {path}: {error.strerror}", path=path) from error
+                raise translate_os_error(error, "lock", path, invalid=RETRY_LATER) from error
             raise
         return epoch
 

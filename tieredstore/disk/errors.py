@@ -16,6 +16,9 @@ NOT_ALLOWED: Final = frozenset(
 )
 """What no second try mends: rights, and folders where files should be."""
 
+RETRY_LATER: Final[frozenset[int]] = frozenset()
+"""Nothing is Invalid: for those who say Unavailable whatever the disk answers."""
+
 
 def translate_os_error(
     error: OSError,
@@ -29,7 +32,7 @@ def translate_os_error(
 
     action: what failed, as in "cannot <action>". offset: bytes in the file, where there is one.
     """
-    reason = os.strerror(error.errno) if error.errno else error
+    reason = os.strerror(error.errno) if error.errno else error.strerror or error
     kind = Invalid if error.errno in invalid else Unavailable
     return kind(f"{path}: cannot {action}: {reason}", path=str(path), offset=offset)
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import SegmentProvider
-from tieredstore.errors import Corrupt, Unavailable
+from tieredstore.disk.errors import RETRY_LATER, translate_os_error
+from tieredstore.errors import Corrupt
 from tieredstore.message.columns.records import keys_to_index
 from tieredstore.message.hashes import tiered_key_hash_candidates
 from tieredstore.message.ids import is_offset_message_id, parse_offset_message_id
@@ -265,7 +266,7 @@ def _read_unsealed_items(path: Path, files: UnsealedFiles, wanted: Wanted) -> li
     except FileNotFoundError:  # uploaded meanwhile
         return []
     except OSError as error:
-        raise Unavailable(f"{path}: cannot be read: {error.strerror}", path=str(path)) from error
+        raise translate_os_error(error, "read", path, invalid=RETRY_LATER) from error
     try:
         size = os.fstat(fd).st_size
         if size != unsealed_size(files.slots, files.max_items):

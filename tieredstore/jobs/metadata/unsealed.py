@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tieredstore.config import StoreConfig
-from tieredstore.errors import Corrupt, Unavailable
+from tieredstore.disk.errors import RETRY_LATER, translate_os_error
+from tieredstore.errors import Corrupt
 from tieredstore.jobs.metadata.index import FoundIndex, Probes, Tally
 from tieredstore.message.index.tiered import HEADER_SIZE, items_view, unpack_header, unsealed_size
 
@@ -28,9 +29,7 @@ def find_unsealed(state: Path, config: StoreConfig, probes: Probes) -> Iterator[
                 data = file.read(HEADER_SIZE)
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
-            raise Unavailable(
-                f"{path}: cannot be read: {error.strerror}", path=str(path)
-            ) from error
+            raise translate_os_error(error, "read", path, invalid=RETRY_LATER) from error
         try:
             header = unpack_header(data)
         except Corrupt:

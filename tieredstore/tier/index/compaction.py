@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+from tieredstore.disk.errors import RETRY_LATER, translate_os_error
 from tieredstore.disk.sync import sync_file
-from tieredstore.errors import Unavailable
 from tieredstore.message.index.tiered import compact, compacted_size
 from tieredstore.tier.index.local_file import LocalIndexStoreFile
 from tieredstore.tier.index.segments import CompactedIndex
@@ -38,7 +38,5 @@ def compact_file(file: LocalIndexStoreFile, directory: Path) -> CompactedIndex:
                 temporary.unlink()
             raise
     except OSError as error:
-        raise Unavailable(
-            f"{path}: cannot be compacted: {error.strerror}", path=str(path)
-        ) from error
+        raise translate_os_error(error, "compact", path, invalid=RETRY_LATER) from error
     return compacted

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
+from tieredstore.disk.errors import RETRY_LATER, translate_os_error
+from tieredstore.errors import Corrupt, TieredStoreError
 from tieredstore.message.index.tiered import unsealed_size
 from tieredstore.tier.index.local_file import LocalIndexStoreFile
 from tieredstore.tier.index.relink import valid_items
@@ -70,9 +71,7 @@ def recover_index(
             if file is not None:
                 found.local.append(file)
     except OSError as error:
-        raise Unavailable(
-            f"{directory}: cannot be opened: {error.strerror}", path=str(directory)
-        ) from error
+        raise translate_os_error(error, "open", directory, invalid=RETRY_LATER) from error
     found.uploaded = segments.load()
     _drop_uploaded(found)
     _collect_replay(found, watermarks)

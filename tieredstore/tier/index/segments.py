@@ -29,6 +29,7 @@ from tieredstore.contracts.segment import (
     SegmentProvider,
     UnknownWrite,
 )
+from tieredstore.disk.errors import RETRY_LATER, translate_os_error
 from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.message.index.tiered import HEADER_SIZE
 from tieredstore.message.names import index_path
@@ -82,9 +83,7 @@ class CompactedIndex:
                     yield position, piece
                     position += len(piece)
         except OSError as error:
-            raise Unavailable(
-                f"{self.path}: cannot be read: {error.strerror}", path=str(self.path)
-            ) from error
+            raise translate_os_error(error, "read", self.path, invalid=RETRY_LATER) from error
 
 
 @dataclass(slots=True)

@@ -13,9 +13,9 @@ from typing import Annotated
 
 import msgspec
 
-from tieredstore.disk.errors import translated_os_errors
+from tieredstore.disk.errors import RETRY_LATER, translate_os_error, translated_os_errors
 from tieredstore.disk.file_operations import FILES
-from tieredstore.errors import Corrupt, Invalid, Unavailable
+from tieredstore.errors import Corrupt, Invalid
 
 FORMAT_VERSION = 1
 FILE_NAME = "watermarks.json"
@@ -73,7 +73,7 @@ def load_watermarks(directory: Path) -> Watermarks:
     except FileNotFoundError:
         return Watermarks()
     except OSError as error:
-        raise Unavailable(f"{path}: cannot be read: {error.strerror}", path=str(path)) from error
+        raise translate_os_error(error, "read", path, invalid=RETRY_LATER) from error
     try:
         version = msgspec.json.decode(data, type=_Version).version
         if version > FORMAT_VERSION:
