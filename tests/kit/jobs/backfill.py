@@ -33,7 +33,7 @@ SMALL_INDEX = {
 }
 
 
-class MemoryChunks:
+class MemoryChunks(ChunkProvider):
     """A provider that is named by its class: chunk logs over the objects of this process."""
 
     objects = MemoryObjectClient()
