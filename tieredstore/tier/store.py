@@ -117,7 +117,7 @@ class TieredMessageStore(TieredReads):
             next_store,
             config,
             registry.segment_provider(config),
-            registry.metadata_store(config, clock),
+            registry.metadata_store(config, clock, read_only=config.broker_role == "SLAVE"),
             config.store_path_root_dir,
             clock,
             retention_is_explicit="tieredStoreFileReservedTime" in loaded.explicit_keys,
@@ -179,7 +179,7 @@ class TieredMessageStore(TieredReads):
                 )
         for topic, reason in self._source.left_out_topics().items():
             self.topic_filter.exclude(topic, reason)
-        self.index.recover()
+        self.index.recover(is_writer=self._is_writer)
         opened.callback(lambda: self.index.stop(force=self._is_writer))
 
     def _check_mounted(self) -> None:
@@ -226,9 +226,10 @@ class TieredMessageStore(TieredReads):
     # Topics
 
     def delete_topics(self, topics: set[str]) -> int:
-        """Delete topics from both stores, the next one first, so that nothing is uploaded again."""
+        """Delete topics from both stores, the next one first, so that nothing is uploaded again.
+        What a slave deletes is its own: the tier is its writer's."""
         count = self.next_store.delete_topics(topics)
-        if not self._is_enabled:
+        if not self._is_writer:
             return count
         found = self.flat_files.destroy_topics(topics)
         for topic, queue_ids in found:

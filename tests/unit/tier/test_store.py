@@ -20,7 +20,7 @@ from tieredstore.contracts.message_store import (
     GetMessageStatus,
     MessageStore,
 )
-from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.contracts.segment import FileSegmentType, SegmentProvider
 from tieredstore.errors import Fenced, Invalid, Unavailable
 from tieredstore.message.record import Message, StoredMessage
 from tieredstore.metadata.json_store import DefaultMetadataStore
@@ -57,12 +57,15 @@ class World:
         }
         self.open()
 
+    def metadata(self) -> DefaultMetadataStore:
+        return DefaultMetadataStore(self.path / "config" / "tieredStoreMetadata.json", BROKER)
+
     def open(self) -> TieredMessageStore:
         self.store = TieredMessageStore(
             self.next,
             StoreConfig(**self.config),
             self.provider or PosixProvider(self.path / "tier", "C", fsync=False),
-            DefaultMetadataStore(self.path / "config" / "tieredStoreMetadata.json", BROKER),
+            self.metadata(),
             self.path,
             SystemClock(),
         )
@@ -496,6 +499,27 @@ def test_a_slave_reads_the_tier_and_never_writes_it(world: World) -> None:
     assert store.dispatcher.scan(force=True) == []
     store.shutdown()
     assert sorted(str(path) for path in (world.path / "tier").rglob("*")) == before
+
+
+def test_a_slave_writes_no_metadata_and_deletes_nothing_from_the_tier(world: World) -> None:
+    world.store.shutdown()
+    metadata = world.metadata()
+    metadata.load()
+    [index] = metadata.segments(type=FileSegmentType.INDEX)
+    assert index.size > 0
+    index.size = 0  # a writer that was killed had not recorded it yet
+    metadata.put_segment(index)
+    metadata.flush()
+    before = {path: path.read_bytes() for path in (world.path / "config").iterdir()}
+    tier = sorted(str(path) for path in (world.path / "tier").rglob("*"))
+    world.config["broker_role"] = "SLAVE"
+    store = world.open()
+    store.start()
+    assert offsets(store.query_message(TOPIC, "k7", 10, 0, FAR_MS)) == [(0, 7)]
+    store.delete_topics({TOPIC})
+    store.shutdown()
+    assert {path: path.read_bytes() for path in (world.path / "config").iterdir()} == before
+    assert sorted(str(path) for path in (world.path / "tier").rglob("*")) == tier
 
 
 def test_an_unmounted_tier_is_not_taken_for_an_empty_one(world: World) -> None:

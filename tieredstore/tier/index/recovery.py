@@ -47,12 +47,15 @@ def recover_index(
     capacity: tuple[int, int],
     segments: IndexSegments,
     watermarks: Watermarks,
+    *,
+    is_writer: bool = True,
 ) -> RecoveredIndex:
     """Open all files of a directory and all segments of a tier.
 
     capacity: configured (slots, items). Unfinished compactions are removed, files with old names
     renamed, empty ones removed, those already uploaded too. A file that cannot be used stays
-    where it is and is a problem. Raises Unavailable.
+    where it is and is a problem. is_writer: of the tier, see `IndexSegments.load`. Raises
+    Unavailable.
     """
     found = RecoveredIndex()
     try:
@@ -72,7 +75,7 @@ def recover_index(
                 found.local.append(file)
     except OSError as error:
         raise translate_os_error(error, "open", directory, invalid=RETRY_LATER) from error
-    found.uploaded = segments.load()
+    found.uploaded = segments.load(is_writer=is_writer)
     _drop_uploaded(found)
     _collect_replay(found, watermarks)
     for file in found.local[:-1]:

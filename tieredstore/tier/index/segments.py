@@ -105,16 +105,17 @@ class IndexSegments:
         self._clock = clock
         self._progress: _Progress | None = None
 
-    def load(self) -> list[UploadedIndexStoreFile]:
+    def load(self, *, is_writer: bool = True) -> list[UploadedIndexStoreFile]:
         """All segments that hold an index file, by ascending base.
 
         A segment that was announced but whose size never reached the metadata is taken when its
-        bytes are whole; otherwise the next upload writes it anew.
+        bytes are whole, and recorded by the tier's writer; otherwise the next upload writes it
+        anew.
         """
         listings = self._listings()
         files = []
         for entry in self._entries():
-            adopted = entry if entry.size > 0 else self._adopt(entry)
+            adopted = entry if entry.size > 0 else self._adopt(entry, is_writer=is_writer)
             if adopted is not None:
                 segment = self._provider.open(entry.id, listings.get(entry.id))
                 files.append(UploadedIndexStoreFile(segment, adopted))
@@ -175,7 +176,7 @@ class IndexSegments:
     def _file(self, entry: FileSegmentMetadata) -> UploadedIndexStoreFile:
         return UploadedIndexStoreFile(self._provider.open(entry.id), entry)
 
-    def _adopt(self, entry: FileSegmentMetadata) -> FileSegmentMetadata | None:
+    def _adopt(self, entry: FileSegmentMetadata, *, is_writer: bool) -> FileSegmentMetadata | None:
         segment = self._provider.open(entry.id)
         with contextlib.closing(segment):
             try:
@@ -190,7 +191,8 @@ class IndexSegments:
         entry.size = size
         entry.begin_timestamp_ms = header.begin_timestamp_ms
         entry.end_timestamp_ms = header.end_timestamp_ms
-        self._metadata.put_segment(entry)
+        if is_writer:
+            self._metadata.put_segment(entry)
         return entry
 
     def _announce(self) -> FileSegmentMetadata:

@@ -103,15 +103,18 @@ class IndexStoreService:
 
     # Life
 
-    def recover(self) -> None:
-        """Open what is there. Raises Unavailable, or Invalid when a newer release wrote it."""
+    def recover(self, *, is_writer: bool = True) -> None:
+        """Open what is there. is_writer: of the tier; who only reads it records nothing in the
+        metadata. Raises Unavailable, or Invalid when a newer release wrote it."""
         try:
             watermarks = load_watermarks(self.directory)
         except Corrupt as error:
             self._report("watermarks", error)
             self.problems.append(str(error))
             watermarks = Watermarks()
-        found = recover_index(self.directory, self._capacity, self.segments, watermarks)
+        found = recover_index(
+            self.directory, self._capacity, self.segments, watermarks, is_writer=is_writer
+        )
         self.problems += found.problems
         self._uploaded = tuple(found.uploaded)
         self._writer = IndexWriter(
