@@ -18,6 +18,7 @@ from tieredstore.contracts.message_store import (
     MessageStore,
     PutMessageResult,
 )
+from tieredstore.service_thread import MonitoredServices, ServiceHealth
 
 if TYPE_CHECKING:
     from tieredstore.config import LoadedConfig
@@ -50,6 +51,11 @@ class PluginMessageStore(MessageReader):
 
     def shutdown(self) -> None:
         self.next_store.shutdown()
+
+    def health(self) -> Sequence[ServiceHealth]:
+        """How the background loops of the next store are; none where it does not say."""
+        store = self.next_store
+        return store.health() if isinstance(store, MonitoredServices) else []
 
     def put_message(self, message: Message) -> PutMessageResult:
         return self.next_store.put_message(message)

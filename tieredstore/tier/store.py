@@ -214,14 +214,10 @@ class TieredMessageStore(TieredReads):
     def health(self) -> list[ServiceHealth]:
         """How each background loop is: those of the index, the upload and the expiry, then those
         of the next store and of the provider, where these say."""
-        services: list[object] = [self.index, self._dispatcher, self.expiry, self.next_store]
-        services.append(find_layer(self._provider, MonitoredServices))
-        return [
-            health
-            for service in services
-            if isinstance(service, MonitoredServices)
-            for health in service.health()
-        ]
+        own = (self.index, self._dispatcher, self.expiry)
+        health = [found for service in own if service is not None for found in service.health()]
+        provider = find_layer(self._provider, MonitoredServices)
+        return [*health, *super().health(), *(provider.health() if provider is not None else ())]
 
     # Topics
 

@@ -21,6 +21,7 @@ from tieredstore.contracts.message_store import (
 )
 from tieredstore.contracts.plugin import PluginMessageStore
 from tieredstore.message.record import Message
+from tieredstore.service_thread import MonitoredServices
 from tieredstore.tier.store import TieredMessageStore
 
 SHORT_FORMS = {"get_message", "get_message_async"}
@@ -127,3 +128,13 @@ def test_the_example_counts_wherever_it_stands(
         while type(counting).__name__ != "CountingStore":
             counting = counting.next_store
         assert counting.puts == {"orders": 3}
+
+
+def test_the_health_of_the_next_store_shows_through_plugins(tmp_path: Path) -> None:
+    config = {"storePathRootDir": str(tmp_path)}
+    with tieredstore.open_store(config) as store:
+        assert isinstance(store, MonitoredServices)
+        outer = PluginMessageStore(PluginMessageStore(store))
+        assert [found.name for found in outer.health()] == ["reput"]
+        assert list(outer.health()) == list(store.health())
+    assert list(PluginMessageStore(NextStore()).health()) == []
