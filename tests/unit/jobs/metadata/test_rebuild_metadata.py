@@ -265,6 +265,20 @@ def test_times_that_do_not_rise_need_every_message(posix: World, exact: bool) ->
 
 
 @pytest.mark.parametrize("exact", [False, True])
+def test_times_of_segments_reach_over_a_hole(posix: World, exact: bool) -> None:
+    with posix.opened(posix.lost, writing=True) as store:
+        file = store.get_or_create("TopicA", 0)
+        file.init_offset(0)
+        for offset in (0, 1, 2):
+            fill(file, offset, 1, timestamp_ms=T0 + offset)
+        file.skip_to(9)
+        for offset in (9, 10):
+            fill(file, offset, 1, timestamp_ms=T0 + offset)
+    posix.rebuild(exact_times=exact)
+    assert facts_of(posix.made)["segments"] == facts_of(posix.lost)["segments"]
+
+
+@pytest.mark.parametrize("exact", [False, True])
 def test_ipv6_hosts_many_segments_and_ids_from_the_index(tmp_path: Path, exact: bool) -> None:
     built = small_tier(tmp_path)
     report = rebuilt(built, tmp_path / "made", exact_times=exact)

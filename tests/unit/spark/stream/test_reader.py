@@ -111,6 +111,13 @@ def test_a_limit_of_messages(tier: GrowingTier, limit: int) -> None:
     assert len(found) == len(set(found)) == 11
 
 
+def test_no_messages_are_no_bytes(tier: GrowingTier) -> None:
+    tier.append("orders", 0, 5)
+    [view] = reader_of(tier)._look().values()
+    assert [view.log_bytes(start, end) for start, end in ((0, 0), (3, 3), (4, 2))] == [0, 0, 0]
+    assert view.log_bytes(0, 5) == view.log_bytes(0, 2) + view.log_bytes(2, 5) > 0
+
+
 def test_a_limit_of_bytes_and_a_message_above_it(tier: GrowingTier) -> None:
     tier.append("orders", 0, 10)
     tier.append("orders", 0, 1, body_bytes=5000)
