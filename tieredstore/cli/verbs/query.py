@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -67,15 +67,22 @@ def command(
         catalogue = opened.catalogue()
         queues = catalogue.select(topic, queue, opened.broker)
         places = opened.provider, catalogue, queues
-        how: Any = {
-            "limit": limit,
-            "unsealed": opened.find_unsealed_index(),
-            "report": _warn,
-        }
+        unsealed = opened.find_unsealed_index()
         if key is not None and topic is not None:
-            hits = find_by_key(*places, topic, key, since_ms=since_ms, until_ms=until_ms, **how)
+            hits = find_by_key(
+                *places,
+                topic,
+                key,
+                since_ms=since_ms,
+                until_ms=until_ms,
+                limit=limit,
+                unsealed=unsealed,
+                on_finding=_warn,
+            )
         else:
-            hits = find_by_message_id(*places, msg_id or "", **how)
+            hits = find_by_message_id(
+                *places, msg_id or "", limit=limit, unsealed=unsealed, on_finding=_warn
+            )
         rows = (message_row(hit.message, hit.queue.broker, BodyForm(body)) for hit in hits)
         found = out.rows(MESSAGE_COLUMNS, rows)
         if found:
