@@ -1,0 +1,110 @@
+"""The tier that a job writes to: resolved from options, opened as its only writer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.kit.tier_builder import BROKER, CLUSTER, BuiltTier, small_tier
+from tieredstore.errors import Fenced, Invalid
+from tieredstore.jobs.index.tier import open_index_tier
+from tieredstore.jobs.target import TierTarget, own_tier, refuse_slave, resolve_target
+from tieredstore.local.recovery.store_lock import StoreLock
+from tieredstore.scan.location import METADATA_FILE
+from tieredstore.tier.state_lock import StateLock
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> BuiltTier:
+    return small_tier(tmp_path)
+
+
+def target_of(built: BuiltTier) -> TierTarget:
+    return resolve_target(built.url, built.state, cluster=CLUSTER, broker=BROKER)
+
+
+def open_target(target: TierTarget) -> None:
+    provider = target.open_provider(create=False)
+    assert provider is not None
+    with own_tier(provider, target.config, target.state) as writer:
+        target.check_state(provider, writer.metadata)
+
+
+def test_names_may_come_from_the_file_or_from_the_options(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerName=b\nbrokerClusterName=c\n")
+    url = f"file://{tmp_path}/tier"
+    from_file = resolve_target(url, tmp_path / "state", config=conf)
+    given = resolve_target(url, tmp_path / "state", config=conf, broker="other")
+    assert (from_file.config.broker_name, from_file.config.broker_cluster_name) == ("b", "c")
+    assert (given.config.broker_name, given.config.broker_cluster_name) == ("other", "c")
+    assert from_file.location == tmp_path / "tier"
+    assert Path(from_file.config.store_path_root_dir) == from_file.state == tmp_path / "state"
+    assert from_file.source.broker == "b"
+    with pytest.raises(Invalid, match=r"give --broker .* and --cluster"):
+        resolve_target(url, tmp_path / "state")
+    with pytest.raises(Invalid, match="not a directory"):
+        resolve_target(url, conf, config=conf)
+    assert from_file.open_provider(create=False) is None
+    assert not (tmp_path / "tier").exists()
+
+
+def test_a_slave_never_uploads(built: BuiltTier) -> None:
+    config = target_of(built).config
+    refuse_slave(config)
+    with pytest.raises(Invalid, match="SLAVE"):
+        refuse_slave(msgspec.structs.replace(config, broker_role="SLAVE"))
+
+
+@contextmanager
+def broker(state: Path) -> Iterator[None]:
+    lock = StoreLock(state)
+    lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def other_job(state: Path) -> Iterator[None]:
+    lock = StateLock(state)
+    lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def test_whoever_has_the_state_directory_keeps_jobs_out(built: BuiltTier) -> None:
+    target = target_of(built)
+    before = (built.state / METADATA_FILE).read_bytes()
+    for owner in (broker, other_job):
+        with owner(built.state):
+            with pytest.raises(Fenced, match="stop it"):
+                open_target(target)
+            with pytest.raises(Fenced, match="stop it"), open_index_tier(target.source):
+                pass
+        assert (built.state / METADATA_FILE).read_bytes() == before
+        built.provider.acquire_writer(BROKER).release()  # nobody was left with the right
+    open_target(target)
+
+
+def test_a_tier_and_a_state_that_do_not_belong_together_are_refused(
+    built: BuiltTier, tmp_path: Path
+) -> None:
+    target = target_of(built)
+    other = resolve_target(built.url, tmp_path / "other", cluster=CLUSTER, broker=BROKER)
+    with pytest.raises(Invalid, match="does not know"):
+        open_target(other)
+    (tmp_path / "empty").mkdir()
+    elsewhere = resolve_target(
+        f"file://{tmp_path}/empty", built.state, cluster=CLUSTER, broker=BROKER
+    )
+    with pytest.raises(Invalid, match="lacks"):
+        open_target(elsewhere)
+    open_target(target)
