@@ -54,8 +54,13 @@ AREAS = (
     ),
     Area(
         "metadata",
-        ("metadata",),
-        ("tests/unit/metadata", "tests/contract/test_metadata_stores.py", "tests/crash/metadata"),
+        ("metadata", "tieredstore/disk"),
+        (
+            "tests/unit/metadata",
+            "tests/unit/disk",
+            "tests/contract/test_metadata_stores.py",
+            "tests/crash/metadata",
+        ),
     ),
     Area(
         "posix",
