@@ -1,7 +1,8 @@
 """The general put: messages of any kind (transactions, light queues, delays, large properties).
 
-It takes what the short way (`MessageAppender`) leaves to it. Rows about what was appended are
-handed to the dispatch (`reput`) in memory, so that it parses nothing that this process wrote.
+It takes what the short way (`MessageAppender`, which repeats it in line) leaves to it. Rows about
+what was appended are handed to the dispatch (`reput`) in memory, so that it parses nothing that
+this process wrote.
 """
 
 from __future__ import annotations
