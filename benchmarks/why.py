@@ -96,7 +96,7 @@ def requests_of_a_query(folder: Path, messages: int) -> tuple[int, int]:
             step = next(reading)
             while True:
                 count += len(step)
-                step = reading.send([part.now() for part in step])
+                step = reading.send([part.read_blocking() for part in step])
         except StopIteration as stop:
             found = len(stop.value)
         if found != messages:

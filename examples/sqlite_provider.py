@@ -84,7 +84,7 @@ class SqliteFileSegment:
     def write(self, position: int, buffers: Sequence[contract.Buffer]) -> contract.WriteResult:
         checks.check_range(self.id, position, 0)
         if self._is_sealed:
-            raise checks.sealed(self.id, position)
+            raise checks.make_sealed_error(self.id, position)
         start, data = position, b"".join(buffers)
         try:
             with self._provider.transaction() as db:

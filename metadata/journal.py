@@ -88,7 +88,7 @@ class Journal:
         """
         self.size_bytes = 0
         self._is_foreign = False
-        data = self._read(limit_bytes)
+        data = self._read_lines(limit_bytes)
         if data is None:
             return False
         lines = data.split(b"\n")
@@ -147,7 +147,7 @@ class Journal:
             self._file.close()
             self._file = None
 
-    def _read(self, limit_bytes: int) -> bytes | None:
+    def _read_lines(self, limit_bytes: int) -> bytes | None:
         try:
             size = self._operations.size(self._path)
             if size is None:

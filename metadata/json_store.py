@@ -159,7 +159,7 @@ class DefaultMetadataStore:
                     )
                 )
                 self._tables.topics[topic] = row
-                row.version = self._changed()
+                row.version = self._note_change()
             result, version = replace(row.value), row.version
         self._settle(version)
         return result
@@ -173,7 +173,7 @@ class DefaultMetadataStore:
             row.value = replace(topic, update_timestamp_ms=self._clock.now_ms())
             # an id that was given from outside must not be given again
             self._tables.topic_serial = max(self._tables.topic_serial, topic.topic_id)
-            version = row.version = self._changed()
+            version = row.version = self._note_change()
         self._settle(version)
 
     def delete_topic(self, topic: str) -> None:
@@ -181,7 +181,7 @@ class DefaultMetadataStore:
             found = self._tables.topics.pop(topic, None) is not None
             found |= self._tables.queues.pop(topic, None) is not None
             if found:
-                self._changed()
+                self._note_change()
         self._settle()
 
     def queues(self, topic: str) -> list[QueueMetadata]:
@@ -209,7 +209,7 @@ class DefaultMetadataStore:
                     )
                 )
                 self._tables.queues.setdefault(topic, {})[queue_id] = row
-                row.version = self._changed()
+                row.version = self._note_change()
             result, version = replace(row.value), row.version
         self._settle(version)
         return result
@@ -221,14 +221,14 @@ class DefaultMetadataStore:
             if row is None:
                 return
             row.value = replace(queue, update_timestamp_ms=self._clock.now_ms())
-            self._changed_values(queue_line(row.value))
+            self._journal_change(queue_line(row.value))
             version = row.version
         self._settle(version)
 
     def delete_queue(self, topic: str, queue_id: int) -> None:
         with self._changing():
             if self._tables.queues.get(topic, {}).pop(queue_id, None) is not None:
-                self._changed()
+                self._note_change()
         self._settle()
 
     def segments(
@@ -265,7 +265,7 @@ class DefaultMetadataStore:
     def delete_segment(self, id: SegmentId) -> None:
         with self._changing():
             if self._tables.remove_segment(id):
-                self._changed()
+                self._note_change()
         self._settle()
 
     def flush(self) -> None:
@@ -284,7 +284,7 @@ class DefaultMetadataStore:
         with self._changing():
             # Java writes 0 here, so its next topic gets id 1; so does ours
             self._tables = Tables(topic_serial=0)
-            self._changed()
+            self._note_change()
         self._settle()
 
     def _add_segment(self, segment: FileSegmentMetadata) -> Row[FileSegmentMetadata]:
@@ -297,7 +297,7 @@ class DefaultMetadataStore:
         stored = segment.copy()
         stored.create_timestamp_ms = stored.create_timestamp_ms or self._clock.now_ms()
         row = self._tables.add_segment(stored)
-        row.version = self._changed()
+        row.version = self._note_change()
         return row
 
     def _refresh_segment(self, row: Row[FileSegmentMetadata], segment: FileSegmentMetadata) -> None:
@@ -307,9 +307,9 @@ class DefaultMetadataStore:
         status_changed = stored.status != row.value.status
         row.value = stored
         if status_changed:
-            row.version = self._changed()
+            row.version = self._note_change()
         else:
-            self._changed_values(segment_line(stored))
+            self._journal_change(segment_line(stored))
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -321,13 +321,13 @@ class DefaultMetadataStore:
         with self._lock:
             yield
 
-    def _changed(self) -> int:
+    def _note_change(self) -> int:
         """A change that must be in the main file before its call returns: its version."""
         self._version += 1
         self._structure_version = self._version
         return self._version
 
-    def _changed_values(self, line: bytes) -> None:
+    def _journal_change(self, line: bytes) -> None:
         """A change that may follow later: it goes to the journal."""
         self._version += 1
         if self._carried is not None:

@@ -56,7 +56,7 @@ class Row(Generic[T]):
         self._value = value
         self._encoded = None
 
-    def encoded(self) -> orjson.Fragment:
+    def encode(self) -> orjson.Fragment:
         if self._encoded is None:
             fields = _fields(self._value)
             if self._extra:
@@ -142,16 +142,16 @@ class Tables:
         """Java's JSON with quoted integer keys, top-level fields in alphabetical order."""
         fields: dict[str, object] = {
             name: {
-                path: {str(base): row.encoded() for base, row in rows.items()}
+                path: {str(base): row.encode() for base, row in rows.items()}
                 for path, rows in self.segments[type_].items()
             }
             for type_, name in SEGMENT_TABLES.items()
         }
         fields[QUEUE_TABLE] = {
-            topic: {str(queue_id): row.encoded() for queue_id, row in rows.items()}
+            topic: {str(queue_id): row.encode() for queue_id, row in rows.items()}
             for topic, rows in self.queues.items()
         }
-        fields[TOPIC_TABLE] = {topic: row.encoded() for topic, row in self.topics.items()}
+        fields[TOPIC_TABLE] = {topic: row.encode() for topic, row in self.topics.items()}
         fields[TOPIC_SERIAL] = self.topic_serial
         fields.update(self.extra)
         return orjson.dumps(dict(sorted(fields.items())))

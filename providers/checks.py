@@ -51,7 +51,7 @@ def ends_before(id: SegmentId, position: int, length: int, found: int) -> Corrup
     )
 
 
-def sealed(id: SegmentId, position: int) -> Invalid:
+def make_sealed_error(id: SegmentId, position: int) -> Invalid:
     """The error of a write through a handle that has sealed its segment."""
     return Invalid(
         f"segment {id}: write at position {position} of a sealed segment",

@@ -9,7 +9,7 @@ from tieredstore.contracts.probing import ProbeResult, Verdict
 from tieredstore.errors import TieredStoreError
 
 
-def guarded(name: str, probe: Callable[[], ProbeResult]) -> ProbeResult:
+def guard_probe(name: str, probe: Callable[[], ProbeResult]) -> ProbeResult:
     """The result of a probe; one that fails says how, and keeps no other from being asked."""
     try:
         return probe()
@@ -18,14 +18,14 @@ def guarded(name: str, probe: Callable[[], ProbeResult]) -> ProbeResult:
         return ProbeResult(name, Verdict.UNSAFE, "failed", text)
 
 
-def guarded_each(
+def guard_probes(
     probes: Sequence[tuple[str, Callable[[], ProbeResult]]],
 ) -> Iterator[ProbeResult]:
     for name, probe in probes:
-        yield guarded(name, probe)
+        yield guard_probe(name, probe)
 
 
-def timed(action: Callable[[], object], samples: int) -> list[float]:
+def measure_calls(action: Callable[[], object], samples: int) -> list[float]:
     """Milliseconds of each call, in rising order."""
     taken = []
     for _ in range(samples):

@@ -34,7 +34,7 @@ def parse_tier_url(text: str) -> TierUrl:
     scheme, separator, rest = text.partition("://")
     if not separator or not _SCHEME.fullmatch(scheme):
         raise Invalid(
-            f"tier {shown_url(text)!r}: expected a URL such as file:///dir or s3://bucket/prefix"
+            f"tier {show_url(text)!r}: expected a URL such as file:///dir or s3://bucket/prefix"
         )
     if scheme == "file":
         # a folder may have any name: `?` and `#` are characters of it
@@ -45,21 +45,21 @@ def parse_tier_url(text: str) -> TierUrl:
             parts.query, keep_blank_values=True, strict_parsing=bool(parts.query), errors="strict"
         )
     except ValueError:
-        raise Invalid(f"tier {shown_url(text)!r}: not a valid URL") from None
+        raise Invalid(f"tier {show_url(text)!r}: not a valid URL") from None
     if "@" in parts.netloc:
         raise Invalid(
-            f"tier {shown_url(text)!r}: a user or password in a URL is refused, since shells, "
+            f"tier {show_url(text)!r}: a user or password in a URL is refused, since shells, "
             "process lists and logs keep it: give keys in --config, or use the environment"
         )
     query = dict(pairs)
     if len(query) < len(pairs):
-        raise Invalid(f"tier {shown_url(text)!r}: a parameter is given twice")
+        raise Invalid(f"tier {show_url(text)!r}: a parameter is given twice")
     if parts.fragment:
-        raise Invalid(f"tier {shown_url(text)!r}: a URL of a tier has no fragment (#)")
+        raise Invalid(f"tier {show_url(text)!r}: a URL of a tier has no fragment (#)")
     return TierUrl(scheme, unquote(parts.netloc), unquote(parts.path), query)
 
 
-def shown_url(text: str) -> str:
+def show_url(text: str) -> str:
     """A URL without user, password, query and fragment. A folder's name is shown whole."""
     scheme, separator, rest = text.partition("://")
     if scheme == "file":

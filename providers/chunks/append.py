@@ -73,12 +73,12 @@ class ChunkAppender:
             return Written(position)
         if position == chain.size_bytes and not chain.is_closed:
             return self._append(state, authority, chain, buffers, length)
-        return self._taken(state, authority, position, buffers, length)
+        return self._resolve_taken_position(state, authority, position, buffers, length)
 
     def seal(self, state: SegmentState, authority: Authority) -> Chain:
         """Put the marker: from then on no append succeeds. Returns the marked chain."""
         authority.check()
-        chain = state.trusted(authority) or state.listed()
+        chain = state.get_trusted_chain(authority) or state.list_chain()
         for attempt in range(_MAX_SEAL_TRIES):
             chain.check_whole(state.folder)
             if chain.is_closed:
@@ -97,7 +97,7 @@ class ChunkAppender:
                     state.chain = replace(chain, marked=True)
                     return state.chain
             # Whatever the answer was, the listing tells whose object stands at the end now.
-            chain = state.listed()
+            chain = state.list_chain()
         raise Unavailable(
             f"segment {state.id}: not sealed at {chain.size_bytes}: other writers were faster, or "
             "the store did not answer",
@@ -106,9 +106,9 @@ class ChunkAppender:
 
     def _current(self, state: SegmentState, authority: Authority, position: int) -> Chain:
         """The chain as far as it can be trusted to write behind it."""
-        chain = state.trusted(authority)
+        chain = state.get_trusted_chain(authority)
         if chain is None or chain.size_bytes != position:
-            chain = state.listed()
+            chain = state.list_chain()
             chain.check_whole(state.folder)
         return chain
 
@@ -137,7 +137,7 @@ class ChunkAppender:
                     self._settings.pause(attempt - 1)
                     authority.check()
                 if not self._client.put_if_absent(key, buffers, metadata):
-                    return self._taken(state, authority, position, buffers, length)
+                    return self._resolve_taken_position(state, authority, position, buffers, length)
             except Busy as error:
                 problem = error
             except Unavailable as error:
@@ -146,8 +146,8 @@ class ChunkAppender:
                 state.chain = None
             else:
                 if not self.is_recent(seen_ms):
-                    return self._verified(state, authority, position, buffers, length)
-                longer = chain.appended(length, self._client.now_ms())
+                    return self._verify_create(state, authority, position, buffers, length)
+                longer = chain.append(length, self._client.now_ms())
                 state.chain = replace(longer, seen_ms=max(seen_ms, begin_ms))
                 self._keep(key, buffers, length)
                 return Written(position + length)
@@ -166,7 +166,7 @@ class ChunkAppender:
             return Written(position + length)
         return UnknownWrite(f"{key}: write at {position}: {problem}")
 
-    def _verified(
+    def _verify_create(
         self,
         state: SegmentState,
         authority: Authority,
@@ -177,16 +177,16 @@ class ChunkAppender:
         """After a create that took long: only bytes that the chain shows are in the segment. An
         object that no listing reaches is behind the end of one that was made again: it goes."""
         try:
-            chain = state.listed()
+            chain = state.list_chain()
             if chain.holes:
                 self._client.delete([state.key(chunk_name(position))])
             authority.check()
-            return self._shown(state, authority, chain, position, buffers, length)
+            return self._find_in_chain(state, authority, chain, position, buffers, length)
         except (Unavailable, ObjectGone) as error:
             state.chain = None
             return UnknownWrite(f"segment {state.id}: write at {position}: {error}")
 
-    def _shown(
+    def _find_in_chain(
         self,
         state: SegmentState,
         authority: Authority,
@@ -204,7 +204,7 @@ class ChunkAppender:
         is_stale = authority.number > 0  # nobody else has the right
         return FencedWrite(chain.size_bytes, "a writer whose objects were merged since", is_stale)
 
-    def _taken(
+    def _resolve_taken_position(
         self,
         state: SegmentState,
         authority: Authority,
@@ -217,10 +217,10 @@ class ChunkAppender:
         state.chain = None
         try:
             head = self._client.head(state.key(chunk_name(position)))
-            chain = state.listed()
+            chain = state.list_chain()
             if head is not None and head.size_bytes:
                 if _is_same(head, stamp(authority, buffers), length):
-                    return self._shown(state, authority, chain, position, buffers, length)
+                    return self._find_in_chain(state, authority, chain, position, buffers, length)
                 # A store that keeps no metadata: the bytes themselves tell.
                 is_like = head.metadata is None and head.size_bytes == length
                 if is_like and self._holds(state, chain, position, buffers, length):

@@ -29,7 +29,7 @@ def chunk_name(start: int) -> str:
     return f"c.{start:020d}"
 
 
-def merged_name(start: int, end: int) -> str:
+def make_merged_name(start: int, end: int) -> str:
     return f"m.{start:020d}-{end:020d}"
 
 
@@ -113,7 +113,7 @@ class Chain:
                     offset=hole.start,
                 )
 
-    def appended(self, length: int, modified_ms: int) -> Chain:
+    def append(self, length: int, modified_ms: int) -> Chain:
         """With a write of `length` bytes at the end."""
         start = self.size_bytes
         extent = Extent(start, start + length, chunk_name(start), modified_ms)
@@ -127,7 +127,7 @@ class Chain:
         first = self.extents.index(old[0])
         extents = list(self.extents)
         extents[first : first + len(old)] = [
-            Extent(start, end, merged_name(start, end), modified_ms)
+            Extent(start, end, make_merged_name(start, end), modified_ms)
         ]
         garbage = tuple(Garbage(extent.name, modified_ms) for extent in old)
         return replace(self, extents=tuple(extents), garbage=(*self.garbage, *garbage))
@@ -138,7 +138,7 @@ class Chain:
         whole = Extent(0, self.size_bytes, WHOLE_NAME, modified_ms)
         return replace(self, extents=(whole,), sealed=True, garbage=(*self.garbage, *garbage))
 
-    def without(self, names: frozenset[str]) -> Chain:
+    def drop_garbage(self, names: frozenset[str]) -> Chain:
         """Without garbage of these names."""
         return replace(
             self, garbage=tuple(found for found in self.garbage if found.name not in names)
@@ -166,7 +166,7 @@ def read_chain(objects: Iterable[ObjectInfo], folder: str, seen_ms: int = 0) -> 
     ]
     everything.sort()
     whole = found.get(WHOLE_NAME)
-    chain = _open_chain(everything) if whole is None else _sealed_chain(whole, everything)
+    chain = _open_chain(everything) if whole is None else _make_sealed_chain(whole, everything)
     return replace(chain, garbage=_garbage(chain, everything), seen_ms=seen_ms)
 
 
@@ -183,7 +183,7 @@ def _extent(name: str, info: ObjectInfo) -> Extent | None:
     return None
 
 
-def _sealed_chain(whole: ObjectInfo, everything: list[Extent]) -> Chain:
+def _make_sealed_chain(whole: ObjectInfo, everything: list[Extent]) -> Chain:
     size_bytes = whole.size_bytes
     extents = (Extent(0, size_bytes, WHOLE_NAME, whole.modified_ms),) if size_bytes else ()
     return Chain(extents, True, _is_marked(everything, size_bytes))

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 _NAME = re.compile(r"([0-9]{20})(\.released)?", re.ASCII)
 
 
-def own_name(now_ms: int) -> str:
+def make_own_name(now_ms: int) -> str:
     """Host, process, time and a random part: ASCII, as it becomes a header."""
     host = socket.gethostname().encode("ascii", "replace").decode()
     return f"{host}:{os.getpid()}:{now_ms}:{uuid.uuid4().hex[:8]}"

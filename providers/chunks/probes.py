@@ -14,7 +14,14 @@ from tieredstore.contracts.probing import ProbeOptions, ProbeResult, Verdict
 from tieredstore.errors import TieredStoreError
 from tieredstore.providers.chunks.client import CopiedPart, ObjectClient, Part
 from tieredstore.providers.chunks.fencing import NOT_CONDITIONAL, honours_create_if_absent
-from tieredstore.providers.probing import guarded, guarded_each, quantiles, rate, skew, timed
+from tieredstore.providers.probing import (
+    guard_probe,
+    guard_probes,
+    measure_calls,
+    quantiles,
+    rate,
+    skew,
+)
 
 FOLDER = ".doctor"
 _SMALL_BYTES = 4 << 10
@@ -51,11 +58,11 @@ def _probe(
     client: ObjectClient, folder: str, options: ProbeOptions, clock: Clock
 ) -> Iterator[ProbeResult]:
     probes = _ObjectProbes(client, folder, options, clock)
-    first = guarded("write and read", probes.basics)
+    first = guard_probe("write and read", probes.basics)
     yield first
     if first.verdict is Verdict.UNSAFE:
         return  # nothing else would tell more
-    yield from guarded_each(
+    yield from guard_probes(
         [
             ("conditional put", probes.conditional_put),
             ("conditional race", probes.race),
@@ -68,7 +75,7 @@ def _probe(
         ]
     )
     if options.large_bytes:
-        yield guarded("throughput", probes.throughput)
+        yield guard_probe("throughput", probes.throughput)
     if isinstance(client, ProbedClient):
         yield from client.probes(folder)
 
@@ -283,12 +290,14 @@ class _ObjectProbes:
         def put() -> None:
             self._client.put_if_absent(f"{self._folder}small-{next(numbers)}", [data], {})
 
-        taken = timed(put, self._options.samples)
+        taken = measure_calls(put, self._options.samples)
         return ProbeResult("latency of a PUT", Verdict.INFO, f"4 KiB: {quantiles(taken)}")
 
     def get_latency(self) -> ProbeResult:
         key = self._folder + "small-0"
-        taken = timed(lambda: self._client.get_range(key, 0, _SMALL_BYTES), self._options.samples)
+        taken = measure_calls(
+            lambda: self._client.get_range(key, 0, _SMALL_BYTES), self._options.samples
+        )
         return ProbeResult("latency of a GET", Verdict.INFO, f"4 KiB: {quantiles(taken)}")
 
     def throughput(self) -> ProbeResult:
@@ -299,10 +308,12 @@ class _ObjectProbes:
         def put() -> None:
             self._client.put_if_absent(f"{self._folder}large-{next(numbers)}", [data], {})
 
-        up = timed(put, _LARGE_SAMPLES)
+        up = measure_calls(put, _LARGE_SAMPLES)
         read: list[bytes | None] = []
         key = self._folder + "large-0"
-        down = timed(lambda: read.append(self._client.get_range(key, 0, size)), _LARGE_SAMPLES)
+        down = measure_calls(
+            lambda: read.append(self._client.get_range(key, 0, size)), _LARGE_SAMPLES
+        )
         if any(content != data for content in read):
             return ProbeResult(name, Verdict.UNSAFE, f"{size} bytes come back otherwise")
         found = f"{size >> 20} MiB, one at a time: PUT {rate(size, up)}, GET {rate(size, down)}"

@@ -67,7 +67,7 @@ class ChunkProvider:
             compactor,
             self._states,
             self._writers,
-            self._listed,
+            self._list_segments,
         )
         self._services = SegmentServices(
             self._reader,
@@ -102,7 +102,7 @@ class ChunkProvider:
     def list(self, prefix: str = "") -> Iterable[SegmentListing]:
         """One paged listing; `token` is the Chain. A segment with a hole has the size up to its
         last object: reading the hole raises Corrupt, with its offsets."""
-        listings = tuple(self._listed(prefix))
+        listings = tuple(self._list_segments(prefix))
         for listing in listings:
             if isinstance(listing.token, Chain):
                 self._maintenance.notice_listed(listing.id, listing.token)
@@ -152,7 +152,7 @@ class ChunkProvider:
         self._reader.close()
         self._client.close()
 
-    def _listed(self, prefix: str) -> Iterator[SegmentListing]:
+    def _list_segments(self, prefix: str) -> Iterator[SegmentListing]:
         parts = naming.parse_prefix(prefix)
         begin_ms = self._settings.monotonic_ms()
         start = "".join(f"{part}/" for part in (self._cluster_folder, *parts))

@@ -52,7 +52,7 @@ class ChunkFileSegment:
         return self._state.id
 
     def size(self) -> int:
-        return self._state.listed().size_bytes
+        return self._state.list_chain().size_bytes
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
         """Append. At a position below the size: Written when it is this very write, UnknownWrite
@@ -63,7 +63,7 @@ class ChunkFileSegment:
         authority = self._services.writers.of(state.broker_name)
         with state.write_lock:
             if self._is_sealed:
-                raise checks.sealed(state.id, position)
+                raise checks.make_sealed_error(state.id, position)
             result = self._services.appender.write(state, authority, position, buffers)
         if isinstance(result, Written):
             self._services.maintenance.notice(state)
@@ -78,10 +78,10 @@ class ChunkFileSegment:
         is_remembered = chain is not None
         problem: ObjectGone | None = None
         for _ in range(_MAX_LOOKS):
-            chain = chain or state.listed()
+            chain = chain or state.list_chain()
             if chain.size_bytes >= position + length and not (is_remembered and chain.holes):
                 try:
-                    return memoryview(self._read(chain, position, length))
+                    return memoryview(self._read_chain(chain, position, length))
                 except ObjectGone as error:
                     problem = error
             elif not is_remembered:
@@ -125,7 +125,7 @@ class ChunkFileSegment:
     def close(self) -> None:
         """The handle holds nothing of its own."""
 
-    def _read(self, chain: Chain, position: int, length: int) -> bytes:
+    def _read_chain(self, chain: Chain, position: int, length: int) -> bytes:
         state, reader = self._state, self._services.reader
         is_small = state.id.type is not FileSegmentType.COMMIT_LOG and not chain.holes
         if not is_small or length > _MAX_BLOCK_READ_BYTES:

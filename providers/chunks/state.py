@@ -78,7 +78,7 @@ class SegmentState:
     def key(self, name: str) -> str:
         return f"{self.folder}/{name}"
 
-    def listed(self) -> Chain:
+    def list_chain(self) -> Chain:
         """The chain, listed now; remembered unless it changed meanwhile. Raises Unavailable."""
         former = self.chain
         chain = Chain()
@@ -109,7 +109,7 @@ class SegmentState:
             if self.chain is not None and any(f.name not in known for f in listed.garbage):
                 self.chain = None
 
-    def trusted(self, authority: Authority) -> Chain | None:
+    def get_trusted_chain(self, authority: Authority) -> Chain | None:
         """The chain when it was seen since that right is held without a pause."""
         chain = self.chain
         if chain is None or chain.holes or chain.seen_ms < authority.trusted_from_ms:

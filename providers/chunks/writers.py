@@ -12,7 +12,7 @@ from tieredstore.providers.chunks.epoch import (
     WRITER_FOLDER,
     ChunkWriterEpoch,
     UnheldAuthority,
-    own_name,
+    make_own_name,
 )
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.state import Authority
@@ -32,7 +32,7 @@ class Writers:
         self._client = client
         self._cluster_folder = cluster_folder
         self._settings = settings
-        self._owner = owner or own_name(settings.clock.now_ms())
+        self._owner = owner or make_own_name(settings.clock.now_ms())
         self._epochs: dict[str, ChunkWriterEpoch] = {}
         self._lock = threading.Lock()
         self._nobody = UnheldAuthority(f"0:{self._owner}", settings.monotonic_ms, settings.lease_ms)
@@ -64,7 +64,7 @@ class Writers:
         self.check_may_write()
         return self._epochs.get(broker_name, self._nobody)
 
-    def held(self) -> dict[str, ChunkWriterEpoch]:
+    def get_held_epochs(self) -> dict[str, ChunkWriterEpoch]:
         """The epochs held, as far as is known."""
         with self._lock:
             return {name: epoch for name, epoch in self._epochs.items() if not epoch.is_lost}

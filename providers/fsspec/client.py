@@ -19,7 +19,7 @@ from tieredstore.errors import Invalid, Unavailable
 from tieredstore.providers.checks import total_bytes
 from tieredstore.providers.chunks.client import ClientLimits, CopiedPart, ObjectInfo, Part
 from tieredstore.providers.fsspec.errors import ABSENT, ErrorMapper, secrets_of
-from tieredstore.providers.fsspec.listing import files_below, modified_ms, require_bucket
+from tieredstore.providers.fsspec.listing import files_below, parse_modified_ms, require_bucket
 from tieredstore.providers.fsspec.writes import MAX_PUT_BYTES, is_unfinished, writes_for
 
 COPY_PIECE_BYTES = 8 << 20
@@ -51,7 +51,7 @@ class FsspecClient:
         self._clock = clock
         self._errors = ErrorMapper(self._url, secrets_of(options or {}))
         self._filesystem = _filesystem(protocol, options or {}, self._errors)
-        with self._errors.mapped("open", ""):
+        with self._errors.translate_errors("open", ""):
             self._root = str(fsspec.core.strip_protocol(self._url)).rstrip("/")
         self._writes = writes_for(self._filesystem, protocol, atomic_writes=atomic_writes)
 
@@ -72,20 +72,20 @@ class FsspecClient:
     ) -> bool:
         """Not atomic: of two writers at once both may be told True, and the later one's bytes
         stay."""
-        return self._put(key, buffers, total_bytes(buffers), metadata)
+        return self._put_object(key, buffers, total_bytes(buffers), metadata)
 
     def compose(self, key: str, parts: Sequence[Part], metadata: Mapping[str, str]) -> bool:
         """The bytes of copied parts travel through this process, a piece at a time."""
         size = sum(
             part.length if isinstance(part, CopiedPart) else total_bytes(part) for part in parts
         )
-        return self._put(key, self._pieces(parts), size, metadata)
+        return self._put_object(key, self._pieces(parts), size, metadata)
 
-    def _put(
+    def _put_object(
         self, key: str, pieces: Iterable[Buffer], size_bytes: int, metadata: Mapping[str, str]
     ) -> bool:
         path = self._path(key)
-        with self._errors.mapped("write", key):
+        with self._errors.translate_errors("write", key):
             try:
                 return self._writes.put(path, pieces, size_bytes, metadata)
             except FileNotFoundError:
@@ -115,7 +115,7 @@ class FsspecClient:
         path = self._path(key)
         if length > 0:
             try:
-                with self._errors.mapped("read", key, ABSENT):
+                with self._errors.translate_errors("read", key, ABSENT):
                     data = bytes(
                         self._filesystem.cat_file(path, start=position, end=position + length)
                     )
@@ -147,7 +147,7 @@ class FsspecClient:
     def head(self, key: str) -> ObjectInfo | None:
         path = self._path(key)
         try:
-            with self._errors.mapped("look up", key, ABSENT):
+            with self._errors.translate_errors("look up", key, ABSENT):
                 details = self._filesystem.info(path)
                 if details["type"] != "file":
                     return None
@@ -160,7 +160,7 @@ class FsspecClient:
         """fsspec has no pages: the objects of the folder that `prefix` is in are listed at once
         and put in order."""
         folder = prefix.rpartition("/")[0]
-        with self._errors.mapped("list", prefix):
+        with self._errors.translate_errors("list", prefix):
             found = {
                 self._key(str(details["name"])): details
                 for details in files_below(self._filesystem, self._path(folder))
@@ -176,7 +176,7 @@ class FsspecClient:
     def folders(self) -> Sequence[str]:
         """Names of the folders at the tier's root. Raises Invalid when there is no such root."""
         try:
-            with self._errors.mapped("list", "", ABSENT):
+            with self._errors.translate_errors("list", "", ABSENT):
                 entries = self._filesystem.ls(self._path(""), detail=True)
         except ABSENT:
             raise Invalid(f"{self._url}: there is no such folder") from None
@@ -188,14 +188,14 @@ class FsspecClient:
         del etags  # no file system has such a condition
         for key in keys:
             try:
-                with self._errors.mapped("delete", key, ABSENT):
+                with self._errors.translate_errors("delete", key, ABSENT):
                     self._filesystem.rm_file(self._path(key))
             except ABSENT:
                 continue
 
     def abort_uploads(self, prefix: str, older_than_ms: int) -> int:
         folder = prefix.rpartition("/")[0]
-        with self._errors.mapped("abort uploads", prefix, ABSENT):
+        with self._errors.translate_errors("abort uploads", prefix, ABSENT):
             try:
                 return self._writes.abort(
                     self._path(folder), f"{self._root}/{prefix}", older_than_ms
@@ -219,7 +219,9 @@ class FsspecClient:
         size = details.get("size")
         if not isinstance(size, int):
             raise Unavailable(f"{self._url}/{key}: the filesystem tells no size", path=key)
-        return ObjectInfo(key, size, modified_ms(details), metadata, str(details.get("ETag", "")))
+        return ObjectInfo(
+            key, size, parse_modified_ms(details), metadata, str(details.get("ETag", ""))
+        )
 
 
 def _utf8(key: str) -> bytes:

@@ -80,7 +80,7 @@ class ErrorMapper:
         return kind(f"{self._url}/{key}: {operation}: {name}: {text}", path=key)
 
     @contextmanager
-    def mapped(
+    def translate_errors(
         self, operation: str, key: str, answers: tuple[type[Exception], ...] = ()
     ) -> Iterator[None]:
         """answers: what is an answer there, such as ABSENT of a read, and no failure: it passes."""

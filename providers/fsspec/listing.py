@@ -75,7 +75,7 @@ def require_bucket(filesystem: AbstractFileSystem, folder: str) -> None:
         raise Invalid(f"{bucket}: no such bucket, or no permission to see it")
 
 
-def modified_ms(details: Mapping[str, Any]) -> int:
+def parse_modified_ms(details: Mapping[str, Any]) -> int:
     """When an object was made, epoch ms by the server's clock; 0 when the details do not tell."""
     for field in _TIME_FIELDS:
         value = details.get(field)

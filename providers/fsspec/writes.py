@@ -17,7 +17,7 @@ from fsspec.spec import AbstractFileSystem
 
 from tieredstore.contracts.segment import Buffer
 from tieredstore.errors import Invalid
-from tieredstore.providers.fsspec.listing import files_below, modified_ms
+from tieredstore.providers.fsspec.listing import files_below, parse_modified_ms
 
 MAX_PUT_BYTES = 64 << 20
 """Up to here an object is made of bytes in memory; larger ones go through a file on local disk."""
@@ -97,7 +97,7 @@ class PipedWrites:
             if self._max_memory_bytes is None or size_bytes <= self._max_memory_bytes:
                 self._filesystem.pipe_file(path, b"".join(pieces), **options)
             else:
-                with _spooled(pieces) as spool:
+                with _spool_pieces(pieces) as spool:
                     self._filesystem.put_file(str(spool), path, **options)
         except OSError:
             # Not every refused condition comes as FileExistsError.
@@ -120,7 +120,7 @@ class PipedWrites:
         bucket, _, key_prefix = prefix.lstrip("/").partition("/")
         count = 0
         for upload in self._filesystem.list_multipart_uploads(bucket):
-            begun_ms = modified_ms({"modified": upload.get("Initiated")})
+            begun_ms = parse_modified_ms({"modified": upload.get("Initiated")})
             if upload["Key"].startswith(key_prefix) and begun_ms <= older_than_ms:
                 self._filesystem.abort_mpu(bucket, upload["Key"], upload["UploadId"])
                 count += 1
@@ -128,7 +128,7 @@ class PipedWrites:
 
 
 @contextlib.contextmanager
-def _spooled(pieces: Iterable[Buffer]) -> Iterator[Path]:
+def _spool_pieces(pieces: Iterable[Buffer]) -> Iterator[Path]:
     with tempfile.NamedTemporaryFile(prefix="tieredstore-") as spool:
         for piece in pieces:
             spool.write(piece)
@@ -181,7 +181,7 @@ class RenamedWrites:
         for details in files_below(self._filesystem, folder):
             path = str(details["name"])
             is_ours = is_unfinished(path) and path.startswith(prefix)
-            if is_ours and modified_ms(details) <= older_than_ms:
+            if is_ours and parse_modified_ms(details) <= older_than_ms:
                 self._filesystem.rm_file(path)
                 count += 1
         return count

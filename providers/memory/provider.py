@@ -126,7 +126,7 @@ class MemoryFileSegment:
     def write(self, position: int, buffers: Sequence[Buffer]) -> WriteResult:
         checks.check_range(self._id, position, 0)
         if self._sealed:
-            raise checks.sealed(self._id, position)
+            raise checks.make_sealed_error(self._id, position)
         data = b"".join(buffers)
         with self._lock:
             size = len(self._contents.get(self._id, b""))

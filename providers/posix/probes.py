@@ -14,7 +14,7 @@ from tieredstore.contracts.probing import ProbeOptions, ProbeResult, Verdict
 from tieredstore.disk.locks import HELD
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.providers.posix.calls import PosixCalls
-from tieredstore.providers.probing import guarded_each, quantiles, rate, skew, timed
+from tieredstore.providers.probing import guard_probes, measure_calls, quantiles, rate, skew
 
 _SMALL_BYTES = 4 << 10
 _LARGE_SAMPLES = 3
@@ -32,7 +32,9 @@ def probe_posix(root: str, calls: PosixCalls, options: ProbeOptions) -> Iterator
         raise Invalid(f"cannot write in {root}: {error.strerror}", path=root) from error
     probes = _PosixProbes(folder, calls, options)
     try:
-        yield from guarded_each([(name, _mapped(name, probe)) for name, probe in probes.all()])
+        yield from guard_probes(
+            [(name, _map_errors(name, probe)) for name, probe in probes.list_probes()]
+        )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     gone = not os.path.exists(folder)  # noqa: PTH110
@@ -43,7 +45,7 @@ def probe_posix(root: str, calls: PosixCalls, options: ProbeOptions) -> Iterator
     )
 
 
-def _mapped(name: str, probe: Callable[[], ProbeResult]) -> Callable[[], ProbeResult]:
+def _map_errors(name: str, probe: Callable[[], ProbeResult]) -> Callable[[], ProbeResult]:
     def run() -> ProbeResult:
         try:
             return probe()
@@ -59,14 +61,14 @@ class _PosixProbes:
         self._calls = calls
         self._options = options
 
-    def all(self) -> list[tuple[str, Callable[[], ProbeResult]]]:
+    def list_probes(self) -> list[tuple[str, Callable[[], ProbeResult]]]:
         found = [
             ("write and read", self.write_and_read),
             ("sync", self.sync),
             ("lock", self.lock),
             ("rename", self.rename),
             ("names", self.names),
-            ("cached reads", self.cached_reads),
+            ("cached reads", self.probe_cached_reads),
             ("free space", self.free_space),
             ("clock", self.clock),
             ("latency of a write", self.write_latency),
@@ -77,7 +79,7 @@ class _PosixProbes:
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}"
 
-    def _made(self, name: str, data: bytes) -> str:
+    def _make_file(self, name: str, data: bytes) -> str:
         path = self._path(name)
         fd = self._calls.open(path, os.O_RDWR | os.O_CREAT)
         try:
@@ -86,7 +88,7 @@ class _PosixProbes:
             self._calls.close(fd)
         return path
 
-    def _read(self, path: str, length: int) -> bytes:
+    def _read_file(self, path: str, length: int) -> bytes:
         fd = self._calls.open(path, os.O_RDONLY)
         try:
             return self._calls.read(fd, length, 0)
@@ -102,7 +104,7 @@ class _PosixProbes:
             self._calls.truncate(fd, 5)
         finally:
             self._calls.close(fd)
-        found = self._read(path, 100)
+        found = self._read_file(path, 100)
         if found != b"12345":
             return ProbeResult(
                 "write and read", Verdict.UNSAFE, f"12345 written and cut reads as {found!r}"
@@ -111,10 +113,10 @@ class _PosixProbes:
 
     def sync(self) -> ProbeResult:
         """Of a file and of its folder: what makes a write durable."""
-        path = self._made("sync", b"x")
+        path = self._make_file("sync", b"x")
         fd = self._calls.open(path, os.O_RDWR)
         try:
-            taken = timed(lambda: self._calls.sync(fd), 3)
+            taken = measure_calls(lambda: self._calls.sync(fd), 3)
         finally:
             self._calls.close(fd)
         self._calls.sync_directory(self._folder)
@@ -122,7 +124,7 @@ class _PosixProbes:
 
     def lock(self) -> ProbeResult:
         """The writer epoch is an exclusive lock on a file."""
-        path = self._made("lock", b"")
+        path = self._make_file("lock", b"")
         first, second = (self._calls.open(path, os.O_RDWR) for _ in range(2))
         try:
             fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -144,9 +146,9 @@ class _PosixProbes:
 
     def rename(self) -> ProbeResult:
         """The metadata is replaced by a rename; the version before it is a second name."""
-        old, new = self._made("old", b"old"), self._made("new", b"new")
+        old, new = self._make_file("old", b"old"), self._make_file("new", b"new")
         os.replace(new, old)  # noqa: PTH105
-        if self._read(old, 10) != b"new" or os.path.exists(new):  # noqa: PTH110
+        if self._read_file(old, 10) != b"new" or os.path.exists(new):  # noqa: PTH110
             return ProbeResult("rename", Verdict.UNSAFE, "does not replace the file")
         try:
             os.link(old, new)
@@ -158,9 +160,9 @@ class _PosixProbes:
 
     def names(self) -> ProbeResult:
         """Topic names are folder names: their case counts, and they may be long."""
-        self._made("case", b"small")
-        self._made("CASE", b"large")
-        if self._read(self._path("case"), 10) != b"small":
+        self._make_file("case", b"small")
+        self._make_file("CASE", b"large")
+        if self._read_file(self._path("case"), 10) != b"small":
             return ProbeResult(
                 "names",
                 Verdict.UNSAFE,
@@ -168,7 +170,7 @@ class _PosixProbes:
                 "topics whose names differ in case only would share their files",
             )
         try:
-            self._made("n" * _LONGEST_NAME, b"")
+            self._make_file("n" * _LONGEST_NAME, b"")
         except OSError as error:
             return ProbeResult(
                 "names",
@@ -178,9 +180,9 @@ class _PosixProbes:
             )
         return ProbeResult("names", Verdict.OK, f"case counts, up to {_LONGEST_NAME} bytes")
 
-    def cached_reads(self) -> ProbeResult:
+    def probe_cached_reads(self) -> ProbeResult:
         """RWF_NOWAIT: what is in the page cache is read without a thread."""
-        fd = self._calls.open(self._made("cached", b"cached"), os.O_RDONLY)
+        fd = self._calls.open(self._make_file("cached", b"cached"), os.O_RDONLY)
         try:
             self._calls.read(fd, 6, 0)
             found = self._calls.read_cached(fd, memoryview(bytearray(6)), 0)
@@ -203,7 +205,7 @@ class _PosixProbes:
 
     def clock(self) -> ProbeResult:
         """Of the machine that keeps the files, which may be another one."""
-        changed = self._calls.stat(self._made("clock", b"x")).st_mtime_ns // 1_000_000
+        changed = self._calls.stat(self._make_file("clock", b"x")).st_mtime_ns // 1_000_000
         return skew("clock", changed - time.time_ns() // 1_000_000, whose="the file system's")
 
     def write_latency(self) -> ProbeResult:
@@ -216,7 +218,7 @@ class _PosixProbes:
             self._calls.sync(fd)
 
         try:
-            taken = timed(write, samples)
+            taken = measure_calls(write, samples)
         finally:
             self._calls.close(fd)
         found = f"4 KiB and a sync: {quantiles(taken)}"
@@ -224,7 +226,7 @@ class _PosixProbes:
 
     def read_latency(self) -> ProbeResult:
         path = self._path("small")
-        taken = timed(lambda: self._read(path, _SMALL_BYTES), self._options.samples)
+        taken = measure_calls(lambda: self._read_file(path, _SMALL_BYTES), self._options.samples)
         return ProbeResult(
             "latency of a read", Verdict.INFO, f"4 KiB from the cache: {quantiles(taken)}"
         )
@@ -240,10 +242,10 @@ class _PosixProbes:
             self._calls.sync(fd)
 
         try:
-            up = timed(write, _LARGE_SAMPLES)
+            up = measure_calls(write, _LARGE_SAMPLES)
         finally:
             self._calls.close(fd)
-        down = timed(lambda: self._read(path, len(data)), _LARGE_SAMPLES)
+        down = measure_calls(lambda: self._read_file(path, len(data)), _LARGE_SAMPLES)
         with suppress(OSError):
             self._calls.unlink(path)
         found = f"{size >> 20} MiB: write and sync {rate(size, up)}, read {rate(size, down)}"

@@ -229,7 +229,7 @@ class PosixFileSegment:
         length = checks.total_bytes(buffers)
         with self._write_lock:
             if self._sealed:
-                raise checks.sealed(self._id, position)
+                raise checks.make_sealed_error(self._id, position)
             size = self.size()
             if position > size:
                 raise checks.beyond_end(self._id, position, size)
@@ -241,7 +241,7 @@ class PosixFileSegment:
                 raise self._error("open for writing", error) from error
             with file as fd:
                 if position < size:
-                    self._cut(fd, position)
+                    self._cut_tail(fd, position)
                 return self._write(fd, position, length, buffers)
 
     def read(self, position: int, length: int) -> memoryview:
@@ -260,7 +260,7 @@ class PosixFileSegment:
                     there = max(0, self._calls.fstat(fd).st_size - position)
                     if there < length:
                         raise checks.ends_before(self._id, position, length, there)
-                return self._read(fd, position, length)
+                return self._read_range(fd, position, length)
         except OSError as error:
             raise self._error(f"read {length} bytes at {position}", error) from error
 
@@ -357,7 +357,7 @@ class PosixFileSegment:
                 raise OSError(errno.EIO, f"no progress after {tries} tries")
             done += count
 
-    def _cut(self, fd: int, position: int) -> None:
+    def _cut_tail(self, fd: int, position: int) -> None:
         """Drop a torn write before the bytes that replace it come: a crash in between must not
         leave these followed by the rest of it."""
         try:
@@ -374,7 +374,7 @@ class PosixFileSegment:
             )
         raise self._error(f"write at {position}", error) from error
 
-    def _read(self, fd: int, position: int, length: int) -> memoryview:
+    def _read_range(self, fd: int, position: int, length: int) -> memoryview:
         pieces: list[bytes] = []
         found = interruptions = 0
         while found < length:

@@ -45,7 +45,7 @@ class PosixWriterEpoch:
             raise translate_os_error(error, "lock", path, invalid=RETRY_LATER) from error
         try:
             _check_version(path)
-            epoch = cls(path, fd, _own_name())
+            epoch = cls(path, fd, _make_own_name())
             epoch._write_owner()
         except BaseException as error:
             os.close(fd)
@@ -87,11 +87,11 @@ class PosixWriterEpoch:
         os.pwrite(self._fd, text, 0)
 
 
-def _own_name() -> str:
+def _make_own_name() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
-def _read(path: str) -> dict[str, object]:
+def _read_owner(path: str) -> dict[str, object]:
     try:
         with open(path, "rb") as file:
             content = orjson.loads(file.read(_MAX_FILE_BYTES))
@@ -101,14 +101,14 @@ def _read(path: str) -> dict[str, object]:
 
 
 def _describe_owner(path: str) -> str:
-    content = _read(path)
+    content = _read_owner(path)
     if "pid" not in content:
         return "unknown to its lock file"
     return f"process {content['pid']} on {content.get('host')} since {content.get('since_ms')} ms"
 
 
 def _check_version(path: str) -> None:
-    version = _read(path).get("format", FORMAT_VERSION)
+    version = _read_owner(path).get("format", FORMAT_VERSION)
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise Invalid(
             f"{path}: the tier has format version {version}, this program writes {FORMAT_VERSION}",

@@ -132,7 +132,7 @@ class S3Client:
     def put_if_absent(
         self, key: str, buffers: Sequence[Buffer], metadata: Mapping[str, str]
     ) -> bool:
-        body = _joined(buffers)
+        body = _join_buffers(buffers)
         params = self._write_params(key, metadata)
         checksum = base64.b64encode(raw_crc32(body).to_bytes(4, "big")).decode()
         if self._keys.checksums != "off":
@@ -153,7 +153,8 @@ class S3Client:
             raise failure.of_write() from None
         if self._keys.checksums == "required" and answer.get("ChecksumCRC32") != checksum:
             raise Invalid(
-                f"{self._place.what('PutObject', key)}: the endpoint does not confirm checksums "
+                f"{self._place.describe_operation('PutObject', key)}: the endpoint does not "
+                f"confirm checksums "
                 f"(expected {checksum}, found {answer.get('ChecksumCRC32')}), and "
                 "tieredStoreS3Checksums is required",
                 path=key,
@@ -176,7 +177,7 @@ class S3Client:
             if is_absent(failure):
                 return None
             raise failure.error from None
-        with whole_answers(self._place.what("HeadObject", key)):
+        with whole_answers(self._place.describe_operation("HeadObject", key)):
             return ObjectInfo(
                 key,
                 answer["ContentLength"],
@@ -222,7 +223,7 @@ class S3Client:
         try:
             self._lane.call(
                 "list_objects_v2",
-                self._place.what("ListObjectsV2", ""),
+                self._place.describe_operation("ListObjectsV2", ""),
                 key="",
                 Bucket=self._place.bucket,
                 Prefix=self._place.full(""),
@@ -261,7 +262,7 @@ class S3Client:
                 raise failure.error from None
 
     def _delete_some(self, keys: Sequence[str]) -> None:
-        what = self._place.what("DeleteObjects", keys[0])
+        what = self._place.describe_operation("DeleteObjects", keys[0])
         left = list(keys)
         for attempt in range(1, self._keys.max_attempts + 1):
             try:
@@ -302,7 +303,7 @@ class S3Client:
     ) -> Any:
         return (lane or self._lane).call(
             method,
-            self._place.what(operation, key),
+            self._place.describe_operation(operation, key),
             key=key,
             size_bytes=size_bytes,
             Bucket=self._place.bucket,
@@ -311,7 +312,7 @@ class S3Client:
         )
 
 
-def _joined(buffers: Sequence[Buffer]) -> bytes:
+def _join_buffers(buffers: Sequence[Buffer]) -> bytes:
     if len(buffers) == 1 and isinstance(buffers[0], bytes):
         return buffers[0]
     return b"".join(buffers)

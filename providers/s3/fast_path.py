@@ -84,7 +84,7 @@ class FastPath:
         """As `ObstoreReader.get_range`; `key` is the tier's own."""
         if length > MAX_FAST_BYTES:
             return NO_ANSWER
-        reader = self._reader if self._is_open else self._opened()
+        reader = self._reader if self._is_open else self._open_reader()
         if reader is None:
             return NO_ANSWER
         self._lane.request_rate.take(1)
@@ -92,14 +92,14 @@ class FastPath:
         with self._lane.gate.permit():
             return reader.get_range(self._place.full(key), position, length)
 
-    def _opened(self) -> ObstoreReader | None:
+    def _open_reader(self) -> ObstoreReader | None:
         with self._lock:
             if not self._is_open:
-                self._reader = self._made()
+                self._reader = self._make_reader()
                 self._is_open = True
             return self._reader
 
-    def _made(self) -> ObstoreReader | None:
+    def _make_reader(self) -> ObstoreReader | None:
         facts = self._lane.facts()
         path_style = _path_style(self._keys)
         if path_style is None or not facts.region:

@@ -138,7 +138,7 @@ class Lane:
         """
         self.request_rate.take(1)
         self.byte_rate.take(size_bytes)
-        client = self._opened()
+        client = self._open_client()
         try:
             return self._attempt(client, method, what, key, consume, params)
         except S3Failure as failure:
@@ -146,14 +146,14 @@ class Lane:
                 raise
             first = failure
         try:
-            return self._attempt(self._renewed(client), method, what, key, consume, params)
+            return self._attempt(self._renew_client(client), method, what, key, consume, params)
         except S3Failure as failure:
             failure.uncertain = failure.uncertain or first.uncertain
             raise
 
     def facts(self) -> ClientFacts:
         """Opens the client; sends nothing."""
-        meta = self._opened().meta
+        meta = self._open_client().meta
         return ClientFacts(meta.endpoint_url, meta.region_name or "")
 
     def close(self) -> None:
@@ -185,27 +185,27 @@ class Lane:
                 raise S3Failure(failed, None, uncertain=call.uncertain) from None
             finally:
                 self._current.call = None
-            self.gate.succeeded()
+            self.gate.note_success()
             return answer if consume is None else consume(answer)
 
-    def _opened(self) -> BotoClient:
+    def _open_client(self) -> BotoClient:
         with self._lock:
             if self._client is None:
-                self._client = self._made()
+                self._client = self._make_client()
             return self._client
 
-    def _renewed(self, expired: BotoClient) -> BotoClient:
+    def _renew_client(self, expired: BotoClient) -> BotoClient:
         """A client with credentials that were looked up again, by the first who asks."""
         with self._lock:
             if self._client is expired or self._client is None:
-                self._client = self._made()
+                self._client = self._make_client()
             return self._client
 
-    def _made(self) -> BotoClient:
+    def _make_client(self) -> BotoClient:
         client = self.make()
         events = client.meta.events
         events.register("before-send.s3", self._before_send)
-        events.register("response-received.s3", self._received)
+        events.register("response-received.s3", self._note_answer)
         return client
 
     def _before_send(self, request: Any, **_: Any) -> None:
@@ -215,7 +215,7 @@ class Lane:
             call.began = time.monotonic()
             call.sent_bytes = int(request.headers.get("Content-Length") or 0)
 
-    def _received(
+    def _note_answer(
         self,
         response_dict: dict[str, Any] | None,
         parsed_response: dict[str, Any] | None,
@@ -236,7 +236,7 @@ class Lane:
             self.server_clock.tell(headers.get("Date", ""))
         throttled = code in THROTTLES or status == "429"
         if throttled or status == "503":
-            self.gate.refused(call.wave)
+            self.gate.note_refusal(call.wave)
         if not throttled and (status.startswith("5") or _may_have_arrived(status, exception)):
             call.uncertain = True
         self.meter.count(

@@ -68,7 +68,7 @@ class Gate:
 
     @contextmanager
     def permit(self) -> Iterator[int]:
-        """Held by one request; the value is for `refused`."""
+        """Held by one request; the value is for `note_refusal`."""
         with self._changed:
             while self._running >= int(self._limit):
                 self._changed.wait()
@@ -81,14 +81,14 @@ class Gate:
                 self._running -= 1
                 self._changed.notify()
 
-    def refused(self, wave: int) -> None:
+    def note_refusal(self, wave: int) -> None:
         """The server asked for less. Requests that were sent together count once."""
         with self._changed:
             if wave == self._wave:
                 self._limit = max(1.0, self._limit / 2)
                 self._wave += 1
 
-    def succeeded(self) -> None:
+    def note_success(self) -> None:
         with self._changed:
             if self._limit < self._most:
                 self._limit = min(float(self._most), self._limit + 1 / self._limit)

@@ -31,7 +31,7 @@ def list_objects(
     lane: Lane, place: S3Place, prefix: str, start_after: str = ""
 ) -> Iterator[ObjectInfo]:
     """In order of their UTF-8 bytes, which is checked. Raises Unavailable, Invalid."""
-    what = place.what("ListObjectsV2", prefix)
+    what = place.describe_operation("ListObjectsV2", prefix)
     params: dict[str, Any] = {}
     if start_after:
         params["StartAfter"] = place.full(start_after)
@@ -66,7 +66,7 @@ def list_folders(lane: Lane, place: S3Place) -> list[str]:
 def list_uploads(lane: Lane, place: S3Place, prefix: str) -> Iterator[OpenUpload]:
     """Raises Unavailable, Invalid."""
     params: dict[str, Any] = {}
-    what = place.what("ListMultipartUploads", prefix)
+    what = place.describe_operation("ListMultipartUploads", prefix)
     while True:
         page = _call(
             lane,
@@ -94,7 +94,7 @@ def list_uploads(lane: Lane, place: S3Place, prefix: str) -> Iterator[OpenUpload
 def _pages(
     lane: Lane, place: S3Place, prefix: str, params: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    what = place.what("ListObjectsV2", prefix)
+    what = place.describe_operation("ListObjectsV2", prefix)
     token = ""
     while True:
         if token:
@@ -137,6 +137,7 @@ def _full_prefix(place: S3Place, prefix: str) -> str:
 
 def _wrong(place: S3Place, prefix: str, found: str) -> Unavailable:
     return Unavailable(
-        f"{place.what('ListObjectsV2', prefix)}: expected keys in order of their bytes, each once, "
+        f"{place.describe_operation('ListObjectsV2', prefix)}: expected keys in order of their "
+        f"bytes, each once, "
         f"found {found}"
     )

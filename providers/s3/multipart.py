@@ -60,13 +60,17 @@ class Multipart:
 
     def _check(self, key: str, parts: Sequence[Part]) -> None:
         if not 1 <= len(parts) <= self.limits.max_parts:
-            raise Invalid(f"{self.place.what('compose', key)}: {len(parts)} parts", path=key)
+            raise Invalid(
+                f"{self.place.describe_operation('compose', key)}: {len(parts)} parts", path=key
+            )
         for number, part in enumerate(parts, 1):
             size = _size_of(part)
             least = self.limits.min_part_bytes if number < len(parts) else 1
             if not least <= size <= self.limits.max_part_bytes:
                 raise Invalid(
-                    f"{self.place.what('compose', key)}: part {number} has {size} bytes", path=key
+                    f"{self.place.describe_operation('compose', key)}: part {number} has {size} "
+                    f"bytes",
+                    path=key,
                 )
 
     def _create(self, key: str, params: dict[str, Any]) -> str:
@@ -74,7 +78,7 @@ class Multipart:
             answer = self._call("create_multipart_upload", "CreateMultipartUpload", key, **params)
         except S3Failure as failure:
             raise failure.error from None
-        with whole_answers(self.place.what("CreateMultipartUpload", key)):
+        with whole_answers(self.place.describe_operation("CreateMultipartUpload", key)):
             upload_id: str = answer["UploadId"]
             return upload_id
 
@@ -106,11 +110,12 @@ class Multipart:
         except S3Failure as failure:
             if isinstance(part, CopiedPart) and is_absent(failure):
                 raise Unavailable(
-                    f"{self.place.what('UploadPartCopy', key)}: its source {part.key} is gone",
+                    f"{self.place.describe_operation('UploadPartCopy', key)}: its source "
+                    f"{part.key} is gone",
                     path=part.key,
                 ) from None
             raise failure.error from None
-        with whole_answers(self.place.what(f"part {number} of", key)):
+        with whole_answers(self.place.describe_operation(f"part {number} of", key)):
             return {"PartNumber": number, "ETag": answer["ETag"]}
 
     def _complete(self, key: str, upload_id: str, uploaded: list[dict[str, Any]]) -> bool:
@@ -153,7 +158,7 @@ class Multipart:
     ) -> Any:
         return self.lane.call(
             method,
-            self.place.what(operation, key),
+            self.place.describe_operation(operation, key),
             key=key,
             size_bytes=size_bytes,
             Bucket=self.place.bucket,

@@ -146,11 +146,11 @@ class ObstoreReader:
             if "NoSuchKey" in str(error):  # and not: no such bucket
                 answer = None
         except Exception:
-            self._failed()
+            self._note_failure()
         self._count(key, status, received, (time.monotonic() - began) * 1000)
         return answer
 
-    def _failed(self) -> None:
+    def _note_failure(self) -> None:
         self._tell_failed()
         self._failures += 1
         if self._failures >= _FAILURES_IN_A_ROW:

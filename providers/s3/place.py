@@ -35,6 +35,6 @@ class S3Place:
     def relative(self, full: str) -> str:
         return full[len(self.prefix) + 1 :] if self.prefix else full
 
-    def what(self, operation: str, key: str) -> str:
+    def describe_operation(self, operation: str, key: str) -> str:
         """Operation and object, for messages."""
         return f"{operation} {self.url}/{key}"

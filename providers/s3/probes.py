@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from tieredstore.contracts.probing import ProbeResult, Verdict
-from tieredstore.providers.probing import guarded_each
+from tieredstore.providers.probing import guard_probes
 from tieredstore.providers.s3.lane import Lane, S3Failure
 from tieredstore.providers.s3.place import S3Place
 
@@ -27,7 +27,7 @@ _NONE = {
 def probe_s3(lane: Lane, place: S3Place, folder: str) -> Iterator[ProbeResult]:
     """Below `folder` of the tier (with a slash at its end), which the caller removes."""
     probes = _S3Probes(lane, place, folder)
-    yield from guarded_each(
+    yield from guard_probes(
         [
             ("checksum", probes.checksum),
             ("range answer", probes.range_answer),
@@ -65,7 +65,7 @@ class _S3Probes:
     def range_answer(self) -> ProbeResult:
         """206 with its place for a range within an object, 416 for one behind it."""
         name, key = "range answer", "s3-range"
-        self._put(key, b"0123456789")
+        self._put_object(key, b"0123456789")
         answer = self._call_object("get_object", key, Range="bytes=2-5")
         status = answer["ResponseMetadata"]["HTTPStatusCode"]
         place, body = answer.get("ContentRange"), answer["Body"].read()
@@ -88,7 +88,7 @@ class _S3Probes:
         names = [f"page/{name}" for name in _PAGE_NAMES]
         keys = [self._place.full(self._folder + name) for name in names]
         for name_of_key in names:
-            self._put(name_of_key, b"x")
+            self._put_object(name_of_key, b"x")
         found: list[str] = []
         params: dict[str, Any] = {}
         for _ in range(len(keys) + 1):
@@ -206,7 +206,7 @@ class _S3Probes:
             )
         return judge(answer)
 
-    def _put(self, key: str, body: bytes) -> None:
+    def _put_object(self, key: str, body: bytes) -> None:
         self._call_object("put_object", key, Body=body)
 
     def _object(self, method: str, key: str, **params: Any) -> Any:
@@ -230,7 +230,7 @@ class _S3Probes:
         operation = "".join(part.capitalize() for part in method.split("_"))
         return self._lane.call(
             method,
-            self._place.what(operation, key),
+            self._place.describe_operation(operation, key),
             key=key,
             Bucket=self._place.bucket,
             **params,

@@ -78,7 +78,7 @@ class RangeReader:
         """As `ObjectClient.get_range`, for a length of at least 1."""
         pieces: list[bytes] = []
         etag = ""
-        what = self.place.what("GetObject", key)
+        what = self.place.describe_operation("GetObject", key)
         for attempt in range(1, self.max_attempts + 1):
             done = sum(map(len, pieces))
             first, wanted = position + done, length - done

@@ -27,7 +27,7 @@ from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 from tieredstore.providers.fsspec.client import FsspecClient
 from tieredstore.providers.fsspec.provider import FsspecProvider
 from tieredstore.testing.provider.contract import ProviderContract
-from tieredstore.testing.provider.samples import content, segment_id, written
+from tieredstore.testing.provider.samples import content, segment_id, write_whole
 
 SETTINGS = ChunkSettings(
     fencing=False,
@@ -53,7 +53,7 @@ class FsspecPromises:
         epoch = provider.acquire_writer("broker-a")
         segment = provider.open(segment_id())
         for n in range(20):
-            written(segment, content(1000, n), n * 1000)
+            write_whole(segment, content(1000, n), n * 1000)
         provider.run_maintenance()
         segment.seal()
         provider.run_maintenance()
@@ -78,7 +78,7 @@ class FsspecPromises:
     def test_a_write_whose_reply_was_lost_is_written(self, provider: FsspecProvider) -> None:
         """With metadata by the writer's stamp, without it by the bytes."""
         epoch = provider.acquire_writer("broker-a")
-        segment = written(provider.open(segment_id()), b"abc")
+        segment = write_whole(provider.open(segment_id()), b"abc")
         assert segment.write(3, [b"de", b"f"]) == Written(6)
         again = self.reopen(provider).open(segment_id())
         assert segment.write(3, [b"def"]) == Written(6)

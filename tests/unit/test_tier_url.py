@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tieredstore.errors import Invalid
-from tieredstore.tier_url import TierUrl, parse_tier_url, shown_url
+from tieredstore.tier_url import TierUrl, parse_tier_url, show_url
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,6 @@ def test_what_is_no_url_of_a_tier_is_refused(text: str) -> None:
 
 def test_a_shown_url_has_neither_query_nor_user() -> None:
     assert str(parse_tier_url("s3://b/p?endpoint=hush")) == "s3://b/p"
-    assert shown_url("s3://u:hush@b/p?x=hush") == "s3://…@b/p"
-    assert shown_url("s3://b/p#hush") == "s3://b/p"
-    assert shown_url("file:///a?b") == "file:///a?b"
+    assert show_url("s3://u:hush@b/p?x=hush") == "s3://…@b/p"
+    assert show_url("s3://b/p#hush") == "s3://b/p"
+    assert show_url("file:///a?b") == "file:///a?b"

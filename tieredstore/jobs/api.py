@@ -27,7 +27,7 @@ from tieredstore.jobs.runner import Runner
 from tieredstore.jobs.start import Tier, find_source, identify_tier, start_run
 from tieredstore.jobs.stopping import StopSignal
 from tieredstore.scan.times import Time, epoch_ms
-from tieredstore.tier_url import shown_url
+from tieredstore.tier_url import show_url
 
 if TYPE_CHECKING:
     from tieredstore.scan.findings import OnFinding
@@ -233,7 +233,7 @@ def rebuild_index(
     identity = identify_tier(source) | {
         **_given(since=since, until=until),
         "force": force,
-        "staging": None if staging is None else shown_url(staging),
+        "staging": None if staging is None else show_url(staging),
     }
     with start_run(
         "rebuild-index", identity, workers=workers, runner=runner, progress=progress, work=work
@@ -259,7 +259,7 @@ def compact_index(
     from tieredstore.jobs.index.compact import CompactOptions, run_compact_index
 
     source = find_source(tier)
-    identity = identify_tier(source) | {"staging": None if staging is None else shown_url(staging)}
+    identity = identify_tier(source) | {"staging": None if staging is None else show_url(staging)}
     with start_run(
         "compact-index", identity, workers=workers, runner=runner, progress=progress, work=work
     ) as run:
@@ -306,9 +306,9 @@ def backfill(
     )
     options = BackfillOptions(topic, queues, segment_bytes or SEGMENT_BYTES, take_over)
     identity: dict[str, object] = {
-        "table": shown_url(str(table)),
+        "table": show_url(str(table)),
         "files": fingerprint(list_table(str(table))),  # a table that was mended is another job
-        "tier": shown_url(tier),
+        "tier": show_url(tier),
         "state": str(Path(state).resolve()),
         "cluster": target.config.broker_cluster_name,
         "broker": target.config.broker_name,

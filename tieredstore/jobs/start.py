@@ -12,7 +12,7 @@ from tieredstore.jobs.journal import Journal, journal_path
 from tieredstore.jobs.run import JobRun, ProgressCallback, ignore_progress
 from tieredstore.jobs.runner import LocalRunner, Runner
 from tieredstore.scan.location import TierLocation, locate
-from tieredstore.tier_url import shown_url
+from tieredstore.tier_url import show_url
 
 
 class OpenedTier(Protocol):
@@ -36,7 +36,7 @@ def find_source(tier: Tier) -> TierLocation:
 def identify_tier(source: TierLocation) -> dict[str, object]:
     """What a journal notes of a tier, without secrets: another tier is another job."""
     return {
-        "tier": shown_url(source.url),
+        "tier": show_url(source.url),
         "cluster": source.config.broker_cluster_name,
         "broker": source.broker,
         "state": None if source.state is None else str(source.state.absolute()),

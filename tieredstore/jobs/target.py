@@ -16,7 +16,7 @@ from tieredstore.local.recovery.store_lock import is_owned
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.location import TierLocation, load_config, place_tier
 from tieredstore.tier.writing import TierWriter
-from tieredstore.tier_url import shown_url
+from tieredstore.tier_url import show_url
 
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
@@ -67,7 +67,7 @@ class TierTarget:
         missing = [str(f.segment) for f in catalogue.findings if f.kind == "segment-missing"]
         if unknown:
             raise Invalid(
-                f"tier {shown_url(self.url)}: holds {len(unknown)} segments of broker {broker!r} "
+                f"tier {show_url(self.url)}: holds {len(unknown)} segments of broker {broker!r} "
                 f"that the state {self.state} does not know (the first: {unknown[0]}); give the "
                 "state directory that they were written with, or rebuild the metadata with "
                 "`tieredstore rebuild metadata`",
@@ -76,7 +76,7 @@ class TierTarget:
         if missing:
             raise Invalid(
                 f"state {self.state}: knows {len(missing)} segments that the tier "
-                f"{shown_url(self.url)} lacks (the first: {missing[0]}); is it that of another "
+                f"{show_url(self.url)} lacks (the first: {missing[0]}); is it that of another "
                 "tier or cluster?",
                 path=missing[0],
             )

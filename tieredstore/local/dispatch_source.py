@@ -198,6 +198,6 @@ class LocalDispatchSource:
         """Cleaning will ask it (a later part of the store)."""
         self._guard = guard
 
-    def needed_from(self, key: QueueKey) -> int | None:
+    def find_needed_offset(self, key: QueueKey) -> int | None:
         """What the retention guard says about a queue."""
         return self._guard(key)

@@ -17,7 +17,7 @@ from tieredstore.contracts.message_store import (
 )
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.local.log.commit_log import CommitLogReader
-from tieredstore.local.log.record_check import QueuePlaces, checked_record, message_at
+from tieredstore.local.log.record_check import QueuePlaces, check_message, check_stored_record
 from tieredstore.local.queues.interface import ConsumeQueueReader
 from tieredstore.local.queues.time_search import offset_by_time
 from tieredstore.message.consume_queue import MIN_EXTENDED_ADDRESS, UNIT_SIZE
@@ -144,7 +144,7 @@ class StoreReads(MessageReader, ABC):
                     result.next_begin_offset = offset
                     continue
                 try:
-                    message = message_at(record, physical_offset, tags_code, places, current)
+                    message = check_message(record, physical_offset, tags_code, places, current)
                 except Corrupt as error:
                     if messages:
                         return
@@ -193,7 +193,7 @@ class StoreReads(MessageReader, ABC):
         try:
             if record is None:
                 raise Corrupt(f"size: expected a record within its file, found {size}")
-            message = checked_record(record, physical_offset)
+            message = check_stored_record(record, physical_offset)
         except Corrupt as error:
             raise Corrupt(
                 f"message at {physical_offset} of the commit log: {error}", offset=physical_offset

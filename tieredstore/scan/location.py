@@ -13,7 +13,7 @@ import msgspec
 from tieredstore import registry
 from tieredstore.config import LoadedConfig, StoreConfig, config_from_properties, load_broker_conf
 from tieredstore.errors import Invalid
-from tieredstore.tier_url import shown_url
+from tieredstore.tier_url import show_url
 
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
@@ -45,7 +45,7 @@ class TierLocation:
         return cast("MetadataStore", registry.metadata_store(self.config, read_only=True))
 
     def __repr__(self) -> str:
-        return f"TierLocation({shown_url(self.url)!r}, {self.config.broker_cluster_name!r})"
+        return f"TierLocation({show_url(self.url)!r}, {self.config.broker_cluster_name!r})"
 
 
 def locate(
@@ -120,11 +120,11 @@ def _only_cluster(config: StoreConfig, url: str) -> str:
         return clusters[0]
     if clusters:
         raise Invalid(
-            f"tier {shown_url(url)}: several clusters ({', '.join(clusters)}); choose one with "
+            f"tier {show_url(url)}: several clusters ({', '.join(clusters)}); choose one with "
             "--cluster"
         )
     raise Invalid(
-        f"tier {shown_url(url)}: no tier here: expected a folder such as 212d6b50_DefaultCluster "
+        f"tier {show_url(url)}: no tier here: expected a folder such as 212d6b50_DefaultCluster "
         "in it"
     )
 
@@ -134,7 +134,7 @@ def _require_cluster(config: StoreConfig, url: str) -> None:
     cluster = config.broker_cluster_name
     if cluster not in clusters:
         known = ", ".join(clusters) or "none"
-        raise Invalid(f"tier {shown_url(url)}: no cluster {cluster!r} in it; there are: {known}")
+        raise Invalid(f"tier {show_url(url)}: no cluster {cluster!r} in it; there are: {known}")
 
 
 def refuse_memory(url: str) -> None:

@@ -92,10 +92,10 @@ class TierExpiry:
             if self._loop.is_stopping:
                 break
             self._loop.report_progress()
-            hours = self._own_hours(file.topic)
+            hours = self._find_own_hours(file.topic)
             before_ms = now_ms - HOUR_MS * (hours or self._config.file_reserved_time_hours)
             if hours is None and not self._explicit:
-                kept[file.topic] += expired_bytes(file, before_ms)
+                kept[file.topic] += count_expired_bytes(file, before_ms)
                 continue
             self._expire(file, before_ms, outcome)
         outcome.kept_bytes = {topic: size for topic, size in kept.items() if size}
@@ -106,13 +106,13 @@ class TierExpiry:
     def longest_retention_hours(self) -> int | None:
         """The longest retention of any topic, for the key index (D22); None when some topic keeps
         everything."""
-        hours = [self._own_hours(entry.topic) for entry in self._flat_files.metadata.topics()]
+        hours = [self._find_own_hours(entry.topic) for entry in self._flat_files.metadata.topics()]
         if not self._explicit and (None in hours or not hours):
             return None
         default = self._config.file_reserved_time_hours
         return max((default if own is None else own for own in hours), default=default)
 
-    def _own_hours(self, topic: str) -> int | None:
+    def _find_own_hours(self, topic: str) -> int | None:
         entry = self._flat_files.metadata.topic(topic)
         if entry is None or entry.reserve_time_hours <= 0:
             return None
@@ -157,7 +157,7 @@ class TierExpiry:
         self._warned = topics
 
 
-def expired_bytes(file: FlatMessageFile, before_ms: int) -> int:
+def count_expired_bytes(file: FlatMessageFile, before_ms: int) -> int:
     """Bytes of a queue that an expiry before that time would delete."""
     return sum(
         segment.commit_position

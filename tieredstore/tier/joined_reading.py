@@ -13,7 +13,7 @@ T = TypeVar("T")
 _Live = dict[int, tuple[Reading[T], list[SegmentRead]]]
 
 
-def together(readings: Sequence[Reading[T]]) -> Reading[list[T | TieredStoreError]]:
+def join_readings(readings: Sequence[Reading[T]]) -> Reading[list[T | TieredStoreError]]:
     """The outcome of each reading, in order: its value, or the error that it raised.
 
     When a step fails, its readings go on one by one, so that each error meets the reading that it
@@ -30,7 +30,7 @@ def together(readings: Sequence[Reading[T]]) -> Reading[list[T | TieredStoreErro
             found = yield step
         except TieredStoreError:
             for index, (reading, reads) in current.items():
-                outcomes[index] = yield from _alone(reading, reads)
+                outcomes[index] = yield from _do_alone(reading, reads)
             continue
         at = 0
         for index, (reading, reads) in current.items():
@@ -55,7 +55,7 @@ def _advance(
         outcomes[index] = error
 
 
-def _alone(reading: Reading[T], step: list[SegmentRead]) -> Reading[T | TieredStoreError]:
+def _do_alone(reading: Reading[T], step: list[SegmentRead]) -> Reading[T | TieredStoreError]:
     try:
         while True:
             try:

@@ -28,7 +28,7 @@ class SegmentRead:
     position: int
     length: int
 
-    def now(self) -> memoryview:
+    def read_blocking(self) -> memoryview:
         """Blocking."""
         return self.segment.read(self.position, self.length)
 
@@ -56,7 +56,11 @@ def run(getting: Getting[T]) -> T:
         step = next(getting)
         while True:
             try:
-                found = step.now() if isinstance(step, Wait) else [read.now() for read in step]
+                found = (
+                    step.now()
+                    if isinstance(step, Wait)
+                    else [read.read_blocking() for read in step]
+                )
             except TieredStoreError as error:
                 step = getting.throw(error)
             else:
@@ -94,7 +98,7 @@ async def _read_step(step: list[SegmentRead], executor: Executor | None) -> list
     if missing:
         loop = asyncio.get_running_loop()
         waited = await asyncio.gather(
-            *(loop.run_in_executor(executor, step[index].now) for index in missing),
+            *(loop.run_in_executor(executor, step[index].read_blocking) for index in missing),
             return_exceptions=True,
         )
         for index, outcome in zip(missing, waited, strict=True):

@@ -13,7 +13,7 @@ _BUSY_SHARE: Final = 0.75
 """A thread that computes for this share of its time is helped by no other: one runs at a time."""
 
 
-def run_crew(step: Callable[[], bool], threads: int, name: str) -> None:
+def run_worker_pool(step: Callable[[], bool], threads: int, name: str) -> None:
     """Call `step` again and again until it returns False; it takes its item itself and may run in
     several threads at once, up to `threads`.
 
@@ -36,10 +36,10 @@ def run_crew(step: Callable[[], bool], threads: int, name: str) -> None:
 
     with ThreadPoolExecutor(max(threads, 1), name) as pool:
         try:
-            crew = [pool.submit(work)]
-            if threads > 1 and not _ends_busy(crew[0], worker):
-                crew += [pool.submit(work) for _ in range(threads - 1)]
-            for done in crew:
+            workers = [pool.submit(work)]
+            if threads > 1 and not _ends_busy(workers[0], worker):
+                workers += [pool.submit(work) for _ in range(threads - 1)]
+            for done in workers:
                 done.result()
         except BaseException:
             ending.set()  # leaving the pool waits for its threads

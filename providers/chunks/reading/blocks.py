@@ -36,7 +36,7 @@ class BlockReader:
             if start + len(content) < min(start + self._block_bytes, position + length):
                 end = min(start + self._block_bytes, size_bytes)
                 missing.append((start + len(content), end))
-        wanted = self._coalesced(missing)
+        wanted = self._coalesce_ranges(missing)
         for (begin, _), found in zip(wanted, fetch(wanted) if wanted else [], strict=True):
             for number in self._numbers(begin, len(found)):
                 start = number * self._block_bytes
@@ -45,7 +45,7 @@ class BlockReader:
                 content = kept + fresh[: self._block_bytes - len(kept)]
                 blocks[number] = content
                 self._cache.put((incarnation, number), content)
-        return self._cut(blocks, position, length)
+        return self._cut_content(blocks, position, length)
 
     def at_hand(self, incarnation: int, position: int, length: int) -> bytes | None:
         """The content when all of it is in kept blocks."""
@@ -58,7 +58,7 @@ class BlockReader:
             ):
                 return None
             blocks[number] = content
-        return self._cut(blocks, position, length)
+        return self._cut_content(blocks, position, length)
 
     def _numbers(self, position: int, length: int) -> range:
         if not length:
@@ -67,7 +67,7 @@ class BlockReader:
             position // self._block_bytes, (position + length - 1) // self._block_bytes + 1
         )
 
-    def _coalesced(self, missing: Wanted) -> Wanted:
+    def _coalesce_ranges(self, missing: Wanted) -> Wanted:
         """(position, length) for [start, end), those with small gaps between them as one."""
         merged: Wanted = []
         for start, end in missing:
@@ -77,7 +77,7 @@ class BlockReader:
                 merged.append((start, end))
         return [(start, end - start) for start, end in merged]
 
-    def _cut(self, blocks: dict[int, bytes], position: int, length: int) -> bytes:
+    def _cut_content(self, blocks: dict[int, bytes], position: int, length: int) -> bytes:
         numbers = sorted(blocks)
         if not numbers:
             return b""

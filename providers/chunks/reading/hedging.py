@@ -34,12 +34,12 @@ class Hedge:
         with self._lock:
             self.call_count += 1
             delay_ms = self._delay_ms()
-        first = self._pool.submit(self._timed, read)
+        first = self._pool.submit(self._time_read, read)
         futures: set[Future[T]] = {first}
         if delay_ms is not None:
             done, _ = wait(futures, delay_ms / 1000)
             if not done and self._take_extra():
-                futures.add(self._pool.submit(self._timed, read))
+                futures.add(self._pool.submit(self._time_read, read))
         while True:
             done, futures = wait(futures, return_when=FIRST_COMPLETED)
             good = [future for future in done if future.exception() is None]
@@ -49,7 +49,7 @@ class Hedge:
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _timed(self, read: Callable[[], T]) -> T:
+    def _time_read(self, read: Callable[[], T]) -> T:
         begin_ms = self._monotonic_ms()
         result = read()
         self._durations.append(self._monotonic_ms() - begin_ms)

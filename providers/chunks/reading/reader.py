@@ -104,19 +104,19 @@ class ChunkReader:
         except (RuntimeError, CancelledError):
             if not self._is_closed:
                 raise
-            raise self._closed(ranges[-1]) from None
+            raise self._make_closed_error(ranges[-1]) from None
         finally:
             for other in others:
                 other.cancel()
 
-    def _closed(self, part: Range) -> Invalid:
+    def _make_closed_error(self, part: Range) -> Invalid:
         return Invalid(
             f"{part.key}: not read: the provider is closed", path=part.key, offset=part.position
         )
 
     def _get(self, part: Range) -> bytes:
         if self._is_closed:
-            raise self._closed(part)
+            raise self._make_closed_error(part)
         content = self._written.get(part.key)
         if content is not None:
             return content[part.position : part.position + part.length]

@@ -15,7 +15,7 @@ from tieredstore.providers.chunks.chain import (
     WHOLE_NAME,
     Chain,
     Extent,
-    merged_name,
+    make_merged_name,
     read_chain,
 )
 from tieredstore.providers.chunks.client import CopiedPart, ObjectClient, ObjectInfo, Part
@@ -72,7 +72,7 @@ class Compactor:
         """All that is due. Raises what the client raises; what was done until then stays."""
         done = Work()
         with state.work_lock:
-            chain = state.trusted(authority) or state.listed()
+            chain = state.get_trusted_chain(authority) or state.list_chain()
             chain.check_whole(state.folder)
             try:
                 while not chain.sealed:
@@ -101,11 +101,11 @@ class Compactor:
         """
         with state.work_lock, state.write_lock:
             state.forget()
-            found = self._found(state)
+            found = self._find_objects(state)
             chain = read_chain(found, state.folder)
             if found and not chain.is_closed and not chain.holes:
                 self._appender.seal(state, authority)
-                found = self._found(state)
+                found = self._find_objects(state)
             known = {(info.key, info.etag) for info in found}
             for _ in range(self._settings.max_tries):
                 data = [info for info in found if info.size_bytes]
@@ -117,12 +117,12 @@ class Compactor:
                     if (info.key, info.etag) not in known:
                         self._check_late(info, authority)
                 self._delete(authority, *_exactly(sorted(data, key=_deletion_order)))
-                found = self._found(state)
+                found = self._find_objects(state)
             raise Unavailable(
                 f"segment {state.id}: {len(found)} objects are still there", path=state.folder
             )
 
-    def _found(self, state: SegmentState) -> list[ObjectInfo]:
+    def _find_objects(self, state: SegmentState) -> list[ObjectInfo]:
         return list(self._client.list(f"{state.folder}/"))
 
     def _check_late(self, info: ObjectInfo, authority: Authority) -> None:
@@ -148,12 +148,12 @@ class Compactor:
         self, state: SegmentState, authority: Authority, chain: Chain, run: Sequence[Extent]
     ) -> Chain:
         start, end = run[0].start, run[-1].end
-        self._make(state, authority, chain, run, merged_name(start, end))
+        self._make(state, authority, chain, run, make_merged_name(start, end))
         made_ms = self._client.now_ms()
         with state.write_lock:
             newest = state.chain.with_merged(start, end, made_ms) if state.chain else None
             state.chain = newest
-        return newest or state.listed()
+        return newest or state.list_chain()
 
     def _make_whole(self, state: SegmentState, authority: Authority, chain: Chain) -> Chain:
         self._make(state, authority, chain, chain.extents, WHOLE_NAME)
@@ -175,7 +175,7 @@ class Compactor:
         key = state.key(name)
         parts = plan_parts(run, self._client.limits)
         if any(isinstance(part, Copied) for part in parts):
-            sent = self._composed(state, chain, parts)
+            sent = self._compose_parts(state, chain, parts)
             metadata = stamp(authority, [])
             del metadata["crc"]
             is_ours = self._insist(
@@ -218,7 +218,7 @@ class Compactor:
                 offset=start,
             )
 
-    def _composed(
+    def _compose_parts(
         self, state: SegmentState, chain: Chain, parts: Sequence[PlannedPart]
     ) -> list[Part]:
         wanted = [(part.start, part.end - part.start) for part in parts if not _is_copied(part)]
@@ -260,7 +260,7 @@ class Compactor:
             self._delete(authority, [state.key(name) for name in due])
             with state.write_lock:
                 if state.chain is not None:
-                    state.chain = state.chain.without(frozenset(due))
+                    state.chain = state.chain.drop_garbage(frozenset(due))
         left = [found.covered_ms for found in chain.garbage if found.name not in set(due)]
         return len(due), min(left) + self._settings.grace_ms if left else None
 

@@ -82,13 +82,15 @@ class Maintenance:
     def notice_listed(self, id: SegmentId, chain: Chain) -> None:
         """As `notice`, for what a listing showed."""
         broker_name = id.path.partition("/")[0]
-        if broker_name in self._writers.held() and self._compactor.needs_work_later(chain):
+        if broker_name in self._writers.get_held_epochs() and self._compactor.needs_work_later(
+            chain
+        ):
             state = self._states.of(id)
             state.adopt(chain)
             self._enqueue(state)
 
     def _enqueue(self, state: SegmentState) -> None:
-        if state.broker_name not in self._writers.held():
+        if state.broker_name not in self._writers.get_held_epochs():
             return
         with self._changed:
             # What is left out is found by a sweep.
@@ -103,7 +105,7 @@ class Maintenance:
     def run(self, *, sweep: bool = True) -> MaintenanceReport:
         """All work that is due, of all brokers whose epoch is held, in this thread. Raises
         Invalid when there is none, Fenced, and Unavailable when the tier cannot be listed."""
-        held = self._writers.held()
+        held = self._writers.get_held_epochs()
         if not held:
             raise Invalid(f"{self._client.url}: maintenance needs the writer epoch of a broker")
         report = MaintenanceReport()
@@ -211,7 +213,7 @@ class Maintenance:
 
     def _keep_house(self) -> None:
         """Keep the lease of the epochs, and bring up what becomes due."""
-        for broker_name, epoch in self._writers.held().items():
+        for broker_name, epoch in self._writers.get_held_epochs().items():
             self._keep_epoch(broker_name, epoch)
         self._take_due()
 
@@ -246,7 +248,7 @@ class Maintenance:
             return self._ready.popitem(last=False)[1] if self._ready else None
 
     def _work(self, state: SegmentState, report: MaintenanceReport, *, is_background: bool) -> None:
-        epoch = self._writers.held().get(state.broker_name)
+        epoch = self._writers.get_held_epochs().get(state.broker_name)
         if epoch is None:
             return
         try:

@@ -46,14 +46,14 @@ def plan_parts(run: Sequence[Extent], limits: ClientLimits) -> list[PlannedPart]
                 continue  # still too short
             if extent.end - start < least:
                 start = extent.end  # the rest would be too short for a part of its own
-            parts += _cut(sent_start, start, most)
+            parts += _cut_evenly(sent_start, start, most)
             sent_start = None
         if extent.end - start >= least:
-            parts += [Copied(extent, *part) for part in _cut(start, extent.end, most)]
+            parts += [Copied(extent, *part) for part in _cut_evenly(start, extent.end, most)]
         elif start < extent.end:
             sent_start = start
     if sent_start is not None:
-        parts += _cut(sent_start, run[-1].end, most)
+        parts += _cut_evenly(sent_start, run[-1].end, most)
     if len(parts) > limits.max_parts:
         raise Invalid(
             f"bytes {run[0].start} to {run[-1].end} of a segment need {len(parts)} parts, at most "
@@ -62,7 +62,7 @@ def plan_parts(run: Sequence[Extent], limits: ClientLimits) -> list[PlannedPart]
     return parts
 
 
-def _cut(start: int, end: int, most: int) -> list[Sent]:
+def _cut_evenly(start: int, end: int, most: int) -> list[Sent]:
     """[start, end) in even pieces of at most `most` bytes, none far shorter than the others."""
     count = -(-(end - start) // most)
     return [

@@ -25,7 +25,7 @@ from tieredstore.testing.fault_proxy.faults import (
     whole_object,
 )
 from tieredstore.testing.fault_proxy.proxy import FaultProxy
-from tieredstore.testing.provider.samples import content, segment_id, written
+from tieredstore.testing.provider.samples import content, segment_id, write_whole
 
 if TYPE_CHECKING:
     from tieredstore.providers.s3.provider import S3Provider
@@ -63,7 +63,7 @@ def chunks(segment: FileSegment, count: int, length: int = 100) -> bytes:
     """`count` writes."""
     whole = content(count * length)
     for start in range(0, len(whole), length):
-        written(segment, whole[start : start + length], start)
+        write_whole(segment, whole[start : start + length], start)
     return whole
 
 
@@ -90,7 +90,7 @@ def test_o01_a_tier_that_fails_for_a_while_is_unavailable_and_goes_on(
         with pytest.raises(Unavailable):
             call()
     proxy.heal()
-    written(segment, b"x" * 100, 200)
+    write_whole(segment, b"x" * 100, 200)
     check(store, whole + b"x" * 100, segment)
 
 
@@ -114,8 +114,8 @@ def test_o03_a_put_without_any_reply_is_unknown_and_then_the_same(
     proxy.inject(lose_reply(), "PutObject", "HeadObject", "ListObjectsV2")
     assert isinstance(segment.write(100, [b"second"]), UnknownWrite)
     proxy.heal()
-    written(segment, b"second", 100)
-    written(segment, b"third", 106)
+    write_whole(segment, b"second", 100)
+    write_whole(segment, b"third", 106)
     assert len(names(store)) == 3
     check(store, whole + b"second" + b"third", segment)
 
@@ -138,7 +138,7 @@ def test_o03_lost_replies_of_maintenance_change_nothing_twice(
     whole = chunks(segment, 4)
     provider.run_maintenance(sweep=False)
     whole += bytes(content(100, 9))
-    written(segment, content(100, 9), 400)
+    write_whole(segment, content(100, 9), 400)
     segment.seal()
     for _ in range(3):
         provider.run_maintenance()
@@ -152,8 +152,8 @@ def test_o03_a_lost_reply_of_a_completion_publishes_once(
 ) -> None:
     segment = provider.open(segment_id())
     whole = content(5 << 20) + b"the end"
-    written(segment, whole[:-7])
-    written(segment, whole[-7:], len(whole) - 7)
+    write_whole(segment, whole[:-7])
+    write_whole(segment, whole[-7:], len(whole) - 7)
     segment.seal()
     lost = proxy.inject(lose_reply(), "CompleteMultipartUpload", calls={1})
     for _ in range(2):

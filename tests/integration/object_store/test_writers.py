@@ -17,7 +17,7 @@ from tieredstore.errors import Fenced, Invalid, TieredStoreError
 from tieredstore.testing.fault_proxy.faults import hold
 from tieredstore.testing.fault_proxy.http import Forward, Reply, Request
 from tieredstore.testing.fault_proxy.proxy import FaultProxy
-from tieredstore.testing.provider.samples import content, segment_id, written
+from tieredstore.testing.provider.samples import content, segment_id, write_whole
 
 if TYPE_CHECKING:
     from tieredstore.providers.s3.provider import S3Provider
@@ -72,11 +72,11 @@ def test_w01_a_paused_writer_that_was_taken_over_writes_no_more(object_store: Ob
         )
         first.acquire_writer(BROKER)
         zombie = first.open(segment_id())
-        written(zombie, b"first ")
+        write_whole(zombie, b"first ")
         with pytest.raises(Fenced):
             second.acquire_writer("broker-a")
         epoch = second.acquire_writer(BROKER, take_over=True)
-        written(second.open(segment_id()), b"second", 6)
+        write_whole(second.open(segment_id()), b"second", 6)
         for attempt in (
             lambda: zombie.write(6, [b"zombie"]),
             lambda: zombie.write(12, [b"zombie"]),
@@ -103,18 +103,18 @@ def test_w01_a_put_in_flight_while_another_takes_over_is_not_interleaved(
         first = stack.enter_context(closing(open_tier(through.url(**OPTIONS))))
         second = stack.enter_context(closing(open_tier(versitygw.url(**OPTIONS))))
         first.acquire_writer(BROKER)
-        written(first.open(segment_id()), b"first ")
+        write_whole(first.open(segment_id()), b"first ")
         proxy.inject(hold(reached, go_on), "PutObject", key=r"/c\.")
         pool = stack.enter_context(ThreadPoolExecutor(1))
         zombie = pool.submit(first.open(segment_id()).write, 6, [b"zombie"])
         assert reached.wait(20)
         epoch = second.acquire_writer(BROKER, take_over=True)
         theirs = b"zombie" if same else b"winner"
-        written(second.open(segment_id()), theirs, 6)
+        write_whole(second.open(segment_id()), theirs, 6)
         go_on.set()
         with suppress(Fenced):
             assert not isinstance(zombie.result(), Written)
-        written(second.open(segment_id()), b" goes on", 12)
+        write_whole(second.open(segment_id()), b" goes on", 12)
         found = second.open(segment_id())
         assert bytes(found.read(0, found.size())) == b"first " + theirs + b" goes on"
         epoch.release()
@@ -131,7 +131,7 @@ def test_w01_a_put_in_flight_that_lands_after_a_take_over_is_told_as_stale(
         first = stack.enter_context(closing(open_tier(through.url(**OPTIONS))))
         second = stack.enter_context(closing(open_tier(versitygw.url(**OPTIONS))))
         first.acquire_writer(BROKER)
-        written(first.open(segment_id()), b"first ")
+        write_whole(first.open(segment_id()), b"first ")
         proxy.inject(hold(reached, go_on), "PutObject", key=r"/c\.")
         pool = stack.enter_context(ThreadPoolExecutor(1))
         zombie = pool.submit(first.open(segment_id()).write, 6, [b"zombie"])
@@ -155,7 +155,7 @@ def steps(provider: S3Provider) -> bytes:
     segment = provider.open(segment_id())
     whole = content(700)
     for start in range(0, 700, 100):
-        written(segment, whole[start : start + 100], start)
+        write_whole(segment, whole[start : start + 100], start)
         provider.run_maintenance(sweep=False)
     segment.seal()
     provider.run_maintenance(sweep=False)
@@ -228,7 +228,7 @@ def test_w03_a_reader_reads_on_while_its_objects_are_merged_and_deleted(
         segment = writer.open(segment_id())
         whole = content(400)
         for start in range(0, 400, 100):
-            written(segment, whole[start : start + 100], start)
+            write_whole(segment, whole[start : start + 100], start)
         seen = reader.open(segment_id(), next(iter(reader.list())))
         assert bytes(seen.read(0, 50)) == whole[:50]
         segment.seal()
@@ -246,7 +246,7 @@ def test_w03_what_a_late_writer_left_below_the_chain_is_never_read(versitygw: Ob
         segment = writer.open(segment_id())
         whole = content(500)
         for start in range(0, 500, 100):
-            written(segment, whole[start : start + 100], start)
+            write_whole(segment, whole[start : start + 100], start)
         writer.run_maintenance()
         keys = versitygw.keys("tier/")
         folder = next(key for key in keys if "/m." in key).rpartition("/")[0]
@@ -256,7 +256,7 @@ def test_w03_what_a_late_writer_left_below_the_chain_is_never_read(versitygw: Ob
             found = other.open(segment_id())
             assert found.size() == 500
             assert bytes(found.read(0, 500)) == whole
-        written(segment, b"on it goes", 500)
+        write_whole(segment, b"on it goes", 500)
         assert bytes(segment.read(0, 510)) == whole + b"on it goes"
         epoch.release()
     with closing(open_tier(versitygw.url(**OPTIONS))) as next_one:
@@ -280,7 +280,7 @@ def test_w03_a_topic_deleted_during_an_upload_does_not_mix_with_its_successor(
         reader = stack.enter_context(closing(open_tier(versitygw.url(**OPTIONS))))
         epoch = provider.acquire_writer(BROKER)
         segment = provider.open(segment_id())
-        written(segment, b"old bytes")
+        write_whole(segment, b"old bytes")
         known = reader.open(segment_id())
         assert bytes(known.read(0, 9)) == b"old bytes"
         proxy.inject(hold(reached, go_on), "PutObject", key=r"/c\.0*9$", calls={1})
@@ -292,7 +292,7 @@ def test_w03_a_topic_deleted_during_an_upload_does_not_mix_with_its_successor(
         outcomes(upload.result, deletion.result)
         provider.open(segment_id()).delete()
         if again:
-            written(provider.open(segment_id()), again)
+            write_whole(provider.open(segment_id()), again)
         assert known.size() == len(again)
         if again:
             assert bytes(known.read(0, len(again))) == again

@@ -122,9 +122,9 @@ def test_defect_d25_what_no_tier_can_hold_is_left_out_with_a_reason(
 def test_the_retention_guard_is_asked(tmp_path: Path) -> None:
     with running(small_config(tmp_path / "s")) as store:
         source = store.dispatch_source
-        assert source.needed_from(KEY) is None
+        assert source.find_needed_offset(KEY) is None
         source.set_retention_guard(lambda key: 7 if key == KEY else None)
-        assert source.needed_from(KEY) == 7
+        assert source.find_needed_offset(KEY) == 7
 
 
 def test_records_stay_readable_after_the_store_is_shut_down(tmp_path: Path) -> None:

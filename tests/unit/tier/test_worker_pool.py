@@ -8,8 +8,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from tieredstore.tier import worker_pool as crew
-from tieredstore.tier.worker_pool import run_crew
+from tieredstore.tier import worker_pool
+from tieredstore.tier.worker_pool import run_worker_pool
 
 
 def taking(count: int, do: Callable[[int], object]) -> Callable[[], bool]:
@@ -30,7 +30,7 @@ def taking(count: int, do: Callable[[int], object]) -> Callable[[], bool]:
 @pytest.mark.parametrize("threads", [1, 4])
 def test_every_item_is_worked_on_once(threads: int) -> None:
     done: list[int] = []
-    run_crew(taking(1_000, done.append), threads, "crew")
+    run_worker_pool(taking(1_000, done.append), threads, "pool")
     assert sorted(done) == list(range(1_000))
 
 
@@ -41,14 +41,14 @@ def test_one_thread_stays_one() -> None:
         threading.Event().wait(0.001)
         seen.add(threading.get_ident())
 
-    run_crew(taking(30, note), 1, "crew")
+    run_worker_pool(taking(30, note), 1, "pool")
     assert len(seen) == 1
 
 
 def test_work_that_waits_gets_threads_that_wait_together() -> None:
     together = threading.Barrier(4)
     # broken unless four are in here at once, the first of them since the beginning
-    run_crew(taking(8, lambda _: together.wait(timeout=60)), 4, "crew")
+    run_worker_pool(taking(8, lambda _: together.wait(timeout=60)), 4, "pool")
 
 
 @pytest.mark.parametrize("threads", [1, 4])
@@ -59,7 +59,7 @@ def test_what_a_step_raises_is_raised(threads: int) -> None:
             raise ValueError("item 3")
 
     with pytest.raises(ValueError, match="item 3"):
-        run_crew(taking(8, fail), threads, "crew")
+        run_worker_pool(taking(8, fail), threads, "pool")
 
 
 def test_after_an_error_no_thread_begins_another_step() -> None:
@@ -72,7 +72,7 @@ def test_after_an_error_no_thread_begins_another_step() -> None:
             raise ValueError("item 3")
 
     with pytest.raises(ValueError, match="item 3"):
-        run_crew(taking(1_000, fail), 4, "crew")
+        run_worker_pool(taking(1_000, fail), 4, "pool")
     assert len(begun) < 900  # all of them take seconds
 
 
@@ -92,8 +92,8 @@ def test_an_interrupt_of_the_caller_ends_the_work(
         threading.Event().wait(0.01)
         ended.append(item)
 
-    monkeypatch.setattr(crew, "_ends_busy", interrupted)
+    monkeypatch.setattr(worker_pool, "_ends_busy", interrupted)
     monkeypatch.setattr(Future, "result", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run_crew(taking(1_000, work), threads, "crew")
+        run_worker_pool(taking(1_000, work), threads, "pool")
     assert len(ended) < 900

@@ -41,9 +41,9 @@ class Output:
             case OutputFormat.TABLE:
                 return self._table(columns, rows)
             case OutputFormat.NDJSON:
-                return self._each(rows, b"", b"\n", b"")
+                return self._write_each(rows, b"", b"\n", b"")
             case OutputFormat.JSON:
-                return self._each(rows, b"[\n", b",\n", b"\n]\n")
+                return self._write_each(rows, b"[\n", b",\n", b"\n]\n")
 
     def record(self, record: Row, lists: Mapping[str, Sequence[str]] | None = None) -> None:
         """One record. A table shows one line a field, and the fields named in `lists` (lists of
@@ -79,7 +79,7 @@ class Output:
         except BrokenPipeError:
             raise OutputClosed from None
 
-    def _each(self, rows: Iterable[Row], start: bytes, between: bytes, end: bytes) -> int:
+    def _write_each(self, rows: Iterable[Row], start: bytes, between: bytes, end: bytes) -> int:
         count = 0
         self._write(start)
         try:

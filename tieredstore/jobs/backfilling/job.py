@@ -28,7 +28,7 @@ from tieredstore.jobs.backfilling.target import BackfillTarget, open_target, pat
 from tieredstore.jobs.backfilling.write import WrittenPiece, write, write_task
 from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
 from tieredstore.scan.location import TierLocation
-from tieredstore.tier_url import shown_url
+from tieredstore.tier_url import show_url
 
 SEGMENT_BYTES = 256 << 20
 """Commit log bytes of a segment, at most: each is written by one task."""
@@ -115,7 +115,7 @@ def _past(
 ) -> Path:
     """Where it is noted that these very files were backfilled."""
     identity = {
-        "table": shown_url(table),
+        "table": show_url(table),
         "files": fingerprint(files),
         "topic": options.topic,
         "queues": options.queues,
@@ -182,7 +182,7 @@ def _write(
 
 def _result(table: str, queues: Sequence[_Pieces]) -> dict[str, object]:
     return {
-        "table": shown_url(table),
+        "table": show_url(table),
         "messages": sum(len(queue.plan.rows) for queue in queues),
         "message_bytes": sum(queue.plan.size_bytes for queue in queues),
         "segments": sum(len(queue.pieces) for queue in queues),

@@ -18,7 +18,7 @@ from pyarrow import fs
 
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.scan.arrow.schema import TYPES
-from tieredstore.tier_url import parse_tier_url, shown_url
+from tieredstore.tier_url import parse_tier_url, show_url
 
 BATCH_BYTES = 16 << 20
 """About what a batch of rows that is read from a file takes in memory."""
@@ -101,9 +101,9 @@ def list_table(url: str) -> list[SourceFile]:
             everything = system.get_file_info(fs.FileSelector(root, recursive=True))
             infos = [info for info in everything if _is_data(info, root)]
     except OSError as error:
-        raise _unreadable(shown_url(url), error) from error
+        raise _unreadable(show_url(url), error) from error
     if not infos:
-        raise Invalid(f"table {shown_url(url)}: no Parquet file there")
+        raise Invalid(f"table {show_url(url)}: no Parquet file there")
     infos.sort(key=lambda info: info.path)
     with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
         footers = list(pool.map(lambda info: _footer(system, info.path), infos))

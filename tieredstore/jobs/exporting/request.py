@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from tieredstore.errors import Invalid
 from tieredstore.scan.arrow.schema import chosen
 from tieredstore.scan.tasks import Selection
-from tieredstore.tier_url import shown_url
+from tieredstore.tier_url import show_url
 
 PARTITION_COLUMNS = ("topic", "store_timestamp")
 """Always exported: the target is partitioned by topic and by day (UTC) of the store time."""
@@ -105,7 +105,7 @@ class ExportRequest:
         """The target in messages and reports."""
         if self.format is Format.ICEBERG:
             return f"{self.catalog}:{self.table}"
-        return shown_url(self.to or "")
+        return show_url(self.to or "")
 
     def identity(self) -> dict[str, object]:
         """All that tells this export from another one, for a journal; no secrets."""
@@ -113,7 +113,7 @@ class ExportRequest:
         return {
             "format": self.format.value,
             "target": self.target,
-            "to": None if self.to is None else shown_url(self.to),
+            "to": None if self.to is None else show_url(self.to),
             **self.describe_selection(),
             "from_offset": chosen_.from_offset,
             "until_offset": chosen_.until_offset,

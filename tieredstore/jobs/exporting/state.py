@@ -12,7 +12,7 @@ from tieredstore.errors import Corrupt, Invalid
 from tieredstore.jobs.exporting.request import Accept, ExportRequest
 from tieredstore.jobs.exporting.targets.storage import Folder
 from tieredstore.scan.location import TierLocation
-from tieredstore.tier_url import shown_url
+from tieredstore.tier_url import show_url
 
 VERSION = 1
 
@@ -104,7 +104,7 @@ def decode_state(data: bytes | str, where: str) -> TargetState:
 def identity_of(source: TierLocation, request: ExportRequest) -> dict[str, object]:
     """What a target is a copy of."""
     return {
-        "tier": shown_url(source.url),
+        "tier": show_url(source.url),
         "cluster": source.config.broker_cluster_name,
         "broker": source.broker,
         **request.describe_selection(),

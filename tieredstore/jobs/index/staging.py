@@ -25,7 +25,7 @@ from tieredstore.contracts.segment import (
 from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.jobs.run import JobRun
 from tieredstore.scan.location import TierLocation
-from tieredstore.tier_url import shown_url
+from tieredstore.tier_url import show_url
 
 _PIECE_BYTES = 8 << 20
 
@@ -143,7 +143,7 @@ def staging_of(run: JobRun, source: TierLocation, url: str | None) -> Iterator[S
             url = local.as_uri()
         assert url is not None
         if url.rstrip("/") == source.url.rstrip("/"):
-            raise Invalid(f"staging {shown_url(url)}: is the tier itself; give another place")
+            raise Invalid(f"staging {show_url(url)}: is the tier itself; give another place")
         config = registry.tier_at(source.config, url)
         if url.startswith("file:"):
             Path(config.tier_file_path).mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,7 @@ from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, load_catalogue
 from tieredstore.scan.location import TierLocation, place_tier
 from tieredstore.tier.writing import take_right
-from tieredstore.tier_url import shown_url
+from tieredstore.tier_url import show_url
 
 _TASK_QUEUES = 500
 _SPREAD = 32
@@ -101,7 +101,7 @@ def run_rebuild_metadata(
             kept = files.replace(found.fill, ManualClock(moment_ms), force=options.force)
         return run.report(
             {
-                "tier": shown_url(source.url),
+                "tier": show_url(source.url),
                 "cluster": source.config.broker_cluster_name,
                 "broker": broker,
                 "metadata": None if options.dry_run else str(files.main),

@@ -23,7 +23,7 @@ from tieredstore.scan.catalogue import QueueFiles, TierCatalogue, load_catalogue
 from tieredstore.scan.findings import Severity
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanRange
-from tieredstore.tier_url import shown_url
+from tieredstore.tier_url import show_url
 
 PAGE = "report.html"
 
@@ -88,7 +88,7 @@ def run_report(
     )
     return run.report(
         {
-            "tier": shown_url(source.url),
+            "tier": show_url(source.url),
             "to": str(to),
             "files": files,
             "keys_percent": given.keys_percent,
@@ -146,7 +146,7 @@ def _write(
     to.mkdir(parents=True, exist_ok=True)
     files = {
         **tables(summary),
-        PAGE: page(summary, shown_url(source.url), now_ms, keys_percent, prices, facts),
+        PAGE: page(summary, show_url(source.url), now_ms, keys_percent, prices, facts),
     }
     for name, content in files.items():
         FILES.replace_file(to / name, content)

@@ -112,17 +112,17 @@ class Reput:
             if self.error is not None:
                 return False
             try:
-                handover = self._appender.take_rows()
-                if handover.is_cut:
-                    if self.offset < handover.end_offset:
-                        self.scan(handover.end_offset)
+                waiting = self._appender.take_rows()
+                if waiting.is_cut:
+                    if self.offset < waiting.end_offset:
+                        self.scan(waiting.end_offset)
                     self._appender.resume_rows(self.offset)
                     return True
-                rows = handover.rows
+                rows = waiting.rows
                 for start in range(0, len(rows), PASS_ROWS * ROW_FIELDS):
                     self._dispatch(rows[start : start + PASS_ROWS * ROW_FIELDS])
                 if rows:
-                    self.offset = handover.end_offset
+                    self.offset = waiting.end_offset
                 return bool(rows)
             except Exception as error:
                 _log.exception("dispatch stops at %d", self.offset)
@@ -143,7 +143,7 @@ class Reput:
     def caught_up(self) -> Iterator[None]:
         """Within the block all is dispatched, and nothing is put. Raises what stopped the
         dispatch."""
-        with self._lock, self._appender.held():
+        with self._lock, self._appender.hold_puts():
             while self.run_pass():
                 pass
             if self.error is not None:

@@ -170,7 +170,7 @@ def _block(
     uniq = np.flatnonzero((names == _UNIQ) & (data[pair_starts + 8] == 1))
     uniq_values = _values(pair_starts, pair_ends, uniq, 9, row_ends)
     keys = np.flatnonzero(short_names == (_KEYS << 8 | 1))
-    key_values = _split(_values(pair_starts, pair_ends, keys, 5, row_ends), data)
+    key_values = _split_words(_values(pair_starts, pair_ends, keys, 5, row_ends), data)
     tags = np.flatnonzero(short_names == (_TAGS << 8 | 1))
     tag_values = _values(pair_starts, pair_ends, tags, 5, row_ends)
 
@@ -181,9 +181,9 @@ def _block(
     rows = np.concatenate([uniq_values.rows, key_values.rows, tag_values.rows])
     hashes = np.concatenate(
         [
-            _hash(data, uniq_values) + _shifted(before[:, 0], uniq_values),
-            _hash(data, key_values) + _shifted(before[:, 0], key_values),
-            tag_hashes + _shifted(before[:, 1], tag_values),
+            _hash(data, uniq_values) + _shift_hashes(before[:, 0], uniq_values),
+            _hash(data, key_values) + _shift_hashes(before[:, 0], key_values),
+            tag_hashes + _shift_hashes(before[:, 1], tag_values),
         ]
     )
     order = np.argsort(rows, kind="stable")
@@ -206,7 +206,7 @@ def _values(
     return _Values(rows, starts, ends)
 
 
-def _split(values: _Values, data: npt.NDArray[np.uint8]) -> _Values:
+def _split_words(values: _Values, data: npt.NDArray[np.uint8]) -> _Values:
     """The texts between the spaces of the values."""
     spaces = np.flatnonzero(data == _SPACE)
     if not len(spaces) or not len(values.rows):
@@ -238,7 +238,7 @@ def _hash(data: npt.NDArray[np.uint8], values: _Values) -> UInt32s:
     return hashes
 
 
-def _shifted(prefix_hashes: UInt32s, values: _Values) -> UInt32s:
+def _shift_hashes(prefix_hashes: UInt32s, values: _Values) -> UInt32s:
     """The hash of what stands in front of each value, moved in front of it."""
     shifted: UInt32s = prefix_hashes[values.rows] * _POWERS[values.ends - values.starts]
     return shifted

@@ -46,7 +46,7 @@ class QueuePlaces:
         self.topic_field = bytes([len(encoded)]) + encoded if is_short else b""
 
 
-def message_at(
+def check_message(
     record: memoryview, physical_offset: int, tags_code: int, places: QueuePlaces, offset: int
 ) -> StoredMessage:
     """The message of a queue at an offset, from its record. Raises Corrupt when it is another one
@@ -75,7 +75,7 @@ def message_at(
             and bytes(record[size - CRC_BLOCK_SIZE : size - _CRC_NAME_END]) != _CRC_NAME
         ):
             return StoredMessage(record, 0, size, tags_code)
-    message = checked_record(record, physical_offset, tags_code=tags_code)
+    message = check_stored_record(record, physical_offset, tags_code=tags_code)
     if not places.is_light and (
         message.queue_offset != offset
         or message.queue_id != places.queue_id
@@ -88,7 +88,7 @@ def message_at(
     return message
 
 
-def checked_record(
+def check_stored_record(
     record: memoryview, physical_offset: int, *, tags_code: int = 0
 ) -> StoredMessage:
     """The message in these bytes, wherever its queue is. Raises Corrupt."""

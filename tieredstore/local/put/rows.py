@@ -23,7 +23,7 @@ MAX_ROW_PROPERTIES_BYTES: Final = 4_096
 Rows = list[int | bytes]
 
 
-class Handover(NamedTuple):
+class WaitingRows(NamedTuple):
     """What was appended since the last one: rows (ROW_FIELDS values each) and where the log ends.
     is_cut: rows were dropped, so the log has to be read."""
 
@@ -57,7 +57,7 @@ class RowSource:
         self._help_values = HELP_ROWS * ROW_FIELDS
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def hold_puts(self) -> Iterator[None]:
         """Others put nothing within the block."""
         with self._lock:
             yield
@@ -78,15 +78,15 @@ class RowSource:
             if len(self._rows) > MAX_ROWS * ROW_FIELDS:
                 self._rows = NoRows()
 
-    def take_rows(self) -> Handover:
+    def take_rows(self) -> WaitingRows:
         """What the dispatch has not seen yet; an empty answer makes the next put set `wake`."""
         with self._lock:
             rows = self._rows
             if isinstance(rows, NoRows):
-                return Handover([], self._log.max_offset, True)
+                return WaitingRows([], self._log.max_offset, True)
             self._rows = []
             self._is_idle = not rows
-            return Handover(rows, self._log.max_offset, False)
+            return WaitingRows(rows, self._log.max_offset, False)
 
     def resume_rows(self, offset: int) -> bool:
         """Hand rows over again if the log ends at an offset, up to which the dispatch has read."""

@@ -252,13 +252,13 @@ class ConsumeQueue:
                 else:
                     low = middle + 1
             if low < self.max_offset:
-                self._cut(low)
+                self._cut_units(low)
 
     def _ends_after(self, offset: int, physical_offset: int) -> bool:
         begin, size, _ = self._read_file(offset, 1)[0].item()
         return bool(size != BLANK_SIZE_FIELD and begin + size > physical_offset)
 
-    def _cut(self, offset: int) -> None:
+    def _cut_units(self, offset: int) -> None:
         position, end = offset * UNIT_SIZE, self.max_offset * UNIT_SIZE
         while position < end:  # zero what is dropped, so that it is not found again
             inside = position % self._file_size

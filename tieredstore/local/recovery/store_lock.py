@@ -50,7 +50,7 @@ class StoreLock:
         """Take the lock. Raises Fenced when somebody holds it, Invalid without write permission."""
         with _held_guard:
             if _identity(self._path) in _held:
-                raise self._taken(f"this process ({os.getpid()})")
+                raise self._make_taken_error(f"this process ({os.getpid()})")
             try:
                 fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             except OSError as error:
@@ -61,14 +61,16 @@ class StoreLock:
                 owner = _lock_owner(fd)
                 os.close(fd)
                 if error.errno in (errno.EACCES, errno.EAGAIN):
-                    raise self._taken(f"process {owner}" if owner else "another process") from None
+                    raise self._make_taken_error(
+                        f"process {owner}" if owner else "another process"
+                    ) from None
                 raise translate_os_error(error, "lock", self._path) from error
             os.pwrite(fd, _LOCK_CONTENT, 0)
             status = os.fstat(fd)
             self._fd, self._identity = fd, (status.st_dev, status.st_ino)
             _held.add(self._identity)
 
-    def _taken(self, owner: str) -> Fenced:
+    def _make_taken_error(self, owner: str) -> Fenced:
         return Fenced(
             f"{self._path}: the store is in use by {owner}; stop it, or open the store read-only",
             path=str(self._path),

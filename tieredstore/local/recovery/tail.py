@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tieredstore.errors import Corrupt
 from tieredstore.local.log.commit_log import CommitLog
-from tieredstore.local.log.record_check import checked_record
+from tieredstore.local.log.record_check import check_stored_record
 from tieredstore.local.queues.interface import ConsumeQueueStoreInterface
 from tieredstore.message.columns.records import walk_records
 from tieredstore.message.layout import is_blank_record
@@ -19,7 +19,7 @@ def find_tail(log: CommitLog, queues: ConsumeQueueStoreInterface) -> int:
     """
     if log.is_empty:
         return 0
-    start = _last_known(log, queues)
+    start = _find_last_known(log, queues)
     if start is None:
         known_end = min(max(queues.max_physical_offset - 1, log.min_offset), log.max_offset - 1)
         start = known_end - known_end % log.file_size
@@ -27,7 +27,7 @@ def find_tail(log: CommitLog, queues: ConsumeQueueStoreInterface) -> int:
     while offset < log.max_offset:
         chunk = log.rest_of_file(offset)
         walk = walk_records(chunk)
-        good_end = _checked_end(chunk, offset, walk.positions.tolist())
+        good_end = _check_end(chunk, offset, walk.positions.tolist())
         if good_end < offset + walk.next_position:
             return _refuse_hole(log, queues, good_end)
         offset = good_end
@@ -42,7 +42,7 @@ def find_tail(log: CommitLog, queues: ConsumeQueueStoreInterface) -> int:
     return offset
 
 
-def _last_known(log: CommitLog, queues: ConsumeQueueStoreInterface) -> int | None:
+def _find_last_known(log: CommitLog, queues: ConsumeQueueStoreInterface) -> int | None:
     """Where the last message that a queue knows begins, if it is there and valid."""
     last = max(queues, key=lambda queue: queue.max_physical_offset, default=None)
     if last is None or last.max_physical_offset <= log.min_offset:
@@ -54,7 +54,7 @@ def _last_known(log: CommitLog, queues: ConsumeQueueStoreInterface) -> int | Non
     return unit[0] if record is not None and _is_valid(record, unit[0]) else None
 
 
-def _checked_end(chunk: memoryview, offset: int, positions: list[int]) -> int:
+def _check_end(chunk: memoryview, offset: int, positions: list[int]) -> int:
     """Behind the last of these records, or behind the last good one when the last is damaged."""
     if not positions:
         return offset
@@ -88,7 +88,7 @@ def _refuse_hole(log: CommitLog, queues: ConsumeQueueStoreInterface, offset: int
 
 def _is_valid(record: memoryview, physical_offset: int) -> bool:
     try:
-        checked_record(record, physical_offset)
+        check_stored_record(record, physical_offset)
     except Corrupt:
         return False
     return True

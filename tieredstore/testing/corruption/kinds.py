@@ -21,7 +21,7 @@ _OF_LOST: Final = frozenset({"index-item", "record-missing", "segment-truncated"
 _OF_SLOTS: Final = frozenset({"index-item", "index-slot", "index-header"})
 
 
-def _planted(
+def _make_planted(
     kind: str,
     finding: str,
     segment: SegmentId | None,
@@ -48,9 +48,9 @@ def _header_field(kind: str, finding: str, field: int, size: int) -> Callable[[P
 
     def plant(places: Places) -> Planted:
         message = places.message()
-        places.flip(message.log, message.position + field + places.between(0, size))
+        places.flip(message.log, message.position + field + places.choose_between(0, size))
         at = message.position + field
-        return _planted(kind, finding, message.log, at, message, also=_OF_ITEMS)
+        return _make_planted(kind, finding, message.log, at, message, also=_OF_ITEMS)
 
     return plant
 
@@ -58,9 +58,9 @@ def _header_field(kind: str, finding: str, field: int, size: int) -> Callable[[P
 def _body_bit(places: Places) -> Planted:
     message = places.message(lambda one: places.record(one).sections.body_length > 0)
     sections = places.record(message).sections
-    at = sections.body_offset + places.between(0, sections.body_length)
+    at = sections.body_offset + places.choose_between(0, sections.body_length)
     places.flip(message.log, at)
-    return _planted("body-bit", "record-body-crc", message.log, message.position + 8, message)
+    return _make_planted("body-bit", "record-body-crc", message.log, message.position + 8, message)
 
 
 def _property_at(places: Places, message: StoredAt, name: bytes) -> tuple[int, bytes] | None:
@@ -77,9 +77,9 @@ def _tags_bit(places: Places) -> Planted:
     message = places.message(lambda one: _property_at(places, one, b"TAGS") is not None)
     found = _property_at(places, message, b"TAGS")
     assert found is not None
-    places.flip(message.log, found[0] + places.between(0, len(found[1])), 1)
+    places.flip(message.log, found[0] + places.choose_between(0, len(found[1])), 1)
     at = message.unit_position + 12
-    return _planted("tags-bit", "unit-tags-code", message.units, at, message)
+    return _make_planted("tags-bit", "unit-tags-code", message.units, at, message)
 
 
 def _key_bit(places: Places) -> Planted:
@@ -99,8 +99,8 @@ def _key_bit(places: Places) -> Planted:
     message = places.message(lambda one: item_of(one) is not None)
     item, found = item_of(message), _property_at(places, message, b"UNIQ_KEY")
     assert item is not None and found is not None  # noqa: PT018
-    places.flip(message.log, found[0] + places.between(0, len(found[1])), 1)
-    planted = _planted("key-bit", "index-item", item.segment, item.position)
+    places.flip(message.log, found[0] + places.choose_between(0, len(found[1])), 1)
+    planted = _make_planted("key-bit", "index-item", item.segment, item.position)
     return replace(planted, path=message.path, offsets=frozenset({message.queue_offset}))
 
 
@@ -113,14 +113,14 @@ def _topic_bit(places: Places) -> Planted:
     message = places.message()
     sections = places.record(message).sections
     at = sections.topic_offset
-    places.flip(message.log, at + places.between(0, sections.topic_length))
-    return _planted("topic", "record-topic", message.log, at, message, also=_OF_ITEMS)
+    places.flip(message.log, at + places.choose_between(0, sections.topic_length))
+    return _make_planted("topic", "record-topic", message.log, at, message, also=_OF_ITEMS)
 
 
 def _body_length(places: Places) -> Planted:
     message = places.message()
     places.flip(message.log, places.record(message).sections.body_offset - 4, 0x40)
-    return _planted(
+    return _make_planted(
         "body-length", "record-structure", message.log, message.position, message, also=_OF_ITEMS
     )
 
@@ -142,7 +142,7 @@ def _older_record(places: Places) -> Planted:
     data = places.image.segments[other.log][other.position : other.position + other.size]
     places.image.segments[message.log][message.position : message.position + message.size] = data
     at = message.position + 20
-    return _planted(
+    return _make_planted(
         "record-overwritten", "record-queue-offset", message.log, at, message, also=_OF_ITEMS
     )
 
@@ -157,12 +157,12 @@ def _in_segment(places: Places, segment: SegmentId) -> list[StoredAt]:
 def _log_truncated(places: Places) -> Planted:
     segment = places.segment(LOG)
     messages = _in_segment(places, segment)
-    first = places.between(0, len(messages))
+    first = places.choose_between(0, len(messages))
     message = messages[first]
-    cut = message.position + places.between(1, message.size)
+    cut = message.position + places.choose_between(1, message.size)
     del places.image.segments[segment][cut:]
     lost = (one.queue_offset for one in messages[first:])
-    return _planted(
+    return _make_planted(
         "log-truncated", "record-missing", message.units, message.unit_position, message,
         also=_OF_LOST, offsets=lost,
     )  # fmt: skip
@@ -172,13 +172,15 @@ def _log_missing(places: Places) -> Planted:
     segment = places.segment(LOG)
     del places.image.segments[segment]
     lost = [one.queue_offset for one in _in_segment(places, segment)]
-    return _planted("log-missing", "segment-missing", segment, None, also=_OF_LOST, offsets=lost)
+    return _make_planted(
+        "log-missing", "segment-missing", segment, None, also=_OF_LOST, offsets=lost
+    )
 
 
 def _zeroed_page(places: Places) -> Planted:
     segment = places.segment(LOG)
     messages = _in_segment(places, segment)
-    message = messages[places.between(0, len(messages))]
+    message = messages[places.choose_between(0, len(messages))]
     data = places.image.segments[segment]
     end = min(message.position + _PAGE_BYTES, len(data))
     data[message.position : end] = bytes(end - message.position)
@@ -190,7 +192,7 @@ def _zeroed_page(places: Places) -> Planted:
             "index-item",
         }
     )  # fmt: skip
-    return _planted(
+    return _make_planted(
         "zeroed-page", "record-magic", segment, message.position + 4, message, also=also,
         offsets=touched,
     )  # fmt: skip
@@ -202,8 +204,8 @@ def _log_grown(places: Places) -> Planted:
 
     segment = places.segment(LOG, has_next)
     size = len(places.image.segments[segment])
-    places.image.segments[segment] += bytes(places.between(1, 1000))
-    return _planted("log-grown", "segment-overlap", segment, size)
+    places.image.segments[segment] += bytes(places.choose_between(1, 1000))
+    return _make_planted("log-grown", "segment-overlap", segment, size)
 
 
 # Consume queues
@@ -228,7 +230,7 @@ def _of_other(kind: str, message: StoredAt, other: StoredAt) -> Planted:
     is_sized = message.size == other.size or kind == "units-swapped"
     finding, field = ("record-queue-offset", 20) if is_sized else ("record-size", 0)
     at = other.position + field
-    return _planted(kind, finding, message.log, at, message, also=_OF_UNITS)
+    return _make_planted(kind, finding, message.log, at, message, also=_OF_UNITS)
 
 
 def _units_swapped(places: Places) -> Planted:
@@ -246,22 +248,24 @@ def _units_swapped(places: Places) -> Planted:
 def _unit_size(places: Places) -> Planted:
     message = places.message(lambda one: places.neighbour(one, 1) is not None)
     _set_unit(places, message, 8, message.size + 1, 4)
-    return _planted("unit-size", "record-size", message.log, message.position, message)
+    return _make_planted("unit-size", "record-size", message.log, message.position, message)
 
 
 def _unit_tags(places: Places) -> Planted:
     message = places.message()
-    places.flip(message.units, message.unit_position + 12 + places.between(0, 8))
+    places.flip(message.units, message.unit_position + 12 + places.choose_between(0, 8))
     at = message.unit_position + 12
-    return _planted("unit-tags", "unit-tags-code", message.units, at, message)
+    return _make_planted("unit-tags", "unit-tags-code", message.units, at, message)
 
 
 def _units_torn(places: Places) -> Planted:
     segment = places.segment(UNITS, lambda one: places.image.of_type(one.path, UNITS)[-1] == one)
     data = places.image.segments[segment]
-    cut = places.between(len(data) // UNIT_SIZE // 2, len(data) // UNIT_SIZE) * UNIT_SIZE
-    del data[cut + places.between(1, UNIT_SIZE) :]
-    return _planted("units-torn", "unit-torn", segment, cut, also=frozenset({"segment-truncated"}))
+    cut = places.choose_between(len(data) // UNIT_SIZE // 2, len(data) // UNIT_SIZE) * UNIT_SIZE
+    del data[cut + places.choose_between(1, UNIT_SIZE) :]
+    return _make_planted(
+        "units-torn", "unit-torn", segment, cut, also=frozenset({"segment-truncated"})
+    )
 
 
 def _units_missing(places: Places) -> Planted:
@@ -269,7 +273,7 @@ def _units_missing(places: Places) -> Planted:
     del places.image.segments[segment]
     lost = [one.queue_offset for one in places.messages[segment.path] if one.units == segment]
     also = frozenset({"units-missing"})
-    return _planted("units-missing", "segment-missing", segment, None, also=also, offsets=lost)
+    return _make_planted("units-missing", "segment-missing", segment, None, also=also, offsets=lost)
 
 
 # Index segments
@@ -278,33 +282,35 @@ def _units_missing(places: Places) -> Planted:
 def _index_count(places: Places) -> Planted:
     segment = places.segment(INDEX)
     places.flip(segment, 27, 1)
-    return _planted("index-count", "index-header", segment, 24)
+    return _make_planted("index-count", "index-header", segment, 24)
 
 
 def _index_used(places: Places) -> Planted:
     segment = places.segment(INDEX)
     places.flip(segment, 23)
-    return _planted("index-used", "index-header", segment, 20)
+    return _make_planted("index-used", "index-header", segment, 20)
 
 
 def _slot_length(places: Places) -> Planted:
     item = places.item()
     places.flip(item.segment, item.slot_position + 7, 1)
     at = item.slot_position + 4
-    return _planted("slot-length", "index-slot", item.segment, at, also=_OF_SLOTS)
+    return _make_planted("slot-length", "index-slot", item.segment, at, also=_OF_SLOTS)
 
 
 def _slot_position(places: Places) -> Planted:
     item = places.item()
-    places.flip(item.segment, item.slot_position + places.between(0, 4))
-    return _planted("slot-position", "index-slot", item.segment, item.slot_position, also=_OF_SLOTS)
+    places.flip(item.segment, item.slot_position + places.choose_between(0, 4))
+    return _make_planted(
+        "slot-position", "index-slot", item.segment, item.slot_position, also=_OF_SLOTS
+    )
 
 
 def _item_field(kind: str, field: int, byte: int, at: int) -> Callable[[Places], Planted]:
     def plant(places: Places) -> Planted:
         item = places.item()
         places.flip(item.segment, item.position + field + byte, 1)
-        return _planted(kind, "index-item", item.segment, item.position + at)
+        return _make_planted(kind, "index-item", item.segment, item.position + at)
 
     return plant
 
@@ -313,7 +319,7 @@ def _item_missing(places: Places) -> Planted:
     item = places.item()
     del places.image.segments[item.segment][item.position : item.position + COMPACTED_ITEM_SIZE]
     also = frozenset({"segment-truncated"})
-    return _planted("item-missing", "index-header", item.segment, 24, also=also)
+    return _make_planted("item-missing", "index-header", item.segment, 24, also=also)
 
 
 # Metadata
@@ -321,15 +327,15 @@ def _item_missing(places: Places) -> Planted:
 
 def _metadata_size(places: Places) -> Planted:
     segment = places.segment(LOG)
-    places.image.entries[segment].size += places.between(1, 1 << 20)
+    places.image.entries[segment].size += places.choose_between(1, 1 << 20)
     size = len(places.image.segments[segment])
-    return _planted("metadata-size", "segment-truncated", segment, size)
+    return _make_planted("metadata-size", "segment-truncated", segment, size)
 
 
 def _metadata_time(places: Places) -> Planted:
     segment = places.segment(LOG)
-    places.image.entries[segment].end_timestamp_ms += places.between(1, 1 << 30)
-    return _planted("metadata-time", "metadata-time", segment, None)
+    places.image.entries[segment].end_timestamp_ms += places.choose_between(1, 1 << 30)
+    return _make_planted("metadata-time", "metadata-time", segment, None)
 
 
 def _metadata_lacks(places: Places) -> Planted:
@@ -341,7 +347,9 @@ def _metadata_lacks(places: Places) -> Planted:
     del places.image.entries[segment]
     lost = [one.queue_offset for one in _in_segment(places, segment)]
     also = _OF_LOST | {"record-expired"}
-    return _planted("metadata-lacks", "segment-unknown", segment, None, also=also, offsets=lost)
+    return _make_planted(
+        "metadata-lacks", "segment-unknown", segment, None, also=also, offsets=lost
+    )
 
 
 def _metadata_invents(places: Places) -> Planted:
@@ -351,23 +359,23 @@ def _metadata_invents(places: Places) -> Planted:
     invented = replace(last, base_offset=base)
     entry = replace(places.image.entries[last], base_offset=base)
     places.image.entries[invented] = entry
-    return _planted("metadata-invents", "segment-missing", invented, None)
+    return _make_planted("metadata-invents", "segment-missing", invented, None)
 
 
 def _topic_id(places: Places) -> Planted:
     names = sorted(places.image.topics)
     first, second = places.sample(names, 2)
     places.image.topics[first].topic_id = places.image.topics[second].topic_id
-    return _planted("topic-id", "metadata-topic-id", None, None, also=_OF_ITEMS)
+    return _make_planted("topic-id", "metadata-topic-id", None, None, also=_OF_ITEMS)
 
 
 def _stray_segment(places: Places) -> Planted:
     segment = places.segment(LOG)
     last = places.image.of_type(segment.path, LOG)[-1]
-    base = last.base_offset + len(places.image.segments[last]) + places.between(1, 1 << 20)
+    base = last.base_offset + len(places.image.segments[last]) + places.choose_between(1, 1 << 20)
     stray = replace(last, base_offset=base)
-    places.image.segments[stray] = bytearray(places.between(1, 1000))
-    return _planted("stray-segment", "segment-unknown", stray, None)
+    places.image.segments[stray] = bytearray(places.choose_between(1, 1000))
+    return _make_planted("stray-segment", "segment-unknown", stray, None)
 
 
 KINDS: Final[dict[str, Callable[[Places], Planted]]] = {

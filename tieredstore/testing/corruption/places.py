@@ -175,7 +175,7 @@ class Places:
     def sample(self, names: list[str], count: int) -> list[str]:
         return self._random.sample(names, count)
 
-    def between(self, low: int, high: int) -> int:
+    def choose_between(self, low: int, high: int) -> int:
         return self._random.randrange(low, high)
 
     def neighbour(self, message: StoredAt, distance: int) -> StoredAt | None:

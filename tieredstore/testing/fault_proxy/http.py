@@ -79,13 +79,15 @@ class Request:
             return "ListBuckets"
         return (_OF_AN_OBJECT if has_key else _OF_A_BUCKET).get(self.method, "")
 
-    def without(self, *names: str) -> Request:
+    def drop_headers(self, *names: str) -> Request:
         """The request without some headers, whatever their case."""
         dropped = {name.lower() for name in names}
         return replace(self, headers=tuple(h for h in self.headers if h[0].lower() not in dropped))
 
     def with_header(self, name: str, value: str) -> Request:
-        return replace(self.without(name), headers=(*self.without(name).headers, (name, value)))
+        return replace(
+            self.drop_headers(name), headers=(*self.drop_headers(name).headers, (name, value))
+        )
 
 
 @dataclass(frozen=True)

@@ -179,7 +179,7 @@ class FaultProxy:
             self._seen.append(exchange)
         return reply
 
-    def failed(self, error: BaseException) -> None:
+    def note_failure(self, error: BaseException) -> None:
         with self._lock:
             self._failures.append(error)
 
@@ -295,7 +295,7 @@ class _Handler(BaseHTTPRequestHandler):
         except (OSError, http.client.HTTPException):
             reply = Reply(0, cut_at=NOTHING)  # the server is gone: the client sees just that
         except Exception as error:
-            self.server.proxy.failed(error)
+            self.server.proxy.note_failure(error)
             reply = Reply(0, cut_at=NOTHING)
         self._answer(reply)
 
@@ -303,12 +303,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> bytes | None:
         if "chunked" in (self.headers.get("Transfer-Encoding") or "").lower():
-            return self._chunked_body()
+            return self._read_chunked_body()
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length)
         return body if len(body) == length else None
 
-    def _chunked_body(self) -> bytes | None:
+    def _read_chunked_body(self) -> bytes | None:
         pieces = []
         while size := int(self.rfile.readline().partition(b";")[0] or b"0", 16):
             pieces.append(self.rfile.read(size))

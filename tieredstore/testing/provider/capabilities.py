@@ -16,7 +16,7 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.errors import Corrupt
 from tieredstore.testing.provider.contract import ProviderContract
-from tieredstore.testing.provider.samples import content, segment_id, written
+from tieredstore.testing.provider.samples import content, segment_id, write_whole
 
 
 class RewritableProviderContract(ProviderContract):
@@ -25,9 +25,9 @@ class RewritableProviderContract(ProviderContract):
     rewritable: ClassVar[bool] = True
 
     def test_a_torn_write_is_repaired_in_place(self, provider: SegmentProvider) -> None:
-        segment = written(provider.open(segment_id()), content(100))
-        written(segment, b"\xff" * 77, 100)  # more than what comes instead
-        written(segment, content(50, 9), 100)
+        segment = write_whole(provider.open(segment_id()), content(100))
+        write_whole(segment, b"\xff" * 77, 100)  # more than what comes instead
+        write_whole(segment, content(50, 9), 100)
         assert segment.size() == 150
         assert bytes(segment.read(0, 150)) == content(100) + content(50, 9)
         with pytest.raises(Corrupt):
@@ -42,17 +42,17 @@ class ConditionalProviderContract(ProviderContract):
     conditional: ClassVar[bool] = True
 
     def test_bytes_are_never_replaced_by_others(self, provider: SegmentProvider) -> None:
-        segment = written(provider.open(segment_id()), b"first")
-        written(segment, b"second", 5)
+        segment = write_whole(provider.open(segment_id()), b"first")
+        write_whole(segment, b"second", 5)
         for position, data in ((0, b"FIRST"), (5, b"longer than it"), (2, b"x"), (0, b"f")):
             result = segment.write(position, [data])
             assert isinstance(result, (FencedWrite, UnknownWrite))
         assert bytes(segment.read(0, segment.size())) == b"firstsecond"
 
     def test_a_lost_race_is_told_with_the_winner(self, provider: SegmentProvider) -> None:
-        ours = written(provider.open(segment_id()), b"abc")
+        ours = write_whole(provider.open(segment_id()), b"abc")
         theirs = self.reopen(provider).open(segment_id())
-        written(theirs, b"theirs", 3)
+        write_whole(theirs, b"theirs", 3)
         result = ours.write(3, [b"ours--"])
         assert isinstance(result, FencedWrite)
         assert result.size_bytes == 9
@@ -77,7 +77,7 @@ class ConditionalProviderContract(ProviderContract):
         assert b"".join(data for _, data in sorted(acknowledged)) == whole
 
     def test_a_seal_is_seen_by_other_writers(self, provider: SegmentProvider) -> None:
-        segment = written(provider.open(segment_id()), b"abc")
+        segment = write_whole(provider.open(segment_id()), b"abc")
         segment.seal()
         other = self.reopen(provider).open(segment_id())
         assert isinstance(other.write(3, [b"x"]), FencedWrite)

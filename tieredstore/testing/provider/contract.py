@@ -36,7 +36,7 @@ from tieredstore.testing.provider.samples import (
     USABLE_TOPICS,
     content,
     segment_id,
-    written,
+    write_whole,
 )
 from tieredstore.testing.provider.segment_model import check_against_model
 
@@ -83,7 +83,7 @@ class ProviderContract:
 
     def test_what_was_written_is_read(self, provider: SegmentProvider) -> None:
         data = content(100_000)
-        segment = written(provider.open(segment_id()), data)
+        segment = write_whole(provider.open(segment_id()), data)
         assert segment.size() == len(data)
         assert bytes(segment.read(0, len(data))) == data
         assert bytes(segment.read(99_990, 10)) == data[99_990:]
@@ -93,7 +93,7 @@ class ProviderContract:
         segment = provider.open(segment_id())
         whole = b""
         for length in (1, 20, 4096, 5, 70_000):
-            written(segment, content(length, length), len(whole))
+            write_whole(segment, content(length, length), len(whole))
             whole += content(length, length)
             assert segment.size() == len(whole)
         assert bytes(segment.read(0, len(whole))) == whole
@@ -115,9 +115,9 @@ class ProviderContract:
         assert bytes(segment.read(0, 6)) == b"before"
 
     def test_a_buffer_that_was_read_never_changes(self, provider: SegmentProvider) -> None:
-        segment = written(provider.open(segment_id()), b"first")
+        segment = write_whole(provider.open(segment_id()), b"first")
         found = segment.read(0, 5)
-        written(segment, b"second", 5)
+        write_whole(segment, b"second", 5)
         segment.delete()
         assert bytes(found) == b"first"
         assert found.readonly
@@ -126,7 +126,7 @@ class ProviderContract:
         segment = provider.open(segment_id())
         assert segment.write(0, []) == Written(0)
         assert segment.write(0, [b"", b""]) == Written(0)
-        written(segment, b"abc")
+        write_whole(segment, b"abc")
         assert segment.write(3, [b""]) == Written(3)
         assert bytes(segment.read(0, 3)) == b"abc"
 
@@ -135,13 +135,13 @@ class ProviderContract:
         with pytest.raises(Invalid):
             segment.write(1, [b"x"])
         assert segment.size() == 0
-        written(segment, b"abc")
+        write_whole(segment, b"abc")
         with pytest.raises(Invalid, match="4"):
             segment.write(4, [b"x"])
         assert bytes(segment.read(0, segment.size())) == b"abc"
 
     def test_negative_positions_are_invalid(self, provider: SegmentProvider) -> None:
-        segment = written(provider.open(segment_id()), b"abc")
+        segment = write_whole(provider.open(segment_id()), b"abc")
         for call in (
             lambda: segment.write(-1, [b"x"]),
             lambda: segment.read(-1, 1),
@@ -152,7 +152,7 @@ class ProviderContract:
                 call()
 
     def test_a_read_past_the_end_is_an_error_not_zeros(self, provider: SegmentProvider) -> None:
-        segment = written(provider.open(segment_id()), b"abc")
+        segment = write_whole(provider.open(segment_id()), b"abc")
         for position, length in ((0, 4), (2, 2), (3, 1), (100, 1)):
             with pytest.raises(Corrupt) as caught:
                 segment.read(position, length)
@@ -161,7 +161,7 @@ class ProviderContract:
         assert bytes(segment.read(3, 0)) == b""
 
     def test_i06_huge_ranges_are_errors_of_their_own(self, provider: SegmentProvider) -> None:
-        segment = written(provider.open(segment_id()), b"abc")
+        segment = write_whole(provider.open(segment_id()), b"abc")
         for position, length in ((0, 2**40), (2**62, 5), (0, 2**63 - 1)):
             with pytest.raises(Corrupt):
                 segment.read(position, length)
@@ -174,7 +174,7 @@ class ProviderContract:
 
     def test_what_is_at_hand_is_the_same_bytes(self, provider: SegmentProvider) -> None:
         data = content(50_000)
-        segment = written(provider.open(segment_id()), data)
+        segment = write_whole(provider.open(segment_id()), data)
         segment.read(0, len(data))
         for position, length in ((0, 50_000), (49_999, 1), (123, 4567)):
             found = segment.read_nowait(position, length)
@@ -182,9 +182,9 @@ class ProviderContract:
 
     def test_two_handles_see_one_segment(self, provider: SegmentProvider) -> None:
         first, second = provider.open(segment_id()), provider.open(segment_id())
-        written(first, b"abc")
+        write_whole(first, b"abc")
         assert bytes(second.read(0, 3)) == b"abc"
-        written(second, b"def", 3)
+        write_whole(second, b"def", 3)
         assert first.size() == 6
         assert bytes(first.read(0, 6)) == b"abcdef"
 
@@ -198,7 +198,7 @@ class ProviderContract:
             for base in (0, 1, 10)
         ]
         for n, name in enumerate(ids):
-            written(provider.open(name), content(n + 1, n))
+            write_whole(provider.open(name), content(n + 1, n))
         for n, name in enumerate(ids):
             segment = provider.open(name)
             assert bytes(segment.read(0, segment.size())) == content(n + 1, n)
@@ -206,15 +206,15 @@ class ProviderContract:
     # Writing again
 
     def test_the_same_write_again_is_written(self, provider: SegmentProvider) -> None:
-        segment = written(provider.open(segment_id()), b"abc")
-        written(segment, b"def", 3)
-        written(segment, b"def", 3)
+        segment = write_whole(provider.open(segment_id()), b"abc")
+        write_whole(segment, b"def", 3)
+        write_whole(segment, b"def", 3)
         assert bytes(segment.read(0, segment.size())) == b"abcdef"
 
     # Sealing and deleting
 
     def test_a_sealed_segment_takes_no_more(self, provider: SegmentProvider) -> None:
-        segment = written(provider.open(segment_id()), b"abc")
+        segment = write_whole(provider.open(segment_id()), b"abc")
         segment.seal()
         segment.seal()
         with pytest.raises(Invalid):
@@ -230,8 +230,8 @@ class ProviderContract:
             segment.write(0, [b"x"])
 
     def test_a_deleted_segment_is_gone(self, provider: SegmentProvider) -> None:
-        segment = written(provider.open(segment_id()), b"abc")
-        kept = written(provider.open(segment_id(base_offset=3)), b"kept")
+        segment = write_whole(provider.open(segment_id()), b"abc")
+        kept = write_whole(provider.open(segment_id(base_offset=3)), b"kept")
         segment.delete()
         segment.delete()
         assert segment.size() == 0
@@ -242,18 +242,18 @@ class ProviderContract:
 
     def test_a_deleted_segment_can_be_made_again(self, provider: SegmentProvider) -> None:
         for seal in (False, True):
-            segment = written(provider.open(segment_id()), b"old content")
+            segment = write_whole(provider.open(segment_id()), b"old content")
             segment.read(0, 11)
             if seal:
                 segment.seal()
             segment.delete()
-            written(provider.open(segment_id()), b"new")
+            write_whole(provider.open(segment_id()), b"new")
             again = provider.open(segment_id())
             assert bytes(again.read(0, again.size())) == b"new"
             again.delete()
 
     def test_closing_a_segment_is_idempotent_and_keeps_it(self, provider: SegmentProvider) -> None:
-        segment = written(provider.open(segment_id()), b"abc")
+        segment = write_whole(provider.open(segment_id()), b"abc")
         segment.close()
         segment.close()
         assert bytes(provider.open(segment_id()).read(0, 3)) == b"abc"
@@ -265,7 +265,7 @@ class ProviderContract:
         for n, topic in enumerate(USABLE_TOPICS):
             for kind in FileSegmentType:
                 name = segment_id(f"broker-a/{topic}/{n}", kind, n * 1000)
-                written(provider.open(name), content(n + 1))
+                write_whole(provider.open(name), content(n + 1))
                 expected[name] = n + 1
         found = {listing.id: listing.size_bytes for listing in provider.list()}
         assert found == expected
@@ -276,7 +276,7 @@ class ProviderContract:
     def test_a_prefix_means_whole_path_components(self, provider: SegmentProvider) -> None:
         paths = {"b/T/0", "b/T/1", "b/T/10", "b/T1/0", "b/T1/1", "b1/T/0"}
         for path in paths:
-            written(provider.open(segment_id(path)), b"x")
+            write_whole(provider.open(segment_id(path)), b"x")
         for prefix, expected in {
             "": paths,
             "b": {path for path in paths if path.startswith("b/")},
@@ -292,7 +292,7 @@ class ProviderContract:
     def test_o07_a_long_listing_is_complete(self, provider: SegmentProvider) -> None:
         ids = {segment_id(base_offset=n * 20) for n in range(self.listing_count)}
         for name in ids:
-            written(provider.open(name), b"x")
+            write_whole(provider.open(name), b"x")
         found = [listing.id for listing in provider.list("broker-a/TopicTest/0")]
         assert len(found) == len(ids)
         assert set(found) == ids
@@ -319,7 +319,7 @@ class ProviderContract:
     @pytest.mark.parametrize("base_offset", [0, 2**31, 2**32 - 1, 2**32, 10**18, 2**63 - 1])
     def test_i06_large_base_offsets(self, provider: SegmentProvider, base_offset: int) -> None:
         name = segment_id(f"broker-a/TopicTest/{2**31 - 1}", base_offset=base_offset)
-        written(provider.open(name), b"x")
+        write_whole(provider.open(name), b"x")
         assert [listing.id for listing in provider.list()] == [name]
 
     @pytest.mark.parametrize("base_offset", [-1, 2**63])
@@ -332,15 +332,15 @@ class ProviderContract:
     # The tier
 
     def test_another_provider_sees_the_same_tier(self, provider: SegmentProvider) -> None:
-        segment = written(provider.open(segment_id()), b"abc")
-        written(segment, b"def", 3)
+        segment = write_whole(provider.open(segment_id()), b"abc")
+        write_whole(segment, b"def", 3)
         segment.close()
         other = self.reopen(provider)
         assert [(listing.id, listing.size_bytes) for listing in other.list()] == [(segment_id(), 6)]
         again = other.open(segment_id())
         assert again.size() == 6
         assert bytes(again.read(0, 6)) == b"abcdef"
-        written(again, b"ghi", 6)
+        write_whole(again, b"ghi", 6)
         assert bytes(again.read(3, 6)) == b"defghi"
 
     def test_a_provider_says_what_it_can(self, provider: SegmentProvider) -> None:
@@ -409,7 +409,7 @@ class ProviderContract:
             whole = b""
             for turn in range(8):
                 data = content(500 + turn, number)
-                written(segment, data, len(whole))
+                write_whole(segment, data, len(whole))
                 whole += data
                 assert bytes(segment.read(0, len(whole))) == whole
 
@@ -417,7 +417,7 @@ class ProviderContract:
             list(pool.map(work, range(16)))
 
     def test_readers_see_only_what_was_written(self, provider: SegmentProvider) -> None:
-        segment = written(provider.open(segment_id()), content(1_000))
+        segment = write_whole(provider.open(segment_id()), content(1_000))
         stop = threading.Event()
 
         def read() -> int:
@@ -433,7 +433,7 @@ class ProviderContract:
             readers = [pool.submit(read) for _ in range(3)]
             try:
                 for turn in range(30):
-                    written(segment, content(1_000), 1_000 * (turn + 1))
+                    write_whole(segment, content(1_000), 1_000 * (turn + 1))
             finally:
                 stop.set()
             assert all(reader.result() for reader in readers)

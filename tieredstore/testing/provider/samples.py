@@ -53,6 +53,6 @@ def content(length: int, seed: int = 0) -> bytes:
     return bytes((position * 7 + seed) % 255 + 1 for position in range(length))
 
 
-def written(segment: FileSegment, data: bytes, position: int = 0) -> FileSegment:
+def write_whole(segment: FileSegment, data: bytes, position: int = 0) -> FileSegment:
     assert segment.write(position, [data]) == Written(position + len(data))
     return segment

@@ -153,7 +153,7 @@ class BlockFetcher:
             return
         self._ahead.add(place)
 
-        def fetched() -> None:
+        def finish_fetch() -> None:
             try:
                 flight, leads = self._join(fetch)
                 # Who is under way already is not waited for: it may be a coroutine, whose reads
@@ -164,7 +164,7 @@ class BlockFetcher:
                 self._ahead.discard(place)
 
         try:
-            self._executor.submit(fetched)
+            self._executor.submit(finish_fetch)
         except RuntimeError:  # shut down meanwhile
             self._ahead.discard(place)
 
@@ -178,7 +178,7 @@ class BlockFetcher:
         is_pending = False
         try:
             is_pending = yield Wait(lambda: False, self._begin_pending)
-            landed = self._fetched(fetch, (yield from self._reading(fetch)))
+            landed = self._keep_fetched(fetch, (yield from self._reading(fetch)))
             return landed
         except TieredStoreError as error:
             landed = error
@@ -210,7 +210,7 @@ class BlockFetcher:
             check_bodies=self._config.crc_check_enable,
         )
 
-    def _fetched(self, fetch: Fetch, block: Block) -> Block:
+    def _keep_fetched(self, fetch: Fetch, block: Block) -> Block:
         if fetch.keep:
             self._cache.put(block)
         if block.bad_count:

@@ -21,7 +21,7 @@ from tieredstore.message.layout import CODA_SIZE, QUEUE_ID_POSITION, QUEUE_OFFSE
 from tieredstore.tier.fetch.read_ahead import MESSAGE_OVERHEAD_BYTES, Block
 from tieredstore.tier.fetch.readable_queue import ReadableQueue
 from tieredstore.tier.fetch.small_block import SMALL_BLOCK_MESSAGES, read_small_block
-from tieredstore.tier.joined_reading import together
+from tieredstore.tier.joined_reading import join_readings
 
 if TYPE_CHECKING:
     from tieredstore.message.record import StoredMessage
@@ -161,7 +161,7 @@ def _read_runs(
     units: npt.NDArray[np.void],
     runs: Sequence[_Run],
 ) -> Reading[list[_Found]]:
-    outcomes = yield from together([_read_run(file, key, start, units, run) for run in runs])
+    outcomes = yield from join_readings([_read_run(file, key, start, units, run) for run in runs])
     found: list[_Found] = []
     for outcome in outcomes:
         if isinstance(outcome, TieredStoreError):

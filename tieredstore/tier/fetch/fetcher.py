@@ -100,7 +100,7 @@ class MessageStoreFetcher(MessageReader):
             raise Invalid(
                 f"{request.topic}/{request.queue_id}: get of {request.max_count} messages"
             )
-        with self._timed("get_message", request.topic, group=request.group):
+        with self._time_operation("get_message", request.topic, group=request.group):
             result = yield from self._get(request)
             if self._config.record_get_message_result:
                 _log_result(request, result)
@@ -114,14 +114,14 @@ class MessageStoreFetcher(MessageReader):
         try:
             minimum = yield from file.min_offset()
         except TieredStoreError as error:
-            self._failed(key, offset, error)
+            self._note_failure(key, offset, error)
             return GetMessageResult(GetMessageStatus.OFFSET_FOUND_NULL, offset)
         maximum = file.consume_queue_commit_offset
         refusal = _refuse(offset, minimum, maximum)
         if refusal is not None:
             status, following = refusal
             return GetMessageResult(status, following, minimum, maximum)
-        block = self._cached(file, key, offset)
+        block = self._find_cached(file, key, offset)
         if block is None:
             block = yield from self._blocks.fetch(
                 self._plan(file, key, offset, maximum, request.max_count)
@@ -151,7 +151,7 @@ class MessageStoreFetcher(MessageReader):
             if start < maximum and self.cache.next_start(key, start - 1) != start:
                 self._blocks.fetch_ahead(self._plan(file, key, start, maximum, count))
 
-    def _cached(self, file: FlatMessageFile, key: QueueKey, offset: int) -> Block | None:
+    def _find_cached(self, file: FlatMessageFile, key: QueueKey, offset: int) -> Block | None:
         if not self._config.read_ahead_cache_enable:
             return None
         return self.cache.find(key, offset, file)
@@ -212,7 +212,7 @@ class MessageStoreFetcher(MessageReader):
         status = GetMessageStatus.FOUND if messages else GetMessageStatus.NO_MATCHED_MESSAGE
         return GetMessageResult(status, following, minimum, maximum, messages)
 
-    def _failed(self, key: QueueKey, offset: int, error: TieredStoreError) -> None:
+    def _note_failure(self, key: QueueKey, offset: int, error: TieredStoreError) -> None:
         report_failure(self._metrics, key, offset, error)
 
     # Times
@@ -227,7 +227,7 @@ class MessageStoreFetcher(MessageReader):
         """LOWER: first offset at or after the time, else the end; UPPER: last one at or before it,
         else the minimum. -1 for a queue that the tier does not have. Raises Unavailable, Corrupt.
         """
-        with self._timed("get_offset_by_time", topic):
+        with self._time_operation("get_offset_by_time", topic):
             file = self._flat_files.get(topic, queue_id)
             if file is None or not file.is_initialised:
                 return -1
@@ -251,7 +251,7 @@ class MessageStoreFetcher(MessageReader):
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
         """Store time of a message, epoch ms; -1 when it is not in the tier or cannot be read."""
-        with self._timed("get_time_by_offset", topic):
+        with self._time_operation("get_time_by_offset", topic):
             file = self._flat_files.get(topic, queue_id)
             if file is None:
                 return -1
@@ -259,12 +259,12 @@ class MessageStoreFetcher(MessageReader):
                 if file.consume_queue_min_offset <= offset < file.consume_queue_commit_offset:
                     return run(file.store_timestamp_at(offset))
             except TieredStoreError as error:
-                self._failed(QueueKey(topic, queue_id), offset, error)
+                self._note_failure(QueueKey(topic, queue_id), offset, error)
             return -1
 
     def earliest_time(self, topic: str, queue_id: int) -> int:
         """Store time of the first message of a queue in the tier, epoch ms; -1 without one."""
-        with self._timed("get_earliest_message_time", topic):
+        with self._time_operation("get_earliest_message_time", topic):
             file = self._flat_files.get(topic, queue_id)
             if file is None:
                 return -1
@@ -273,7 +273,7 @@ class MessageStoreFetcher(MessageReader):
                 if minimum < file.consume_queue_commit_offset:
                     return run(file.store_timestamp_at(minimum))
             except TieredStoreError as error:
-                self._failed(QueueKey(topic, queue_id), -1, error)
+                self._note_failure(QueueKey(topic, queue_id), -1, error)
                 return file.min_store_timestamp_ms
             return -1
 
@@ -285,14 +285,14 @@ class MessageStoreFetcher(MessageReader):
         """Messages of a topic with a key or UNIQ_KEY, store time within [begin, end], by queue and
         offset. Each has the key: what only has its hash is left out. Raises Unavailable, Corrupt.
         """
-        with self._timed("query_message", topic):
+        with self._time_operation("query_message", topic):
             return run(self.query_reading(topic, key, max_count, begin_ms, end_ms))
 
     async def query_message_async(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> list[StoredMessage]:
         """`query_message` without blocking the event loop."""
-        with self._timed("query_message", topic):
+        with self._time_operation("query_message", topic):
             reading = self.query_reading(topic, key, max_count, begin_ms, end_ms)
             return await run_async(reading, self._executor)
 
@@ -309,7 +309,7 @@ class MessageStoreFetcher(MessageReader):
     # Metrics
 
     @contextmanager
-    def _timed(self, operation: str, topic: str, **labels: object) -> Iterator[None]:
+    def _time_operation(self, operation: str, topic: str, **labels: object) -> Iterator[None]:
         begin = time.perf_counter()
         try:
             yield

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message.record import StoredMessage, decode_record
-from tieredstore.tier.joined_reading import together
+from tieredstore.tier.joined_reading import join_readings
 
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
@@ -129,13 +129,13 @@ def _read_items(
     pieces = list(_pieces(queues, topic, items))
     read: dict[tuple[int, int], StoredMessage] = {}
     while pieces:
-        outcomes = yield from together(
+        outcomes = yield from join_readings(
             [piece.file.read_commit_log(piece.start, piece.end - piece.start) for piece in pieces]
         )
         again: list[_Piece] = []
         for piece, outcome in zip(pieces, outcomes, strict=True):
             if isinstance(outcome, memoryview):
-                read.update(_accepted(piece, outcome, wanted))
+                read.update(_accept_messages(piece, outcome, wanted))
             elif not isinstance(outcome, (Corrupt, Invalid)):
                 raise outcome
             elif len(piece.items) > 1:
@@ -154,7 +154,7 @@ def _singly(piece: _Piece) -> list[_Piece]:
     ]
 
 
-def _accepted(
+def _accept_messages(
     piece: _Piece, buffer: memoryview, wanted: _Wanted
 ) -> Iterator[tuple[tuple[int, int], StoredMessage]]:
     for item in piece.items:

@@ -205,7 +205,7 @@ class ReadAheadCache:
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
         self._starts: dict[QueueKey, list[int]] = {}
-        self._blocks = _ExpiringLru(limit_bytes, expire_ms, clock, self._removed)
+        self._blocks = _ExpiringLru(limit_bytes, expire_ms, clock, self._note_removal)
         self._unread_bytes = 0
         self._accesses = self._hits = self._fetched = self._wasted = 0
 
@@ -306,7 +306,7 @@ class ReadAheadCache:
             block.counted_unread = False
             self._unread_bytes -= block.weight
 
-    def _removed(self, block: Block) -> None:
+    def _note_removal(self, block: Block) -> None:
         starts = self._starts[block.key]
         starts.remove(block.start)
         if not starts:

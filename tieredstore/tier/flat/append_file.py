@@ -263,7 +263,7 @@ class FlatAppendFile(FlatSegments):
                 tail = error
             finally:
                 if appender is self._appender and appender.commit_position != before:
-                    self._committed(appender)
+                    self._note_commit(appender)
             self._replace_foreign_tail(appender)
         raise Unavailable(f"{tail}; so it was {_MAX_FOREIGN_TAILS} times", path=self.path)
 
@@ -275,7 +275,7 @@ class FlatAppendFile(FlatSegments):
             raise Unavailable(str(error), offset=error.offset, path=error.path) from error
         raise error
 
-    def _committed(self, appender: SegmentAppender) -> None:
+    def _note_commit(self, appender: SegmentAppender) -> None:
         with self._lock:
             last = self._segments[-1]
             last.extend_times(self._pending_begin_ms, self._pending_end_ms)

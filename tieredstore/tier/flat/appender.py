@@ -222,11 +222,11 @@ class SegmentAppender:
             return
         self._unsure = True
         if isinstance(result, FencedWrite):
-            self._after_fenced(result)
+            self._settle_fenced_write(result)
         else:
-            self._after_unknown(result, position + length)
+            self._settle_unknown_write(result, position + length)
 
-    def _after_fenced(self, result: FencedWrite) -> None:
+    def _settle_fenced_write(self, result: FencedWrite) -> None:
         """Take over the bytes there that are the ones to be written, unless they belong to a
         writer that has the right."""
         position = self.commit_position
@@ -244,7 +244,7 @@ class SegmentAppender:
         tail.stale = True
         raise tail
 
-    def _after_unknown(self, result: UnknownWrite, end: int) -> None:
+    def _settle_unknown_write(self, result: UnknownWrite, end: int) -> None:
         if not self._capabilities.rewritable and not self._adopt():
             raise self._differs()
         if self.commit_position < end:

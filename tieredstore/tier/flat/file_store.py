@@ -25,7 +25,7 @@ from tieredstore.errors import Busy, Corrupt
 from tieredstore.tier.flat.deletion import finish_deletion
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.flat.segment import STATUS_DELETED
-from tieredstore.tier.worker_pool import run_crew
+from tieredstore.tier.worker_pool import run_worker_pool
 from tieredstore.tier.writing import TierWriter
 
 _RECOVERY_THREADS = 16
@@ -105,7 +105,7 @@ class FlatFileStore:
 
         # A task for each queue would cost as much as opening it.
         threads = min(_RECOVERY_THREADS, max(self.config.max_pending_limit // 4, 1), len(keys))
-        run_crew(recover_next, threads, "tiered-recovery")
+        run_worker_pool(recover_next, threads, "tiered-recovery")
 
     def _recover(self, key: QueueKey, listings: dict[SegmentId, SegmentListing]) -> None:
         file = self._new_file(key)

@@ -28,7 +28,7 @@ def validate_tail(commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueue
     if not consume_queue.segments or not commit_log.segments:
         return
     limit = commit_log.commit_offset
-    end = _last_message_end(commit_log, consume_queue)
+    end = _find_last_message_end(commit_log, consume_queue)
     last_base = commit_log.segments[-1].base_offset
     if end is None:
         # No unit at all: a lone segment holds what a first commit left, others hold history.
@@ -39,7 +39,7 @@ def validate_tail(commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueue
         commit_log.cut(end)
 
 
-def _last_message_end(
+def _find_last_message_end(
     commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueueFile
 ) -> int | None:
     """Where the message of the last valid unit ends; cuts what lies behind that unit."""
@@ -101,12 +101,12 @@ def repair_times(commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueueF
                 continue
             never = segment.begin_ms == NEVER_WRITTEN_MS
             if never:
-                _extend(segment, _first_time(commit_log, file, segment))
+                _extend(segment, _read_first_time(commit_log, file, segment))
             if index + 1 == len(segments):
                 if never or segment.commit_position > segment.recorded_size_bytes:
-                    _extend(segment, _last_time(commit_log, consume_queue))
+                    _extend(segment, _read_last_time(commit_log, consume_queue))
             elif never:
-                _extend(segment, _first_time(commit_log, file, segments[index + 1]))
+                _extend(segment, _read_first_time(commit_log, file, segments[index + 1]))
 
 
 def _extend(segment: FlatSegment, timestamp_ms: int) -> None:
@@ -114,7 +114,9 @@ def _extend(segment: FlatSegment, timestamp_ms: int) -> None:
         segment.extend_times(timestamp_ms, timestamp_ms)
 
 
-def _first_time(commit_log: FlatCommitLogFile, file: FlatAppendFile, segment: FlatSegment) -> int:
+def _read_first_time(
+    commit_log: FlatCommitLogFile, file: FlatAppendFile, segment: FlatSegment
+) -> int:
     offset = segment.base_offset
     if isinstance(file, FlatConsumeQueueFile):
         units = run(file.read_units(offset // file.unit_bytes, 1))
@@ -124,7 +126,7 @@ def _first_time(commit_log: FlatCommitLogFile, file: FlatAppendFile, segment: Fl
     return run(store_timestamp_at(commit_log, offset))
 
 
-def _last_time(commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueueFile) -> int:
+def _read_last_time(commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueueFile) -> int:
     units = run(consume_queue.read_units(consume_queue.commit_unit - 1, 1))
     if not len(units):
         return -1

@@ -10,7 +10,7 @@ from tieredstore.tier.index.item import IndexItem
 from tieredstore.tier.index.local_file import LocalIndexStoreFile
 from tieredstore.tier.index.matching import Wanted
 from tieredstore.tier.index.uploaded_file import UploadedIndexStoreFile
-from tieredstore.tier.joined_reading import together
+from tieredstore.tier.joined_reading import join_readings
 from tieredstore.tier.reading import Reading
 
 FAN_OUT = 16
@@ -45,7 +45,7 @@ def query_files(
         if len(found) >= wanted.limit:
             break
         group = may_hold[start : start + FAN_OUT]
-        outcomes = yield from together([file.find(wanted) for file in group])
+        outcomes = yield from join_readings([file.find(wanted) for file in group])
         for file, outcome in zip(group, outcomes, strict=True):
             if isinstance(outcome, TieredStoreError):
                 report(str(file), outcome)

@@ -20,7 +20,7 @@ from tieredstore.tier.upload import indexing
 from tieredstore.tier.upload.indexing import KeyIndex
 from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus
 from tieredstore.tier.upload.queue_upload import QueueState, QueueUpload
-from tieredstore.tier.worker_pool import run_crew
+from tieredstore.tier.worker_pool import run_worker_pool
 
 SCAN_PERIOD_MS = 20_000
 VISIT_BYTES = 64 << 20
@@ -162,7 +162,7 @@ class MessageStoreDispatcher:
         visits = _Visits(keys)
         limit = max(self._config.max_pending_limit // 4, 1)
         workers = min(self._config.dispatch_threads, limit, len(keys))
-        run_crew(lambda: self._work(visits, force), workers, "tiered-upload")
+        run_worker_pool(lambda: self._work(visits, force), workers, "tiered-upload")
         if visits.given_up:
             _log.error("%s is unavailable, trying again later", self._flat_files.provider.url)
         self._check_fenced()

@@ -62,7 +62,7 @@ def mark_first(index: KeyIndex, files: Iterable[FlatMessageFile]) -> None:
 def put_batch(index: KeyIndex, file: FlatMessageFile, batch: RecordBatch) -> None:
     """Index the messages of a committed batch."""
     if batch.count:
-        _put(
+        _put_rows(
             index,
             file,
             batch.buffer,
@@ -109,11 +109,11 @@ def _put_from_tier(index: KeyIndex, file: FlatMessageFile, offset: int) -> int:
         )
     starts = positions - first
     times = columns.store_timestamps(data, starts)
-    _put(index, file, data, starts, positions, sizes, times)
+    _put_rows(index, file, data, starts, positions, sizes, times)
     return behind - first
 
 
-def _put(
+def _put_rows(
     index: KeyIndex,
     file: FlatMessageFile,
     buffer: bytearray | memoryview,

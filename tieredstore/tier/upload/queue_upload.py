@@ -283,7 +283,7 @@ class QueueUpload:
         span_ms = int(batches[-1].store_timestamps[-1]) - first_ms
         state.bytes_per_s = self._interval.rate(size, span_ms)
         if self._index is not None and put_now:
-            self._put(self._index, file, batches, state)
+            self._put_batches(self._index, file, batches, state)
 
     def _read_batch(
         self, key: QueueKey, offset: int, count: int
@@ -304,7 +304,7 @@ class QueueUpload:
 
     # The index
 
-    def _put(
+    def _put_batches(
         self,
         index: KeyIndex,
         file: FlatMessageFile,

@@ -10,7 +10,7 @@ import pytest
 
 from tests.kit.local_stores import FOREVER, START_MS, plain, put_all, running, small_config
 from tieredstore.clock import ManualClock
-from tieredstore.local.put import rows as handover
+from tieredstore.local.put import rows as put_rows
 from tieredstore.message.record import Message
 
 
@@ -81,8 +81,8 @@ def test_one_pass_for_all_builds_the_same(tmp_path: Path, built_at_once: dict[st
 def test_rows_past_the_bound_are_dropped_and_the_log_is_read(
     tmp_path: Path, built_at_once: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handover, "MAX_ROWS", 20)
-    monkeypatch.setattr(handover, "HELP_ROWS", 10)
+    monkeypatch.setattr(put_rows, "MAX_ROWS", 20)
+    monkeypatch.setattr(put_rows, "HELP_ROWS", 10)
     with running(_config(tmp_path / "s"), ManualClock(START_MS)) as store:
         appender = store._appender
         helped: list[int] = []
@@ -93,7 +93,7 @@ def test_rows_past_the_bound_are_dropped_and_the_log_is_read(
                 assert store.put_message(message).ok
             assert len(appender._rows) == 0  # nothing is kept any more
             assert len(helped) >= 10
-            assert max(helped) <= 22 * handover.ROW_FIELDS
+            assert max(helped) <= 22 * put_rows.ROW_FIELDS
         finally:
             store._reput._lock.release()
         store.wait_dispatched()
@@ -101,7 +101,7 @@ def test_rows_past_the_bound_are_dropped_and_the_log_is_read(
         store._reput._lock.acquire()
         try:
             assert store.put_message(plain("after")).ok
-            assert len(appender._rows) == handover.ROW_FIELDS
+            assert len(appender._rows) == put_rows.ROW_FIELDS
         finally:
             store._reput._lock.release()
         store.wait_dispatched()

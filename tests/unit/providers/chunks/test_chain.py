@@ -13,7 +13,7 @@ from tieredstore.providers.chunks.chain import (
     Garbage,
     Hole,
     chunk_name,
-    merged_name,
+    make_merged_name,
     read_chain,
 )
 from tieredstore.providers.chunks.client import ObjectInfo
@@ -29,7 +29,7 @@ def listed(**sizes: int) -> Chain:
             name = chunk_name(int(name[1:]))
         elif name.startswith("m"):
             start, _, end = name[1:].partition("_")
-            name = merged_name(int(start), int(end))
+            name = make_merged_name(int(start), int(end))
         objects.append(ObjectInfo(f"{FOLDER}/{name}", size, made_ms))
     return read_chain(objects, FOLDER)
 
@@ -75,7 +75,7 @@ def test_w01_what_a_late_writer_put_below_the_chain_is_never_read() -> None:
 def test_the_longest_of_several_runs_is_read() -> None:
     chain = listed(m0_5=5, m0_15=15, m5_15=10)
     assert spans(chain) == [(0, 15, "m")]
-    assert garbage(chain) == {merged_name(0, 5), merged_name(5, 15)}
+    assert garbage(chain) == {make_merged_name(0, 5), make_merged_name(5, 15)}
 
 
 def test_runs_that_overlap_are_both_read() -> None:
@@ -95,7 +95,7 @@ def test_a_sealed_segment_is_one_object_and_its_marker() -> None:
     chain = listed(c0=5, m5_15=10, c15=0, s=15)
     assert spans(chain) == [(0, 15, "s")]
     assert (chain.sealed, chain.marked) == (True, True)
-    assert garbage(chain) == {chunk_name(0), merged_name(5, 15)}
+    assert garbage(chain) == {chunk_name(0), make_merged_name(5, 15)}
 
 
 def test_o07_a_missing_object_is_a_hole_with_its_offsets() -> None:
@@ -133,12 +133,12 @@ def test_o07_two_sizes_of_one_object_are_refused() -> None:
 
 def test_changes_are_what_a_listing_would_show() -> None:
     chain = listed(c0=5, c5=10, c15=1)
-    assert listed(c0=5, c5=10).appended(1, 3) == chain
+    assert listed(c0=5, c5=10).append(1, 3) == chain
     merged = chain.with_merged(0, 15, 4)
     assert merged == listed(c0=5, c5=10, c15=1, m0_15=15)
     whole = chain.with_whole(4)
     assert (spans(whole), garbage(whole)) == ([(0, 16, "s")], garbage(chain.with_whole(4)))
-    assert merged.without(frozenset({chunk_name(0)})).garbage == (Garbage(chunk_name(5), 4),)
+    assert merged.drop_garbage(frozenset({chunk_name(0)})).garbage == (Garbage(chunk_name(5), 4),)
 
 
 def test_only_whole_extents_are_replaced() -> None:

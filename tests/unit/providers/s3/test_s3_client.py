@@ -162,7 +162,7 @@ def test_parts_that_no_endpoint_takes_are_refused_before_anything_is_sent(
 def test_o08_uploads_left_open_are_aborted_below_their_prefix(
     client: S3Client, moto_endpoint: str, bucket: str
 ) -> None:
-    boto = client._lane._opened()
+    boto = client._lane._open_client()
     for key in ("a/b/x/1", "a/b/x/2", "a/b/y/1", "a/c/1"):
         boto.create_multipart_upload(Bucket=bucket, Key=key)
     assert client.abort_uploads("x/", client.now_ms() + 10_000) == 2
@@ -182,4 +182,4 @@ def test_the_bulk_client_has_the_same_objects_and_a_pool_of_its_own(client: S3Cl
     assert bulk.put_if_absent("k", [b"abc"], {})
     assert client.get_range("k", 0, 3) == bulk.get_range("k", 0, 3) == b"abc"
     assert bulk.meter is client.meter
-    assert bulk._lane._opened() is not client._lane._opened()
+    assert bulk._lane._open_client() is not client._lane._open_client()

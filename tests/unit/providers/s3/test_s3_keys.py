@@ -102,7 +102,7 @@ def region(setting: Setting) -> None:
 def path_style(setting: Setting) -> None:
     def host(style: str, endpoint: str) -> str:
         with s3_client(endpoint, tieredStoreS3PathStyle=style) as client:
-            url: str = client._lane._opened().generate_presigned_url(
+            url: str = client._lane._open_client().generate_presigned_url(
                 "get_object", {"Bucket": "tier", "Key": "k"}
             )
             return url.partition("?")[0]
@@ -224,7 +224,7 @@ def checksums(setting: Setting) -> None:
 
 
 def boto_config(lane: Lane) -> Any:
-    return lane._opened().meta.config
+    return lane._open_client().meta.config
 
 
 def connect_timeout(setting: Setting) -> None:

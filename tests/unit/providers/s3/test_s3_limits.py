@@ -49,11 +49,11 @@ def test_no_rate_is_no_limit() -> None:
 def test_o02_requests_refused_together_halve_the_limit_once() -> None:
     gate = Gate(16)
     with gate.permit() as one, gate.permit() as two:
-        gate.refused(one)
-        gate.refused(two)
+        gate.note_refusal(one)
+        gate.note_refusal(two)
     assert gate.limit == 8
     with gate.permit() as three:
-        gate.refused(three)
+        gate.note_refusal(three)
     assert gate.limit == 4
 
 
@@ -61,10 +61,10 @@ def test_the_limit_never_falls_below_one_nor_rises_above_the_most() -> None:
     gate = Gate(4)
     for _ in range(10):
         with gate.permit() as wave:
-            gate.refused(wave)
+            gate.note_refusal(wave)
     assert gate.limit == 1
     for _ in range(100):
-        gate.succeeded()
+        gate.note_success()
     assert gate.limit == 4
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.kit.chunks import GRACE_MS, LEASE_MS, LOG, UNITS, Store
 from tieredstore.contracts.segment import Written
 from tieredstore.errors import Fenced, Invalid, Unavailable
-from tieredstore.providers.chunks.chain import Chain, chunk_name, merged_name
+from tieredstore.providers.chunks.chain import Chain, chunk_name, make_merged_name
 from tieredstore.testing.faults import SimulatedCrash
 from tieredstore.testing.object_faults import ObjectFault
 from tieredstore.testing.provider.samples import content
@@ -32,7 +32,7 @@ class TestMerging:
         report = writer.tier.run_maintenance(sweep=False)
         assert (report.merged_count, report.deleted_count) == (1, 0)
         assert writer.operations() == ["PUT"]
-        assert store.names()[-1] == merged_name(0, 12)
+        assert store.names()[-1] == make_merged_name(0, 12)
         assert len(store.names()) == 5
 
     def test_others_are_read_first(self, store: Store) -> None:
@@ -67,7 +67,7 @@ class TestMerging:
 
         writer.client.request = append_meanwhile  # type: ignore[method-assign]
         writer.tier.run_maintenance()
-        assert store.names()[-1] == merged_name(0, 12)
+        assert store.names()[-1] == make_merged_name(0, 12)
         assert writer.content() == b"abcdefghijklmno"
         assert bytes(writer.open().read(12, 3)) == b"mno"
 
@@ -91,7 +91,7 @@ class TestMerging:
         assert writer.operations() == ["LIST", "PUT"]
         store.clock.advance(GRACE_MS)
         writer.tier.run_maintenance(sweep=False)
-        assert store.names() == [chunk_name(12), merged_name(0, 12)]
+        assert store.names() == [chunk_name(12), make_merged_name(0, 12)]
 
     def test_a_merge_that_fails_is_tried_again(
         self, store: Store, caplog: pytest.LogCaptureFixture
@@ -131,7 +131,7 @@ class TestGarbage:
         writer.operations()
         assert writer.tier.run_maintenance(sweep=False).deleted_count == 4
         assert writer.operations() == ["DELETE"]
-        assert store.names() == [merged_name(0, 12)]
+        assert store.names() == [make_merged_name(0, 12)]
 
     def test_any_later_process_collects_it(self, store: Store) -> None:
         writer = store.process().take_over()

@@ -35,7 +35,7 @@ class SimulatedSegment:
 
     def commit(self, length: int, now_ms: int) -> int:
         """Returns the number of objects afterwards."""
-        self.chain = self.chain.appended(length, now_ms)
+        self.chain = self.chain.append(length, now_ms)
         while (run := SETTINGS.policy.next_run(self.chain.extents)) is not None:
             merged = self.chain.with_merged(run[0].start, run[-1].end, now_ms)
             assert merged is not None
@@ -46,7 +46,7 @@ class SimulatedSegment:
             for found in self.chain.garbage
             if found.covered_ms + SETTINGS.grace_ms <= collected_ms
         ]
-        self.chain = self.chain.without(frozenset(due))
+        self.chain = self.chain.drop_garbage(frozenset(due))
         return len(self.chain.extents) + len(self.chain.garbage)
 
 

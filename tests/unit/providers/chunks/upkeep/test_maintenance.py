@@ -10,7 +10,7 @@ import pytest
 
 from tests.kit.chunks import LOG, Store
 from tieredstore.clock import SYSTEM_CLOCK
-from tieredstore.providers.chunks.chain import chunk_name, merged_name
+from tieredstore.providers.chunks.chain import chunk_name, make_merged_name
 from tieredstore.service_thread import ServiceState
 from tieredstore.testing.object_faults import ObjectFault
 
@@ -30,7 +30,7 @@ def test_releasing_the_epoch_waits_for_what_is_due(store: Store) -> None:
         assert [health.state for health in writer.tier.health()] == [ServiceState.RUNNING] * 3
         writer.append(b"abc", b"def", b"ghi", b"jkl")
         epoch.release()
-        assert store.names()[-1] == merged_name(0, 12)
+        assert store.names()[-1] == make_merged_name(0, 12)
     assert [health.state for health in writer.tier.health()] == [ServiceState.STOPPED] * 3
     assert not any(thread is None or thread.is_alive() for thread in threads)
 
@@ -105,7 +105,7 @@ def test_garbage_is_collected_when_its_time_has_come(store: Store) -> None:
         store.clock.advance(120_000)
         writer.tier._maintenance._take_due()
         writer.tier._maintenance.drain()
-        assert store.names() == [merged_name(0, 12)]
+        assert store.names() == [make_merged_name(0, 12)]
 
 
 def test_a_failing_store_ends_no_worker(store: Store) -> None:
@@ -122,7 +122,7 @@ def test_a_failing_store_ends_no_worker(store: Store) -> None:
         store.clock.advance(60_000)
         writer.tier._maintenance._take_due()
         writer.tier._maintenance.drain()
-        assert merged_name(0, 12) in store.names()
+        assert make_merged_name(0, 12) in store.names()
 
 
 def test_a_process_without_work_keeps_its_lease(store: Store) -> None:
@@ -164,7 +164,7 @@ def test_all_segments_are_looked_at_from_time_to_time(store: Store) -> None:
         store.clock.advance(50_000)
         writer.tier._maintenance._keep_epoch("broker-a", epoch)
         writer.tier._maintenance.drain()
-        assert merged_name(0, 12) in store.names()
+        assert make_merged_name(0, 12) in store.names()
 
 
 def test_a_bug_ends_no_worker(store: Store, caplog: pytest.LogCaptureFixture) -> None:
@@ -185,4 +185,4 @@ def test_a_bug_ends_no_worker(store: Store, caplog: pytest.LogCaptureFixture) ->
             time.sleep(0.001)
         segment.write(12, [b"m"])
         writer.tier._maintenance.drain()
-        assert merged_name(0, 13) in store.names()
+        assert make_merged_name(0, 13) in store.names()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.errors import Invalid
-from tieredstore.providers.chunks.chain import Chain, Extent, chunk_name, merged_name
+from tieredstore.providers.chunks.chain import Chain, Extent, chunk_name, make_merged_name
 from tieredstore.providers.chunks.client import ClientLimits
 from tieredstore.providers.chunks.upkeep.parts import Copied, plan_parts
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
@@ -23,7 +23,7 @@ def extents(*lengths: int, merged: int = 0) -> list[Extent]:
     position = 0
     for number, length in enumerate(lengths):
         end = position + length
-        name = merged_name(position, end) if number < merged else chunk_name(position)
+        name = make_merged_name(position, end) if number < merged else chunk_name(position)
         found.append(Extent(position, end, name))
         position = end
     return found
@@ -76,7 +76,7 @@ def test_a_chain_never_has_many_objects(lengths: list[int]) -> None:
     chain = Chain()
     rewritten = 0
     for length in lengths:
-        chain = chain.appended(length, 0)
+        chain = chain.append(length, 0)
         while (run := POLICY.next_run(chain.extents)) is not None:
             assert len(run) > 1
             start, end = run[0].start, run[-1].end
