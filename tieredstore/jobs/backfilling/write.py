@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tieredstore.contracts.segment import FileSegment, FileSegmentType, SegmentId, Written
+from tieredstore.contracts.segment import FileSegment, FileSegmentType, SegmentId
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.jobs.backfilling.measure import pack_numbers, unpack_numbers
 from tieredstore.jobs.backfilling.plan import Piece
@@ -19,6 +19,7 @@ from tieredstore.jobs.backfilling.source import BATCH_BYTES, SourceFile, Table
 from tieredstore.scan.arrow.buffers import Int64s
 from tieredstore.scan.arrow.encode import encode_batch
 from tieredstore.scan.location import TierLocation
+from tieredstore.tier.sure_writes import write_surely
 
 WRITE_BYTES = 16 << 20
 """Of one write, at least, where a segment has that much."""
@@ -186,42 +187,30 @@ class SegmentWriter:
             return
         parts, self._waiting = self._waiting, []
         length = sum(part.nbytes for part in parts)
-        reason = ""
-        for _ in range(_WRITE_ATTEMPTS):
-            if self._rewritable:  # a write would cut off what another attempt has put behind it
-                self._there = self._segment.size()
-            if self._there > self._position:
-                data = memoryview(b"".join(parts))
-                parts = [data[self._same(data) :]]
-                length = parts[0].nbytes
-            if not length:
-                return
-            if self._there < self._position:
-                raise self._became_shorter(self._there)
-            result = self._segment.write(self._position, parts)
-            if isinstance(result, Written):
-                self._position += length
-                self._there = self._position
-                return
-            # Of unknown outcome, or another attempt's: what is there tells.
-            reason = str(result)
-            self._there = self._segment.size()
-        raise Unavailable(
-            f"{self._segment.id}: {length} bytes at {self._position} cannot be written: {reason}",
-            path=str(self._segment.id),
-            offset=self._position,
+        outcome = write_surely(
+            self._segment,
+            self._position,
+            parts,
+            rewritable=self._rewritable,
+            attempts=_WRITE_ATTEMPTS,
+            shared=True,
+            # A write would cut off what another attempt has put behind it.
+            look_first=self._rewritable or self._there > self._position,
         )
-
-    def _same(self, data: memoryview) -> int:
-        """How many of the next bytes are there already; the position moves over them."""
-        length = min(self._there - self._position, data.nbytes)
-        if self._segment.read(self._position, length) != data[:length]:
-            # Of a write that was torn: it goes, with what is behind it.
-            if not self._rewritable:
-                raise self._differs(self._position)
-            return 0
-        self._position += length
-        return length
+        position = self._position + outcome.sure_bytes
+        if outcome.sure_bytes == length:
+            self._position, self._there = position, outcome.size_bytes
+        elif outcome.differs:
+            raise self._differs(position)
+        elif 0 <= outcome.size_bytes < position:
+            raise self._became_shorter(outcome.size_bytes)
+        else:
+            raise Unavailable(
+                f"{self._segment.id}: {length} bytes at {self._position} cannot be written: "
+                f"{outcome.reason}",
+                path=str(self._segment.id),
+                offset=self._position,
+            )
 
     def _differs(self, position: int) -> Invalid:
         return Invalid(

@@ -9,11 +9,11 @@ from tieredstore.contracts.segment import (
     FencedWrite,
     FileSegment,
     SegmentProvider,
-    UnknownWrite,
 )
 from tieredstore.errors import Corrupt, Fenced, Invalid, TieredStoreError, Unavailable
 from tieredstore.jobs.copying.plan import SegmentCopy
 from tieredstore.message.crc import crc32
+from tieredstore.tier.sure_writes import write_surely
 
 PIECE_BYTES = 8 << 20
 WRITE_ATTEMPTS = 3
@@ -130,29 +130,27 @@ class SegmentCopier:
             segment.close()
 
     def _write(self, target: FileSegment, position: int, data: memoryview) -> None:
-        reason = ""
-        for _ in range(WRITE_ATTEMPTS):
-            self._check_writer()
-            result = target.write(position, [data])
-            if isinstance(result, FencedWrite):
-                raise _make_fenced_error(target, position, result)
-            if not isinstance(result, UnknownWrite):
-                return
-            size = target.size()
-            if size >= position + len(data):
-                found = target.read(position, len(data))
-                if found == data:
-                    return
-                if not self._target.capabilities.rewritable:
-                    raise TargetDiffers(
-                        f"{target.id}: after a write at {position} without a reply other bytes are "
-                        "there",
-                        path=target.id.path,
-                        offset=position,
-                    )
-            reason = result.reason
+        outcome = write_surely(
+            target,
+            position,
+            [data],
+            rewritable=self._target.capabilities.rewritable,
+            attempts=WRITE_ATTEMPTS,
+            check_writer=self._check_writer,
+        )
+        if outcome.sure_bytes == len(data):
+            return
+        if outcome.refused is not None:
+            raise _make_fenced_error(target, position, outcome.refused)
+        if outcome.differs:
+            raise TargetDiffers(
+                f"{target.id}: after a write at {position} without a reply other bytes are there",
+                path=target.id.path,
+                offset=position,
+            )
         raise Unavailable(
-            f"{target.id}: write of {len(data)} bytes at {position} has no known outcome: {reason}",
+            f"{target.id}: write of {len(data)} bytes at {position} has no known outcome: "
+            f"{outcome.reason}",
             path=target.id.path,
             offset=position,
         )

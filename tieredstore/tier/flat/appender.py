@@ -26,8 +26,7 @@ from tieredstore.contracts.segment import (
     Written,
 )
 from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
-
-_COMPARE_BYTES = 4 << 20
+from tieredstore.tier.sure_writes import count_same_bytes
 
 
 class AppendResult(enum.Enum):
@@ -283,7 +282,8 @@ class SegmentAppender:
         committed; False when there are others."""
         extra = self._extra_bytes()
         length = min(extra, self.pending_bytes)
-        same = self._common_bytes(length)
+        views = (view for view, _ in self._pending)
+        same = count_same_bytes(self._segment, self.commit_position, views, length)
         self._advance(same)
         self._unsure = extra > same
         return same == length
@@ -298,22 +298,6 @@ class SegmentAppender:
                 path=str(self._segment.id),
             )
         return size - self.commit_position
-
-    def _common_bytes(self, length: int) -> int:
-        """How many of the first `length` pending bytes are in the segment, counted in whole
-        buffers: a segment must not end inside a message."""
-        position = self.commit_position
-        same = 0
-        for view, _ in self._pending:
-            part = view[: length - same]
-            for start in range(0, part.nbytes, _COMPARE_BYTES):
-                piece = part[start : start + _COMPARE_BYTES]
-                if self._segment.read(position + same + start, piece.nbytes) != piece:
-                    return same
-            same += part.nbytes
-            if same >= length:
-                break
-        return same
 
     def _differs(self) -> TailDiffers:
         return TailDiffers(

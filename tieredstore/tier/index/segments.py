@@ -21,19 +21,18 @@ from tieredstore.contracts.metadata_store import (
 )
 from tieredstore.contracts.segment import (
     Buffer,
-    FencedWrite,
     FileSegment,
     FileSegmentType,
     SegmentId,
     SegmentListing,
     SegmentProvider,
-    UnknownWrite,
 )
 from tieredstore.disk.errors import RETRY_LATER, translate_os_error
 from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.message.index.tiered import HEADER_SIZE
 from tieredstore.message.names import index_path
 from tieredstore.tier.index.uploaded_file import UploadedIndexStoreFile, check_whole, header_of
+from tieredstore.tier.sure_writes import write_surely
 
 PIECE_BYTES = 8 << 20
 MAX_PIECE_BYTES = 64 << 20
@@ -252,43 +251,32 @@ class IndexSegments:
 
     def _write_piece(self, segment: FileSegment, position: int, piece: Buffer) -> int:
         """Returns the size of the segment afterwards, bytes."""
-        reason = ""
-        for _ in range(WRITE_ATTEMPTS):
-            result = segment.write(position, [piece])
-            if isinstance(result, FencedWrite):
-                if result.stale:
-                    return self._settle_stale_write(segment, position, piece, result)
-                raise Fenced(
-                    f"{segment.id}: expected to write at {position}, found {result.size_bytes} "
-                    f"bytes of writer {result.writer}",
-                    path=str(segment.id),
-                    offset=position,
-                )
-            if not isinstance(result, UnknownWrite):
-                return result.size_bytes
-            reason = result.reason
-            if not self._provider.capabilities.rewritable and _holds(segment, position, piece):
-                return segment.size()
-        raise Unavailable(
-            f"{segment.id}: write of {len(piece)} bytes at {position} has no known outcome: "
-            f"{reason}",
-            path=str(segment.id),
-            offset=position,
+        rewritable = self._provider.capabilities.rewritable
+        outcome = write_surely(
+            segment, position, [piece], rewritable=rewritable, attempts=WRITE_ATTEMPTS
         )
-
-    def _settle_stale_write(
-        self, segment: FileSegment, position: int, piece: Buffer, result: FencedWrite
-    ) -> int:
-        """A writer that lost the right was here: its bytes are ours, or the segment goes."""
-        if _holds(segment, position, piece):
-            return segment.size()
-        self._progress = None  # the next attempt compares from the start
-        raise Unavailable(
-            f"{segment.id}: at {position} are other bytes, of writer {result.writer}, which has "
-            "no right any more; the segment is to be written anew",
-            path=str(segment.id),
-            offset=position,
-        )
+        if outcome.sure_bytes == len(piece):
+            return outcome.size_bytes
+        refused = outcome.refused
+        if refused is None:
+            message = (
+                f"{segment.id}: write of {len(piece)} bytes at {position} has no known outcome: "
+                f"{outcome.reason}"
+            )
+        elif refused.stale:
+            self._progress = None  # the next attempt compares from the start
+            message = (
+                f"{segment.id}: at {position} are other bytes, of writer {refused.writer}, which "
+                "has no right any more; the segment is to be written anew"
+            )
+        else:
+            raise Fenced(
+                f"{segment.id}: expected to write at {position}, found {refused.size_bytes} "
+                f"bytes of writer {refused.writer}",
+                path=str(segment.id),
+                offset=position,
+            )
+        raise Unavailable(message, path=str(segment.id), offset=position)
 
 
 def segment_lost(segment: FileSegment, position: int) -> bool:
@@ -305,11 +293,6 @@ def _seal(segment: FileSegment) -> None:
         segment.seal()
     except Unavailable as error:
         _log.warning("%s: not sealed: %s", segment.id, error)
-
-
-def _holds(segment: FileSegment, position: int, piece: Buffer) -> bool:
-    end = position + len(piece)
-    return segment.size() >= end and segment.read(position, len(piece)) == piece
 
 
 def _common(segment: FileSegment, source: IndexSource) -> int:
