@@ -359,3 +359,12 @@ def test_trim_cuts_off_what_a_failed_write_left() -> None:
     assert bytes(segment.data) == b"good"
     appender.trim()
     assert len(segment.writes) == 3  # nothing more to do
+
+
+def test_what_is_pending_is_dropped_by_a_close() -> None:
+    segment, appender = make()
+    appender.append(b"data")
+    appender.close()
+    assert (appender.pending, appender.pending_count) == ([], 0)
+    assert appender.append(b"more") is AppendResult.FILE_CLOSED
+    assert not segment.writes
