@@ -17,13 +17,13 @@ from tieredstore.message.crc import raw_crc32
 from tieredstore.providers.chunks.chain import WHOLE_NAME
 from tieredstore.providers.chunks.client import ClientLimits, ObjectInfo, Part
 from tieredstore.providers.s3.errors import whole_answers
-from tieredstore.providers.s3.fast_path import FastPath
+from tieredstore.providers.s3.fast_reads.fast_path import FastPath
+from tieredstore.providers.s3.fast_reads.obstore_reader import NO_ANSWER
 from tieredstore.providers.s3.lane import Lane, S3Failure, ServerClock
 from tieredstore.providers.s3.limits import Gate, TokenBucket
 from tieredstore.providers.s3.listing import epoch_ms, list_folders, list_objects, list_uploads
 from tieredstore.providers.s3.meter import Meter
 from tieredstore.providers.s3.multipart import Multipart
-from tieredstore.providers.s3.obstore_reader import NO_ANSWER
 from tieredstore.providers.s3.place import S3Place
 from tieredstore.providers.s3.probes import probe_s3
 from tieredstore.providers.s3.reading import RangeReader, is_absent

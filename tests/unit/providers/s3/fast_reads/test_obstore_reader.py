@@ -12,8 +12,8 @@ import pytest
 from botocore.credentials import Credentials
 from moto.server import ThreadedMotoServer
 
-from tieredstore.providers.s3 import obstore_reader
-from tieredstore.providers.s3.obstore_reader import (
+from tieredstore.providers.s3.fast_reads import obstore_reader
+from tieredstore.providers.s3.fast_reads.obstore_reader import (
     MAX_FAST_BYTES,
     NO_ANSWER,
     ObstoreReader,

@@ -20,8 +20,8 @@ from tests.kit.s3.scripted_server import (
 )
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.providers.s3.client import S3Client
-from tieredstore.providers.s3.fast_path import FreshCredentials, _path_style
-from tieredstore.providers.s3.obstore_reader import MAX_FAST_BYTES, NO_ANSWER
+from tieredstore.providers.s3.fast_reads.fast_path import FreshCredentials, _path_style
+from tieredstore.providers.s3.fast_reads.obstore_reader import MAX_FAST_BYTES, NO_ANSWER
 
 KEY = "hash_cluster/broker/topic/0/COMMIT_LOG/seg/c.00000000000000000000"
 DATA = bytes(range(256)) * 8192

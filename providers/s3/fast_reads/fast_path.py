@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 from botocore.credentials import RefreshableCredentials
 
 from tieredstore.errors import Invalid
-from tieredstore.providers.s3.meter import file_type_of
-from tieredstore.providers.s3.obstore_reader import (
+from tieredstore.providers.s3.fast_reads.obstore_reader import (
     MAX_FAST_BYTES,
     NO_ANSWER,
     Credentials,
@@ -23,6 +22,7 @@ from tieredstore.providers.s3.obstore_reader import (
     ObstoreReader,
     ReaderSettings,
 )
+from tieredstore.providers.s3.meter import file_type_of
 from tieredstore.providers.s3.session import addressing_style, open_session
 
 if TYPE_CHECKING:
