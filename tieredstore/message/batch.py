@@ -43,7 +43,7 @@ class InnerMessage(NamedTuple):
 
 
 def encode_batch(items: Iterable[BatchItem]) -> bytes:
-    """The body of a batch. Raises Invalid for properties that are too long."""
+    """Encode the body of a batch. Raises Invalid for properties that are too long."""
     parts: list[Buffer] = []
     for flag, body, properties in items:
         if len(properties) > MAX_PROPERTIES_BYTES:
@@ -61,8 +61,8 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
 
 
 def decode_batch(body: Buffer) -> list[BatchItem]:
-    """The messages of a batch, in order; their bodies are views. Raises Corrupt, with the position
-    in the body, when sizes do not fit; magic and CRC are not looked at, as in Java."""
+    """Decode the messages of a batch, in order; their bodies are views. Raises Corrupt, with the
+    position in the body, when sizes do not fit; magic and CRC are not looked at, as in Java."""
     view = memoryview(body)
     end = len(view)
     items: list[BatchItem] = []
@@ -94,7 +94,7 @@ def _corrupt(position: int, field: str, expected: str, found: int) -> Corrupt:
 
 
 def expand_batch(message: Message) -> list[Message]:
-    """The messages to put for a plain batch: those of its body, with everything else from the
+    """Make the messages to put for a plain batch: those of its body, with everything else from the
     batch. Raises Corrupt."""
     return [
         msgspec.structs.replace(message, body=item.body, flag=item.flag, properties=item.properties)
@@ -105,7 +105,7 @@ def expand_batch(message: Message) -> list[Message]:
 def inner_messages(
     message: StoredMessage, limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES
 ) -> list[InnerMessage]:
-    """The messages of a stored inner batch with their queue offsets.
+    """Decode the messages of a stored inner batch with their queue offsets.
 
     Raises Invalid when the record is no inner batch, Corrupt when INNER_NUM or INNER_BASE does not
     fit its body.

@@ -14,8 +14,8 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 def view_unaligned(
     buffer: Buffer, dtype: npt.DTypeLike, *, end: int | None = None
 ) -> npt.NDArray[Any]:
-    """A view whose element i is the value that starts at byte i (stride 1), for gathers and
-    scatters at any position. Element numbers run while the value ends within [0, end).
+    """View a buffer so that element i is the value that starts at byte i (stride 1), for gathers
+    and scatters at any position. Element numbers run while the value ends within [0, end).
 
     The view keeps the buffer exported: drop it before a mapped file is closed.
     """

@@ -25,7 +25,7 @@ _PIECE_BYTES = 256 * 1024
 
 
 def compress(data: Buffer, compression: CompressionType, level: int = DEFAULT_LEVEL) -> bytes:
-    """The body as a producer would send it; mark it with `sysflag.with_compression`."""
+    """Compress a body as a producer would; mark it with `sysflag.with_compression`."""
     if compression is CompressionType.ZLIB:
         return zlib.compress(data, level)
     if compression is CompressionType.LZ4:
@@ -36,9 +36,9 @@ def compress(data: Buffer, compression: CompressionType, level: int = DEFAULT_LE
 
 
 def decompress(data: Buffer, sys_flag: int, limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES) -> bytes:
-    """The body behind a compressed one; the type comes from `sys_flag` (its bit 0 is not looked
-    at). Raises Corrupt when the data are not whole and exactly what the flag says, or when they
-    inflate to more than `limit_bytes`."""
+    """Inflate a compressed body; the type comes from `sys_flag` (its bit 0 is not looked at).
+    Raises Corrupt when the data are not whole and exactly what the flag says, or when they inflate
+    to more than `limit_bytes`."""
     compression = compression_type(sys_flag)
     try:
         if compression is CompressionType.ZLIB:

@@ -69,7 +69,7 @@ class BatchUnit(NamedTuple):
 
 
 def pack_unit(physical_offset: int, size: int, tags_code: int) -> bytes:
-    """20 bytes. Raises Invalid for a value that does not fit."""
+    """Pack a unit: 20 bytes. Raises Invalid for a value that does not fit."""
     try:
         return _UNIT.pack(physical_offset, size, tags_code)
     except struct.error as error:
@@ -77,13 +77,13 @@ def pack_unit(physical_offset: int, size: int, tags_code: int) -> bytes:
 
 
 def unpack_unit(buffer: Buffer, position: int = 0) -> Unit:
-    """The unit at a byte of a buffer. Raises Corrupt when it is not whole."""
+    """Unpack the unit at a byte of a buffer. Raises Corrupt when it is not whole."""
     _check_bounds(buffer, position, UNIT_SIZE)
     return Unit(*_UNIT.unpack_from(buffer, position))
 
 
 def pack_batch_unit(unit: BatchUnit) -> bytes:
-    """46 bytes. Raises Invalid for a value that does not fit."""
+    """Pack a unit: 46 bytes. Raises Invalid for a value that does not fit."""
     try:
         return _BATCH_UNIT.pack(*unit)
     except struct.error as error:
@@ -91,7 +91,7 @@ def pack_batch_unit(unit: BatchUnit) -> bytes:
 
 
 def unpack_batch_unit(buffer: Buffer, position: int = 0) -> BatchUnit:
-    """The unit at a byte of a buffer. Raises Corrupt when it is not whole."""
+    """Unpack the unit at a byte of a buffer. Raises Corrupt when it is not whole."""
     _check_bounds(buffer, position, BATCH_UNIT_SIZE)
     return BatchUnit(*_BATCH_UNIT.unpack_from(buffer, position))
 
@@ -106,12 +106,12 @@ def _check_bounds(buffer: Buffer, position: int, size: int) -> None:
 
 
 def units_from(buffer: Buffer) -> npt.NDArray[np.void]:
-    """A view of UNIT_DTYPE over whole units. Raises Corrupt when the last one is cut."""
+    """View whole units as UNIT_DTYPE. Raises Corrupt when the last one is cut."""
     return _view(buffer, UNIT_DTYPE)
 
 
 def batch_units_from(buffer: Buffer) -> npt.NDArray[np.void]:
-    """A view of BATCH_UNIT_DTYPE over whole units. Raises Corrupt when the last one is cut."""
+    """View whole units as BATCH_UNIT_DTYPE. Raises Corrupt when the last one is cut."""
     return _view(buffer, BATCH_UNIT_DTYPE)
 
 
@@ -128,7 +128,7 @@ def _view(buffer: Buffer, dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
 def make_units(
     physical_offsets: npt.ArrayLike, sizes: npt.ArrayLike, tags_codes: npt.ArrayLike
 ) -> npt.NDArray[np.void]:
-    """UNIT_DTYPE[n] from columns; `.tobytes()` is what a file holds."""
+    """Make UNIT_DTYPE[n] from columns; `.tobytes()` is what a file holds."""
     offsets = np.asarray(physical_offsets, dtype=np.int64)
     units = np.empty(len(offsets), dtype=UNIT_DTYPE)
     units["physical_offset"] = offsets
@@ -138,7 +138,7 @@ def make_units(
 
 
 def pack_units(units: Sequence[tuple[int, int, int]]) -> bytes:
-    """Rows (physical offset, size, tags code) as bytes. Raises Invalid."""
+    """Pack rows (physical offset, size, tags code) as bytes. Raises Invalid."""
     try:
         return b"".join([_UNIT.pack(*unit) for unit in units])
     except struct.error as error:

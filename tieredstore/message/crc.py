@@ -44,7 +44,7 @@ raw_crc32 = _crc32
 
 
 def crc32(buffer: Buffer, value: int = 0) -> int:
-    """The CRC-32 (IEEE) of a buffer without its top bit; 0 for an empty one.
+    """Compute the CRC-32 (IEEE) of a buffer without its top bit; 0 for an empty one.
 
     `value` is an *unmasked* CRC to go on from (see `raw_crc32`).
     """
@@ -52,12 +52,12 @@ def crc32(buffer: Buffer, value: int = 0) -> int:
 
 
 def crc_block(crc: int) -> bytes:
-    """The 20 bytes for a masked CRC: its decimal digits, the least significant one first."""
+    """Make the 20 bytes for a masked CRC: its decimal digits, the least significant one first."""
     return _NAME + (b"%010d" % crc)[::-1] + b"\x02"
 
 
 def stored_property_crc(buffer: Buffer, position: int, size: int) -> int | None:
-    """The CRC that a record carries; None when it does not end in a CRC block."""
+    """Read the CRC that a record carries; None when it does not end in a CRC block."""
     block = bytes(memoryview(buffer)[position + size - CRC_BLOCK_SIZE : position + size])
     digits = block[len(_NAME) : -1]
     if not block.startswith(_NAME) or block[-1] != 2 or not digits.isdigit():
@@ -68,7 +68,7 @@ def stored_property_crc(buffer: Buffer, position: int, size: int) -> int | None:
 def property_crc(
     buffer: Buffer, position: int, size: int, *, physical_offset: int | None = None
 ) -> int:
-    """The CRC of a record without its last 20 bytes, masked.
+    """Compute the CRC of a record without its last 20 bytes, masked.
 
     physical_offset: what to take in place of the offset that stands in the record.
     """
@@ -83,7 +83,7 @@ def property_crc(
 def property_crc_matches(
     buffer: Buffer, position: int, size: int, *, physical_offset: int | None = None
 ) -> bool | None:
-    """Whether the stored CRC is right; None when the record carries none.
+    """Tell whether the stored CRC is right; None when the record carries none.
 
     physical_offset: the offset of the record in the log that it was first written to, for a record
     that was uploaded since.

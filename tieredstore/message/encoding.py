@@ -101,7 +101,7 @@ class Message(msgspec.Struct, gc=False):
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
     ) -> Message:
-        """A message from ordinary values. Raises Invalid for text that properties cannot hold
+        """Make a message from ordinary values. Raises Invalid for text that properties cannot hold
         (a key with a space in it, too)."""
         table = dict(properties) if properties else {}
         if keys and (joined := _join_keys(keys)):
@@ -162,8 +162,8 @@ class PlainTemplate(NamedTuple):
 
 
 def topic_field(topic: str, *, auto_version: bool = True) -> tuple[int, bytes]:
-    """The magic of a topic's records and its field in them, length included. Raises Invalid for
-    more than 127 bytes (32,767 with `auto_version`)."""
+    """Encode the magic of a topic's records and its field in them, length included. Raises Invalid
+    for more than 127 bytes (32,767 with `auto_version`)."""
     encoded = topic.encode("utf-8", "replace")
     length = len(encoded)
     if length <= 127:
@@ -236,8 +236,8 @@ class RecordEncoder:
         self._topics: dict[str, tuple[int, bytes]] = {}
 
     def plain_template(self, topic: str) -> PlainTemplate | None:
-        """What a caller needs to make a topic's plain records in its own loop; None when this
-        encoder makes none (IPv6 store host, property CRC). Raises Invalid for a bad topic."""
+        """Make what a caller needs to encode a topic's plain records in its own loop; None when
+        this encoder makes none (IPv6 store host, property CRC). Raises Invalid for a bad topic."""
         header, host_flags, fixed_bytes = self._headers[V4_SIZE]
         if host_flags or self._prop_crc:
             return None
@@ -341,7 +341,8 @@ def encode_record(
     store_host: bytes = LOCALHOST,
     append_prop_crc: bool = False,
 ) -> bytes:
-    """One record. Offsets: queue_offset in messages, physical_offset in bytes. Raises Invalid."""
+    """Encode one record. Offsets: queue_offset in messages, physical_offset in bytes. Raises
+    Invalid."""
     parts: list[Buffer] = []
     encoder = RecordEncoder(store_host, append_prop_crc=append_prop_crc)
     encoder.append(parts, message, queue_offset, physical_offset, store_timestamp_ms)

@@ -40,7 +40,7 @@ def _to_signed(value: int) -> int:
 
 
 def java_string_hash(text: str) -> int:
-    """String.hashCode: an i32."""
+    """Compute String.hashCode: an i32."""
     if text.isascii():
         units: Sequence[int] = text.encode("ascii")
     else:
@@ -66,7 +66,7 @@ def _utf16_length(text: str) -> int:
 
 
 def java_string_hashes(texts: Sequence[str]) -> npt.NDArray[np.int32]:
-    """String.hashCode of each text: int32[n]."""
+    """Compute String.hashCode of each text: int32[n]."""
     if len(texts) < SCALAR_LIMIT:
         return np.array([java_string_hash(text) for text in texts], dtype=np.int32)
     hashes, _ = _hash_many(texts)
@@ -131,29 +131,29 @@ def _hash_topic_keys(topic: str, keys: Sequence[str]) -> npt.NDArray[np.int32]:
 
 
 def index_hash(java_hash: int) -> int:
-    """The absolute value of a hash, 0 for -2^31: what both kinds of index store."""
+    """Compute what both kinds of index store: the absolute value of a hash, 0 for -2^31."""
     return 0 if java_hash == _INT_MIN else abs(java_hash)
 
 
 def index_hashes(java_hashes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """`index_hash` of each: int32[n]."""
+    """Compute `index_hash` of each: int32[n]."""
     hashes = np.abs(java_hashes)
     hashes[hashes < 0] = 0
     return hashes
 
 
 def local_key_hash(topic: str, key: str) -> int:
-    """What a local index stores for a key of a topic: 0 to 2^31 - 1."""
+    """Compute what a local index stores for a key of a topic: 0 to 2^31 - 1."""
     return index_hash(java_string_hash(f"{topic}#{key}"))
 
 
 def local_key_hashes(topic: str, keys: Sequence[str]) -> npt.NDArray[np.int32]:
-    """`local_key_hash` of each key: int32[n]."""
+    """Compute `local_key_hash` of each key: int32[n]."""
     return index_hashes(_hash_topic_keys(topic, keys))
 
 
 def tiered_key_hash(topic: str, key: str) -> int:
-    """What a tiered index stores for a key of a topic: 0 to 2^31 - 1.
+    """Compute what a tiered index stores for a key of a topic: 0 to 2^31 - 1.
 
     Java 5.5.0 keeps -2^31 as it is, fails on the negative slot and does not index that key (defect
     D13). Here it is 0, as in the local index and as `hash & 0x7fffffff` of later versions.
@@ -162,12 +162,12 @@ def tiered_key_hash(topic: str, key: str) -> int:
 
 
 def tiered_key_hashes(topic: str, keys: Sequence[str]) -> npt.NDArray[np.int32]:
-    """`tiered_key_hash` of each key: int32[n]."""
+    """Compute `tiered_key_hash` of each key: int32[n]."""
     return index_hashes(_hash_topic_keys(topic, keys))
 
 
 def tiered_key_hash_candidates(topic: str, key: str) -> tuple[int, ...]:
-    """The hashes under which a key can be in a tiered index, ours first.
+    """List the hashes under which a key can be in a tiered index, ours first.
 
     Versions after 5.5.0 are said to store `hash & 0x7fffffff`, another value for a negative hash.
     """
@@ -177,7 +177,8 @@ def tiered_key_hash_candidates(topic: str, key: str) -> tuple[int, ...]:
 
 
 def tags_code(tags: str | None) -> int:
-    """The tags code of a consume queue unit: the hash of the whole TAGS value, 0 for none."""
+    """Compute the tags code of a consume queue unit: the hash of the whole TAGS value, 0 for
+    none."""
     return _compute_tags_code(tags) if tags else 0
 
 

@@ -20,7 +20,7 @@ _GROUPS = struct.Struct(">8H")
 
 @functools.lru_cache(maxsize=4096)
 def encode_host(address: str, port: int) -> bytes:
-    """8 bytes for an IPv4 address, 20 for an IPv6 one. Raises Invalid (names are not resolved)."""
+    """Encode an address: 8 bytes for IPv4, 20 for IPv6. Raises Invalid (names are not resolved)."""
     if not 0 <= port <= 0x7FFFFFFF:
         raise Invalid(f"port of host {address!r}: expected 0 to {0x7FFFFFFF}, found {port}")
     v6 = ":" in address
@@ -32,7 +32,8 @@ def encode_host(address: str, port: int) -> bytes:
 
 
 def decode_host(host: bytes) -> tuple[str, int]:
-    """Address and port; IPv6 in eight groups without `::`, as Java prints it. Raises Corrupt."""
+    """Decode address and port; IPv6 in eight groups without `::`, as Java prints it. Raises
+    Corrupt."""
     if len(host) == V4_SIZE:
         packed, port = _V4.unpack(host)
         return "{}.{}.{}.{}".format(*packed), port
@@ -44,13 +45,14 @@ def decode_host(host: bytes) -> tuple[str, int]:
 
 @functools.lru_cache(maxsize=4096)
 def format_host(host: bytes) -> str:
-    """`ip:port`, `[ip]:port` for IPv6. Raises Corrupt."""
+    """Write a host as `ip:port`, `[ip]:port` for IPv6. Raises Corrupt."""
     address, port = decode_host(host)
     return f"[{address}]:{port}" if len(host) == V6_SIZE else f"{address}:{port}"
 
 
 def parse_host(text: str) -> bytes:
-    """What `format_host` writes (a leading `/`, as Java prints, is accepted). Raises Invalid."""
+    """Parse what `format_host` writes (a leading `/`, as Java prints, is accepted). Raises
+    Invalid."""
     address, separator, port = text.removeprefix("/").rpartition(":")
     if not separator or not port.isascii() or not port.isdigit():
         raise Invalid(f"host: expected ip:port, found {text!r}")

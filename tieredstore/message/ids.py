@@ -12,7 +12,7 @@ _LENGTHS = (2 * (V4_SIZE + 8), 2 * (V6_SIZE + 8))
 
 
 def offset_message_id(host: bytes, physical_offset: int) -> str:
-    """32 (IPv4) or 56 (IPv6) upper-case hex digits.
+    """Make an offset message id: 32 (IPv4) or 56 (IPv6) upper-case hex digits.
 
     host: the store host as a record holds it (IP and port, 8 or 20 bytes); physical_offset: where
     the record starts in the commit log of that host (bytes). Raises Invalid.
@@ -26,7 +26,8 @@ def offset_message_id(host: bytes, physical_offset: int) -> str:
 
 
 def parse_offset_message_id(message_id: str) -> tuple[str, int, int]:
-    """(address, port, physical offset). Raises Invalid for anything but 32 or 56 hex digits."""
+    """Parse an id into (address, port, physical offset). Raises Invalid for anything but 32 or 56
+    hex digits."""
     if len(message_id) not in _LENGTHS or not message_id.isascii() or not message_id.isalnum():
         raise Invalid(f"offset message id: expected 32 or 56 hex digits, found {message_id!r}")
     try:
@@ -38,7 +39,7 @@ def parse_offset_message_id(message_id: str) -> tuple[str, int, int]:
 
 
 def is_offset_message_id(message_id: str) -> bool:
-    """Whether `parse_offset_message_id` would take it.
+    """Tell whether `parse_offset_message_id` would take a text.
 
     A 32 digit UNIQ_KEY looks the same, so this says what a text may be, not what it is.
     """

@@ -67,14 +67,15 @@ class Sections(NamedTuple):
 
 
 def store_timestamp_position(sys_flag: int) -> int:
-    """Position of the store timestamp in a record, bytes: 56, or 68 behind an IPv6 born host."""
+    """Compute the position of the store timestamp in a record, bytes: 56, or 68 behind an IPv6 born
+    host."""
     if sys_flag & sysflag.BORN_HOST_V6:
         return STORE_TIMESTAMP_POSITION + V6_EXTRA
     return STORE_TIMESTAMP_POSITION
 
 
 def host_sizes(sys_flag: int) -> tuple[int, int]:
-    """Sizes of born host and store host: 8 or 20 bytes each."""
+    """Tell the sizes of born host and store host: 8 or 20 bytes each."""
     return (
         20 if sys_flag & sysflag.BORN_HOST_V6 else 8,
         20 if sys_flag & sysflag.STORE_HOST_V6 else 8,
@@ -82,14 +83,15 @@ def host_sizes(sys_flag: int) -> tuple[int, int]:
 
 
 def corrupt(position: int, field: str, expected: str, found: object) -> Corrupt:
-    """The error of a bad record: names the position in the buffer, and has it as `offset`."""
+    """Make the error of a bad record: it names the position in the buffer, and has it as
+    `offset`."""
     return Corrupt(
         f"record at {position}: {field}: expected {expected}, found {found}", offset=position
     )
 
 
 def size_and_magic(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
-    """The first eight bytes of a record; Corrupt when they are not within [0, end)."""
+    """Read the first eight bytes of a record. Raises Corrupt when they are not within [0, end)."""
     if position < 0 or position + BLANK_SIZE > end:
         raise corrupt(position, "size and magic", f"8 bytes before {end}", max(end - position, 0))
     size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, position)
@@ -97,12 +99,14 @@ def size_and_magic(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
 
 
 def is_blank_record(buffer: Buffer, position: int) -> bool:
-    """Whether a record that ends a commit log file begins here; False behind the buffer's end."""
+    """Tell whether a record that ends a commit log file begins here; False behind the buffer's
+    end."""
     return bytes(buffer[position + MAGIC_POSITION : position + BLANK_SIZE]) == _BLANK_BYTES
 
 
 def check_size(buffer: Buffer, position: int, end: int) -> int:
-    """The size of the record at a position, with its magic and bounds checked. Raises Corrupt."""
+    """Return the size of the record at a position, with its magic and bounds checked. Raises
+    Corrupt."""
     size, magic = size_and_magic(buffer, position, end)
     if magic not in MAGICS:
         raise corrupt(position, "magic", "daa320a7 or daa320ab", f"{magic:08x}")
@@ -114,7 +118,7 @@ def check_size(buffer: Buffer, position: int, end: int) -> int:
 
 
 def locate(buffer: Buffer, position: int, size: int) -> Sections:
-    """The sections of a record whose size and magic were checked. Raises Corrupt when a length
+    """Find the sections of a record whose size and magic were checked. Raises Corrupt when a length
     leads out of the record or the lengths do not add up to `size`."""
     end = position + size
     sys_flag = _I4.unpack_from(buffer, position + SYS_FLAG_POSITION)[0]

@@ -65,9 +65,9 @@ _JAVA_WHITESPACE = (
 
 
 def decode_properties(buffer: Buffer) -> dict[str, str]:
-    """All properties, by Java's rules: a pair without a name, separator or value is dropped, the
-    last 0x02 may be missing, the last of equal names wins, bytes that are no UTF-8 become U+FFFD.
-    """
+    """Decode all properties, by Java's rules: a pair without a name, separator or value is dropped,
+    the last 0x02 may be missing, the last of equal names wins, bytes that are no UTF-8 become
+    U+FFFD."""
     text = str(buffer, "utf-8", "replace")
     properties: dict[str, str] = {}
     for pair in text.split("\x02"):
@@ -78,7 +78,7 @@ def decode_properties(buffer: Buffer) -> dict[str, str]:
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The bytes that `decode_properties` reads back, in the mapping's order.
+    """Encode properties as the bytes that `decode_properties` reads back, in the mapping's order.
 
     Empty values are not written, since no reader would see them. Raises Invalid for a name or value
     that would change the meaning of its neighbours, and for more than MAX_PROPERTIES_BYTES.
@@ -100,7 +100,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def find_property(buffer: Buffer, name: bytes) -> bytes | None:
-    """The bytes of one value, without decoding the others; None when it is absent or empty."""
+    """Find the bytes of one value, without decoding the others; None when it is absent or empty."""
     data = buffer if isinstance(buffer, bytes) else bytes(buffer)
     marked = name + b"\x01"
     start = data.rfind(marked)
@@ -118,13 +118,13 @@ def find_property(buffer: Buffer, name: bytes) -> bytes | None:
 
 
 def find_text(buffer: Buffer, name: bytes) -> str | None:
-    """`find_property` as text."""
+    """Find one value as text, as `find_property` does."""
     value = find_property(buffer, name)
     return None if value is None else value.decode("utf-8", "replace")
 
 
 def remove_property(data: bytes, name: bytes) -> bytes:
-    """The properties without a name (every occurrence); what is left keeps its bytes."""
+    """Remove a name (every occurrence) from the properties; what is left keeps its bytes."""
     marked = name + b"\x01"
     if marked not in data:
         return data
@@ -139,7 +139,7 @@ def _pairs_with_separator(data: bytes) -> list[bytes]:
 
 
 def split_keys(value: str | None) -> list[str]:
-    """The keys of a KEYS value: parted by single spaces, empty ones dropped, order kept.
+    """Split a KEYS value into its keys: parted by single spaces, empty ones dropped, order kept.
 
     A value of nothing but white space (as Java sees it) holds no key.
     """
@@ -151,12 +151,12 @@ def split_keys(value: str | None) -> list[str]:
 
 
 def has_empty_key(value: str) -> bool:
-    """Whether Java's `split` finds an empty key in a KEYS value: in front of a key, never behind
-    the last one."""
+    """Tell whether Java's `split` finds an empty key in a KEYS value: in front of a key, never
+    behind the last one."""
     return not is_blank(value) and "" in value.rstrip(KEY_SEPARATOR).split(KEY_SEPARATOR)
 
 
 def is_blank(value: str | None) -> bool:
-    """Whether Java's StringUtils.isBlank says so."""
+    """Tell whether a text is blank, as Java's StringUtils.isBlank says."""
     # isspace() knows more white space than Java, and answers at the first other character.
     return not value or (value.isspace() and not value.strip(_JAVA_WHITESPACE))

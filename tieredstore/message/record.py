@@ -102,7 +102,7 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
         return memoryview(self.buffer)[self.position : self.position + self.size]
 
     def copy_out(self) -> StoredMessage:
-        """The same message on a copy of its own bytes."""
+        """Return the same message on a copy of its own bytes."""
         return StoredMessage(bytes(self.raw), 0, self.size, self.tags_code)
 
     @property
@@ -189,8 +189,8 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
         return memoryview(self.buffer)[start : start + sections.body_length]
 
     def decode_body(self, limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES) -> bytes | memoryview:
-        """The body as the producer gave it. Raises Corrupt, also for one that inflates to more than
-        `limit_bytes`."""
+        """Decode the body as the producer gave it. Raises Corrupt, also for one that inflates to
+        more than `limit_bytes`."""
         sys_flag = self.sys_flag
         # Java inflates nothing either when there is nothing.
         if not sys_flag & sysflag.COMPRESSED or not self.body_length:
@@ -217,7 +217,7 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
         return props.decode_properties(self.properties_bytes)
 
     def get_property(self, name: str) -> str | None:
-        """One property, without decoding the others."""
+        """Return one property, without decoding the others."""
         return props.find_text(self.properties_bytes, name.encode())
 
     @property
@@ -249,7 +249,7 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
 
 
 def decode_record(buffer: Buffer, position: int = 0, *, tags_code: int = 0) -> StoredMessage:
-    """The record that starts at a byte of a buffer, checked but for its CRCs.
+    """Decode the record that starts at a byte of a buffer, checked but for its CRCs.
 
     Raises Corrupt, which names the position, when it is no whole record.
     """
@@ -311,5 +311,5 @@ def check_record(
 
 
 def blank_record(remaining_bytes: int) -> bytes:
-    """The 8 bytes that end a commit log file with `remaining_bytes` left, these included."""
+    """Make the 8 bytes that end a commit log file with `remaining_bytes` left, these included."""
     return _BLANK.pack(remaining_bytes, MAGIC_BLANK)

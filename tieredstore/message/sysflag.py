@@ -28,7 +28,7 @@ class CompressionType(enum.IntEnum):
 
 
 def compression_type(sys_flag: int) -> CompressionType | None:
-    """The compression of a *compressed* body; None for a value that no RocketMQ writes."""
+    """Return the compression of a *compressed* body; None for a value that no RocketMQ writes."""
     value = (sys_flag & COMPRESSION_TYPE_MASK) >> COMPRESSION_TYPE_SHIFT
     if value == 0:
         return CompressionType.ZLIB
@@ -39,11 +39,11 @@ def compression_type(sys_flag: int) -> CompressionType | None:
 
 
 def with_compression(sys_flag: int, compression: CompressionType) -> int:
-    """The flag of a body that was compressed that way."""
+    """Return the flag of a body that was compressed that way."""
     flag = sys_flag & ~COMPRESSION_TYPE_MASK
     return flag | COMPRESSED | (compression << COMPRESSION_TYPE_SHIFT)
 
 
 def transaction_type(sys_flag: int) -> int:
-    """One of the TRANSACTION_ values."""
+    """Return one of the TRANSACTION_ values."""
     return sys_flag & TRANSACTION_MASK

@@ -28,7 +28,8 @@ class TagFilter:
 
     @classmethod
     def parse(cls, expression: str | None) -> TagFilter:
-        """The filter of a subscription such as `TagA || TagB`; `*`, empty and None mean all."""
+        """Parse the filter of a subscription such as `TagA || TagB`; `*`, empty and None mean
+        all."""
         if expression is None:
             return cls(None)
         tags = [tag.strip() for tag in expression.split("||")]
@@ -38,13 +39,14 @@ class TagFilter:
         return cls(java_string_hash(tag) for tag in tags)
 
     def is_matched_by_consume_queue(self, tags_code: int | None) -> bool:
-        """Whether a unit with this tags code may be wanted; an unknown code (None) always may."""
+        """Tell whether a unit with this tags code may be wanted; an unknown code (None) always
+        may."""
         if self.codes is None or tags_code is None:
             return True
         return ((tags_code + 0x8000_0000) & 0xFFFF_FFFF) - 0x8000_0000 in self.codes
 
     def is_matched_by_commit_log(self, message: StoredMessage) -> bool:  # noqa: ARG002
-        """Always: the record says nothing about tags that its unit does not."""
+        """Return True: the record says nothing about tags that its unit does not."""
         return True
 
     def __repr__(self) -> str:

@@ -35,7 +35,7 @@ _UNIQ_KEY = int.from_bytes(b"UNIQ_KEY", "big")
 
 
 def keys_of_batch(buffer: Buffer, columns: RecordColumns) -> tuple[Int64s, list[str]]:
-    """Exactly what `columns.index_keys` gives: (row of the record int64[k], key[k])."""
+    """Find exactly what `columns.index_keys` gives: (row of the record int64[k], key[k])."""
     if len(columns) < SCALAR_LIMIT:
         return index_keys(buffer, columns)
     view = memoryview(buffer)

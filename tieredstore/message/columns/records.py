@@ -90,7 +90,8 @@ _MAX_GATHERS: Final = 16
 
 
 def gather_headers(buffer: Buffer, positions: Positions) -> npt.NDArray[np.void]:
-    """HEADER_DTYPE[n]. Raises Corrupt when the bytes end before the smallest record would."""
+    """Read the headers of the records: HEADER_DTYPE[n]. Raises Corrupt when the bytes end before
+    the smallest record would."""
     positions = _check_positions(buffer, positions)
     # Gathered as bytes without fields, which is ten times faster.
     headers: npt.NDArray[np.void] = view_unaligned(buffer, _HEADER_BYTES)[positions].view(
@@ -141,7 +142,7 @@ class RecordColumns:
         return len(self.positions)
 
     def take(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.intp] | slice) -> RecordColumns:
-        """The columns of those rows, given as a mask, as indices or as a slice."""
+        """Return the columns of some rows, given as a mask, as indices or as a slice."""
         moved = self._moved
         if moved is not None:
             moved = _Fields(
@@ -289,7 +290,7 @@ def _require(buffer: Buffer, positions: Positions, good: npt.NDArray[np.bool_]) 
 
 
 def store_timestamps(buffer: Buffer, positions: Positions) -> npt.NDArray[np.int64]:
-    """Store times (epoch ms) of records whose sizes were checked."""
+    """Read the store times (epoch ms) of records whose sizes were checked."""
     positions = _check_positions(buffer, positions)
     flags = view_unaligned(buffer, ">i4")[positions + layout.SYS_FLAG_POSITION]
     extra = np.where(flags & sysflag.BORN_HOST_V6, layout.V6_EXTRA, 0)
@@ -314,7 +315,7 @@ def rewrite_physical_offsets(
 
 
 def check_bodies(buffer: Buffer, columns: RecordColumns) -> npt.NDArray[np.bool_]:
-    """bool[n]: whether each stored body has its CRC."""
+    """Check each stored body against its CRC: bool[n], True where they fit."""
     starts, ends = columns.body_offsets, columns.body_offsets + columns.body_lengths
     view = memoryview(buffer)
     data: Buffer = view
@@ -327,14 +328,14 @@ def check_bodies(buffer: Buffer, columns: RecordColumns) -> npt.NDArray[np.bool_
 
 
 def topics(buffer: Buffer, columns: RecordColumns) -> list[str]:
-    """The topic of each record; equal topics share one string."""
+    """Decode the topic of each record; equal topics share one string."""
     encoded = _fields(buffer, columns.topic_offsets, columns.topic_lengths)
     known = {topic: topic.decode("utf-8", "replace") for topic in set(encoded)}
     return [known[topic] for topic in encoded]
 
 
 def properties_of(buffer: Buffer, columns: RecordColumns) -> list[bytes]:
-    """The stored properties of each record."""
+    """Copy the stored properties of each record."""
     return _fields(buffer, columns.properties_offsets, columns.properties_lengths)
 
 
@@ -362,7 +363,7 @@ def _fields(
 
 
 def index_keys(buffer: Buffer, columns: RecordColumns) -> tuple[npt.NDArray[np.int64], list[str]]:
-    """The keys that the tier indexes: (row of the record int64[k], key[k]).
+    """Find the keys that the tier indexes: (row of the record int64[k], key[k]).
 
     UNIQ_KEY unless blank, then the keys of KEYS, each once per record.
     """
@@ -376,7 +377,7 @@ def index_keys(buffer: Buffer, columns: RecordColumns) -> tuple[npt.NDArray[np.i
 
 
 def keys_to_index(properties: Buffer) -> list[str]:
-    """What `index_keys` takes from the properties of one record."""
+    """Find what `index_keys` takes from the properties of one record."""
     found: list[str] = []
     uniq_key = find_text(properties, b"UNIQ_KEY")
     if uniq_key is not None and not is_blank(uniq_key):

@@ -42,8 +42,8 @@ class SplitMessages(NamedTuple):
 def split_messages(
     units: npt.NDArray[np.void], buffer: Buffer, *, buffer_offset: int | None = None
 ) -> SplitMessages:
-    """The messages of `units` in `buffer`, whose first byte is at commit log offset `buffer_offset`
-    (default: that of the first unit).
+    """Find the messages of `units` in `buffer`, whose first byte is at commit log offset
+    `buffer_offset` (default: that of the first unit).
 
     A unit whose place holds no record of its size is left out; its neighbours keep their own
     indexes. A coda in front of a record is skipped.

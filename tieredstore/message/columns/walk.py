@@ -101,7 +101,8 @@ def _limit(buffer: Buffer, start: int, end: int | None) -> int:
 
 
 def record_positions(buffer: Buffer, start: int = 0, end: int | None = None) -> Positions:
-    """Positions of the records from `start` on, up to `end`, a blank record or unwritten zeros.
+    """Find the positions of the records from `start` on, up to `end`, a blank record or unwritten
+    zeros.
 
     Raises Corrupt for anything else, a record that is cut by the end included.
     """

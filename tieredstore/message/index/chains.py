@@ -60,8 +60,8 @@ def link_items(heads: npt.NDArray[Any], slot_ids: Int64s, first_number: int) -> 
 
 
 def link_previous(heads: npt.NDArray[Any], slot_ids: Int64s, numbers: Int32s) -> Int32s:
-    """The previous item of each of the items `numbers` (ascending) of the slots `slot_ids`, when
-    `heads` are the newest items in front of them: int32[n]."""
+    """Find the previous item of each of the items `numbers` (ascending) of the slots `slot_ids`,
+    when `heads` are the newest items in front of them: int32[n]."""
     previous = np.empty(len(slot_ids), dtype=np.int32)
     if len(slot_ids):
         slots, order = _by_slot(slot_ids)

@@ -26,7 +26,7 @@ def compact_items(
     block_items: int,
     memory_bytes: int,
 ) -> Iterator[bytes]:
-    """The slot table and then the items of a compacted file, as blocks of bytes.
+    """Yield the slot table and then the items of a compacted file, as blocks of bytes.
 
     items: of the unsealed file, item 1 first, with a field `hash` and the chain link last;
     first_position: where the first item will be in the file.

@@ -49,13 +49,13 @@ class LocalIndexHeader:
     index_count: int = 1
 
     def pack(self) -> bytes:
-        """40 bytes."""
+        """Pack the header: 40 bytes."""
         return _HEADER.pack(*astuple(self))
 
     @classmethod
     def unpack(cls, buffer: Buffer) -> LocalIndexHeader:
-        """A new file's zeros read as the header of an empty one. Raises Corrupt for fewer than 40
-        bytes or a negative count."""
+        """Unpack a header; a new file's zeros are the header of an empty one. Raises Corrupt for
+        fewer than 40 bytes or a negative count."""
         if len(buffer) < HEADER_SIZE:
             raise Corrupt(
                 f"index file header: expected {HEADER_SIZE} bytes, found {len(buffer)}", offset=0
@@ -82,18 +82,18 @@ class LocalIndexItem(NamedTuple):
 
 
 def file_size(slots: int, max_items: int) -> int:
-    """Bytes of a file; the defaults of 5,000,000 and 20,000,000 give 420,000,040."""
+    """Compute the bytes of a file; the defaults of 5,000,000 and 20,000,000 give 420,000,040."""
     return HEADER_SIZE + slots * SLOT_SIZE + max_items * ITEM_SIZE
 
 
 def infer_slots(size_bytes: int, max_items: int) -> int | None:
-    """S of a file of that many bytes with room for `max_items`; None when none fits."""
+    """Compute S of a file of that many bytes with room for `max_items`; None when none fits."""
     slots, rest = divmod(size_bytes - file_size(0, max_items), SLOT_SIZE)
     return slots if slots > 0 and rest == 0 else None
 
 
 def is_full(header: LocalIndexHeader, max_items: int) -> bool:
-    """Whether the file takes no more items."""
+    """Tell whether the file takes no more items."""
     return header.index_count >= max_items
 
 
@@ -153,7 +153,8 @@ def put_items(
     physical_offsets: Int64s,
     store_timestamps: Int64s,
 ) -> int:
-    """`put_item` for columns of n rows: the same bytes. Returns how many (of the first) fitted."""
+    """Put columns of n rows: the same bytes as `put_item` for each. Returns how many (of the first)
+    fitted."""
     header = LocalIndexHeader.unpack(buffer)
     done = 0
     if len(key_hashes) and header.index_count <= 1:
@@ -199,7 +200,7 @@ def put_items(
 def walk_chain(
     buffer: Buffer, slots: int, key_hash: int, header: LocalIndexHeader | None = None
 ) -> Iterator[LocalIndexItem]:
-    """The items of a slot that have that hash, newest first.
+    """Yield the items of a slot that have that hash, newest first.
 
     Ends at a link that does not lead to an older item, so a damaged chain is finite. Raises Corrupt
     when the file is too short for `slots`.
@@ -218,8 +219,8 @@ def walk_chain(
 
 
 def time_range_ms(header: LocalIndexHeader, item: LocalIndexItem) -> tuple[int, int]:
-    """The store times (epoch ms, inclusive) that an item may have: whole seconds are kept, an
-    earlier time than the file's begin as 0. Of the first item the time is exact."""
+    """Compute the store times (epoch ms, inclusive) that an item may have: whole seconds are kept,
+    an earlier time than the file's begin as 0. Of the first item the time is exact."""
     if item.number == 1:
         return header.begin_timestamp_ms, header.begin_timestamp_ms
     start = header.begin_timestamp_ms + item.seconds * 1000
@@ -231,8 +232,9 @@ def time_range_ms(header: LocalIndexHeader, item: LocalIndexItem) -> tuple[int, 
 def lookup(
     buffer: Buffer, slots: int, key_hash: int, begin_ms: int, end_ms: int, max_count: int
 ) -> list[int]:
-    """Physical offsets of the items with that hash whose store time may lie in [begin, end], newest
-    first, at most `max_count`. Topic, key and exact time are to be verified with the record."""
+    """Find the physical offsets of the items with that hash whose store time may lie in [begin,
+    end], newest first, at most `max_count`. Topic, key and exact time are to be verified with the
+    record."""
     header = LocalIndexHeader.unpack(buffer)
     found: list[int] = []
     for item in walk_chain(buffer, slots, key_hash, header):

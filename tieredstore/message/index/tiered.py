@@ -114,7 +114,7 @@ class TieredIndexItem(NamedTuple):
 
 
 def pack_header(header: IndexHeader) -> bytes:
-    """28 bytes."""
+    """Pack a header: 28 bytes."""
     return _HEADER.pack(
         header.magic,
         header.begin_timestamp_ms,
@@ -125,7 +125,7 @@ def pack_header(header: IndexHeader) -> bytes:
 
 
 def unpack_header(buffer: Buffer) -> IndexHeader:
-    """Raises Corrupt for fewer than 28 bytes, another magic or negative counts."""
+    """Unpack a header. Raises Corrupt for fewer than 28 bytes, another magic or negative counts."""
     if len(buffer) < HEADER_SIZE:
         raise Corrupt(
             f"index file header: expected {HEADER_SIZE} bytes, found {len(buffer)}", offset=0
@@ -147,29 +147,30 @@ def unpack_header(buffer: Buffer) -> IndexHeader:
 
 
 def unsealed_size(slots: int, max_items: int) -> int:
-    """Bytes of a file that takes items numbered 1 to `max_items` - 1."""
+    """Compute the bytes of a file that takes items numbered 1 to `max_items` - 1."""
     return HEADER_SIZE + slots * SLOT_SIZE + max_items * ITEM_SIZE
 
 
 def compacted_size(slots: int, items: int) -> int:
-    """Bytes of a compacted file."""
+    """Compute the bytes of a compacted file."""
     return HEADER_SIZE + slots * SLOT_SIZE + items * COMPACTED_ITEM_SIZE
 
 
 def infer_slots(file_size: int, items: int) -> int | None:
-    """S of a compacted file of that many bytes; None when no S fits (the file is damaged)."""
+    """Compute S of a compacted file of that many bytes; None when no S fits (the file is
+    damaged)."""
     slots, rest = divmod(file_size - compacted_size(0, items), SLOT_SIZE)
     return slots if slots > 0 and rest == 0 and items >= 0 else None
 
 
 def item_position(slots: int, number: int) -> int:
-    """Where an item of an unsealed file is, bytes from its start."""
+    """Compute where an item of an unsealed file is, bytes from its start."""
     return HEADER_SIZE + slots * SLOT_SIZE + number * ITEM_SIZE
 
 
 def unpack_compacted_slot(buffer: Buffer, position: int = 0) -> tuple[int, int]:
-    """Position in the file and length of a slot's items, bytes; the length is 0 for an empty slot,
-    whose position says nothing. Raises Corrupt for fewer than 8 bytes."""
+    """Unpack position in the file and length of a slot's items, bytes; the length is 0 for an empty
+    slot, whose position says nothing. Raises Corrupt for fewer than 8 bytes."""
     if position < 0 or position + SLOT_SIZE > len(buffer):
         raise Corrupt(
             f"index slot at {position}: expected {SLOT_SIZE} bytes, "
@@ -181,8 +182,8 @@ def unpack_compacted_slot(buffer: Buffer, position: int = 0) -> tuple[int, int]:
 
 
 def time_diff_seconds(store_timestamps: npt.ArrayLike, begin_timestamp_ms: int) -> Int32s:
-    """What items keep of their store times (epoch ms): whole seconds since the begin of the file,
-    cut toward zero, held within an i32: int32[n]."""
+    """Compute what items keep of their store times (epoch ms): whole seconds since the begin of the
+    file, cut toward zero, held within an i32: int32[n]."""
     times = np.atleast_1d(np.asarray(store_timestamps, dtype=np.int64))
     farthest = -_INT32_MIN * 1000
     # Held near the begin before the subtraction, which could not hold any two i64.
@@ -200,7 +201,7 @@ def _time_diff(store_timestamp_ms: int, begin_timestamp_ms: int) -> int:
 
 
 def unpack_item(buffer: Buffer, slots: int, number: int) -> TieredIndexItem:
-    """An item of an unsealed file. Raises Corrupt when it is not within the buffer."""
+    """Unpack an item of an unsealed file. Raises Corrupt when it is not within the buffer."""
     position = item_position(slots, number)
     if number < 1 or position + ITEM_SIZE > len(buffer):
         raise Corrupt(
@@ -212,7 +213,7 @@ def unpack_item(buffer: Buffer, slots: int, number: int) -> TieredIndexItem:
 
 
 def slots_view(buffer: Buffer, slots: int) -> npt.NDArray[np.int32]:
-    """The newest item of each slot of an unsealed file, a writable view if the buffer is."""
+    """View the newest item of each slot of an unsealed file, writable if the buffer is."""
     view: npt.NDArray[np.int32] = np.ndarray(
         (slots,), ">i4", buffer=buffer, offset=HEADER_SIZE, strides=(SLOT_SIZE,)
     )
@@ -220,7 +221,7 @@ def slots_view(buffer: Buffer, slots: int) -> npt.NDArray[np.int32]:
 
 
 def items_view(buffer: Buffer, slots: int, count: int) -> npt.NDArray[np.void]:
-    """ITEM_DTYPE[count]: items 0 (never used) to `count` - 1 of an unsealed file."""
+    """View items 0 (never used) to `count` - 1 of an unsealed file: ITEM_DTYPE[count]."""
     return np.frombuffer(buffer, ITEM_DTYPE, count=count, offset=item_position(slots, 0))
 
 
@@ -267,7 +268,7 @@ def put_items(
     sizes: npt.ArrayLike,
     store_timestamps: Int64s,
 ) -> IndexHeader:
-    """`put_item` for columns of n rows (or single values for all): the same bytes.
+    """Put columns of n rows (or single values for all): the same bytes as `put_item` for each.
 
     Raises Invalid, and puts nothing, when there is no room for all.
     """
@@ -326,7 +327,7 @@ def _write_header(
 def walk_chain(
     buffer: Buffer, slots: int, key_hash: int, items: int | None = None
 ) -> Iterator[TieredIndexItem]:
-    """The items of a slot of an unsealed file that have that hash, newest first.
+    """Yield the items of a slot of an unsealed file that have that hash, newest first.
 
     items: how many the file holds (default: what its header says). Ends at a link that does not
     lead to an older item, so a damaged chain is finite.
@@ -347,8 +348,8 @@ def walk_chain(
 def compact(
     buffer: Buffer, slots: int, *, block_items: int = 1 << 18, memory_bytes: int = 256 << 20
 ) -> Iterator[bytes]:
-    """The compacted form of an unsealed file, in blocks that follow one another: header, slots,
-    then items in blocks of at most `block_items`, newest first within a slot.
+    """Yield the compacted form of an unsealed file, in blocks that follow one another: header,
+    slots, then items in blocks of at most `block_items`, newest first within a slot.
 
     memory_bytes: about what sorting may take. Raises Corrupt when the buffer does not hold the
     items that its header names, Invalid when positions would pass 2^31.
