@@ -44,18 +44,19 @@ class LocalDispatchSource:
         self._guard: Callable[[QueueKey], int | None] = lambda _: None
 
     def queues(self) -> list[QueueKey]:
-        """All queues, system topics and light queues included, compaction topics not."""
+        """List all queues, system topics and light queues included, compaction topics not."""
         table = self._topics()
         return [key for key in self._keys() if not table.is_compaction(key.topic)]
 
     def queue_range(self, key: QueueKey) -> QueueRange | None:
-        """The messages that may be dispatched now."""
+        """Return the range of the messages that may be dispatched now."""
         queue = self._store.find_queue(*key)
         return None if queue is None else QueueRange(queue.min_offset, queue.max_offset)
 
     def read_units(self, key: QueueKey, offset: int, count: int) -> npt.NDArray[np.void]:
-        """Up to `count` units, fewer where a file ends; a copy. Instead of an address in a consume
-        queue extension, which only this store has, they hold the hash of the message's TAGS."""
+        """Read up to `count` units, fewer where a file ends; a copy. Instead of an address in a
+        consume queue extension, which only this store has, they hold the hash of the message's
+        TAGS."""
         queue = self._store.find_queue(*key)
         if queue is None:
             return np.empty(0, dtype=UNIT_DTYPE)
@@ -79,7 +80,7 @@ class LocalDispatchSource:
         return units
 
     def read_records(self, units: npt.NDArray[np.void]) -> Sequence[memoryview]:
-        """The records of the units: one buffer for each run of records that lie one after the
+        """Read the records of the units: one buffer for each run of records that lie one after the
         other. Raises Corrupt when one is missing or is not what its unit says."""
         if not len(units):
             return []
@@ -148,15 +149,15 @@ class LocalDispatchSource:
             )
 
     def is_in_store(self, key: QueueKey, offset: int) -> bool:
-        """Whether the commit log still holds that message."""
+        """Tell whether the commit log still holds that message."""
         queue = self._store.find_queue(*key)
         unit = None if queue is None else queue.unit(offset)
         log = self._store.commit_log
         return unit is not None and log.min_offset <= unit[0] < log.max_offset
 
     def is_in_memory(self, key: QueueKey, offset: int, count: int) -> bool:
-        """Whether the pages of these messages are resident; False for messages that are not there,
-        True where the system cannot tell."""
+        """Tell whether the pages of these messages are resident; False for messages that are not
+        there, True where the system cannot tell."""
         queue = self._store.find_queue(*key)
         units = None if queue is None else queue.read_units(offset, max(count, 1))
         if units is None or not len(units):
@@ -170,23 +171,23 @@ class LocalDispatchSource:
         )
 
     def offset_by_time(self, key: QueueKey, timestamp_ms: int) -> int:
-        """First offset whose store time is at or after the time."""
+        """Find the first offset whose store time is at or after the time."""
         return self._store.get_offset_in_queue_by_time(
             key.topic, key.queue_id, timestamp_ms, BoundaryType.LOWER
         )
 
     def earliest_message_time(self, key: QueueKey | None = None) -> int:
-        """Store time of the first message of a queue or of the log, -1 without one."""
+        """Read the store time of the first message of a queue or of the log, -1 without one."""
         if key is None:
             return self._store.get_earliest_message_time()
         return self._store.get_earliest_message_time(key.topic, key.queue_id)
 
     def topic_reserve_hours(self) -> dict[str, int]:
-        """`reserve.time` of the topics that set it, hours."""
+        """Return `reserve.time` of the topics that set it, hours."""
         return self._topics().reserve_hours()
 
     def left_out_topics(self) -> dict[str, str]:
-        """Compaction and batch topics that have messages."""
+        """Find the compaction and batch topics that have messages."""
         table = self._topics()
         found = {
             key.topic: "compaction topic" for key in self._keys() if table.is_compaction(key.topic)
@@ -195,9 +196,9 @@ class LocalDispatchSource:
         return found
 
     def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:
-        """Cleaning will ask it (a later part of the store)."""
+        """Set the guard that cleaning will ask (a later part of the store)."""
         self._guard = guard
 
     def find_needed_offset(self, key: QueueKey) -> int | None:
-        """What the retention guard says about a queue."""
+        """Ask the retention guard for the offset from which a queue is needed."""
         return self._guard(key)

@@ -262,7 +262,7 @@ class DefaultMessageStore(StoreReads):
         self._lock.release()
 
     def flush(self) -> None:
-        """Everything dispatched so far is on disk when this returns, and the checkpoint says so.
+        """Write everything dispatched so far to disk; the checkpoint says so when this returns.
 
         Raises Unavailable, and then ever again (`StoreFlush.flush`): the store takes no more
         messages and stays marked as unclean.
@@ -270,7 +270,7 @@ class DefaultMessageStore(StoreReads):
         self._flush.flush()
 
     def health(self) -> list[ServiceHealth]:
-        """How the background loops of the store are."""
+        """Tell how the background loops of the store are."""
         return self._reput.health()
 
     # What StoreReads needs
@@ -292,7 +292,7 @@ class DefaultMessageStore(StoreReads):
     # The rest of a MessageStore
 
     def next_offset(self, topic: str, queue_id: int) -> int:
-        """Offset that the next message of a queue will get, dispatched or not."""
+        """Return the offset that the next message of a queue will get, dispatched or not."""
         return self._appender.next_offset(topic, queue_id)
 
     def wait_dispatched(self) -> None:

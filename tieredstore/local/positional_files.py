@@ -27,7 +27,7 @@ class PositionalFiles:
         self.open_files = OpenFiles(max_open_files)
 
     def size(self, path: str) -> int:
-        """Length of the file now, bytes."""
+        """Return the length of the file now, bytes."""
         try:
             with self.open_files.take(path, self._flags) as fd:
                 return os.fstat(fd).st_size
@@ -35,7 +35,7 @@ class PositionalFiles:
             raise translate_os_error(error, "stat", path) from error
 
     def read_up_to(self, path: str, length: int, position: int) -> bytes:
-        """At most `length` bytes from `position` on, fewer only where the file ends."""
+        """Read at most `length` bytes from `position` on, fewer only where the file ends."""
         try:
             with self.open_files.take(path, self._flags) as fd:
                 data = os.pread(fd, length, position)
@@ -54,7 +54,7 @@ class PositionalFiles:
         return b"".join(parts)
 
     def read(self, path: str, length: int, position: int) -> bytes:
-        """Exactly `length` bytes; raises Corrupt where the file ends before."""
+        """Read exactly `length` bytes; raises Corrupt where the file ends before."""
         data = self.read_up_to(path, length, position)
         if len(data) != length:
             raise Corrupt(
@@ -65,7 +65,7 @@ class PositionalFiles:
         return data
 
     def is_resident(self, path: str, position: int, length: int) -> bool:
-        """Whether these bytes are in the page cache; True where the system cannot tell."""
+        """Tell whether these bytes are in the page cache; True where the system cannot tell."""
         flags = getattr(os, "RWF_NOWAIT", None)
         if flags is None:
             return True

@@ -97,7 +97,7 @@ class ReadOnlyMessageStore(StoreReads):
         self.refresh()
 
     def start(self) -> None:
-        """Nothing runs in the background."""
+        """Start nothing: nothing runs in the background."""
 
     def shutdown(self) -> None:
         """Close the files. Idempotent."""
@@ -124,7 +124,7 @@ class ReadOnlyMessageStore(StoreReads):
                 self._files.close()
 
     def keys(self) -> list[QueueKey]:
-        """The queues that have a folder now."""
+        """List the queues that have a folder now."""
         self.refresh()
         return sorted(list_queues(self.root / CONSUME_QUEUE_DIRECTORY))
 
@@ -176,19 +176,19 @@ class ReadOnlyMessageStore(StoreReads):
                 yield from candidates(self._files, path, shape, key_hash, begin_ms, end_ms)
 
     def put_message(self, message: Message) -> PutMessageResult:  # noqa: ARG002
-        """Raises Invalid: the store is open for reading."""
+        """Raise Invalid: the store is open for reading."""
         self._refuse_write()
 
     def put_messages(self, messages: Sequence[Message]) -> PutMessageResult:  # noqa: ARG002
-        """Raises Invalid: the store is open for reading."""
+        """Raise Invalid: the store is open for reading."""
         self._refuse_write()
 
     def wait_until_visible(self, result: PutMessageResult) -> None:  # noqa: ARG002
-        """Raises Invalid: the store is open for reading."""
+        """Raise Invalid: the store is open for reading."""
         self._refuse_write()
 
     def delete_topics(self, topics: set[str]) -> int:  # noqa: ARG002
-        """Raises Invalid: the store is open for reading."""
+        """Raise Invalid: the store is open for reading."""
         self._refuse_write()
 
     def _refuse_write(self) -> NoReturn:

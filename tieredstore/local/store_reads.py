@@ -55,7 +55,7 @@ class StoreReads(MessageReader, ABC):
 
     @abstractmethod
     def find_queue(self, topic: str, queue_id: int) -> ConsumeQueueReader | None:
-        """The queue, None when there is none. Raises Invalid when the store is not open."""
+        """Return the queue, None when there is none. Raises Invalid when the store is not open."""
 
     @abstractmethod
     def _candidates(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
@@ -67,8 +67,8 @@ class StoreReads(MessageReader, ABC):
         return self._batch_topics
 
     def get(self, request: GetRequest) -> GetMessageResult:
-        """Messages from an offset on, by Java's rules and limits. Raises Corrupt for a message that
-        is not what its unit says, once it is the first one asked for."""
+        """Get messages from an offset on, by Java's rules and limits. Raises Corrupt for a message
+        that is not what its unit says, once it is the first one asked for."""
         offset = request.offset
         queue = self._readable_queue(request.topic, request.queue_id)
         if queue is None or queue.max_offset == 0:
@@ -87,7 +87,8 @@ class StoreReads(MessageReader, ABC):
         return GetMessageResult(status, next_offset, minimum, maximum)
 
     async def get_async(self, request: GetRequest) -> GetMessageResult:
-        """`get`: a read of the page cache takes less time than handing it to a thread."""
+        """Get as `get` does: a read of the page cache takes less time than handing it to a
+        thread."""
         return self.get(request)
 
     def _collect(
@@ -180,8 +181,8 @@ class StoreReads(MessageReader, ABC):
         )
 
     def look_message_by_offset(self, physical_offset: int) -> StoredMessage | None:
-        """The message that starts at a byte of the commit log; None when none does. Raises Corrupt
-        for a damaged one."""
+        """Read the message that starts at a byte of the commit log; None when none does. Raises
+        Corrupt for a damaged one."""
         log = self.commit_log
         data = log.get(physical_offset, SYS_FLAG_POSITION)
         if data is None:
@@ -201,8 +202,8 @@ class StoreReads(MessageReader, ABC):
         return message if message.store_timestamp_ms <= self._time_limit_ms else None
 
     def look_message_by_id(self, offset_message_id: str) -> StoredMessage | None:
-        """The message with an offset message id, None when this store has none. Raises Invalid for
-        a text that is no such id."""
+        """Read the message with an offset message id, None when this store has none. Raises Invalid
+        for a text that is no such id."""
         _, _, physical_offset = parse_offset_message_id(offset_message_id)
         message = self.look_message_by_offset(physical_offset)
         if message is None or message.offset_message_id != offset_message_id.upper():
@@ -210,12 +211,12 @@ class StoreReads(MessageReader, ABC):
         return message
 
     def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """First offset of a queue, 0 for an unknown one."""
+        """Return the first offset of a queue, 0 for an unknown one."""
         queue = self._readable_queue(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
     def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Behind the last message that can be read, 0 for an unknown queue."""
+        """Return the offset behind the last message that can be read, 0 for an unknown queue."""
         queue = self._readable_queue(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
@@ -241,7 +242,8 @@ class StoreReads(MessageReader, ABC):
     def get_earliest_message_time(
         self, topic: str | None = None, queue_id: int | None = None
     ) -> int:
-        """Store time of the first message of a queue, or of the commit log; -1 without one."""
+        """Read the store time of the first message of a queue, or of the commit log; -1 without
+        one."""
         if topic is None or queue_id is None:
             log = self.commit_log
             return record_time(log, log.min_offset)
@@ -249,7 +251,7 @@ class StoreReads(MessageReader, ABC):
         return -1 if queue is None else self._store_time(queue, queue.min_offset)
 
     def get_message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
-        """Store time of a message, -1 when it is not there."""
+        """Read the store time of a message, -1 when it is not there."""
         queue = self._readable_queue(topic, queue_id)
         return -1 if queue is None else self._store_time(queue, offset)
 
@@ -260,7 +262,7 @@ class StoreReads(MessageReader, ABC):
     def query_message(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> list[StoredMessage]:
-        """Messages of a topic with a key or UNIQ_KEY and a store time within [begin, end]: the
+        """Find messages of a topic with a key or UNIQ_KEY and a store time within [begin, end]: the
         newest `max_count` (64 by default at most) of them, in the order of the log."""
         limit = min(max_count, self._config.max_msgs_num_batch)
         found: dict[int, StoredMessage] = {}
@@ -293,7 +295,7 @@ class StoreReads(MessageReader, ABC):
 
 
 def record_time(log: CommitLogReader, physical_offset: int) -> int:
-    """Store time (epoch ms) of the record at a byte of the log; -1 when there is none."""
+    """Read the store time (epoch ms) of the record at a byte of the log; -1 when there is none."""
     data = log.get(physical_offset, MAX_STORE_TIMESTAMP_END)
     if data is None:
         return -1

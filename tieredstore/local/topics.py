@@ -23,7 +23,7 @@ _BARE_KEY: Final = re.compile(rb'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(?=\s*:)')
 
 
 def illegal_topic(topic: str, queue_id: int) -> str | None:
-    """Why nothing may be put in this queue; None when all is well.
+    """Tell why nothing may be put in this queue; None when all is well.
 
     The lengths are RocketMQ's. A topic is a folder's name, so it cannot lead out of its folder.
     """
@@ -42,7 +42,7 @@ def illegal_topic(topic: str, queue_id: int) -> str | None:
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """Delays in ms of `messageDelayLevel`, level 1 first. Raises Invalid."""
+    """Parse the delays in ms of `messageDelayLevel`, level 1 first. Raises Invalid."""
     delays = []
     for word in text.split():
         match = _DELAY.fullmatch(word)
@@ -59,11 +59,11 @@ class TopicTable:
     attributes: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def is_compaction(self, topic: str) -> bool:
-        """Whether only the last message of each key is kept, in files of their own."""
+        """Tell whether only the last message of each key is kept, in files of their own."""
         return self._attribute(topic, "cleanup.policy").upper() == "COMPACTION"
 
     def reserve_hours(self) -> dict[str, int]:
-        """`reserve.time` of the topics that set it (Java's -1 is "not set"), hours."""
+        """Return `reserve.time` of the topics that set it (Java's -1 is "not set"), hours."""
         hours = {}
         for topic in self.attributes:
             text = self._attribute(topic, "reserve.time")
@@ -77,7 +77,8 @@ class TopicTable:
 
 
 def read_topics(root: Path) -> TopicTable:
-    """`config/topics.json`, an empty table without one. Raises Corrupt when it cannot be parsed."""
+    """Read `config/topics.json`, an empty table without one. Raises Corrupt when it cannot be
+    parsed."""
     path = root / "config" / "topics.json"
     try:
         data = path.read_bytes()

@@ -96,7 +96,7 @@ class Reput:
             pass
 
     def health(self) -> list[ServiceHealth]:
-        """How the dispatch is: FAILED once it has stopped with an error."""
+        """Tell how the dispatch is: FAILED once it has stopped with an error."""
         found = self._loop.health()
         if self.error is not None:
             found = replace(found, state=ServiceState.FAILED, error=self.error)
@@ -141,8 +141,7 @@ class Reput:
 
     @contextmanager
     def caught_up(self) -> Iterator[None]:
-        """Within the block all is dispatched, and nothing is put. Raises what stopped the
-        dispatch."""
+        """Dispatch all, and hold puts, within the block. Raises what stopped the dispatch."""
         with self._lock, self._appender.hold_puts():
             while self.run_pass():
                 pass

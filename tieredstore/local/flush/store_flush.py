@@ -34,7 +34,7 @@ class StoreFlush:
         self._error: TieredStoreError | None = None
 
     def flush(self) -> None:
-        """Everything dispatched so far is on disk when this returns, and the checkpoint says so.
+        """Write everything dispatched so far to disk; the checkpoint says so when this returns.
 
         Raises Unavailable, and then ever again: what the system failed to write once it does not
         try to write a second time, so that a later success would mean nothing.

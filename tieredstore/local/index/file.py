@@ -40,7 +40,7 @@ class IndexFile:
         return cls(file, shape)
 
     def header(self) -> LocalIndexHeader:
-        """The header as it is now."""
+        """Return the header as it is now."""
         return LocalIndexHeader.unpack(self._file.view)
 
     @property
@@ -62,7 +62,8 @@ class IndexFile:
         )
 
     def sync(self) -> None:
-        """The entries put so far are on disk when this returns. Raises Unavailable."""
+        """Sync the file: the entries put so far are on disk when this returns. Raises
+        Unavailable."""
         self._file.sync()
 
     def close(self) -> None:

@@ -58,7 +58,7 @@ class IndexEntries(NamedTuple):
 
 
 def index_keys_of(properties: bytes) -> list[str]:
-    """What follows `topic#` in the index entries of one message."""
+    """List what follows `topic#` in the index entries of one message."""
     found: list[str] = []
     uniq_key = find_text(properties, b"UNIQ_KEY")
     if uniq_key:
@@ -82,7 +82,7 @@ class TopicPrefixes:
         self._hashes = np.empty((64, 2), dtype=np.uint32)
 
     def add(self, topic: str) -> None:
-        """The topic of the next number."""
+        """Add the topic of the next number."""
         number = len(self.topics)
         if number == len(self._hashes):
             self._hashes = np.concatenate([self._hashes, np.empty_like(self._hashes)])
@@ -93,14 +93,14 @@ class TopicPrefixes:
         self.topics.append(topic)
 
     def of(self, numbers: Int64s) -> UInt32s:
-        """uint32[n, 2]: of `topic#` and of `topic#T#`."""
+        """Return the hashes of `topic#` and of `topic#T#`: uint32[n, 2]."""
         return self._hashes[numbers]
 
 
 def index_entries(
     prefixes: TopicPrefixes, numbers: Int64s, properties: Sequence[bytes]
 ) -> IndexEntries:
-    """Tags codes and index entries of n messages, whose topics have these numbers."""
+    """Compute tags codes and index entries of n messages, whose topics have these numbers."""
     count = len(properties)
     if count < SCALAR_LIMIT:
         return _one_by_one(prefixes, numbers, properties)

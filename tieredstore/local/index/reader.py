@@ -45,7 +45,7 @@ class IndexShape(NamedTuple):
 
 
 def index_paths(root: Path) -> list[str]:
-    """The index files, oldest first; names that are no number are skipped, as Java does."""
+    """List the index files, oldest first; names that are no number are skipped, as Java does."""
     directory = root / INDEX_DIRECTORY
     try:
         names = [path.name for path in directory.iterdir() if path.is_file()]
@@ -57,7 +57,7 @@ def index_paths(root: Path) -> list[str]:
 
 
 def read_header(files: PositionalFiles, path: str) -> LocalIndexHeader:
-    """The header as it is now. Raises Corrupt."""
+    """Read the header as it is now. Raises Corrupt."""
     try:
         return LocalIndexHeader.unpack(files.read(path, HEADER_SIZE, 0))
     except Corrupt as error:
@@ -78,8 +78,9 @@ def check_shape(files: PositionalFiles, path: str, shape: IndexShape) -> None:
 def candidates(
     files: PositionalFiles, path: str, shape: IndexShape, key_hash: int, begin_ms: int, end_ms: int
 ) -> Iterator[int]:
-    """Physical offsets of the messages that may have the key, newest first: the hash is the same
-    and the store time may lie in [begin, end]. Raises Corrupt when the file is too short."""
+    """Find the physical offsets of the messages that may have the key, newest first: the hash is
+    the same and the store time may lie in [begin, end]. Raises Corrupt when the file is too
+    short."""
     header = read_header(files, path)
     if header.index_count <= 1 or header.end_timestamp_ms < begin_ms:
         return
@@ -101,7 +102,7 @@ def candidates(
 
 
 def infer_shape(files: PositionalFiles, path: str, configured: IndexShape) -> IndexShape:
-    """Slots and items of a file, from the configuration or the file itself.
+    """Infer slots and items of a file, from the configuration or the file itself.
 
     A shape fits when the file's own items are in the slots where it puts them. Raises Invalid when
     none is found.

@@ -99,14 +99,14 @@ class IndexService:
         return self._root / INDEX_DIRECTORY / str(name)
 
     def candidates(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Physical offsets of messages that may have the key, newest first."""
+        """Find the physical offsets of messages that may have the key, newest first."""
         with self._lock:
             paths = self._paths[::-1]
         for path in paths:
             yield from candidates(self._files, path, self._shape, key_hash, begin_ms, end_ms)
 
     def sync(self) -> None:
-        """The entries put so far are on disk when this returns."""
+        """Sync the files: the entries put so far are on disk when this returns."""
         if self._current is not None:
             self._current.sync()
 

@@ -40,11 +40,12 @@ class CommitLogReader(Protocol):
         ...
 
     def get(self, offset: int, size: int) -> memoryview | None:
-        """These bytes; None when they are not all within [min_offset, max_offset) and one file."""
+        """Return these bytes; None when they are not all within [min_offset, max_offset) and one
+        file."""
         ...
 
     def is_resident(self, offset: int, size: int) -> bool:
-        """Whether these bytes are in the page cache; False when the log does not have them."""
+        """Tell whether these bytes are in the page cache; False when the log does not have them."""
         ...
 
 
@@ -93,7 +94,7 @@ class CommitLog:
         return not self._files
 
     def path_of(self, offset: int) -> Path:
-        """The file that holds (or would hold) a byte."""
+        """Return the path of the file that holds (or would hold) a byte."""
         return self._directory / file_name(offset - offset % self.file_size)
 
     def _file(self, offset: int) -> MappedFile:
@@ -115,12 +116,12 @@ class CommitLog:
         return self._open_files.is_resident(path, offset % self.file_size, size)
 
     def rest_of_file(self, offset: int) -> memoryview:
-        """Everything readable from an offset on, up to the end of its file."""
+        """Return everything readable from an offset on, up to the end of its file."""
         end = min(offset - offset % self.file_size + self.file_size, self.max_offset)
         return self.get(offset, end - offset) or memoryview(b"")
 
     def set_tail(self, offset: int) -> None:
-        """The log ends here: what lies behind is no message and is wiped. Raises Unavailable."""
+        """End the log here: what lies behind is no message and is wiped. Raises Unavailable."""
         while self._files and self._files[-1].from_offset >= max(offset, self.min_offset + 1):
             file = self._files.pop()
             file.close()
@@ -133,8 +134,8 @@ class CommitLog:
         self.max_offset = self._synced_offset = offset
 
     def make_room(self, size: int) -> int:
-        """Where the next `size` bytes go, at `max_offset` or at the beginning of the next file;
-        `view` has room for them then. Raises Busy when the log is not written to any more,
+        """Return where the next `size` bytes go, at `max_offset` or at the beginning of the next
+        file; `view` has room for them then. Raises Busy when the log is not written to any more,
         Unavailable, and Invalid when no file is large enough."""
         if self.closed_reason is not None:
             raise Busy(self.closed_reason)
@@ -170,7 +171,7 @@ class CommitLog:
         return file
 
     def sync(self) -> None:
-        """What was appended so far is on disk when this returns."""
+        """Sync the log: what was appended so far is on disk when this returns."""
         end = self.max_offset
         for file in self._files:
             if file.from_offset < end and file.from_offset + file.size > self._synced_offset:

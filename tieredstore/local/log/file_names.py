@@ -13,7 +13,7 @@ NAME_DIGITS = 20
 
 
 def file_name(offset: int) -> str:
-    """The name of the file whose first byte has this offset."""
+    """Make the name of the file whose first byte has this offset."""
     return f"{offset:0{NAME_DIGITS}d}"
 
 

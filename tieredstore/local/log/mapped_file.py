@@ -123,7 +123,8 @@ class MappedFile:
         return end
 
     def sync(self) -> None:
-        """What was written is on disk when this returns. (`mmap.flush` would hold the GIL.)"""
+        """Sync the file: what was written is on disk when this returns. (`mmap.flush` would hold
+        the GIL.)"""
         try:
             sync_path(self.path)
         except OSError as error:

@@ -49,8 +49,8 @@ class QueuePlaces:
 def check_message(
     record: memoryview, physical_offset: int, tags_code: int, places: QueuePlaces, offset: int
 ) -> StoredMessage:
-    """The message of a queue at an offset, from its record. Raises Corrupt when it is another one
-    or none."""
+    """Decode the message of a queue at an offset from its record. Raises Corrupt when it is another
+    one or none."""
     size = len(record)
     topic_field = places.topic_field
     if topic_field and size > FIXED_SIZE + len(topic_field) + 2:
@@ -91,7 +91,7 @@ def check_message(
 def check_stored_record(
     record: memoryview, physical_offset: int, *, tags_code: int = 0
 ) -> StoredMessage:
-    """The message in these bytes, wherever its queue is. Raises Corrupt."""
+    """Decode the message in these bytes, wherever its queue is. Raises Corrupt."""
     message = decode_record(record, tags_code=tags_code)
     if message.size != len(record):
         raise Corrupt(f"size: expected {len(record)}, found {message.size}")

@@ -97,7 +97,7 @@ class PutQueues(RowSource):
         return state
 
     def register(self, topic: str, queue_id: int) -> QueueState:
-        """The state of a queue, made when it is new."""
+        """Return the state of a queue, made when it is new."""
         state = self._by_key.get((topic, queue_id))
         if state is None:
             with self._lock:
@@ -105,12 +105,12 @@ class PutQueues(RowSource):
         return state
 
     def next_offset(self, topic: str, queue_id: int) -> int:
-        """Offset that the next message of a queue will get."""
+        """Return the offset that the next message of a queue will get."""
         state = self._by_key.get((topic, queue_id))
         return 0 if state is None else state.next_offset
 
     def restart_queues(self, topic: str) -> None:
-        """The next messages of a topic's queues get offset 0."""
+        """Let the next messages of a topic's queues get offset 0."""
         with self._lock:
             for state in self.queues:
                 if state.topic == topic:

@@ -25,17 +25,17 @@ NO_MESSAGES: Final = "batch: expected messages, found none"
 
 
 def refuse(status: PutMessageStatus, reason: str) -> PutMessageResult:
-    """The result of a put that stored nothing."""
+    """Make the result of a put that stored nothing."""
     return PutMessageResult(status, -1, -1, 0, 0, 0, DURABLE, reason)
 
 
 def refuse_by_error(error: TieredStoreError) -> PutMessageResult:
-    """The result of a put that the encoder or the disk refused."""
+    """Make the result of a put that the encoder or the disk refused."""
     return refuse(_status_of(error), str(error))
 
 
 def find_fault(message: Message) -> str | None:
-    """Why nobody stores a single message (sizes are the encoder's to judge); None when all is
+    """Tell why nobody stores a single message (sizes are the encoder's to judge); None when all is
     well."""
     if cast("Buffer | None", message.body) is None:
         return f"message of topic {message.topic!r}: body: expected bytes, found None"
@@ -48,8 +48,8 @@ def find_fault(message: Message) -> str | None:
 
 
 def find_fault_of_batch(messages: Sequence[Message], *, light_queues: bool) -> str | None:
-    """Why these messages are no batch: of one queue, no transaction, no delay, no light queues;
-    None when they are one.
+    """Tell why these messages are no batch: of one queue, no transaction, no delay, no light
+    queues; None when they are one.
 
     light_queues: whether the store serves them.
     """

@@ -58,7 +58,7 @@ class RowSource:
 
     @contextmanager
     def hold_puts(self) -> Iterator[None]:
-        """Others put nothing within the block."""
+        """Hold the puts of others within the block."""
         with self._lock:
             yield
 
@@ -79,7 +79,8 @@ class RowSource:
                 self._rows = NoRows()
 
     def take_rows(self) -> WaitingRows:
-        """What the dispatch has not seen yet; an empty answer makes the next put set `wake`."""
+        """Take what the dispatch has not seen yet; an empty answer makes the next put set
+        `wake`."""
         with self._lock:
             rows = self._rows
             if isinstance(rows, NoRows):

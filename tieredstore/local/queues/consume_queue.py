@@ -132,7 +132,7 @@ class ConsumeQueue:
         return f"{self._directory}/{file_name(begin)}"
 
     def path_of(self, offset: int) -> str:
-        """The file that holds (or would hold) the unit of an offset."""
+        """Return the path of the file that holds (or would hold) the unit of an offset."""
         position = offset * UNIT_SIZE
         return self._path(position - position % self._file_size if self._file_size else 0)
 
@@ -141,7 +141,7 @@ class ConsumeQueue:
         return self._file_size // UNIT_SIZE
 
     def roll_next_file(self, offset: int) -> int:
-        """First offset of the file behind the one that holds an offset."""
+        """Return the first offset of the file behind the one that holds an offset."""
         per_file = self.units_per_file
         return offset + per_file - offset % per_file if per_file else offset
 
@@ -152,8 +152,8 @@ class ConsumeQueue:
         return np.frombuffer(data, dtype=UNIT_DTYPE)
 
     def read_units(self, offset: int, count: int) -> Units:
-        """Up to `count` units from an offset on: fewer where a file or the queue ends, none outside
-        [min_offset, max_offset)."""
+        """Read up to `count` units from an offset on: fewer where a file or the queue ends, none
+        outside [min_offset, max_offset)."""
         maximum = self.max_offset
         if count <= 0 or not self.min_offset <= offset < maximum:
             return np.empty(0, dtype=UNIT_DTYPE)
@@ -161,7 +161,7 @@ class ConsumeQueue:
         return self._read_file(offset, min(count, maximum - offset, per_file - offset % per_file))
 
     def unit(self, offset: int) -> tuple[int, int, int] | None:
-        """(physical offset, size, tags code) of one message; None outside the queue."""
+        """Read (physical offset, size, tags code) of one message; None outside the queue."""
         units = self.read_units(offset, 1)
         return None if not len(units) else units[0].item()
 
@@ -289,7 +289,7 @@ class ConsumeQueue:
         self.min_offset = low
 
     def sync(self) -> None:
-        """The units are on disk when this returns."""
+        """Sync the files: the units are on disk when this returns."""
         with self._lock:
             begin = self.dirty_from
             self.dirty_from = -1

@@ -30,7 +30,7 @@ def refuse_rocksdb(root: Path) -> None:
 
 
 def list_queues(directory: Path) -> Iterator[QueueKey]:
-    """The queues that have a folder, in no order."""
+    """List the queues that have a folder, in no order."""
     for topic in _folders(directory):
         for name in _folders(directory / topic):
             if name.isascii() and name.isdigit():
@@ -48,7 +48,7 @@ def _folders(directory: Path) -> list[str]:
 
 
 def batch_topics(root: Path) -> frozenset[str]:
-    """Topics with batch consume queues, whose units this store does not read."""
+    """List the topics with batch consume queues, whose units this store does not read."""
     return frozenset(_folders(root / BATCH_DIRECTORY))
 
 
@@ -83,7 +83,7 @@ class ConsumeQueueStore:
         return self._queues.get(key)
 
     def get_or_create(self, key: QueueKey) -> ConsumeQueue:
-        """The queue; a new one has no files until a unit is put in it."""
+        """Return the queue; a new one has no files until a unit is put in it."""
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = self._new(key)
@@ -115,6 +115,6 @@ class ConsumeQueueStore:
         return len(queues)
 
     def sync(self) -> None:
-        """All units put so far are on disk when this returns."""
+        """Sync the queues: all units put so far are on disk when this returns."""
         for queue in self:
             queue.sync()

@@ -32,21 +32,21 @@ class ConsumeQueueReader(Protocol):
     def max_offset(self) -> int: ...
 
     def read_units(self, offset: int, count: int) -> Units:
-        """Up to `count` units from an offset on, one at least; none outside
-        [min_offset, max_offset)."""
+        """Read up to `count` units from an offset on, one at least; none outside [min_offset,
+        max_offset)."""
         ...
 
     def unit(self, offset: int) -> tuple[int, int, int] | None:
-        """(physical offset, size, tags code) of one message; None outside the queue."""
+        """Read (physical offset, size, tags code) of one message; None outside the queue."""
         ...
 
     def roll_next_file(self, offset: int) -> int:
-        """Where a get that begins at an offset stops walking: the first offset of the next file, as
-        in Java; at `max_offset` or behind it where there are no files."""
+        """Return where a get that begins at an offset stops walking: the first offset of the next
+        file, as in Java; at `max_offset` or behind it where there are no files."""
         ...
 
     def path_of(self, offset: int) -> str:
-        """The file (or the database) that holds the unit of an offset, for messages."""
+        """Name the file (or the database) that holds the unit of an offset, for messages."""
         ...
 
 
@@ -85,8 +85,8 @@ class ConsumeQueueStoreInterface(Protocol):
     def get(self, key: QueueKey) -> ConsumeQueueInterface | None: ...
 
     def get_or_create(self, key: QueueKey) -> ConsumeQueueInterface:
-        """The queue; a new one is nowhere on disk until a unit is put in it. Raises Corrupt for a
-        topic that can be none."""
+        """Return the queue; a new one is nowhere on disk until a unit is put in it. Raises Corrupt
+        for a topic that can be none."""
         ...
 
     def keys(self) -> Iterable[QueueKey]: ...
@@ -107,5 +107,5 @@ class ConsumeQueueStoreInterface(Protocol):
         ...
 
     def sync(self) -> None:
-        """All units put so far are on disk when this returns."""
+        """Sync the queues: all units put so far are on disk when this returns."""
         ...

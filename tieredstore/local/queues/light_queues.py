@@ -20,12 +20,13 @@ _OFFSETS: Final = b"INNER_MULTI_QUEUE_OFFSET"
 
 
 def names_light_queues(properties: bytes) -> bool:
-    """Whether the properties may name light queues (cheap; `light_queue_names` decides)."""
+    """Tell whether the properties may name light queues (cheap; `light_queue_names` decides)."""
     return _NAMES + b"\x01" in properties
 
 
 def light_queue_names(topic: str, properties: bytes) -> list[str]:
-    """The light queues that a message of a topic names; Invalid for a name that cannot be one."""
+    """Find the light queues that a message of a topic names. Raises Invalid for a name that cannot
+    be one."""
     text = find_text(properties, _NAMES)
     if text is None or is_blank(text) or not _may_name(topic):
         return []
@@ -47,7 +48,7 @@ def _may_name(topic: str) -> bool:
 
 
 def with_light_offsets(properties: bytes, offsets: list[int]) -> bytes:
-    """The properties as they are stored: offsets added, WAIT dropped, as Java does."""
+    """Make the properties as they are stored: offsets added, WAIT dropped, as Java does."""
     kept = remove_property(remove_property(properties, b"WAIT"), _OFFSETS)
     if kept and not kept.endswith(b"\x02"):
         kept += b"\x02"
@@ -56,8 +57,8 @@ def with_light_offsets(properties: bytes, offsets: list[int]) -> bytes:
 
 
 def light_queue_offsets(topic: str, properties: bytes) -> list[tuple[str, int]]:
-    """(light queue, offset in it) of a stored message; names that are no light queue's, and lists
-    that do not match, give nothing."""
+    """Find (light queue, offset in it) of a stored message; names that are no light queue's, and
+    lists that do not match, give nothing."""
     names, offsets = find_text(properties, _NAMES), find_text(properties, _OFFSETS)
     if names is None or offsets is None or not _may_name(topic):
         return []

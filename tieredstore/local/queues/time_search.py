@@ -19,7 +19,7 @@ def offset_by_time(
     timestamp_ms: int,
     boundary: BoundaryType,
 ) -> int:
-    """The offset in [min_offset, max_offset] for a time.
+    """Find the offset in [min_offset, max_offset) for a time.
 
     store_time: epoch ms of the message at an offset in [min_offset, max_offset); a message that is
     not there any more has -1 and counts as older than all others.

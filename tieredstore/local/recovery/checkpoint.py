@@ -41,12 +41,12 @@ class Checkpoint:
         return min(self.physic_msg_timestamp_ms, self.logics_msg_timestamp_ms)
 
     def to_bytes(self) -> bytes:
-        """The 4,096 bytes of the file."""
+        """Make the 4,096 bytes of the file."""
         return _FIELDS.pack(*astuple(self)).ljust(CHECKPOINT_SIZE_BYTES, b"\0")
 
 
 def read_checkpoint(root: Path) -> Checkpoint:
-    """The store's checkpoint, all zeros when it has none. Raises Corrupt on a short file or a
+    """Read the store's checkpoint, all zeros when it has none. Raises Corrupt on a short file or a
     negative field."""
     path = root / CHECKPOINT_FILE
     try:
@@ -80,8 +80,8 @@ def write_checkpoint(root: Path, checkpoint: Checkpoint) -> None:
 
 
 def checkpoint_time_ns(root: Path) -> int:
-    """When the checkpoint was last written, 0 when there is none: an owner that came and went
-    between two looks has changed it, though the files of the log may be the same."""
+    """Return when the checkpoint was last written, 0 when there is none: an owner that came and
+    went between two looks has changed it, though the files of the log may be the same."""
     try:
         return (root / CHECKPOINT_FILE).stat().st_mtime_ns
     except FileNotFoundError:

@@ -86,7 +86,7 @@ class StoreLock:
 
 
 def is_owned(root: Path) -> bool:
-    """Whether some process, this one included, holds the store's lock. Takes nothing."""
+    """Tell whether some process, this one included, holds the store's lock. Takes nothing."""
     path = root / LOCK_FILE
     with _held_guard:
         identity = _identity(path)
@@ -122,7 +122,7 @@ def _lock_owner(fd: int) -> int | None:
 
 
 def has_abort_file(root: Path) -> bool:
-    """Whether the store runs, or was not stopped cleanly."""
+    """Tell whether the store runs, or was not stopped cleanly."""
     return (root / ABORT_FILE).exists()
 
 

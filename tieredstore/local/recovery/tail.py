@@ -11,7 +11,7 @@ from tieredstore.message.layout import is_blank_record
 
 
 def find_tail(log: CommitLog, queues: ConsumeQueueStoreInterface) -> int:
-    """Behind the last valid record of the log (bytes).
+    """Find the end of the last valid record of the log (bytes).
 
     The walk begins at the last message that the consume queues know; when that one is damaged, at
     the beginning of its file. A last record that is not whole is no part of the log. Raises Corrupt
