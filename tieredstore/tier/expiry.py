@@ -77,7 +77,7 @@ class TierExpiry:
         self._loop.stop()
 
     def health(self) -> list[ServiceHealth]:
-        """How the background loop is."""
+        """Tell how the background loop is."""
         return [self._loop.health()]
 
     def run_once(self) -> ExpiryOutcome:
@@ -104,8 +104,8 @@ class TierExpiry:
         return outcome
 
     def longest_retention_hours(self) -> int | None:
-        """The longest retention of any topic, for the key index (D22); None when some topic keeps
-        everything."""
+        """Find the longest retention of any topic, for the key index (D22); None when some topic
+        keeps everything."""
         hours = [self._find_own_hours(entry.topic) for entry in self._flat_files.metadata.topics()]
         if not self._explicit and (None in hours or not hours):
             return None
@@ -158,7 +158,7 @@ class TierExpiry:
 
 
 def count_expired_bytes(file: FlatMessageFile, before_ms: int) -> int:
-    """Bytes of a queue that an expiry before that time would delete."""
+    """Count the bytes of a queue that an expiry before that time would delete."""
     return sum(
         segment.commit_position
         for flat in (file.commit_log, file.consume_queue)

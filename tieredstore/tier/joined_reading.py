@@ -14,7 +14,8 @@ _Live = dict[int, tuple[Reading[T], list[SegmentRead]]]
 
 
 def join_readings(readings: Sequence[Reading[T]]) -> Reading[list[T | TieredStoreError]]:
-    """The outcome of each reading, in order: its value, or the error that it raised.
+    """Join readings into one that gives the outcome of each, in order: its value, or the error that
+    it raised.
 
     When a step fails, its readings go on one by one, so that each error meets the reading that it
     belongs to.

@@ -29,11 +29,11 @@ class SegmentRead:
     length: int
 
     def read_blocking(self) -> memoryview:
-        """Blocking."""
+        """Read the bytes, blocking."""
         return self.segment.read(self.position, self.length)
 
     def nowait(self) -> memoryview | None:
-        """The bytes when they are at hand, else None."""
+        """Return the bytes when they are at hand, else None."""
         return self.segment.read_nowait(self.position, self.length)
 
 

@@ -131,7 +131,8 @@ class TieredReads(PluginMessageStore):
     # Offsets and times
 
     def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """The first message that either store has; the next store's answer when none has one."""
+        """Return the first message that either store has; the next store's answer when none has
+        one."""
         low, high = self._tier_range(topic, queue_id)
         if low == high:
             return self.next_store.get_min_offset_in_queue(topic, queue_id)
@@ -141,7 +142,8 @@ class TieredReads(PluginMessageStore):
         return routing.earliest(low, local.min_offset)
 
     def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """The next store's, which assigns offsets; the tier's for a queue that only it has."""
+        """Return the next store's maximum, which assigns offsets; the tier's for a queue that only
+        it has."""
         local = self.next_store.get_max_offset_in_queue(topic, queue_id)
         if local > 0:
             return local
@@ -163,9 +165,9 @@ class TieredReads(PluginMessageStore):
         timestamp_ms: int,
         boundary: BoundaryType = BoundaryType.LOWER,
     ) -> int:
-        """LOWER: first message of both stores at or after the time, else the end. UPPER: the last
-        at or before it, else the first message. Raises Unavailable when the tier is needed for
-        that and cannot be read."""
+        """Find the queue offset for a time. LOWER: first message of both stores at or after the
+        time, else the end. UPPER: the last at or before it, else the first message. Raises
+        Unavailable when the tier is needed for that and cannot be read."""
         if self._is_tiered(topic):
             if self._is_force:
                 return self.fetcher.offset_by_time(topic, queue_id, timestamp_ms, boundary)
@@ -217,7 +219,7 @@ class TieredReads(PluginMessageStore):
     def query_message(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> list[StoredMessage]:
-        """Messages of both stores, each once, by queue and offset; at most `max_count`.
+        """Find messages of both stores, each once, by queue and offset; at most `max_count`.
 
         When the tier cannot be read, what the next store found is the answer; Unavailable is
         raised when that is nothing.

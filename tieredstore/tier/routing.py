@@ -30,7 +30,7 @@ def reads_tier(
     offset: int,
     count: int = 1,
 ) -> bool:
-    """Whether `tieredStorageLevel` sends a read of `count` messages from `offset` to the tier.
+    """Tell whether `tieredStorageLevel` sends a read of `count` messages from `offset` to the tier.
 
     queue: the queue in the tier, None when the tier does not have it.
     """
@@ -46,7 +46,7 @@ def reads_tier(
 
 
 def earliest(*values: int) -> int:
-    """The smallest of the offsets or times that are known; -1 (unknown) never wins."""
+    """Return the smallest of the offsets or times that are known; -1 (unknown) never wins."""
     return min((value for value in values if value >= 0), default=-1)
 
 
@@ -86,6 +86,7 @@ def offset_by_time(sides: Sequence[TimeSide], timestamp_ms: int, boundary: Bound
 
 
 def tier_query_end_ms(end_ms: int, local_earliest_ms: int) -> int:
-    """Last store time that a key query must ask the tier for: what is older than everything local,
-    and never beyond what was asked. local_earliest_ms: -1 when the local store is empty."""
+    """Find the last store time that a key query must ask the tier for: what is older than
+    everything local, and never beyond what was asked. local_earliest_ms: -1 when the local store is
+    empty."""
     return min(end_ms, local_earliest_ms if local_earliest_ms >= 0 else _NO_END)

@@ -44,7 +44,7 @@ class StateLock:
             raise translate_os_error(error, "lock", self._path) from error
 
     def release(self) -> None:
-        """Idempotent."""
+        """Release the lock. Idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -111,7 +111,7 @@ class TieredMessageStore(TieredReads):
     def from_config(
         cls, next_store: MessageStore, loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK
     ) -> Self:
-        """The plugin as a broker's configuration describes it."""
+        """Make the plugin as a broker's configuration describes it."""
         config = loaded.config
         return cls(
             next_store,
@@ -212,8 +212,8 @@ class TieredMessageStore(TieredReads):
         closing.close()
 
     def health(self) -> list[ServiceHealth]:
-        """How each background loop is: those of the index, the upload and the expiry, then those
-        of the next store and of the provider, where these say."""
+        """Tell how each background loop is: those of the index, the upload and the expiry, then
+        those of the next store and of the provider, where these say."""
         own = (self.index, self._dispatcher, self.expiry)
         health = [found for service in own if service is not None for found in service.health()]
         provider = find_layer(self._provider, MonitoredServices)

@@ -84,7 +84,7 @@ def write_surely(
 def count_same_bytes(
     segment: FileSegment, position: int, views: Iterable[memoryview], length: int
 ) -> int:
-    """How many of the first `length` bytes of `views` are in the segment from `position` on.
+    """Count how many of the first `length` bytes of `views` are in the segment from `position` on.
 
     Where they begin to differ, it is counted in whole views: a segment must not end inside a
     message. Raises as `read`.

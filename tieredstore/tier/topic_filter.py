@@ -30,7 +30,7 @@ class TopicFilter:
         return self.reason(topic) is not None
 
     def reason(self, topic: str) -> str | None:
-        """Why a topic stays out of the tier; None when it does not."""
+        """Tell why a topic stays out of the tier; None when it does not."""
         if not topic.strip():
             return "blank name"
         if is_system_topic(topic):

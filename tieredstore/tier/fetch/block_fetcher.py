@@ -62,14 +62,14 @@ class Flight:
         self.landed: Future[Block | TieredStoreError | None] = Future()
 
     def wait(self) -> Block | TieredStoreError | None:
-        """What lands. Raises Busy in the thread of the leader: it is a coroutine there, which goes
-        on only when this call returns."""
+        """Wait for what lands. Raises Busy in the thread of the leader: it is a coroutine there,
+        which goes on only when this call returns."""
         if self.leader_thread == threading.get_ident():
             raise Busy("a coroutine of this thread is fetching")
         return self.landed.result()
 
     async def wait_async(self) -> Block | TieredStoreError | None:
-        """What lands, for a coroutine."""
+        """Wait for what lands, in a coroutine."""
         # Shielded: a reader that gives up must not cancel the flight of the others.
         return await asyncio.shield(asyncio.wrap_future(self.landed))
 
@@ -82,7 +82,8 @@ class SingleFlight:
         self._flights: dict[QueueKey, list[Flight]] = {}
 
     def join(self, key: QueueKey, start: int, end: int) -> tuple[Flight, bool]:
-        """The flight that brings `start`, and whether the caller leads it: then it must `land`."""
+        """Join the flight that brings `start`. Returns it, and whether the caller leads it: then
+        the caller must `land` it."""
         with self._lock:
             flights = self._flights.setdefault(key, [])
             for flight in flights:
@@ -131,7 +132,7 @@ class BlockFetcher:
         self._pending = threading.BoundedSemaphore(config.max_pending_limit)
 
     def fetch(self, fetch: Fetch) -> Getting[Block | None]:
-        """A block that holds `fetch.start`."""
+        """Fetch a block that holds `fetch.start`."""
         while True:
             flight, leads = self._join(fetch)
             if flight is None or leads:

@@ -63,7 +63,7 @@ def read_block(
     room_bytes: int = _NO_LIMIT,
     check_bodies: bool = False,
 ) -> Reading[Block]:
-    """The messages with queue offsets from `start` on, at most `count` of them.
+    """Read the messages with queue offsets from `start` on, at most `count` of them.
 
     Ends before the message with which they would span more than `limit_bytes` of commit log, or
     the block weigh more than `room_bytes`, but holds one at least. The block is empty where there

@@ -83,7 +83,7 @@ class MessageStoreFetcher(MessageReader):
     # Messages
 
     def get(self, request: GetRequest) -> GetMessageResult:
-        """Messages from a queue offset on that the filter wants.
+        """Get messages from a queue offset on that the filter wants.
 
         OFFSET_FOUND_NULL means that the backend failed: ask again. Raises Invalid for a count
         below 1, nothing else.
@@ -91,11 +91,11 @@ class MessageStoreFetcher(MessageReader):
         return run(self.getting(request))
 
     async def get_async(self, request: GetRequest) -> GetMessageResult:
-        """`get` without blocking the event loop."""
+        """Get as `get` does, without blocking the event loop."""
         return await run_async(self.getting(request), self._executor)
 
     def getting(self, request: GetRequest) -> Getting[GetMessageResult]:
-        """`get` for a caller that drives the reads itself."""
+        """Get as `get` does, for a caller that drives the reads itself."""
         if request.max_count < 1:
             raise Invalid(
                 f"{request.topic}/{request.queue_id}: get of {request.max_count} messages"
@@ -224,9 +224,9 @@ class MessageStoreFetcher(MessageReader):
         timestamp_ms: int,
         boundary: BoundaryType = BoundaryType.LOWER,
     ) -> int:
-        """LOWER: first offset at or after the time, else the end; UPPER: last one at or before it,
-        else the minimum. -1 for a queue that the tier does not have. Raises Unavailable, Corrupt.
-        """
+        """Find the queue offset for a time. LOWER: first offset at or after the time, else the end;
+        UPPER: last one at or before it, else the minimum. -1 for a queue that the tier does not
+        have. Raises Unavailable, Corrupt."""
         with self._time_operation("get_offset_by_time", topic):
             file = self._flat_files.get(topic, queue_id)
             if file is None or not file.is_initialised:
@@ -234,8 +234,8 @@ class MessageStoreFetcher(MessageReader):
             return run(file.offset_by_time(timestamp_ms, boundary))
 
     def time_side(self, topic: str, queue_id: int) -> TimeSide | None:
-        """The queue's messages in the tier, searchable by time; None when there are none. Its
-        calls raise Unavailable and Corrupt."""
+        """Make the queue's messages in the tier searchable by time; None when there are none. Calls
+        of the result raise Unavailable and Corrupt."""
         file = self._flat_files.get(topic, queue_id)
         if file is None or not file.is_initialised:
             return None
@@ -250,7 +250,8 @@ class MessageStoreFetcher(MessageReader):
         )
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
-        """Store time of a message, epoch ms; -1 when it is not in the tier or cannot be read."""
+        """Read the store time of a message, epoch ms; -1 when it is not in the tier or cannot be
+        read."""
         with self._time_operation("get_time_by_offset", topic):
             file = self._flat_files.get(topic, queue_id)
             if file is None:
@@ -263,7 +264,8 @@ class MessageStoreFetcher(MessageReader):
             return -1
 
     def earliest_time(self, topic: str, queue_id: int) -> int:
-        """Store time of the first message of a queue in the tier, epoch ms; -1 without one."""
+        """Read the store time of the first message of a queue in the tier, epoch ms; -1 without
+        one."""
         with self._time_operation("get_earliest_message_time", topic):
             file = self._flat_files.get(topic, queue_id)
             if file is None:
@@ -282,16 +284,16 @@ class MessageStoreFetcher(MessageReader):
     def query_message(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> list[StoredMessage]:
-        """Messages of a topic with a key or UNIQ_KEY, store time within [begin, end], by queue and
-        offset. Each has the key: what only has its hash is left out. Raises Unavailable, Corrupt.
-        """
+        """Find messages of a topic with a key or UNIQ_KEY, store time within [begin, end], by queue
+        and offset. Each has the key: what only has its hash is left out. Raises Unavailable,
+        Corrupt."""
         with self._time_operation("query_message", topic):
             return run(self.query_reading(topic, key, max_count, begin_ms, end_ms))
 
     async def query_message_async(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> list[StoredMessage]:
-        """`query_message` without blocking the event loop."""
+        """Find messages as `query_message` does, without blocking the event loop."""
         with self._time_operation("query_message", topic):
             reading = self.query_reading(topic, key, max_count, begin_ms, end_ms)
             return await run_async(reading, self._executor)
@@ -299,7 +301,7 @@ class MessageStoreFetcher(MessageReader):
     def query_reading(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> Reading[list[StoredMessage]]:
-        """`query_message` for a caller that drives the reads itself."""
+        """Find messages as `query_message` does, for a caller that drives the reads itself."""
         if self._index is None or self._topic_filter.is_filtered(topic):
             return _nothing()
         return query_message(

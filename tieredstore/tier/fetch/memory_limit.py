@@ -13,7 +13,7 @@ _FALLBACK_BYTES = 1 << 30
 
 
 def usable_memory_bytes() -> int:
-    """The smaller of the control group's limit and the machine's memory, bytes."""
+    """Return the smaller of the control group's limit and the machine's memory, bytes."""
     return min([_machine_bytes(), *_cgroup_limits_bytes()])
 
 

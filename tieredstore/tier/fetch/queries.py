@@ -82,7 +82,7 @@ def query_message(
     begin_ms: int,
     end_ms: int,
 ) -> Reading[list[StoredMessage]]:
-    """Messages of a topic with a key or UNIQ_KEY, store time within [begin, end], at most
+    """Find messages of a topic with a key or UNIQ_KEY, store time within [begin, end], at most
     `max_count` (and `MAX_RESULTS`), ordered by queue and offset.
 
     Raises Unavailable when a read fails; what is gone, expired or not the key's is left out.

@@ -94,7 +94,7 @@ class Block:
         max_bytes: int,
         message_filter: MessageFilter | None = None,
     ) -> Taken:
-        """Up to `max_count` messages from `offset` on that the filter wants.
+        """Take up to `max_count` messages from `offset` on that the filter wants.
 
         Ends after the message that reaches `max_bytes`, so there is at least one. Without a limit
         reached, `next_offset` is the end of the block: what the filter refused is passed.
@@ -210,7 +210,7 @@ class ReadAheadCache:
         self._accesses = self._hits = self._fetched = self._wasted = 0
 
     def find(self, key: QueueKey, offset: int, owner: object) -> Block | None:
-        """The block of that owner that holds `offset`; counted as an access."""
+        """Find the block of that owner that holds `offset`; counted as an access."""
         with self._lock:
             self._blocks.expire()
             self._accesses += 1
@@ -219,12 +219,12 @@ class ReadAheadCache:
             return block
 
     def holds(self, key: QueueKey, offset: int, owner: object) -> bool:
-        """Whether a block of that owner has `offset`; not counted as an access."""
+        """Tell whether a block of that owner has `offset`; not counted as an access."""
         with self._lock:
             return self._find(key, offset, owner) is not None
 
     def following(self, block: Block) -> Block | None:
-        """The block that begins where this one ends; not counted as an access."""
+        """Find the block that begins where this one ends; not counted as an access."""
         with self._lock:
             return self._find(block.key, block.end, block.owner)
 
@@ -245,7 +245,7 @@ class ReadAheadCache:
             return True
 
     def read_to_end(self, block: Block) -> None:
-        """Somebody has read this block to its end: it may go without loss."""
+        """Note that a reader has read this block to its end: it may go without loss."""
         with self._lock:
             self._uncount_unread(block)
 
@@ -257,7 +257,8 @@ class ReadAheadCache:
             return starts[index] if index < len(starts) else None
 
     def room_bytes(self) -> int:
-        """Weight that may be added before unread blocks take more than `FILL_RATIO` of the limit.
+        """Compute the weight that may be added before unread blocks take more than `FILL_RATIO` of
+        the limit.
 
         Blocks read to their end do not count: evicting them costs their reader nothing.
         """

@@ -30,7 +30,7 @@ def read_small_block(
     limit_bytes: int,
     room_bytes: int,
 ) -> Reading[Block | None]:
-    """The messages of `units`, the first of which is of queue offset `start`.
+    """Read the messages of `units`, the first of which is of queue offset `start`.
 
     None when anything is out of the ordinary (records that do not follow one another, limits
     reached, bytes that are no such record): `read_block` then looks closer. Raises what the reads

@@ -122,8 +122,8 @@ class FlatAppendFile(FlatSegments):
             self._appender = None
 
     def cut(self, offset: int) -> None:
-        """After `recover`: only the bytes below `offset`, within the last segment, count. What
-        lies behind is written over, or compared with, by the next commit."""
+        """Cut the file after `recover`: only the bytes below `offset`, within the last segment,
+        count. What lies behind is written over, or compared with, by the next commit."""
         with self._lock:
             last = self._segments[-1]
             if not last.base_offset <= offset <= last.end_offset:
@@ -304,7 +304,7 @@ class FlatAppendFile(FlatSegments):
                 writer.append(view, count)
 
     def trim(self) -> None:
-        """Where the provider can, cut off what may be behind the last committed byte. Raises
+        """Cut off, where the provider can, what may be behind the last committed byte. Raises
         Unavailable."""
         if self._segments:
             self._writer().trim()

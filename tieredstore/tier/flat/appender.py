@@ -171,7 +171,7 @@ class SegmentAppender:
             self.append_position = self.commit_position
 
     def trim(self) -> None:
-        """Before the segment is left for good: where that is possible, cut off what a failed
+        """Cut off, before the segment is left for good and where that is possible, what a failed
         write may have put behind the commit position. Raises Unavailable."""
         if self._unsure and self._capabilities.rewritable:
             with self._commit_lock:

@@ -40,7 +40,7 @@ class RecordBatch:
         return len(self.sizes)
 
     def unit_bytes(self, first: int, stop: int) -> memoryview:
-        """The consume queue units of messages [first, stop), packed."""
+        """Return the consume queue units of messages [first, stop), packed."""
         units = np.empty(stop - first, UNIT_DTYPE)
         units["physical_offset"] = self.offsets[first:stop]
         units["size"] = self.sizes[first:stop]

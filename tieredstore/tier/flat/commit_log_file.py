@@ -15,7 +15,7 @@ class FlatCommitLogFile(FlatAppendFile):
     __slots__ = ()
 
     def is_rolling_due(self, now_ms: int, interval_ms: int, minimum_size_bytes: int) -> bool:
-        """Whether the last segment is old and large enough to be rolled by age."""
+        """Tell whether the last segment is old and large enough to be rolled by age."""
         segments = self.segments
         if not segments:
             return False

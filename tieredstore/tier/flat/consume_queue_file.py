@@ -40,8 +40,8 @@ class FlatConsumeQueueFile(FlatAppendFile):
         return [(begin // UNIT_SIZE, end // UNIT_SIZE) for begin, end in self.holes]
 
     def read_units(self, unit: int, count: int) -> Reading[npt.NDArray[np.void]]:
-        """Up to `count` units (UNIT_DTYPE) from a queue offset on; fewer where a contiguous run
-        ends, none where nothing is."""
+        """Read up to `count` units (UNIT_DTYPE) from a queue offset on; fewer where a contiguous
+        run ends, none where nothing is."""
         if unit < 0 or count <= 0:
             return np.empty(0, UNIT_DTYPE)
         found = yield from self.read(unit * UNIT_SIZE, count * UNIT_SIZE)

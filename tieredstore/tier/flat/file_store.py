@@ -168,12 +168,13 @@ class FlatFileStore:
             return dict(self._broken)
 
     def get(self, topic: str, queue_id: int) -> FlatMessageFile | None:
-        """None for a queue that the tier does not have (or could not open, see `broken`)."""
+        """Return the queue's file; None for a queue that the tier does not have (or could not open,
+        see `broken`)."""
         return self._files.get(QueueKey(topic, queue_id))
 
     def get_or_create(self, topic: str, queue_id: int) -> FlatMessageFile:
-        """The queue's file; a new one is announced only by its `init_offset`. Raises Corrupt for
-        a queue that could not be opened, Busy while its topic is being deleted."""
+        """Return the queue's file; a new one is announced only by its `init_offset`. Raises Corrupt
+        for a queue that could not be opened, Busy while its topic is being deleted."""
         key = QueueKey(topic, queue_id)
         with self._lock:
             if (error := self._broken.get(key)) is not None:
@@ -186,7 +187,7 @@ class FlatFileStore:
             return file
 
     def files(self) -> Iterable[FlatMessageFile]:
-        """All open queues, as of now."""
+        """Return all open queues, as of now."""
         with self._lock:
             return list(self._files.values())
 

@@ -135,7 +135,7 @@ class FlatMessageFile(QueueView):
             recovery.repair_times(self.commit_log, self.consume_queue)
 
     def trust_listing(self) -> None:
-        """From now on new segments are surely absent: see `FlatAppendFile.is_listed_whole`."""
+        """Take new segments for surely absent from now on: see `FlatAppendFile.is_listed_whole`."""
         self.commit_log.is_listed_whole = self.consume_queue.is_listed_whole = True
 
     @property

@@ -31,7 +31,7 @@ def open_segments(
     listings: Mapping[SegmentId, SegmentListing] | None,
     unit_bytes: int,
 ) -> tuple[FlatSegment, ...]:
-    """The segments of a path by base offset; see `FlatAppendFile.recover`."""
+    """Open the segments of a path, by base offset; see `FlatAppendFile.recover`."""
     entries = [entry for entry in metadata.segments(path, type) if entry.status != STATUS_DELETED]
     segments = []
     for index, entry in enumerate(entries):

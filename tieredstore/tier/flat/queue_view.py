@@ -46,7 +46,7 @@ class QueueView:
         return run(self.min_offset())
 
     def min_offset(self) -> Reading[int]:
-        """`consume_queue_min_offset` as a reading."""
+        """Read `consume_queue_min_offset` as a reading."""
         first = yield from self._first_message_offset()
         return max(self.consume_queue.min_unit, first)
 
@@ -94,8 +94,8 @@ class QueueView:
         return self.consume_queue.unit_holes
 
     def next_valid_offset(self, offset: int) -> int:
-        """`offset` when a message may be there; else the next queue offset that has one, or the
-        commit offset behind the last one."""
+        """Return `offset` when a message may be there; else the next queue offset that has one, or
+        the commit offset behind the last one."""
         offset = max(offset, self.consume_queue_min_offset)
         for begin, end in self.holes:
             if begin <= offset < end:
@@ -121,19 +121,19 @@ class QueueView:
     # Reading
 
     def read_units(self, offset: int, count: int) -> Reading[npt.NDArray[np.void]]:
-        """Up to `count` units (UNIT_DTYPE) from a queue offset on; fewer where a contiguous run
-        ends, none where nothing is (expired, in a hole, not committed)."""
+        """Read up to `count` units (UNIT_DTYPE) from a queue offset on; fewer where a contiguous
+        run ends, none where nothing is (expired, in a hole, not committed)."""
         units = yield from self.consume_queue.read_units(offset, count)
         return units
 
     def read_commit_log(self, offset: int, length: int) -> Reading[memoryview]:
-        """Committed bytes of the commit log from a byte offset on; shorter where they end, empty
-        where nothing is. Raises what segments raise."""
+        """Read the committed bytes of the commit log from a byte offset on; shorter where they end,
+        empty where nothing is. Raises what segments raise."""
         found = yield from self.commit_log.read(offset, length)
         return found
 
     def offset_by_time(self, timestamp_ms: int, boundary: BoundaryType) -> Reading[int]:
-        """Queue offset by store time.
+        """Find the queue offset by store time.
 
         LOWER: first message at or after the time; the commit offset when there is none.
         UPPER: last message at or before it; the min offset when there is none. (D10, D27)
@@ -156,7 +156,7 @@ class QueueView:
         return before[-1] if before else minimum
 
     def store_timestamp_at(self, offset: int) -> Reading[int]:
-        """Store time (ms) of the message at a queue offset; -1 when it is not there."""
+        """Read the store time (ms) of the message at a queue offset; -1 when it is not there."""
         units = yield from self.consume_queue.read_units(offset, 1)
         if not len(units):
             return -1
@@ -164,8 +164,8 @@ class QueueView:
         return found
 
     def offset_of_position(self, commit_log_offset: int) -> Reading[int | None]:
-        """Queue offset of the first message that begins at or behind a byte of the commit log;
-        None when there is none."""
+        """Find the queue offset of the first message that begins at or behind a byte of the commit
+        log; None when there is none."""
         ranges = yield from self._ranges()
         found = yield from first_unit_from(self.consume_queue, ranges, commit_log_offset)
         return found

@@ -19,7 +19,8 @@ _UNITS_AT_ONCE = 1024
 
 
 def queue_offset_at(commit_log: FlatAppendFile, offset: int) -> Reading[int]:
-    """Queue offset that the message at a commit log offset names; -1 when none is there."""
+    """Read the queue offset that the message at a commit log offset names; -1 when none is
+    there."""
     found = yield from commit_log.read(offset, layout.QUEUE_OFFSET_POSITION + 8)
     if len(found) < layout.QUEUE_OFFSET_POSITION + 8:
         return -1
@@ -28,7 +29,7 @@ def queue_offset_at(commit_log: FlatAppendFile, offset: int) -> Reading[int]:
 
 
 def store_timestamp_at(commit_log: FlatAppendFile, offset: int) -> Reading[int]:
-    """Store time (ms) of the message at a commit log offset; -1 when none is there."""
+    """Read the store time (ms) of the message at a commit log offset; -1 when none is there."""
     found = yield from commit_log.read(offset, layout.MAX_STORE_TIMESTAMP_END)
     if len(found) < layout.MAX_STORE_TIMESTAMP_END:
         return -1
@@ -40,8 +41,8 @@ def store_timestamp_at(commit_log: FlatAppendFile, offset: int) -> Reading[int]:
 def first_unit_from(
     consume_queue: FlatConsumeQueueFile, ranges: Sequence[tuple[int, int]], position: int
 ) -> Reading[int | None]:
-    """Queue offset of the first message that begins at or behind a commit log offset; None when
-    there is none. ranges: as in `first_at_or_after`."""
+    """Find the queue offset of the first message that begins at or behind a commit log offset; None
+    when there is none. ranges: as in `first_at_or_after`."""
     for begin, end in ranges:
         low, high = begin, end
         while low < high:
@@ -62,7 +63,8 @@ def first_at_or_after(
     ranges: Sequence[tuple[int, int]],
     timestamp_ms: int,
 ) -> Reading[int | None]:
-    """Queue offset of the first message stored at or after a time; None when there is none.
+    """Find the queue offset of the first message stored at or after a time; None when there is
+    none.
 
     ranges: [first, behind last) queue offsets that have messages, ascending. Store times rise
     with queue offsets (equal ones are common; where a clock went back, some message at which the

@@ -58,8 +58,9 @@ class FlatSegment:
         self.end_ms = end_ms if never else max(self.end_ms, end_ms)
 
     def metadata(self, now_ms: int, status: int = 0) -> FileSegmentMetadata:
-        """Its entry. An empty segment gets the present as its end: Java's expiry deletes what has
-        none, and times of later messages are in the journal first, which Java does not read."""
+        """Make the segment's metadata entry. An empty segment gets the present as its end: Java's
+        expiry deletes what has none, and times of later messages are in the journal first, which
+        Java does not read."""
         is_new = self.begin_ms == NEVER_WRITTEN_MS and status != STATUS_DELETED
         return FileSegmentMetadata(
             path=self.file.id.path,
@@ -73,5 +74,5 @@ class FlatSegment:
         )
 
     def is_expired(self, before_ms: int) -> bool:
-        """Whether all its messages are older; a never-written one counts as expired."""
+        """Tell whether all its messages are older; a never-written one counts as expired."""
         return self.end_ms == NEVER_WRITTEN_MS or self.end_ms < before_ms

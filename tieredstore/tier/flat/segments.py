@@ -80,7 +80,7 @@ class FlatSegments:
     # Reading
 
     def read(self, offset: int, length: int) -> Reading[memoryview]:
-        """The committed bytes from `offset` on, over any number of segments.
+        """Read the committed bytes from `offset` on, over any number of segments.
 
         Shorter than `length` where the file or a run of contiguous segments ends; empty when the
         offset has expired, is in a hole or is not committed. Raises what segments raise.

@@ -206,7 +206,7 @@ class LocalIndexStoreFile(IndexStoreFile):
             self.seal()
 
     def find(self, wanted: Wanted) -> list[IndexItem]:
-        """Items that fit, newest first within a hash, at most `wanted.limit`.
+        """Find the items that fit, newest first within a hash, at most `wanted.limit`.
 
         Raises Corrupt when a chain is not what the format says.
         """
@@ -249,11 +249,11 @@ class LocalIndexStoreFile(IndexStoreFile):
         return self._buffer
 
     def items(self, first: int = 1) -> npt.NDArray[np.void]:
-        """A view of the items from number `first` on."""
+        """View the items from number `first` on."""
         return self._items[first : self.item_count + 1]
 
     def valid_count(self) -> int:
-        """Items that can be real."""
+        """Count the items that can be real."""
         return int(np.count_nonzero(valid_items(self.items())))
 
     def close(self) -> None:

@@ -40,7 +40,8 @@ class Wanted:
         file_begin_ms: int,
         found: list[IndexItem],
     ) -> None:
-        """`select` for few items, as tuples of the fields; adds to `found` up to `limit`."""
+        """Take what `select` takes, for few items, as tuples of the fields; adds to `found` up to
+        `limit`."""
         for row in rows:
             if row[0] != key_hash or row[4] <= 0:
                 continue
@@ -59,7 +60,7 @@ class Wanted:
     def select(
         self, items: npt.NDArray[np.void], key_hash: int, file_begin_ms: int
     ) -> list[IndexItem]:
-        """The items of one hash that fit, in their order, at most `limit`.
+        """Select the items of one hash that fit, in their order, at most `limit`.
 
         Times are kept in whole seconds, cut toward the file's begin, so an item fits when any time
         that it may stand for does, or when its time is not credible.

@@ -25,7 +25,7 @@ def query_files(
     uploaded: Sequence[UploadedIndexStoreFile],
     report: Callable[[str, TieredStoreError], None],
 ) -> Reading[list[IndexItem]]:
-    """The newest `wanted.limit` distinct items, by topic, queue and offset.
+    """Find the newest `wanted.limit` distinct items, by topic, queue and offset.
 
     Files are given by ascending age of creation and asked from the last on. One that fails is
     reported and left out; Unavailable is raised only when nothing was found and a file could not

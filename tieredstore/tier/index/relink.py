@@ -16,7 +16,7 @@ _BLOCK_ITEMS = 1 << 20
 
 
 def valid_items(items: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """Which items can be real: a message has bytes, a stored hash is not negative."""
+    """Find which items can be real: a message has bytes, a stored hash is not negative."""
     valid: npt.NDArray[np.bool_] = (items["size"] > 0) & (items["hash"] >= 0)
     return valid
 

@@ -70,7 +70,7 @@ class ReplayFilter:
         offsets: npt.NDArray[np.int64],
         hashes: npt.NDArray[np.int32],
     ) -> npt.NDArray[np.bool_] | None:
-        """Which rows of a batch are new; None when all are."""
+        """Find which rows of a batch are new; None when all are."""
         known = self._queues.get(key)
         if known is None or not len(offsets):
             return None
@@ -81,13 +81,13 @@ class ReplayFilter:
         return ~present
 
     def advance(self, key: tuple[int, int], offset: int) -> None:
-        """Nothing of the queue below an offset is put again."""
+        """Let nothing of the queue below an offset be put again."""
         known = self._queues.get(key)
         if known is not None and offset > int(known.offsets[-1]):
             del self._queues[key]
 
     def forget(self, key: tuple[int, int]) -> None:
-        """The queue starts anew."""
+        """Forget the queue: it starts anew."""
         self._queues.pop(key, None)
 
 

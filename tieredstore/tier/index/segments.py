@@ -52,7 +52,7 @@ class IndexSource(Protocol):
     def end_ms(self) -> int: ...
 
     def pieces(self, start: int, length: int) -> Iterator[tuple[int, Buffer]]:
-        """(position, bytes) from `start` to the end, `length` bytes each but the last. Raises
+        """Yield (position, bytes) from `start` to the end, `length` bytes each but the last. Raises
         Corrupt when the file is shorter, Unavailable."""
 
 
@@ -66,7 +66,7 @@ class CompactedIndex:
     end_ms: int
 
     def pieces(self, start: int, length: int) -> Iterator[tuple[int, Buffer]]:
-        """As `IndexSource.pieces`."""
+        """Yield pieces as `IndexSource.pieces` does."""
         position = start
         try:
             with self.path.open("rb") as file:
@@ -105,7 +105,7 @@ class IndexSegments:
         self._progress: _Progress | None = None
 
     def load(self, *, is_writer: bool = True) -> list[UploadedIndexStoreFile]:
-        """All segments that hold an index file, by ascending base.
+        """Open all segments that hold an index file, by ascending base.
 
         A segment that was announced but whose size never reached the metadata is taken when its
         bytes are whole, and recorded by the tier's writer; otherwise the next upload writes it
@@ -280,7 +280,7 @@ class IndexSegments:
 
 
 def segment_lost(segment: FileSegment, position: int) -> bool:
-    """Whether what was written before `position` is surely no longer all there."""
+    """Tell whether what was written before `position` is surely no longer all there."""
     try:
         return segment.size() < position
     except TieredStoreError:

@@ -159,7 +159,7 @@ class IndexStoreService:
             file.close()
 
     def health(self) -> list[ServiceHealth]:
-        """How the background loop is."""
+        """Tell how the background loop is."""
         return [self._loop.health()]
 
     # Writing
@@ -217,16 +217,16 @@ class IndexStoreService:
         return added
 
     def mark_indexed(self, topic_id: int, queue_id: int, commit_log_offset: int) -> None:
-        """All keys of a queue below an offset are in the index (or need not be)."""
+        """Note that all keys of a queue below an offset are in the index (or need not be)."""
         self._open_writer().mark((topic_id, queue_id), commit_log_offset)
 
     def indexed_until(self, topic_id: int, queue_id: int) -> int | None:
-        """Tiered commit log offset (bytes) up to which a queue's keys are in the index; None when
-        nothing is known of the queue: it was never indexed by this store."""
+        """Return the tiered commit log offset (bytes) up to which a queue's keys are in the index;
+        None when nothing is known of the queue: it was never indexed by this store."""
         return self._open_writer().mark_of((topic_id, queue_id))
 
     def forget(self, topic_id: int, queue_id: int) -> None:
-        """The queue was destroyed; a new one of that name starts at offset 0."""
+        """Forget the queue, which was destroyed; a new one of that name starts at offset 0."""
         self._open_writer().forget((topic_id, queue_id))
 
     # Reading
@@ -241,7 +241,7 @@ class IndexStoreService:
         *,
         topic_id: int | None = None,
     ) -> Reading[list[IndexItem]]:
-        """Where messages may be that have a key, by queue and offset, the newest `max_count`.
+        """Find where messages may be that have a key, by queue and offset, the newest `max_count`.
 
         Times are inclusive and right to the second, so the caller verifies topic, key and time on
         the messages. Files that fail are reported and left out; raises Unavailable when nothing
@@ -298,7 +298,7 @@ class IndexStoreService:
             return len(removed)
 
     def tick(self) -> None:
-        """One round of the loop: sync, upload, expire. Raises what stopped it."""
+        """Do one round of the loop: sync, upload, expire. Raises what stopped it."""
         self.checkpoint()
         if self._fenced is not None:
             return

@@ -59,8 +59,8 @@ class UploadedIndexStoreFile(IndexStoreFile):
         self._segment.close()
 
     def header(self) -> Reading[IndexHeader]:
-        """The file's header, read once. Raises Corrupt when it does not fit the file's size, or
-        the first slot (which is read with it) does not point behind the slots."""
+        """Read the file's header, once. Raises Corrupt when it does not fit the file's size, or the
+        first slot (which is read with it) does not point behind the slots."""
         if self._header is None:
             [data] = yield [SegmentRead(self._segment, 0, HEADER_SIZE + SLOT_SIZE)]
             header = header_of(self._segment, data)
@@ -74,7 +74,7 @@ class UploadedIndexStoreFile(IndexStoreFile):
         return self._header
 
     def find(self, wanted: Wanted) -> Reading[list[IndexItem]]:
-        """Items that fit, newest first within a hash, at most `wanted.limit`.
+        """Find the items that fit, newest first within a hash, at most `wanted.limit`.
 
         Raises Corrupt when slots or items are not what the format says.
         """
@@ -130,7 +130,7 @@ class UploadedIndexStoreFile(IndexStoreFile):
 
 
 def header_of(segment: FileSegment, data: memoryview) -> IndexHeader:
-    """The header in the first bytes of a segment. Raises Corrupt, naming the segment."""
+    """Decode the header in the first bytes of a segment. Raises Corrupt, naming the segment."""
     try:
         return unpack_header(data)
     except Corrupt as error:

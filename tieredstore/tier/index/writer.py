@@ -60,22 +60,22 @@ class IndexWriter:
         return added
 
     def mark(self, queue: QueueId, offset: int) -> None:
-        """Nothing of the queue below an offset is to be put any more."""
+        """Note that nothing of the queue below an offset is to be put any more."""
         with self._put_lock:
             self._advance(queue, offset)
 
     def mark_of(self, queue: QueueId) -> int | None:
-        """The queue's watermark."""
+        """Return the queue's watermark."""
         return self._indexed_until.get(queue)
 
     def forget(self, queue: QueueId) -> None:
-        """The queue has no watermark any more."""
+        """Remove the queue's watermark."""
         with self._put_lock:
             self._indexed_until.pop(queue, None)
             self._replay.forget(queue)
 
     def seal(self) -> None:
-        """No file takes keys any more; the next key begins a new one."""
+        """Seal the files: none takes keys any more; the next key begins a new one."""
         with self._put_lock:
             for file in self.files:
                 file.seal()

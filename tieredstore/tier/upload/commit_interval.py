@@ -35,7 +35,7 @@ class CommitInterval:
         return self.preferred_bytes > 0
 
     def interval_ms(self, bytes_per_s: float) -> int:
-        """What a queue waits that grows at this rate; 0 or less: nothing is known of it."""
+        """Compute what a queue waits that grows at this rate; 0 or less: nothing is known of it."""
         if not self.is_adaptive:
             return self.shortest_ms
         if bytes_per_s <= 0:
@@ -44,12 +44,12 @@ class CommitInterval:
         return int(min(max(wanted_ms, self.shortest_ms), self.longest_ms))
 
     def rate(self, size_bytes: int, span_ms: int) -> float:
-        """Bytes per second of a batch whose store times span `span_ms`. Over less than the
+        """Compute bytes per second of a batch whose store times span `span_ms`. Over less than the
         shortest interval nothing can be said, so it counts as that."""
         return size_bytes * 1000 / max(span_ms, self.shortest_ms, 1)
 
     def is_due(self, age_ms: int, waiting_bytes: int, bytes_per_s: float) -> bool:
-        """Whether a queue is uploaded whose oldest waiting message has that age."""
+        """Tell whether a queue is uploaded whose oldest waiting message has that age."""
         if age_ms < -self.shortest_ms:
             return True  # the clock was set back, and would hold it until it is there again
         if self.is_adaptive and waiting_bytes >= self.preferred_bytes:

@@ -110,7 +110,7 @@ class MessageStoreDispatcher:
         self._loop.stop()
 
     def health(self) -> list[ServiceHealth]:
-        """How the background loop is; `failing` says which queues are not uploaded."""
+        """Tell how the background loop is; `failing` says which queues are not uploaded."""
         return [self._loop.health()]
 
     def finish(self) -> None:
@@ -121,8 +121,9 @@ class MessageStoreDispatcher:
             self.drain()
 
     def drain(self) -> list[DispatchOutcome]:
-        """After `stop`: where messages wait longer than `tieredStoreGroupCommitTimeout` for others,
-        upload what waits. What fails, or takes more than FINISH_MS, is left for the next start."""
+        """Upload what waits, after `stop` and where messages wait longer than
+        `tieredStoreGroupCommitTimeout` for others. What fails, or takes more than FINISH_MS, is
+        left for the next start."""
         if self._fenced is not None or not self._upload.is_adaptive:
             return []
         self._deadline_ms = self._clock.now_ms() + FINISH_MS
@@ -136,8 +137,8 @@ class MessageStoreDispatcher:
             self._stopping.set()
 
     def retention_guard(self, key: QueueKey) -> int | None:
-        """The queue offset from which the tier still needs a queue's messages; None when it needs
-        nothing of it. For the local store's cleaning."""
+        """Return the queue offset from which the tier still needs a queue's messages; None when it
+        needs nothing of it. For the local store's cleaning."""
         if not self.is_enabled or not self._is_durable or self._topic_filter.is_filtered(key.topic):
             return None
         file = self._flat_files.get(key.topic, key.queue_id)

@@ -88,7 +88,7 @@ class QueueUpload:
         return self._interval.is_adaptive
 
     def first_offset(self, key: QueueKey, available: QueueRange) -> int:
-        """Where a queue that the tier does not have begins (`tieredStoreBacklog`, D4)."""
+        """Find where a queue that the tier does not have begins (`tieredStoreBacklog`, D4)."""
         if self._config.backlog == "all":
             return available.min_offset
         since = self._clock.now_ms() - NEW_QUEUE_LOOK_BACK_MS
