@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def log_to_stderr() -> None:
-    """What the layers log (warnings and errors) becomes one line each on stderr, no tracebacks."""
+    """Write what the layers log (warnings and errors) to stderr, one line each, no tracebacks."""
     import logging
 
     class Lines(logging.Handler):
@@ -36,7 +36,7 @@ def open_tier(options: TierOptions) -> AbstractContextManager[OpenTier]:
 
 
 def locate_tier(options: TierOptions) -> location.TierLocation:
-    """The tier to read, without a connection: for jobs. Raises Invalid, Unavailable."""
+    """Locate the tier to read, without a connection: for jobs. Raises Invalid, Unavailable."""
     log_to_stderr()
     location.refuse_memory(options.tier)
     return location.locate(
@@ -49,6 +49,6 @@ def locate_tier(options: TierOptions) -> location.TierLocation:
 
 
 def check_target(options: TierOptions) -> None:
-    """Of a verb that writes to a tier, which need not be there yet. Raises Invalid."""
+    """Refuse a tier that a verb cannot write to; the tier need not be there yet. Raises Invalid."""
     log_to_stderr()
     location.refuse_memory(options.tier)

@@ -41,7 +41,7 @@ _CODES: tuple[tuple[type[TieredStoreError], ExitCode], ...] = (
 
 
 def exit_code_of(error: BaseException) -> ExitCode:
-    """The code for an error that ends a verb."""
+    """Return the code for an error that ends a verb."""
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code
@@ -53,7 +53,7 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 
 def line_of(error: BaseException) -> str:
-    """One line: what, where, what to do. Never a traceback, never a line break."""
+    """Return an error as one line: what, where, what to do. Never a traceback or a line break."""
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, KeyboardInterrupt):
         text = "interrupted"
@@ -72,8 +72,8 @@ def line_of(error: BaseException) -> str:
 
 
 def end_of_run(*, stopped: bool, failures: Sequence[TieredStoreError]) -> ExitCode:
-    """The code of a run that copies, after its report was printed. The first of what failed is
-    raised, the others are lines."""
+    """Return the code of a run that copies, after its report was printed. The first of `failures`
+    is raised, each other one is printed as a line."""
     if stopped:
         click.echo("tieredstore: stopped; run it again to go on", err=True)
         return ExitCode.INTERRUPTED

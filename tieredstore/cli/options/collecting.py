@@ -16,8 +16,8 @@ Settings = Mapping[str, Any]
 def collect(
     name: str, kind: Callable[..., object], options: Mapping[str, Settings]
 ) -> Callable[[Command], Command]:
-    """A decorator that adds options to a command, which gets `kind(field=value, …)` as its keyword
-    `name`. options: field -> settings, in the order of `--help`."""
+    """Return a decorator that adds options to a command, which gets `kind(field=value, …)` as its
+    keyword `name`. options: field -> settings, in the order of `--help`."""
     names = {f"{name}__{field}": field for field in options}
 
     def decorate(command: Command) -> Command:

@@ -49,7 +49,8 @@ class JobOptions:
             raise Invalid("--spark needs --staging: a place that all its workers reach")
 
     def write_report(self, report: dict[str, Any]) -> None:
-        """The report as a file, if one is wanted. Replaces an older one at once or not at all."""
+        """Write the report as a file, if one is wanted. Replaces an older file at once or not at
+        all."""
         if self.report is None:
             return
         FILES.replace_file(self.report, orjson.dumps(report, option=orjson.OPT_INDENT_2))
@@ -106,7 +107,8 @@ staging_option = click.option(
 
 @contextmanager
 def task_keywords(verb: str, job: JobOptions) -> Iterator[dict[str, Any]]:
-    """What a call of `tieredstore.jobs` takes from the options of `job_options`. Raises Invalid."""
+    """Yield what a call of `tieredstore.jobs` takes from the options of `job_options`. Raises
+    Invalid."""
     from tieredstore.cli.output.progress import Display
 
     with _runner(job) as runner, Display(verb, sys.stderr, quiet=job.quiet) as display:
@@ -120,8 +122,8 @@ def task_keywords(verb: str, job: JobOptions) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def thread_keywords(verb: str, job: JobOptions, *, only_plan: bool) -> Iterator[dict[str, Any]]:
-    """What a call takes from the options of `thread_options`; a signal stops it in good order,
-    and interrupts a plan at once."""
+    """Yield what a call takes from the options of `thread_options`. A signal stops a run in good
+    order, and interrupts a plan at once."""
     from tieredstore.cli.output.progress import Display
     from tieredstore.cli.stopping import stop_on_signals
     from tieredstore.jobs.stopping import StopSignal

@@ -29,7 +29,7 @@ def _split(_context: click.Context, _option: click.Parameter, given: tuple[str, 
 
 
 def split_pair(option: str, text: str) -> tuple[str, str]:
-    """KEY=VALUE. Raises a usage error."""
+    """Split KEY=VALUE. Raises a usage error."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise click.UsageError(f"{option} {key!r}: expected KEY=VALUE")

@@ -60,7 +60,7 @@ class Display:
             self.line(text)
 
     def show_progress(self, progress: JobProgress) -> None:
-        """How far a job is. One that goes on without an end has a line each time."""
+        """Show how far a job is. A job without an end has a line each time."""
         megabytes = f"{progress.done_bytes / 1e6:,.1f}"
         if progress.total is None:
             self.line(f"{progress.done:,} {progress.unit}, {megabytes} MB so far")
@@ -76,7 +76,7 @@ class Display:
         )
 
     def line(self, text: str) -> None:
-        """A plain line."""
+        """Write a plain line."""
         if not self._quiet:
             self._stream.write(f"{self._verb}: {text}\n")
             self._stream.flush()

@@ -25,7 +25,7 @@ QUEUE_COLUMNS = (
 
 
 def queue_rows(provider: SegmentProvider, queues: list[QueueFiles]) -> Iterator[dict[str, object]]:
-    """One row a queue. min_offset and the times are null where damage hides them."""
+    """Yield one row a queue. min_offset and the times are null where damage hides them."""
     for queue in queues:
         low: int | None = None
         first: int | None = None

@@ -36,7 +36,8 @@ class Output:
         self._stream = sys.stdout.buffer if stream is None else stream
 
     def rows(self, columns: Sequence[str], rows: Iterable[Row]) -> int:
-        """All rows; a table shows `columns` only, JSON every field. Returns the number of rows."""
+        """Write all rows; a table shows `columns` only, JSON every field. Returns the number of
+        rows."""
         match self.format:
             case OutputFormat.TABLE:
                 return self._table(columns, rows)
@@ -46,8 +47,8 @@ class Output:
                 return self._write_each(rows, b"[\n", b",\n", b"\n]\n")
 
     def record(self, record: Row, lists: Mapping[str, Sequence[str]] | None = None) -> None:
-        """One record. A table shows one line a field, and the fields named in `lists` (lists of
-        rows) as tables of the columns given there."""
+        """Write one record. A table shows one line a field, and the fields named in `lists` (lists
+        of rows) as tables of the columns given there."""
         if self.format is not OutputFormat.TABLE:
             self._write(encode(record) + b"\n")
             self.flush()
@@ -125,7 +126,8 @@ def _is_number_column(cells: Iterator[str]) -> bool:
 
 
 def encode(value: object) -> bytes:
-    """JSON; strings that are no valid Unicode (foreign file names) are escaped."""
+    """Return a value as JSON; strings that are no valid Unicode (foreign file names) are
+    escaped."""
     try:
         return orjson.dumps(value)
     except TypeError:
@@ -135,7 +137,8 @@ def encode(value: object) -> bytes:
 
 
 def cell(name: str, value: object) -> str:
-    """One value on one line: times in ISO 8601, control characters escaped, long text cut."""
+    """Return one value on one line: times in ISO 8601, control characters escaped, long text
+    cut."""
     if value is None:
         return ""
     if name.endswith("timestamp") and isinstance(value, int):
