@@ -57,7 +57,8 @@ class Journal:
         return step in self._steps
 
     def outcome(self, step: str, kind: type[Any]) -> Any:
-        """What a step came to, as `kind`. Raises Invalid where the journal has something else."""
+        """Return what a step came to, as `kind`. Raises Invalid where the journal has something
+        else."""
         try:
             return msgspec.convert(self._steps[step], kind, strict=False)
         except msgspec.ValidationError as error:
@@ -68,13 +69,14 @@ class Journal:
             ) from error
 
     def record(self, step: str, outcome: object) -> None:
-        """A step is done. Durable when this returns."""
+        """Record that a step is done. Durable when this returns."""
         encoded = msgspec.json.encode([step, outcome])
         self._steps[step] = orjson.loads(encoded)[1]
         self._append(encoded)
 
     def finish(self) -> None:
-        """The job is done: the next one with the same arguments begins anew."""
+        """End the journal of a job that is done: the next one with the same arguments begins
+        anew."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
         self._steps.clear()
@@ -130,6 +132,7 @@ class Journal:
 
 
 def journal_path(folder: Path, identity: dict[str, object]) -> Path:
-    """The journal of a job in `folder`: the same job with the same arguments finds it again."""
+    """Return the journal of a job in `folder`: the same job with the same arguments finds it
+    again."""
     digest = hashlib.sha256(orjson.dumps(identity, option=orjson.OPT_SORT_KEYS)).hexdigest()
     return folder / f"{identity['job']}-{digest[:16]}.jsonl"

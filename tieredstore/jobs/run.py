@@ -90,8 +90,8 @@ class JobRun:
     _started_at: float = field(default_factory=time.time)
 
     def once(self, step: str, action: Callable[[], Outcome], kind: Any) -> Outcome:
-        """The outcome of `action`, called only if no run of this job has come past it. A kill
-        between its end and the journal's line calls it again: it must be idempotent.
+        """Return the outcome of `action`, called only if no run of this job has come past it. A
+        kill between its end and the journal's line calls it again: it must be idempotent.
 
         kind: the type of the outcome, as `msgspec.convert` takes it.
         """
@@ -149,11 +149,11 @@ class JobRun:
         return [outcomes[index] for index in range(len(tasks))]
 
     def add_stage(self, stage: str, tasks: int, size_bytes: int, seconds: float) -> None:
-        """A stage that the job did without the runner."""
+        """Add a stage that the job did without the runner."""
         self.stages.append(StageReport(stage, tasks, 0, size_bytes, round(seconds, 3)))
 
     def report(self, result: dict[str, object]) -> dict[str, object]:
-        """The JSON report: what ran, where, how long, and what it came to."""
+        """Return the JSON report: what ran, where, how long, and what it came to."""
         return {
             "job": self.name,
             "runner": self.runner.description,

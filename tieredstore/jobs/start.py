@@ -27,14 +27,14 @@ Tier = str | TierLocation | OpenedTier
 
 
 def find_source(tier: Tier) -> TierLocation:
-    """Where a tier is. Raises Invalid, Unavailable."""
+    """Find where a tier is. Raises Invalid, Unavailable."""
     if isinstance(tier, str):
         return locate(tier)
     return tier if isinstance(tier, TierLocation) else tier.source
 
 
 def identify_tier(source: TierLocation) -> dict[str, object]:
-    """What a journal notes of a tier, without secrets: another tier is another job."""
+    """Return what a journal notes of a tier, without secrets: another tier is another job."""
     return {
         "tier": show_url(source.url),
         "cluster": source.config.broker_cluster_name,
@@ -54,8 +54,8 @@ def start_run(
     work: str | Path | None = None,
     has_journal: bool = True,
 ) -> Iterator[JobRun]:
-    """A run of the job `name`, of which `arguments` (JSON) tell it from another one: a run that was
-    killed goes on when they are the same.
+    """Start a run of the job `name`, of which `arguments` (JSON) tell it from another one: a run
+    that was killed goes on when they are the same.
 
     workers: processes of this machine, where no `runner` is given. work: folder of the journal;
     None for the user's state directory, or for no journal without `has_journal`. The journal ends

@@ -44,7 +44,7 @@ class TierTarget:
         return TierLocation(self.url, self.config, self.config.broker_name, self.state)
 
     def open_provider(self, *, create: bool) -> SegmentProvider | None:
-        """The tier; None when it is not there and `create` is false. Raises Invalid,
+        """Open the tier; None when it is not there and `create` is false. Raises Invalid,
         Unavailable."""
         location = self.location
         if location is not None and not location.exists():
@@ -91,8 +91,8 @@ def resolve_target(
     config: Path | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> TierTarget:
-    """The tier to write to. cluster and broker: names in it, which `config` (a broker.conf) or
-    `properties` (its keys) may give. Raises Invalid with what to do."""
+    """Resolve the tier to write to. cluster and broker: names in it, which `config` (a broker.conf)
+    or `properties` (its settings) may give. Raises Invalid with what to do."""
     loaded = load_config(config, cluster=cluster, broker=broker, properties=properties)
     missing = [
         f"{option} (or {key} in --config)"

@@ -26,7 +26,7 @@ def backfill_frame(
     staging: str | Path,
     options: BackfillOptions | None = None,
 ) -> dict[str, object]:
-    """`run_backfill` of a pandas or Spark DataFrame, or a pyarrow Table.
+    """Run `run_backfill` with the rows of a pandas or Spark DataFrame, or of a pyarrow Table.
 
     staging: a folder that all workers see (for Spark also an s3:// URL), where the rows are kept as
     Parquet; it is the caller's to delete. The same pandas or pyarrow rows have the same file there,

@@ -72,7 +72,7 @@ def pack_numbers(values: Int64s) -> bytes:
 
 
 def unpack_numbers(data: bytes) -> Int64s:
-    """What was `pack_numbers`."""
+    """Return the numbers that `pack_numbers` packed."""
     steps = np.frombuffer(zlib.decompress(data[1:]), np.dtype(data[:1].decode()))
     return np.cumsum(steps, dtype=np.int64)
 
@@ -80,7 +80,7 @@ def unpack_numbers(data: bytes) -> Int64s:
 def measure_tasks(
     url: str, files: list[SourceFile], rules: RowRules, task_bytes: int
 ) -> list[MeasureTask]:
-    """A table cut into tasks, in its order."""
+    """Cut a table into tasks, in its order."""
     groups = [(file, group) for file in files for group, rows in enumerate(file.group_rows) if rows]
     tasks = []
     for part in gather_groups(groups, lambda item: item[0].group_bytes[item[1]], task_bytes):
@@ -94,7 +94,7 @@ def measure_tasks(
 
 
 def measure(task: MeasureTask) -> Measured:
-    """The work of a task. Raises Invalid for rows that are no messages, Unavailable."""
+    """Measure the rows of a task. Raises Invalid for rows that are no messages, Unavailable."""
     table = Table(task.url)
     queues: dict[tuple[str, int], list[tuple[Int64s, Int64s, Int64s, Int64s]]]
     queues = defaultdict(list)

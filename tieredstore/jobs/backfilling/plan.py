@@ -62,9 +62,9 @@ class Piece:
 
 
 def queue_plans(found: Sequence[Measured], files: Sequence[SourceFile]) -> list[QueuePlan]:
-    """The queues of a table, by topic and queue id. Raises Invalid for one that is none: offsets
-    that are missing, there twice or not given for all, store times that step back, several
-    brokers."""
+    """Return the queues of a table, by topic and queue id. Raises Invalid for rows that make no
+    queue: offsets that are missing, there twice or not given for all, store times that step back,
+    several brokers."""
     brokers = sorted({broker for part in found for broker in part.brokers})
     if len(brokers) > 1:
         raise Invalid(
@@ -133,8 +133,8 @@ def _check_contiguous(
 def pieces_of(
     plan: QueuePlan, broker: str, start: QueueStart, segment_bytes: int
 ) -> Iterator[Piece]:
-    """A queue cut into segments as a dispatcher cuts them: full ones, no message over two of them,
-    one larger than a segment alone."""
+    """Cut a queue into segments as a dispatcher cuts them: full ones, no message over two of them,
+    a message that is larger than a segment alone."""
     ends = np.cumsum(plan.sizes, dtype=np.int64)
     at = begin = 0
     while at < len(ends):
@@ -156,7 +156,7 @@ def pieces_of(
 def starts_of(
     plans: Sequence[QueuePlan], ends: Mapping[str, QueueStart], broker: str
 ) -> list[QueueStart]:
-    """Where the messages of each queue begin. ends: of the queues that the tier has, by path.
+    """Find where the messages of each queue begin. ends: of the queues that the tier has, by path.
     Raises Invalid where the table does not begin at the end."""
     starts = []
     for plan in plans:

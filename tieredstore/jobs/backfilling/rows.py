@@ -45,8 +45,8 @@ class RowRules:
 
 
 def columns_of(names: Sequence[str], *, lengths_only: bool) -> list[str]:
-    """The columns to read of a file. With `lengths_only`, bodies are not read where their lengths
-    are known."""
+    """Choose the columns to read of a file. With `lengths_only`, bodies are not read where their
+    lengths are known."""
     wanted = ["topic", "queue_id", "queue_offset", "broker", "body_length", *_TIMES]
     wanted += ["sys_flag", "flag", "reconsume_times", "born_host", "store_host"]
     wanted += ["properties"] if "properties" in names else _NAMES_OF_PROPERTIES
@@ -110,7 +110,7 @@ def with_ids(
 
 
 def topic_fault(topic: str, rules: RowRules) -> str | None:
-    """Why no message of a topic can be in a tier; None when it can."""
+    """Say why no message of a topic can be in a tier; None when a tier can have the topic."""
     if _TOPIC.fullmatch(topic) is None:
         return (
             "expected 1 to 255 letters, digits, '%', '|', '_' and '-', found "
@@ -124,7 +124,7 @@ def topic_fault(topic: str, rules: RowRules) -> str | None:
 
 
 def first_failing(place: Place, batch: pa.RecordBatch, action: Callable[[Any], object]) -> Invalid:
-    """Why `action` refuses a batch, as an error of the first row that it refuses alone."""
+    """Return why `action` refuses a batch, as an error of the first row that it refuses alone."""
     low, high = 0, batch.num_rows
     while high - low > 1:
         middle = (low + high) // 2

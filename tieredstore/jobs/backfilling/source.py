@@ -68,7 +68,7 @@ class Rows:
 
 
 def filesystem(url: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a folder or file, and its path there. An s3 URL takes `region`,
+    """Return the file system of a folder or file, and its path there. An s3 URL takes `region`,
     `endpoint` and `path_style` as tiers do. Raises Invalid."""
     if "://" not in url:
         return fs.LocalFileSystem(), str(Path(url).absolute())
@@ -90,8 +90,8 @@ def filesystem(url: str) -> tuple[fs.FileSystem, str]:
 
 
 def list_table(url: str) -> list[SourceFile]:
-    """All Parquet files of a table, by name; names that begin with `_` or `.` are none of them.
-    Raises Invalid for a place without any and for a file that is none, Unavailable."""
+    """List all Parquet files of a table, by name; names that begin with `_` or `.` are left out.
+    Raises Invalid for a place without any and for a file that is no Parquet file, Unavailable."""
     system, root = filesystem(url)
     try:
         found = system.get_file_info(root)
@@ -216,7 +216,7 @@ class Table:
 
 
 def place_of(files: Sequence[SourceFile], row: int) -> Place:
-    """Where a row of the table is."""
+    """Find where a row of the table is."""
     file = max((file for file in files if file.first_row <= row), key=lambda file: file.first_row)
     row -= file.first_row
     for group, count in enumerate(file.group_rows):

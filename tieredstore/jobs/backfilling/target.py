@@ -44,8 +44,8 @@ def backfill_target(
     config: Path | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> TierLocation:
-    """The tier to write to. cluster and broker: names in it, which `config` (a broker.conf) or
-    `properties` (its keys) may give. Raises Invalid."""
+    """Resolve the tier to write to. cluster and broker: names in it, which `config` (a broker.conf)
+    or `properties` (its settings) may give. Raises Invalid."""
     target = resolve_target(
         url, state, cluster=cluster, broker=broker, config=config, properties=properties
     )
@@ -73,8 +73,8 @@ class BackfillTarget:
         self._clock = clock
 
     def ends(self, plans: Sequence[QueuePlan]) -> dict[str, QueueStart]:
-        """Where the queues end that the tier has, by path. A queue that never had a message has
-        no end. Raises Invalid, Corrupt for one that cannot be written to."""
+        """Find where the queues end that the tier has, by path. A queue that never had a message
+        has no end. Raises Invalid, Corrupt for a queue that cannot be written to."""
         found = {}
         for plan in plans:
             file = self._flat_files.get(plan.topic, plan.queue_id)
@@ -96,7 +96,7 @@ class BackfillTarget:
                 raise error
 
     def check_ends(self, starts: Sequence[tuple[QueuePlan, QueueStart]]) -> None:
-        """Nothing may be written unless the queues end where they did at first: others could have
+        """Refuse to write unless the queues end where they did at first: other writers could have
         put messages where this job's would be. Raises Invalid."""
         for plan, start in starts:
             file = self._flat_files.get(plan.topic, plan.queue_id)
@@ -300,5 +300,5 @@ def _log_id(piece: Piece) -> SegmentId:
 
 
 def path_of(plan: QueuePlan, broker: str) -> str:
-    """The path of a queue in the tier."""
+    """Return the path of a queue in the tier."""
     return queue_path(broker, plan.topic, plan.queue_id)

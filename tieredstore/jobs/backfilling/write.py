@@ -59,7 +59,7 @@ def write_task(
     tier: TierLocation,
     pieces: Sequence[Piece],
 ) -> WriteTask:
-    """A task, with the files that it needs alone."""
+    """Make a task, with the files that it needs alone."""
     first_rows = [file.first_row for file in files]
     needed: set[int] = set()
     for piece in pieces:
@@ -69,8 +69,8 @@ def write_task(
 
 
 def write(task: WriteTask) -> list[WrittenPiece]:
-    """The work of a task. Raises Invalid for rows that are not what they were at first and for a
-    segment that has other bytes, Unavailable."""
+    """Write the pieces of a task. Raises Invalid for rows that are not what they were at first and
+    for a segment that has other bytes, Unavailable."""
     wanted = [unpack_numbers(piece.rows) for piece in task.pieces]
     messages = _messages(task, np.sort(np.concatenate(wanted)))
     numbers = messages.column("row").to_numpy()
@@ -172,7 +172,7 @@ class SegmentWriter:
             self._flush()
 
     def finish(self) -> None:
-        """The segment ends here. Raises as `write`."""
+        """End the segment here. Raises as `write`."""
         self._flush()
         size = self._segment.size()
         if size < self._position:

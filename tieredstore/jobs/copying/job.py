@@ -37,7 +37,8 @@ def plan_copy(
     broker: str,
     options: CopyOptions,
 ) -> list[PathSummary]:
-    """What a run would copy and delete, by path. Writes nothing and takes no writer epoch."""
+    """Return what a run would copy and delete, by path. Writes nothing and takes no writer
+    epoch."""
     tier = load_source(source, source_metadata, broker)
     target.load()
     _refuse_other_ids(target, tier)

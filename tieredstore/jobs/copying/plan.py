@@ -79,7 +79,7 @@ class PathPlan:
         return sum(segment.size_bytes for segment in self.segments)
 
     def summary(self) -> PathSummary:
-        """For people: what would be done, or stands in the way."""
+        """Sum up for people what would be done, or what stands in the way."""
         if self.conflict is None:
             return PathSummary(self.path, self.size_bytes, self.bytes_there, len(self.segments))
         whole = 0 if self.source is None else self.source.size_bytes
@@ -171,7 +171,7 @@ class _FilePlanner:
         self._is_index = is_index
 
     def conflict(self) -> str | None:
-        """Why the target's file is not a part of the source's."""
+        """Say why the target's file is not a part of the origin's; None when it is."""
         if not self._filled or not self._source:
             return None  # all that the target has may have expired in the source
         first = self._source[0].base_offset
@@ -189,7 +189,7 @@ class _FilePlanner:
         return None
 
     def gap(self) -> str | None:
-        """What the source has lost between the target's end and its own beginning."""
+        """Say what the origin has lost between the target's end and its own beginning."""
         if not self._filled or not self._source or self._may_have_holes:
             return None
         last = max(self._filled, key=lambda segment: segment.id.base_offset)

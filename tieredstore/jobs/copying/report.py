@@ -34,7 +34,7 @@ class PathSummary:
     deletes_bytes: int = 0
 
     def row(self) -> dict[str, object]:
-        """The fields in a JSON report."""
+        """Return the fields in a JSON report."""
         return {
             "path": self.path,
             "copy_bytes": self.copy_bytes,
@@ -46,7 +46,7 @@ class PathSummary:
 
 
 def plan_fields(plan: Sequence[PathSummary]) -> dict[str, object]:
-    """The fields of the JSON report of a plan (`docs/cli.md`)."""
+    """Return the fields of the JSON report of a plan (`docs/cli.md`)."""
     return {
         "paths": len(plan),
         "segments": sum(path.segments for path in plan),
@@ -83,7 +83,7 @@ class CopyReport:
     target_usage: Usage | None = None
 
     def fields(self) -> dict[str, object]:
-        """The fields of the JSON report (`docs/cli.md`)."""
+        """Return the fields of the JSON report (`docs/cli.md`)."""
         rate = self.copied_bytes / self.seconds if self.seconds > 0 else 0.0
         return {
             "queues": self.queues,

@@ -175,7 +175,7 @@ def _make_fenced_error(target: FileSegment, position: int, result: FencedWrite) 
 
 
 def first_difference(a: memoryview, b: memoryview) -> int:
-    """Where two pieces begin to differ."""
+    """Find where two pieces begin to differ."""
     return next(
         (at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
     )

@@ -84,22 +84,22 @@ class CopyTarget:
                 )
 
     def segments(self, path: str) -> Sequence[TargetSegment]:
-        """What `load` found below a path, by type and base offset."""
+        """Return what `load` found below a path, by type and base offset."""
         return self._by_path.get(path, ())
 
     def list_segments_again(self, path: str) -> Sequence[TargetSegment]:
-        """The same from a fresh look."""
+        """List the segments below a path anew, by type and base offset."""
         listed = {item.id: item for item in self.provider.list(path)}
         return _segments(listed, self.metadata.segments(path))
 
     def paths(self) -> list[str]:
-        """Those with bytes in the tier."""
+        """Return the paths with bytes in the tier."""
         return sorted(
             path for path, found in self._by_path.items() if any(s.real_bytes for s in found)
         )
 
     def topic_conflict(self, topics: Iterable[TopicMetadata]) -> str | None:
-        """Why the topic ids of the source cannot be those of the target too; index items name
+        """Say why the topic ids of the origin cannot be those of the target too; index items name
         topics by id."""
         here = {topic.topic: topic.topic_id for topic in self.metadata.topics()}
         owners = {number: name for name, number in here.items()}
@@ -133,7 +133,7 @@ class CopyTarget:
                     self._put_entry(item.id, 0, NO_TIMES)
 
     def complete(self, id: SegmentId, size_bytes: int, times: Times) -> None:
-        """All that can be copied of a segment is there."""
+        """Note that all that can be copied of a segment is there."""
         self._put_entry(id, size_bytes, times)
 
     def _put_entry(self, id: SegmentId, size_bytes: int, times: Times) -> None:

@@ -65,7 +65,7 @@ class PartitionedFiles:
             self._flush(largest)
 
     def close(self) -> list[DataFile]:
-        """The files, all durable."""
+        """End all files, and return them, all durable."""
         for part in self._parts.values():
             self._end(part)
         self._parts.clear()
@@ -142,7 +142,7 @@ class OpenFile:
         return int(self._stream.tell())
 
     def write(self, table: pa.Table) -> None:
-        """As one row group."""
+        """Write a table as one row group."""
         self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
 
     def close(self, topic: str, day: int | None) -> DataFile:
@@ -156,7 +156,7 @@ class OpenFile:
 
 
 def merge_files(files: Files, parts: tuple[DataFile, ...], form: FileForm) -> DataFile:
-    """One file with the rows of several of the same topic and day."""
+    """Write one file with the rows of several of the same topic and day."""
     name = f"{form.prefix}-{uuid.uuid4().hex[:12]}-0{form.suffix}"
     target: OpenFile | None = None
     pending: list[pa.RecordBatch] = []

@@ -105,7 +105,7 @@ def run_export(
 
 
 def target_of(request: ExportRequest) -> Target:
-    """The place to export into. Raises Invalid, Unavailable."""
+    """Return the place to export into. Raises Invalid, Unavailable."""
     match request.format:
         case Format.PARQUET:
             from tieredstore.jobs.exporting.targets.parquet import ParquetTarget

@@ -193,8 +193,8 @@ def _to_planned_range(piece: ScanRange) -> PlannedRange:
 def scan_ranges(
     catalogue: TierCatalogue, planned: list[list[PlannedRange]]
 ) -> Iterator[tuple[ScanRange, ...]]:
-    """The planned ranges with the segments that they need, as they are now. A queue that is gone
-    since has none: reading its range says so."""
+    """Yield the planned ranges with the segments that they need, as they are now. A queue that is
+    gone since has none: reading its range says so."""
     queues = {queue.path: queue for queue in catalogue.queues}
     missing = {item.queue for item in chain.from_iterable(planned)} - queues.keys()
     for path in missing:

@@ -108,7 +108,7 @@ class ExportRequest:
         return show_url(self.to or "")
 
     def identity(self) -> dict[str, object]:
-        """All that tells this export from another one, for a journal; no secrets."""
+        """Return all that tells this export from another one, for a journal; no secrets."""
         chosen_ = self.selection
         return {
             "format": self.format.value,
@@ -127,7 +127,7 @@ class ExportRequest:
         }
 
     def describe_selection(self) -> dict[str, object]:
-        """Which queues, as JSON."""
+        """Return as JSON which queues are chosen."""
         chosen_ = self.selection
         return {
             "topics": None if chosen_.topics is None else sorted(chosen_.topics),
@@ -145,8 +145,8 @@ def select_queues(
     since_ms: int | None,
     until_ms: int | None,
 ) -> Selection:
-    """The queues of some topics (all without). Names have to be there, shell patterns may match
-    none."""
+    """Select the queues of some topics (of all topics without). Names have to be there, shell
+    patterns may match none."""
     names: tuple[str, ...] | None = tuple(topics) or None
     pattern: str | None = None
     if any(re.search(r"[*?\[]", topic) for topic in topics):

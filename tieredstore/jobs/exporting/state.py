@@ -68,19 +68,19 @@ class Target(Protocol):
         Raises Invalid for a place that has data of others, Unavailable."""
 
     def load(self) -> TargetState:
-        """Its state now. Raises Corrupt, Unavailable."""
+        """Read the target's state as it is now. Raises Corrupt, Unavailable."""
 
     def folder(self, base: int, export: str) -> Folder:
-        """Where the tasks of an export write, so that no reader of the target sees it; base: the
-        sequence that it goes out from."""
+        """Return where the tasks of an export write, so that no reader of the target sees it; base:
+        the sequence that the export goes out from."""
 
     def commit(self, state: TargetState, files: Sequence[DataFile]) -> str | None:
         """Add the files and set the state, at once or not at all, if the target's sequence is still
         the one before; else None. What it returns names the commit. Raises Unavailable."""
 
     def find_commit(self, state: TargetState) -> str:
-        """The name of the commit that made `state`, which `load` returned, when the data are where
-        readers look for them."""
+        """Return the name of the commit that made `state`, which `load` returned, when the data are
+        where readers look for them."""
 
     def discard(self, folder: Folder, names: Sequence[str]) -> None:
         """Remove files that no commit names. Best effort."""
@@ -102,7 +102,7 @@ def decode_state(data: bytes | str, where: str) -> TargetState:
 
 
 def identity_of(source: TierLocation, request: ExportRequest) -> dict[str, object]:
-    """What a target is a copy of."""
+    """Return what a target is a copy of."""
     return {
         "tier": show_url(source.url),
         "cluster": source.config.broker_cluster_name,

@@ -153,8 +153,8 @@ def _join_pieces(pieces: list[Piece]) -> tuple[Piece, ...]:
 
 
 def begin_times(first_times: Sequence[int], taken: Collection[int]) -> list[int]:
-    """Names for files whose rows begin at those times: distinct, and none that is taken, since
-    Java knows a file by its name."""
+    """Choose names for files whose rows begin at those times: distinct, and none that is taken,
+    since Java knows a file by its name."""
     taken = set(taken)
     begins = []
     for first_ms in first_times:

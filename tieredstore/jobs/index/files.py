@@ -46,7 +46,8 @@ def build_files(
     groups: Sequence[Sequence[StagedRows]],
     taken: Collection[int],
 ) -> list[list[BuiltIndex]]:
-    """The index files of each group of staged rows, by time. taken: names that none may have."""
+    """Build the index files of each group of staged rows, by time. taken: names that none may
+    have."""
     dealt = [list(shares(group, capacity)) for group in groups]
     flat = [share for group in dealt for share in group]
     begins = begin_times([share.first_ms for share in flat], taken)
@@ -59,7 +60,8 @@ def build_files(
 
 
 def keep_file(tier: IndexTier, file: IndexSummary) -> BuiltIndex:
-    """A file that goes behind the others as it is, so that all stay without gaps and by time."""
+    """Keep as it is a file that goes behind the others, so that all stay without gaps and by
+    time."""
     where = StagedFile(tier.segments.path, file.base_offset, file.size_bytes)
     return BuiltIndex(where, file.items, file.begin_ms, file.end_ms)
 
@@ -100,7 +102,7 @@ def commit(
 
 
 def summary(collected: Sequence[Collected], committed: Committed) -> dict[str, object]:
-    """The part of the report that both jobs have."""
+    """Return the part of the report that both jobs have."""
     findings = [text for outcome in collected for text in outcome.findings]
     return {
         "items": sum(file.items for file in committed.files),

@@ -93,7 +93,8 @@ def read_times(
 def read_rows(
     provider: SegmentProvider, file: StagedFile, rows: int, first: int, count: int
 ) -> npt.NDArray[np.void]:
-    """ROW_DTYPE[count] from row `first` of a file that has `rows`. Raises Invalid, Unavailable."""
+    """Read ROW_DTYPE[count] from row `first` of a file that has `rows`. Raises Invalid,
+    Unavailable."""
     size = ROW_DTYPE.itemsize
     start = rows * TIME_DTYPE.itemsize + first * size
     return np.frombuffer(read_staged(provider, file, start, count * size), ROW_DTYPE)

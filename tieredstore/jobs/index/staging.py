@@ -51,7 +51,7 @@ class Staging:
     folder: str
 
     def write(self, provider: SegmentProvider, name: str, blocks: Iterable[Buffer]) -> StagedFile:
-        """A new file of those bytes. Raises Unavailable."""
+        """Write a new file of those bytes. Raises Unavailable."""
         path = f"{self.folder}/{name}/0"
         number = uuid.uuid4().int >> 66
         segment = provider.open(SegmentId(path, FileSegmentType.INDEX, number))
@@ -117,7 +117,7 @@ class StagedIndex:
         return self.file.size_bytes
 
     def pieces(self, start: int, length: int) -> Iterator[tuple[int, Buffer]]:
-        """As `IndexSource.pieces`. Raises Invalid when the file is gone."""
+        """Yield pieces as `IndexSource.pieces` does. Raises Invalid when the file is gone."""
         for position in range(start, self.size_bytes, length):
             count = min(length, self.size_bytes - position)
             yield position, read_staged(self.provider, self.file, position, count)
@@ -125,7 +125,7 @@ class StagedIndex:
 
 @contextmanager
 def staging_of(run: JobRun, source: TierLocation, url: str | None) -> Iterator[Staging]:
-    """The staging place of a run: at `url`, else in a folder beside the run's journal.
+    """Yield the staging place of a run: at `url`, else in a folder beside the run's journal.
 
     It is emptied when the block ends well; after an error it stays, for the run that goes on (a
     run without a journal keeps nothing). Raises Invalid.

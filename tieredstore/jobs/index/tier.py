@@ -78,15 +78,16 @@ class IndexTier:
         return [queue for queue in self.catalogue.queues if queue.broker == self.broker]
 
     def topic_ids(self) -> Mapping[str, int]:
-        """Those of the metadata. Without one, those that the index files tell, and numbers for the
-        other topics: whoever makes metadata of the tier then learns them from the new files."""
+        """Return the topic ids of the metadata. Without metadata, those that the index files tell,
+        and numbers for the other topics: whoever makes metadata of the tier then learns them from
+        the new files."""
         if self.has_state and self.catalogue.topic_ids is not None:
             return self.catalogue.topic_ids
         index = self.catalogue.indexes.get(self.broker, ())
         return find_topic_ids(self.provider, self.queues(), index)
 
     def old_index(self) -> list[OldIndex]:
-        """All index segments, by base offset. Raises Unavailable."""
+        """List all index segments, by base offset. Raises Unavailable."""
         path = self.segments.path
         listed = {item.id: item.size_bytes for item in self.provider.list(path)}
         known = {entry.id: entry for entry in self.metadata.segments(path, FileSegmentType.INDEX)}
@@ -104,8 +105,8 @@ class IndexTier:
         return found
 
     def files(self, old: Iterable[OldIndex]) -> list[IndexSummary]:
-        """What the headers of index segments say. Raises Corrupt for one that is damaged or lost,
-        Unavailable."""
+        """Return what the headers of index segments say. Raises Corrupt for a segment that is
+        damaged or lost, Unavailable."""
         # One that was announced and has no byte is what the next upload writes.
         return [self._file(index) for index in old if index.size_bytes]
 
@@ -148,7 +149,8 @@ class IndexTier:
             )
 
     def local_begins(self) -> set[int]:
-        """Names of the index files in the state directory, which are not in the tier yet."""
+        """Return the names of the index files in the state directory, which are not in the tier
+        yet."""
         if not self.has_state:
             return set()
         folder = Path(self.config.store_path_root_dir) / DIRECTORY

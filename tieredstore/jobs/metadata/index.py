@@ -49,7 +49,7 @@ class Probes:
         return cls(packed.tobytes(), np.array(topic_of, dtype="<i4").tobytes(), tuple(topics))
 
     def places(self) -> tuple[npt.NDArray[np.int32], Mapping[tuple[int, ...], str]]:
-        """The hashes, sorted, and the topic of each row."""
+        """Return the hashes, sorted, and the topic of each row."""
         rows = np.frombuffer(self.rows, _PROBE)
         numbers = np.frombuffer(self.topic_of, "<i4").tolist()
         topics = (self.topics[number] for number in numbers)
@@ -124,7 +124,7 @@ class Tally:
 
 
 def find_index(task: IndexTask) -> list[FoundIndex]:
-    """The work of a task. Raises Unavailable."""
+    """Find what the index segments of a task say. Raises Unavailable."""
     provider = task.source.connect()
     try:
         return [_find(provider, extent, Tally(task.probes)) for extent in task.extents]
@@ -179,8 +179,8 @@ def list_undecided_topics(topics: Iterable[str], found: Sequence[FoundIndex]) ->
 
 
 def topic_ids(topics: Iterable[str], found: Sequence[FoundIndex]) -> TopicIds:
-    """An id for each topic: the one that most items of its messages have, the younger one of two;
-    for the others, ids that no item has, in the order of `topics`."""
+    """Choose an id for each topic: the one that most items of its messages have, the younger one of
+    two; for the others, ids that no item has, in the order of `topics`."""
     count: Counter[tuple[str, int]] = Counter()
     for index in found:
         for topic, topic_id, votes in index.votes:

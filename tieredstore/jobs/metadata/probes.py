@@ -17,8 +17,8 @@ Probe = tuple[int, int, int]
 
 
 def probes_of(reader: EndsReader, messages: tuple[int, int], spread: int) -> list[Probe]:
-    """Of small messages at both ends of the queue offsets [from, until), or of `spread` messages
-    evenly from all. Messages that cannot be read tell nothing. Raises Unavailable."""
+    """Make probes of small messages at both ends of the queue offsets [from, until), or of `spread`
+    messages evenly from all. Messages that cannot be read tell nothing. Raises Unavailable."""
     first, until = messages
     if first >= until:
         return []

@@ -84,7 +84,7 @@ class QueuesTask:
 
 
 def find_queues(task: QueuesTask) -> list[FoundQueue]:
-    """The work of a task. Raises Unavailable."""
+    """Find the metadata of the queues of a task. Raises Unavailable."""
     provider = task.source.connect()
     try:
 
@@ -102,8 +102,8 @@ def find_queues(task: QueuesTask) -> list[FoundQueue]:
 def find_queue(
     provider: SegmentProvider, queue: QueueFiles, *, exact_times: bool = False, spread: int = 0
 ) -> FoundQueue:
-    """One queue. What cannot be read is a finding, and the queue has no segments then. Raises
-    Unavailable."""
+    """Find the metadata of one queue. What cannot be read is a finding, and the queue has no
+    segments then. Raises Unavailable."""
     findings: list[Finding] = []
     try:
         queue = _check_bases(queue, findings)

@@ -33,7 +33,7 @@ class StateFiles:
         self.main = state / METADATA_FILE
 
     def present(self) -> list[Path]:
-        """Those that are there and hold something."""
+        """List the files that are there and hold something."""
         files = (self._make_path(name) for name in _NAMES)
         return [file for file in files if file.exists() and file.stat().st_size]
 

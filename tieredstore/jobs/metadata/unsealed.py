@@ -18,8 +18,8 @@ _ITEMS_AT_ONCE = 1 << 16
 
 
 def find_unsealed(state: Path, config: StoreConfig, probes: Probes) -> Iterator[FoundIndex]:
-    """What the items of such files say of topics. Files of another capacity than the configuration
-    gives, which cannot be read, are left out. Raises Unavailable."""
+    """Find what the items of unsealed index files say of topics. Files of another capacity than the
+    configuration gives, which cannot be read, are left out. Raises Unavailable."""
     slots, max_items = config.index_file_max_hash_slot_num, config.index_file_max_index_num
     for path in sorted((state / _FOLDER).glob("[1-9]*")):
         try:

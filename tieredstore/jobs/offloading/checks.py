@@ -66,7 +66,7 @@ def _check_directories(store: Path, target: TierTarget) -> None:
 
 
 def held_back(store: ReadOnlyMessageStore) -> str | None:
-    """Why only a part of the store can be copied now, in one line; None when all can."""
+    """Say why only a part of the store can be copied now, in one line; None when all can."""
     until_ms = store.served_until_ms
     if until_ms is None:
         return None

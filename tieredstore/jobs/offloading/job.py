@@ -70,7 +70,7 @@ def offload_store(
     stop: StopSignal | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> OffloadReport:
-    """One forced pass over the store: all messages, then their keys, are in the tier.
+    """Make one forced pass over the store: all messages, then their keys, are in the tier.
 
     What could not be copied is in `failed`; the other queues are. Raises Invalid (bad options, a
     tier and a state that do not belong together), Fenced (another writer), Corrupt, Unavailable.
@@ -149,7 +149,7 @@ def follow_store(
 
 
 def plan_offload(options: OffloadOptions, *, clock: Clock = SYSTEM_CLOCK) -> DryRun:
-    """What a run would copy. Writes nothing anywhere and takes no writer epoch."""
+    """Return what a run would copy. Writes nothing anywhere and takes no writer epoch."""
     target = offload_target(options)
     with ExitStack() as stack:
         store = _open_store(options, target, clock)

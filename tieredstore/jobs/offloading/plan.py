@@ -47,7 +47,7 @@ class DryRun:
     seconds: float = 0.0
 
     def fields(self) -> dict[str, object]:
-        """The fields of the JSON report (`docs/cli.md`)."""
+        """Return the fields of the JSON report (`docs/cli.md`)."""
         return {
             "queues": len(self.queues),
             "messages": self.messages,
@@ -128,8 +128,8 @@ def _plan_queue(
 
 
 def roll(sizes: npt.NDArray[np.int64], used: int, most: int) -> tuple[int, int]:
-    """New segments for messages of those sizes behind a segment with `used` bytes (-1: none), and
-    the bytes in the last one."""
+    """Count the new segments for messages of those sizes behind a segment with `used` bytes (-1:
+    none), and the bytes in the last one."""
     ends = np.cumsum(sizes)
     made, done, at = 0, 0, 0
     if used >= 0:

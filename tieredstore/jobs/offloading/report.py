@@ -28,7 +28,7 @@ class OffloadReport:
     usage: Usage | None = None
 
     def fields(self) -> dict[str, object]:
-        """The fields of the JSON report (`docs/cli.md`)."""
+        """Return the fields of the JSON report (`docs/cli.md`)."""
         rate = self.messages / self.seconds if self.seconds > 0 else 0.0
         return {
             "queues": self.queues,

@@ -130,7 +130,7 @@ class OffloadSource:
         return self._source.topic_reserve_hours()
 
     def left_out_topics(self) -> dict[str, str]:
-        """Those of the chosen topics."""
+        """Return the chosen topics that are left out, and why."""
         return {
             topic: reason
             for topic, reason in self._source.left_out_topics().items()
@@ -138,7 +138,7 @@ class OffloadSource:
         }
 
     def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:
-        """The store is not ours: its owner cleans as it likes."""
+        """Ignore the guard: the store is not ours, and its owner cleans as it likes."""
         del guard
 
 

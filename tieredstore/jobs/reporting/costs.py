@@ -54,7 +54,8 @@ def queue_cost(
     config: StoreConfig,
     prices: Prices,
 ) -> Cost:
-    """messages of log_bytes in all arrived within the last past_ms."""
+    """Estimate the cost of a queue whose `messages` of `log_bytes` in all arrived within the last
+    `past_ms`."""
     requests = read_requests(queue)
     cost = Cost(
         storage_usd_month=prices.of_storage(queue.size_bytes),
@@ -100,8 +101,8 @@ def uploads_month(messages_s: float, bytes_s: float, config: StoreConfig) -> flo
 
 
 def broker_cost(objects: int, prices: Prices) -> Cost:
-    """What a writing broker costs whatever it has: looks at its epoch, and a sweep a day, which
-    lists everything."""
+    """Estimate what a writing broker costs whatever it has: looks at its epoch, and a sweep a day,
+    which lists everything."""
     requests = MONTH_S / _EPOCH_S + 30 * max(-(-objects // LIST_KEYS), 1)
     return Cost(
         write_requests_month=requests,

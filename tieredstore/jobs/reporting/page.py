@@ -38,7 +38,7 @@ class Section(NamedTuple):
 def page(
     summary: Summary, tier: str, now_ms: int, keys_percent: int, prices: Prices, facts: Facts
 ) -> bytes:
-    """The page in UTF-8."""
+    """Return the page in UTF-8."""
     largest = sorted(summary.topics, key=lambda row: -_number(row, "commit_log_bytes"))
     sections = [
         _sizes(largest),

@@ -38,7 +38,7 @@ def bars(
     stacked: bool = True,
     is_log: bool = False,
 ) -> str:
-    """An `<svg>` element: one bar a label, its series stacked or beside each other."""
+    """Return an `<svg>` element: one bar a label, its series stacked or beside each other."""
     with mpl.rc_context(_STYLE | {"svg.hashsalt": unit}):
         figure = Figure(figsize=(9, 0.9 + 0.34 * len(labels)), layout="constrained")
         FigureCanvasSVG(figure)

@@ -36,7 +36,7 @@ class HeavyHitters:
     limit: int = HEAVY_HITTERS
 
     def add(self, values: pa.Array) -> None:
-        """string[n] without nulls."""
+        """Count the values of string[n] without nulls."""
         found = pc.value_counts(values)
         texts, counts = found.field("values"), found.field("counts").to_numpy()
         least = 0
@@ -58,7 +58,7 @@ class HeavyHitters:
             self.counts = {text: n - least for text, n in counts.items() if n > least}
 
     def top(self, count: int) -> list[tuple[str, int]]:
-        """The most frequent, and how often each is there at least."""
+        """Return the most frequent values, and how often each is there at least."""
         return sorted(self.counts.items(), key=lambda pair: (-pair[1], pair[0]))[:count]
 
 
@@ -73,7 +73,7 @@ class Distinct:
     limit: int = DISTINCT_HASHES
 
     def add(self, values: pa.Array) -> None:
-        """string[n] without nulls."""
+        """Take the values of string[n] without nulls."""
         self._take(text_hashes(values))
 
     def merge(self, other: Distinct) -> None:
@@ -103,7 +103,7 @@ class Sizes:
     buckets: dict[int, int] = field(default_factory=dict)
 
     def add(self, sizes: npt.NDArray[np.int64]) -> None:
-        """Sizes of at least 0."""
+        """Count sizes of at least 0."""
         if len(sizes):
             places, counts = np.unique(_bucket_of(sizes), return_counts=True)
             buckets = dict(zip(places.tolist(), counts.tolist(), strict=True))
@@ -124,7 +124,7 @@ class Sizes:
         return self.total / self.count if self.count else None
 
     def quantile(self, share: float) -> int | None:
-        """The least size that at least `share` of all do not exceed; None of none."""
+        """Return the least size that at least `share` of all do not exceed; None of none."""
         wanted = max(share * self.count, 1)
         passed = 0
         for bucket in sorted(self.buckets):
@@ -153,7 +153,7 @@ _FACTORS = np.random.default_rng(20_260_101).integers(0, 1 << 64, _LONGEST, np.u
 
 
 def text_hashes(texts: pa.Array) -> npt.NDArray[np.int64]:
-    """63-bit hashes of string[n] without nulls, the same in every process.
+    """Return 63-bit hashes of string[n] without nulls, the same in every process.
 
     Each byte times the factor of its place, added up modulo 2^64 (multilinear hashing), then mixed
     so that all bits depend on all (the end of SplitMix64).

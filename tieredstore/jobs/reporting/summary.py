@@ -96,7 +96,7 @@ def summarise(
 
 
 def show_name(name: str) -> str:
-    """A name from a listing as text: bytes that are no UTF-8 become U+FFFD."""
+    """Return a name from a listing as text: bytes that are no UTF-8 become U+FFFD."""
     return name.encode(errors="surrogateescape").decode("utf-8", "replace")
 
 

@@ -82,7 +82,7 @@ AGES = pa.schema(
 
 
 def tables(summary: Summary) -> dict[str, bytes]:
-    """The Parquet files by name."""
+    """Return the Parquet files by name."""
     return {
         "topics.parquet": _parquet(summary.topics, TOPICS),
         "queues.parquet": _parquet(summary.queues, QUEUES),

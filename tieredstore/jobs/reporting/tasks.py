@@ -30,12 +30,12 @@ SAMPLE_MESSAGES = 2048
 
 
 def queue_name(queue: QueueFiles) -> str:
-    """A queue's path as text that JSON can hold, whatever the listing found."""
+    """Return a queue's path as text that JSON can hold, whatever the listing found."""
     return quote(queue.path, errors="surrogateescape")
 
 
 def topic_name(queue: QueueFiles) -> str:
-    """A topic over all brokers, as `queue_name` does."""
+    """Return a topic over all brokers, as `queue_name` does."""
     return quote(queue.topic, errors="surrogateescape")
 
 

@@ -148,7 +148,7 @@ class ParquetTarget:
 
 
 def day_text(day: int | None) -> str | None:
-    """The day in ISO 8601; None for null and for days that four-digit years do not have."""
+    """Return the day in ISO 8601; None for null and for days that four-digit years do not have."""
     if day is None or not -719_162 <= day <= 2_932_896:
         return None
     return (_EPOCH + timedelta(days=day)).isoformat()

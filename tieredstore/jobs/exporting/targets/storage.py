@@ -56,7 +56,7 @@ class Files(Protocol):
     def open(self, name: str) -> InputFile: ...
 
     def delete(self, name: str) -> None:
-        """No error where there is none."""
+        """Delete a file. No error where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class ArrowFiles:
         return bool(info.type is not fs.FileType.NotFound)
 
     def names(self, folder: str = "") -> list[str]:
-        """What a folder has, files and folders, sorted; nothing where it is missing."""
+        """List what a folder has, files and folders, sorted; nothing where it is missing."""
         place = self.path(folder) if folder else self._root
         with translate_errors(self._url):
             found = self._system.get_file_info(fs.FileSelector(place, allow_not_found=True))
@@ -153,7 +153,7 @@ class ArrowFiles:
                 return
 
     def put(self, name: str, data: bytes) -> None:
-        """A small file, whole or not at all."""
+        """Write a small file, whole or not at all."""
         if not self.is_local:
             with (
                 translate_errors(self._url),
@@ -220,7 +220,7 @@ def open_filesystem(url: str, options: Mapping[str, str]) -> tuple[fs.FileSystem
 
 
 def delta_options(url: str, options: Mapping[str, str]) -> dict[str, str]:
-    """The same options for delta-rs."""
+    """Return the same options for delta-rs."""
     given = {**parse_tier_url(url).query, **options} if "://" in url else dict(options)
     found = {S3_OPTIONS[name]: value for name, value in given.items()}
     if "AWS_ALLOW_HTTP" in found:
@@ -233,7 +233,7 @@ def delta_options(url: str, options: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def translate_errors(url: str) -> Iterator[None]:
-    """What the file system raises, as Unavailable with the target's name."""
+    """Raise what the file system raises as Unavailable with the target's name."""
     try:
         yield
     except OSError as error:
