@@ -195,7 +195,7 @@ Listings: TypeAlias = dict[SegmentId, SegmentListing]
 
 
 def list_tier(provider: SegmentProvider, broker: str | None = None) -> Listings:
-    """All segments, or those of one broker. Raises Unavailable."""
+    """List all segments, or those of one broker. Raises Unavailable."""
     return {listing.id: listing for listing in provider.list(broker or "")}
 
 
@@ -219,7 +219,7 @@ def gather(
     metadata: MetadataStore | None = None,
     broker: str | None = None,
 ) -> TierFacts:
-    """The facts of a listing, and of the metadata as it is after it. Raises Unavailable,
+    """Gather the facts of a listing, and of the metadata as it is after it. Raises Unavailable,
     Corrupt."""
     facts = TierFacts([_row(one.id, one.size_bytes) for one in listings.values()])
     if metadata is None:
@@ -250,8 +250,8 @@ def _row(id: SegmentId, size_bytes: int) -> tuple[str, int, int, int]:
 
 
 def catalogue_of(url: str, facts: TierFacts, listings: Listings) -> TierCatalogue:
-    """The catalogue of those facts. listings: of the same tier, maybe later ones; what they know
-    of a segment saves look-ups."""
+    """Make the catalogue of those facts. listings: of the same tier, maybe later ones; what they
+    know of a segment saves look-ups."""
     findings: list[Finding] = []
     listed: Listings = {}
     for path, kind, base_offset, size_bytes in facts.listed:
@@ -385,7 +385,7 @@ def list_again(provider: SegmentProvider, queue: QueueFiles) -> QueueFiles:
 
 
 def extent_at(extents: tuple[SegmentExtent, ...], offset: int) -> SegmentExtent | None:
-    """The segment whose bytes cover `offset`, None when none does."""
+    """Return the segment whose bytes cover `offset`, None when none does."""
     index = bisect.bisect_right(extents, offset, key=lambda extent: extent.base_offset) - 1
     while index > 0 and not extents[index].size_bytes:
         index -= 1  # an empty one may lie within the bytes of another

@@ -116,7 +116,7 @@ class QueueReader:
         return np.frombuffer(data, dtype=UNIT_DTYPE)
 
     def read_size_now(self, extent: SegmentExtent) -> int:
-        """Bytes of a segment at this moment, asked from the backend: a writer may work on it."""
+        """Ask the backend for the bytes of a segment at this moment: a writer may work on it."""
         return self._provider.open(extent.id).size()
 
     def see_growth(self) -> bool:
@@ -134,7 +134,8 @@ class QueueReader:
         return True
 
     def read_log_start_now(self) -> int:
-        """Where the queue's commit log begins at this moment: segments may expire meanwhile."""
+        """Find where the queue's commit log begins at this moment: segments may expire
+        meanwhile."""
         return list_again(self._provider, self.queue).commit_log_min_offset
 
     def unit_place(self, offset: int) -> tuple[SegmentId | None, int | None]:

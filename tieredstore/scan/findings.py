@@ -47,7 +47,7 @@ class Finding:
         return f"{where.strip()}: {what}" if where else what
 
     def row(self) -> dict[str, object]:
-        """The finding as JSON fields (`docs/cli.md`)."""
+        """Return the finding as JSON fields (`docs/cli.md`)."""
         segment = self.segment
         return {
             "severity": self.severity.value,
@@ -63,7 +63,7 @@ class Finding:
         }
 
     def to_error(self) -> Corrupt:
-        """The same as an error, for callers that stop at the first damage."""
+        """Return the same as an error, for callers that stop at the first damage."""
         path = None if self.segment is None else str(self.segment)
         parts = [] if self.segment is None else self.segment.path.split("/")
         topic = parts[1] if len(parts) == 3 else None
@@ -78,16 +78,16 @@ OnFinding: TypeAlias = Callable[[Finding], None]
 
 
 def raise_on_damage(finding: Finding) -> None:
-    """A `OnFinding` that raises Corrupt at the first damage and lets notes pass."""
+    """Raise Corrupt at the first damage and let notes pass: an `OnFinding`."""
     if finding.severity is Severity.DAMAGE:
         raise finding.to_error()
 
 
 def damage(kind: str, message: str, **place: object) -> Finding:
-    """A finding of severity DAMAGE; `place` are the other fields of Finding."""
+    """Make a finding of severity DAMAGE; `place` are the other fields of Finding."""
     return Finding(Severity.DAMAGE, kind, message, **place)  # type: ignore[arg-type]
 
 
 def note(kind: str, message: str, **place: object) -> Finding:
-    """A finding of severity NOTE; `place` are the other fields of Finding."""
+    """Make a finding of severity NOTE; `place` are the other fields of Finding."""
     return Finding(Severity.NOTE, kind, message, **place)  # type: ignore[arg-type]

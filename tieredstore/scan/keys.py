@@ -71,8 +71,8 @@ def find_by_key(
     unsealed: UnsealedFiles | None = None,
     on_finding: OnFinding = raise_on_damage,
 ) -> list[Hit]:
-    """Messages of a topic (within `queues`) that have a key or UNIQ_KEY, stored within
-    [since, until), at most `limit`, by queue and offset.
+    """Find messages of a topic (within `queues`) that have a key or UNIQ_KEY, stored within [since,
+    until), at most `limit`, by queue and offset.
 
     Index files are asked newest first. Items are only hints: each message is read and its topic
     and key are compared. Damage goes to `on_finding`, and what is left is answered. Raises
@@ -116,8 +116,8 @@ def find_by_message_id(
     unsealed: UnsealedFiles | None = None,
     on_finding: OnFinding = raise_on_damage,
 ) -> list[Hit]:
-    """Messages whose UNIQ_KEY is `message_id`; failing that, if it can be an offset message id,
-    those whose offset message id *in the tier* it is.
+    """Find messages whose UNIQ_KEY is `message_id`; failing that, if it can be an offset message
+    id, those whose offset message id *in the tier* it is.
 
     In the tier an offset message id counts bytes of the queue's own log (what `cat` prints), so one
     id may name a message in each of several queues.

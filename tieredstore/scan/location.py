@@ -35,11 +35,12 @@ class TierLocation:
     state: Path | None = None
 
     def connect(self) -> SegmentProvider:
-        """A new provider, for the caller to close. Raises Invalid, Unavailable."""
+        """Make a new provider, for the caller to close. Raises Invalid, Unavailable."""
         return cast("SegmentProvider", registry.segment_provider(self.config))
 
     def metadata(self) -> MetadataStore | None:
-        """What the state directory knows, opened read-only; None without one. Raises Invalid."""
+        """Open read-only what the state directory knows; None without a state directory. Raises
+        Invalid."""
         if self.state is None:
             return None
         return cast("MetadataStore", registry.metadata_store(self.config, read_only=True))
@@ -57,7 +58,7 @@ def locate(
     config: Path | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> TierLocation:
-    """The tier at a URL. Cluster and broker may be left out where the tier has one cluster.
+    """Locate the tier at a URL. Cluster and broker may be left out where the tier has one cluster.
 
     config: a broker.conf; properties: keys of one that beat it. Raises Invalid or Unavailable with
     a line that says what to do.
@@ -82,7 +83,7 @@ def load_config(
     broker: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> LoadedConfig:
-    """A configuration file, beaten by what is given here. Raises Invalid."""
+    """Load a configuration file, beaten by what is given here. Raises Invalid."""
     overrides = dict(properties or {})
     if broker is not None:
         overrides["brokerName"] = broker
@@ -94,7 +95,7 @@ def load_config(
 
 
 def place_tier(config: StoreConfig, url: str, *, state: Path | None) -> StoreConfig:
-    """The configuration with tier and state in those places. Raises Invalid."""
+    """Return the configuration with tier and state in those places. Raises Invalid."""
     config = registry.tier_at(config, url)
     if state is None:
         return config

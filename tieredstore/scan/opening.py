@@ -31,7 +31,8 @@ class OpenTier:
     state: Path | None
 
     def catalogue(self) -> TierCatalogue:
-        """A fresh listing, and the metadata as it is after it. Raises Unavailable, Corrupt."""
+        """Make a catalogue of a fresh listing, and of the metadata as it is after it. Raises
+        Unavailable, Corrupt."""
         catalogue = load_catalogue(self.provider, self.metadata, broker=self.broker)
         if self.broker is not None and not catalogue.brokers:
             # So that the error can name the brokers that there are.
@@ -39,7 +40,7 @@ class OpenTier:
         return catalogue
 
     def find_unsealed_index(self) -> UnsealedFiles | None:
-        """Where the state directory keeps index files that are not uploaded yet."""
+        """Find where the state directory keeps index files that are not uploaded yet."""
         if self.state is None:
             return None
         return UnsealedFiles(

@@ -54,8 +54,8 @@ def message_row(
     *,
     body_limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES,
 ) -> dict[str, object]:
-    """The row of one message, JSON-ready. Raises Corrupt when a compressed body is damaged or
-    inflates to more than `body_limit_bytes`."""
+    """Return the row of one message, JSON-ready. Raises Corrupt when a compressed body is damaged
+    or inflates to more than `body_limit_bytes`."""
     body = message.decode_body(body_limit_bytes)
     properties = message.properties  # decoded once for all fields that are in it
     offset_message_id = message.offset_message_id
@@ -85,7 +85,7 @@ def message_row(
 
 
 def show_body(body: bytes | memoryview, form: BodyForm) -> str | None:
-    """A decompressed body as a row has it."""
+    """Return a decompressed body as a row has it."""
     match form:
         case BodyForm.TEXT:
             return str(body, "utf-8", "replace")

@@ -16,8 +16,8 @@ _EPOCH_MS = re.compile(r"\d{1,18}", re.ASCII)
 
 
 def parse_time(text: str, now_ms: int) -> int:
-    """Epoch ms of `1795266316182`, `2026-11-21T13:05:16Z` (UTC unless it says otherwise, a date
-    alone is its first moment), `-2h` (units ms, s, m, h, d, w) or `now`. Raises Invalid."""
+    """Return epoch ms of `1795266316182`, `2026-11-21T13:05:16Z` (UTC unless it says otherwise, a
+    date alone is its first moment), `-2h` (units ms, s, m, h, d, w) or `now`. Raises Invalid."""
     value = text.strip()
     if value == "now":
         return now_ms
@@ -38,7 +38,7 @@ def parse_time(text: str, now_ms: int) -> int:
 
 
 def epoch_ms(time: Time | None, now_ms: int) -> int | None:
-    """Epoch ms of a time, None for none. Raises Invalid."""
+    """Return epoch ms of a time, None for none. Raises Invalid."""
     if isinstance(time, str):
         return parse_time(time, now_ms)
     return _moment_ms(time) if isinstance(time, datetime) else time
@@ -61,7 +61,8 @@ _LAST_FORMATTED_MS = 253_402_300_799_999
 
 
 def format_time(timestamp_ms: int | None) -> str:
-    """ISO 8601 in UTC with milliseconds, or the number itself where no calendar reaches."""
+    """Format a time in ISO 8601 in UTC with milliseconds, or as the number itself where no calendar
+    reaches."""
     if timestamp_ms is None:
         return ""
     if not 0 <= timestamp_ms <= _LAST_FORMATTED_MS:

@@ -21,8 +21,8 @@ _FILTER_BYTES = 512
 def gather_values(
     buffer: Buffer, starts: Int64s, lengths: Int64s, there: Bools | None = None
 ) -> pa.Array:
-    """binary[n]: buffer[start : start + length] of each, starts ascending. With `there`, starts
-    and lengths are those of the rows where it is true, and the other rows are null.
+    """Gather binary[n]: buffer[start : start + length] of each, starts ascending. With `there`,
+    starts and lengths are those of the rows where it is true, and the other rows are null.
 
     One array over the whole buffer has the wanted pieces as its even items and what is between
     them as its odd ones; Arrow then copies the even ones.
@@ -59,7 +59,7 @@ def _places(there: Bools, step: int) -> pa.Array:
 
 
 def content(pieces: pa.Array) -> tuple[Int64s, npt.NDArray[np.uint8]]:
-    """Offsets int64[n + 1] of a binary or string array without nulls, and its bytes."""
+    """Return offsets int64[n + 1] of a binary or string array without nulls, and its bytes."""
     _, offsets, data = pieces.buffers()
     ends = np.frombuffer(offsets, np.int32, len(pieces) + 1, pieces.offset * 4).astype(np.int64)
     if data is None:
@@ -68,7 +68,7 @@ def content(pieces: pa.Array) -> tuple[Int64s, npt.NDArray[np.uint8]]:
 
 
 def text(pieces: pa.Array, *, is_ascii: bool = False) -> pa.Array:
-    """string[n] of binary[n]; bytes that are no UTF-8 become U+FFFD."""
+    """Make string[n] of binary[n]; bytes that are no UTF-8 become U+FFFD."""
     if is_ascii:
         return pieces.view(pa.string())
     try:
@@ -81,7 +81,7 @@ def text(pieces: pa.Array, *, is_ascii: bool = False) -> pa.Array:
 
 
 def make_fixed_text(letters: npt.NDArray[np.uint8]) -> pa.Array:
-    """string[n] of uint8[n, width], ASCII."""
+    """Make string[n] of uint8[n, width], ASCII."""
     count, width = letters.shape
     offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
     data = np.ascontiguousarray(letters)
@@ -91,7 +91,7 @@ def make_fixed_text(letters: npt.NDArray[np.uint8]) -> pa.Array:
 
 
 def make_constant_text(value: str, count: int) -> pa.Array:
-    """string[n] of one text; a file name that is no Unicode has U+FFFD for its bytes."""
+    """Make string[n] of one text; a file name that is no Unicode has U+FFFD for its bytes."""
     shown = value.encode(errors="surrogateescape").decode("utf-8", "replace")
     return _repeat_text(shown, 1 << max(count - 1, 0).bit_length()).slice(0, count)
 
@@ -102,8 +102,8 @@ def _repeat_text(text: str, count: int) -> pa.Array:
 
 
 def interleave_rows(parts: Sequence[tuple[Bools | None, pa.Array]]) -> pa.Array:
-    """The rows of several arrays in one: each comes with the mask of the rows that it fills, None
-    for all of them."""
+    """Merge the rows of several arrays into one: each array comes with the mask of the rows that it
+    fills, None for all of them."""
     if len(parts) == 1:
         return parts[0][1]
     order = np.concatenate([np.flatnonzero(mask) for mask, _ in parts if mask is not None])

@@ -54,7 +54,7 @@ class ArrowColumns:
         )
 
     def column(self, name: str) -> pa.Array:
-        """One of `schema.TYPES`."""
+        """Make one of `schema.TYPES`."""
         return _MAKERS[name](self)
 
     # What the queue and its units know
@@ -154,7 +154,7 @@ class ArrowColumns:
 
 
 def find_compressed_rows(batch: MessageBatch) -> Bools:
-    """bool[n]: rows whose body is to be inflated (an empty one is what it is)."""
+    """Return bool[n]: rows whose body is to be inflated (an empty one is what it is)."""
     columns = batch.columns
     packed: Bools = ((columns.sys_flags & sysflag.COMPRESSED) != 0) & (columns.body_lengths > 0)
     return packed

@@ -59,8 +59,8 @@ def encode_batch(
     physical_offset: int,
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
 ) -> EncodedBatch:
-    """The messages of a batch as messages [queue_offset, queue_offset + n) of a queue, whose log
-    goes on at byte `physical_offset`.
+    """Encode the messages of a batch as messages [queue_offset, queue_offset + n) of a queue, whose
+    log goes on at byte `physical_offset`.
 
     Columns are those of `schema`, of which only `body` has to be there: what is missing or
     null is what a new message has (0, no text, 127.0.0.1:0). `properties` speak for `keys`, `tags`
@@ -122,8 +122,8 @@ def encode_batch(
 def record_sizes(
     batch: pa.RecordBatch, body_lengths: Int64s, topic_lengths: Int64s, max_body_bytes: int
 ) -> Int64s:
-    """int64[n]: bytes of the records that `encode_batch` makes of a batch, whose bodies need not be
-    there. topic_lengths: of the topic fields. Raises Invalid where it does."""
+    """Return int64[n]: bytes of the records that `encode_batch` makes of a batch, whose bodies need
+    not be there. topic_lengths: of the topic fields. Raises Invalid where `encode_batch` does."""
     property_lengths = np.diff(content(encode_column_properties(batch).encoded)[0])
     hosts = _hosts(batch, "born_host"), _hosts(batch, "store_host")
     sizes = _sizes(body_lengths, property_lengths, *hosts) + topic_lengths

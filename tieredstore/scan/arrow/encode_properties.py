@@ -27,7 +27,7 @@ class EncodedProperties(NamedTuple):
 
 
 def encode_column_properties(batch: pa.RecordBatch) -> EncodedProperties:
-    """From `properties`, or where there is no such column from `keys`, `msg_id` and `tags`. Empty
+    """Encode `properties`, or where there is no such column `keys`, `msg_id` and `tags`. Empty
     values are not written. Raises Invalid for text that would change its neighbours' meaning."""
     if "properties" in batch.schema.names:
         return _of_maps(batch.column("properties"))

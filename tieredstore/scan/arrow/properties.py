@@ -38,7 +38,7 @@ class PropertyColumns:
         self._rows = np.cumsum(is_first) - 1
 
     def values(self, name: bytes) -> pa.Array:
-        """string[n]: one property of each record, null where it has none. Its name has 4 or 8
+        """Make string[n]: one property of each record, null where it has none. Its name has 4 or 8
         bytes."""
         width = len(name) + 1
         kind = _NUMBERS[len(name)]
@@ -61,7 +61,8 @@ class PropertyColumns:
         return text(pieces, is_ascii=self._is_ascii)
 
     def keys(self) -> pa.Array:
-        """list<string>[n]: the keys of KEYS, parted by single spaces; empty where there is none."""
+        """Make list<string>[n]: the keys of KEYS, parted by single spaces; empty where there is
+        none."""
         values = self.values(b"KEYS")
         owners = np.arange(self._count)
         if values.null_count:
@@ -82,7 +83,7 @@ class PropertyColumns:
         return pa.ListArray.from_arrays(pa.array(offsets), values)
 
     def maps(self) -> pa.Array:
-        """map<string, string>[n]: names in the order of the record, none twice in a row."""
+        """Make map<string, string>[n]: names in the order of the record, none twice in a row."""
         pairs, marks = self._pairs()
         begins, ends = self._begins[pairs], self._ends[pairs]
         names = self._text(begins, marks - begins)

@@ -55,7 +55,7 @@ def arrow_batches(
 
 
 def needs_records(names: Iterable[str], scan_range: ScanRange, options: ReadOptions) -> bool:
-    """Whether the commit log has to be read, beside the consume queue."""
+    """Tell whether the commit log has to be read, beside the consume queue."""
     return (
         not UNIT_COLUMNS.issuperset(names)
         or scan_range.since_ms is not None

@@ -17,7 +17,7 @@ from tieredstore.scan.rows import COLUMNS, BodyForm, message_row, show_body
 def batch_rows(
     batch: MessageBatch, body_form: BodyForm, names: tuple[str, ...] = COLUMNS
 ) -> Iterator[dict[str, object]]:
-    """The rows of all messages of a batch, with these fields of `rows.COLUMNS`. Raises as
+    """Yield the rows of all messages of a batch, with these fields of `rows.COLUMNS`. Raises as
     `message_row` does."""
     if find_compressed_rows(batch).any():
         for message in batch.messages():

@@ -47,8 +47,8 @@ DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name != "properties")
 
 
 def chosen(columns: Iterable[str] | None) -> tuple[str, ...]:
-    """The columns asked for, DEFAULT_COLUMNS for None. Raises Invalid for a name that is none, one
-    that is there twice, and for no name at all."""
+    """Return the columns asked for, DEFAULT_COLUMNS for None. Raises Invalid for a name that is no
+    column, a name that is there twice, and for no name at all."""
     names = DEFAULT_COLUMNS if columns is None else tuple(columns)
     if not names:
         raise Invalid("columns: expected at least one; a batch without columns has no rows")
@@ -65,7 +65,7 @@ def chosen(columns: Iterable[str] | None) -> tuple[str, ...]:
 
 
 def schema(columns: Iterable[str] | None = None) -> pa.Schema:
-    """The schema of batches with those columns. Raises Invalid."""
+    """Return the schema of batches with those columns. Raises Invalid."""
     return schema_of(chosen(columns))
 
 

@@ -50,11 +50,11 @@ class MessageBatch:
             yield self.message(index)
 
     def select(self, mask: Bools) -> MessageBatch:
-        """The messages where `mask` is true, over the same buffer."""
+        """Return the messages where `mask` is true, over the same buffer."""
         return self if mask.all() else self.rows(mask)
 
     def rows(self, mask: Bools | slice) -> MessageBatch:
-        """The messages of a mask or a slice, over the same buffer."""
+        """Return the messages of a mask or a slice, over the same buffer."""
         return MessageBatch(
             self.queue,
             self.buffer,
@@ -75,7 +75,7 @@ class UnitRun:
     tags_codes: Int64s
 
     def take(self, rows: Bools | npt.NDArray[np.intp] | slice) -> UnitRun:
-        """The units of a mask, of indices or of a slice."""
+        """Take the units of a mask, of indices or of a slice."""
         return UnitRun(
             self.queue_offsets[rows], self.offsets[rows], self.sizes[rows], self.tags_codes[rows]
         )

@@ -85,8 +85,8 @@ def load_runs(
     runs_of: Callable[[OnFinding], Iterator[UnitRun]],
     on_finding: OnFinding,
 ) -> Iterator[LoadedRun]:
-    """The runs that `runs_of` makes, each with the read of its bytes; from a network, some runs
-    ahead."""
+    """Yield the runs that `runs_of` makes, each with the read of its bytes; from a network, some
+    runs ahead."""
     if is_worth_it(provider):
         return load_ahead(runs_of, lambda run: _prepare_run(reader, run), on_finding)
     return (LoadedRun(run, _prepare_run(reader, run)) for run in runs_of(on_finding))
@@ -99,8 +99,8 @@ def unit_blocks(
     on_finding: OnFinding = raise_on_damage,
     units_per_read: int = UNITS_PER_READ,
 ) -> Iterator[UnitRun]:
-    """The usable units of a range as they are read: those that name bytes which one commit log
-    segment has. They are not fit to be read in one piece."""
+    """Yield the usable units of a range as they are read: those that name bytes which one commit
+    log segment has. They are not fit to be read in one piece."""
     start = scan_range.from_offset
     for first in [start, *range(start + _FIRST_UNITS, scan_range.until_offset, units_per_read)]:
         most = _FIRST_UNITS if first == start else units_per_read
@@ -127,8 +127,8 @@ def unit_blocks(
 
 
 def usable_units(reader: QueueReader, units: Units, first: int) -> tuple[UnitRun, Bools]:
-    """The units from queue offset `first` on, and which of them name bytes that one commit log
-    segment has."""
+    """Return the units from queue offset `first` on, and which of them name bytes that one commit
+    log segment has."""
     offsets = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
     bases, ends = _borders(reader.queue)
@@ -189,7 +189,7 @@ def _owners(bases: Int64s, offsets: Int64s) -> Int64s | np.int64:
 
 
 def whole_records(queue: QueueFiles, offsets: Int64s, sizes: Int64s) -> Bools:
-    """bool[n]: whether one commit log segment has all bytes [offset, offset + size)."""
+    """Return bool[n]: whether one commit log segment has all bytes [offset, offset + size)."""
     bases, ends = _borders(queue)
     owner = _owners(bases, offsets)
     whole: Bools = (sizes >= MIN_RECORD_SIZE) & (offsets >= bases[owner])
@@ -227,8 +227,8 @@ def runs_of_rows(rows: npt.NDArray[np.intp]) -> list[npt.NDArray[np.intp]]:
 
 
 def unusable_finding(reader: QueueReader, offset: int, size: int, first: int, last: int) -> Finding:
-    """The units of queue offsets `first` to `last` name no whole record; the first of them says
-    `offset` and `size`."""
+    """Make the finding that the units of queue offsets `first` to `last` name no whole record; the
+    first of them says `offset` and `size`."""
     segment, position = reader.unit_place(first)
     end = reader.queue.commit_log_max_offset
     until = "" if first == last else f" (and all units up to queue offset {last})"

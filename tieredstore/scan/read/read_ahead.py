@@ -41,14 +41,15 @@ _Planned: TypeAlias = "Finding | Exception | tuple[UnitRun, Callable[[], memoryv
 
 
 def is_worth_it(provider: SegmentProvider) -> bool:
-    """Whether its reads wait for a network: bytes of an object store are never rewritten."""
+    """Tell whether a provider's reads wait for a network: bytes of an object store are never
+    rewritten."""
     return not provider.capabilities.rewritable
 
 
 def load_ahead(
     runs_of: Callable[[OnFinding], Iterator[UnitRun]], read: Read, on_finding: OnFinding
 ) -> Iterator[LoadedRun]:
-    """The runs in order, a few of them being read meanwhile.
+    """Yield the runs in order, a few of them being read meanwhile.
 
     runs_of: makes the runs, in a thread of its own, given whom to tell what is wrong with units.
     Findings and errors come when the caller gets to their place, as without reading ahead.
@@ -130,7 +131,7 @@ class _Share:
         self.reduce(0)
 
     def covers(self, loading: int) -> bool:
-        """Whether one more run may be read beside `loading`; the only one always may."""
+        """Tell whether one more run may be read beside `loading`; the only one always may."""
         if loading > RUNS_AHEAD:
             return False
         if loading > self._count and _IN_ALL.acquire(blocking=False):

@@ -51,7 +51,8 @@ def check_run(
 
 
 def place_of(queue: QueueFiles, offset: int) -> tuple[SegmentId, int]:
-    """The commit log segment that has a byte of the queue's log, and the byte's position in it."""
+    """Find the commit log segment that has a byte of the queue's log, and the byte's position in
+    it."""
     extent = next(e for e in reversed(queue.commit_log) if e.base_offset <= offset)
     return extent.id, offset - extent.base_offset
 
@@ -229,7 +230,7 @@ def _body_crc(buffer: memoryview, columns: RecordColumns, row: int) -> int:
 
 
 def has_topic(buffer: memoryview, columns: RecordColumns, topic: str) -> Bools:
-    """Whether each record carries that topic."""
+    """Tell whether each record carries that topic."""
     name = topic.encode(errors="surrogateescape")
     same: Bools = columns.topic_lengths == len(name)
     rows = slice(None) if same.all() else np.flatnonzero(same)

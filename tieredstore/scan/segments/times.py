@@ -86,8 +86,8 @@ def _units_in(
 
 
 def first_unit_behind(reader: QueueReader, span: tuple[int, int], offset: int) -> int:
-    """The first unit of a span whose message begins at or behind a commit log offset, the end of
-    the span if there is none. O(log n) reads."""
+    """Find the first unit of a span whose message begins at or behind a commit log offset, the end
+    of the span if there is none. O(log n) reads."""
     low, high = span
     while low < high:
         middle = (low + high) // 2

@@ -50,7 +50,7 @@ class QueueFindings:
         self.box.add(anchor, finding)
 
     def lose_units(self, first: int, last: int) -> None:
-        """Messages of which nobody can tell the times."""
+        """Note messages of which nobody can tell the times."""
         self._damaged.update(
             extent.id
             for extent in self.queue.consume_queue
@@ -61,7 +61,7 @@ class QueueFindings:
         return self._times.setdefault(segment, SegmentTimes())
 
     def look_at(self, reader: QueueReader, low: int, high: int, anchor: int) -> None:
-        """What the bytes [low, high), which no unit names, are."""
+        """Find out what the bytes [low, high), which no unit names, are."""
         for extent in self.queue.commit_log:
             start, end = max(low, extent.base_offset), min(high, extent.end_offset)
             if start >= end:

@@ -72,7 +72,7 @@ class VerifyIndex:
 
 
 def index_files(catalogue: TierCatalogue) -> Iterator[VerifyIndex]:
-    """All index segments."""
+    """Yield all index segments."""
     known = catalogue.metadata or {}
     for broker, extents in catalogue.indexes.items():
         queues = tuple(queue for queue in catalogue.queues if queue.broker == broker)
@@ -132,7 +132,7 @@ class _FileVerifier:
         self._progress = progress
 
     def check(self, extent: SegmentExtent, is_last: bool, checker: ItemChecker) -> int:
-        """The items that name a good message."""
+        """Count the items that name a good message."""
         if extent.size_bytes == 0:
             return 0
         segment = self._provider.open(extent.id, extent.listing)

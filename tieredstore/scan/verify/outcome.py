@@ -56,7 +56,7 @@ class FindingsBox:
             rest.last = finding
 
     def pack(self) -> bytes:
-        """All of them, compressed: `unpack_findings` gives them back."""
+        """Compress all of the findings: `unpack_findings` gives them back."""
         if not self._kept:
             return b""
         found = [*self._kept, *(rest.to_anchored() for rest in self._rest.values())]
@@ -82,7 +82,7 @@ class _Rest:
 
 
 def unpack_findings(packed: bytes) -> list[Anchored]:
-    """What `FindingsBox.packed` packed."""
+    """Return what `FindingsBox.pack` packed."""
     if not packed:
         return []
     return msgspec.json.decode(zlib.decompress(packed), type=list[Anchored])
@@ -166,7 +166,7 @@ def add_interval(intervals: list[Interval], low: int, high: int) -> None:
 
 
 def subtract_intervals(low: int, high: int, intervals: list[Interval]) -> list[Interval]:
-    """What is left of bytes [low, high) without those of `intervals`."""
+    """Return what is left of bytes [low, high) without those of `intervals`."""
     left: list[Interval] = []
     for start, end in sorted(intervals):
         if low >= high:

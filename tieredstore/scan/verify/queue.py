@@ -50,12 +50,12 @@ class QueuePlan:
 
     @classmethod
     def of_sound(cls, queue: QueueFiles) -> QueuePlan:
-        """The plan of a queue of which nothing has expired and which has no hole."""
+        """Plan a queue of which nothing has expired and which has no hole."""
         spans = queue.unit_spans()
         return cls(queue, spans[0][0] if spans else 0)
 
     def ranges(self, range_bytes: int) -> list[VerifyRange]:
-        """All units, cut into ranges of about `range_bytes` of commit log each. Empty for a queue
+        """Cut all units into ranges of about `range_bytes` of commit log each. Empty for a queue
         without units."""
         spans = self.queue.unit_spans()
         log_bytes = sum(extent.size_bytes for extent in self.queue.commit_log)
@@ -122,7 +122,7 @@ def plan_queue(provider: SegmentProvider, queue: QueueFiles) -> PlanOutcome:
 
 
 def needs_planning(queue: QueueFiles) -> bool:
-    """Whether `plan_queue` asks the backend anything about it."""
+    """Tell whether `plan_queue` asks the backend anything about a queue."""
     return not queue.is_contiguous or queue.commit_log_min_offset > 0
 
 
@@ -257,7 +257,7 @@ class Assembly:
         )
 
     def findings(self, known: Mapping[SegmentId, FileSegmentMetadata] | None) -> Iterator[Anchored]:
-        """All of the queue, in the order of its report. Raises Unavailable."""
+        """Yield all findings of the queue, in the order of its report. Raises Unavailable."""
         for finding in _chain_findings(self.plan.queue, self.provider):
             if is_damage(finding) and finding.segment is not None:
                 self._damaged.add(finding.segment)

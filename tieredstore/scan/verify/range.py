@@ -346,7 +346,7 @@ class RangeVerifier:
 
 
 def time_order_finding(queue: QueueFiles, at: TimeAt, before_ms: int) -> Finding:
-    """The message stored at `at` has a time before that of the one in front of it."""
+    """Note that the message stored at `at` has a time before that of the message in front of it."""
     segment = extent_at(queue.commit_log, at.segment_base)
     return note(
         "store-time-order",

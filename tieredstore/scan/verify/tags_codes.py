@@ -23,7 +23,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 def compute_tags_codes(buffer: Buffer, columns: RecordColumns) -> Int64s:
-    """int64[n]: `hashes.tags_code` of the TAGS of each record, by the rules of
+    """Compute int64[n]: `hashes.tags_code` of the TAGS of each record, by the rules of
     `properties.find_text`."""
     codes = np.zeros(len(columns), np.int64)
     lengths = columns.properties_lengths

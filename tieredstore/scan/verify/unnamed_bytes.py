@@ -31,7 +31,7 @@ class Unnamed:
     is_coda: bool = False
 
     def finding(self, extent: SegmentExtent, low: int, high: int) -> Finding:
-        """A note about the bytes [low, high) of the commit log."""
+        """Make a note about the bytes [low, high) of the commit log."""
         rest = "" if self.is_readable else " and bytes that are none"
         return note(
             "bytes-unnamed",
