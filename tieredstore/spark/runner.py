@@ -42,8 +42,9 @@ class SparkRunner:
         tasks: Sequence[Task],
         on_done: Callable[[int, Result], None],
     ) -> None:
-        """As `Runner.run`. An error that retries do not end becomes Unavailable, with the last line
-        of it. Outcomes that arrived before an error are given to `on_done` first."""
+        """Run the tasks as `Runner.run` does. An error that retries do not end becomes Unavailable,
+        with the last line of it. Outcomes that arrived before an error are given to `on_done`
+        first."""
         if not tasks:
             return
         context = self._context

@@ -20,13 +20,13 @@ _IN_UTC: dict[str, Any] = (
 
 
 def spark_schema(columns: tuple[str, ...] | None) -> StructType:
-    """What `columns` are to Spark; None for all but properties."""
+    """Return what `columns` are to Spark; None for all but properties."""
     return from_arrow_schema(schema(columns))
 
 
 def columns_of(wanted: StructType, named: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The columns that a schema asks for: the user's, or our own given back. Raises Invalid where
-    a name or a type is not one of a message, or the option `columns` says something else."""
+    """Return the columns that a schema asks for: the user's, or our own given back. Raises Invalid
+    where a name or a type is not one of a message, or the option `columns` says something else."""
     if not wanted.fields:
         raise Invalid("schema: expected at least one column, found none")
     try:
@@ -67,7 +67,7 @@ class Shape:
         return self.columns if "queue_offset" in self.columns else (*self.columns, "queue_offset")
 
     def batch(self, found: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch with the columns `read`, as Spark wants it."""
+        """Return a batch with the columns `read`, as Spark wants it."""
         arrays = [
             array if array.type == field.type else array.cast(field.type)
             for array, field in zip(found.columns, self.arrow, strict=False)

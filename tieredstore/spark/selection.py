@@ -54,8 +54,8 @@ def resolve_bound(
     bound: Bound,
     on_out_of_range: Callable[[int, int, int], int],
 ) -> int:
-    """The offset that a bound means in a queue; one that it has not goes with min and max offset to
-    `on_out_of_range`, which gives another."""
+    """Return the offset that a bound means in a queue. An offset that the queue has not goes with
+    min and max offset to `on_out_of_range`, which gives another."""
     wanted = bound.of(key_of(queue))
     with QueueReader(provider, queue) as reader:
         if bound.time_ms is not None:
@@ -70,5 +70,5 @@ def resolve_bound(
 
 
 def listing_of(source: TierLocation) -> TierCatalogue:
-    """What the tier holds now. Raises Corrupt, Unavailable."""
+    """Return what the tier holds now. Raises Corrupt, Unavailable."""
     return Tier(source).catalogue()

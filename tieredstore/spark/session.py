@@ -29,7 +29,7 @@ _ELSEWHERE = frozenset({"PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME"})
 def session(
     *, app_name: str = "tieredstore", conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The session of this process, made where there is none.
+    """Return the session of this process, made where there is none.
 
     What spark-submit, spark-defaults.conf and `conf` leave open becomes: master local[*], no web UI
     and no progress bars, times in UTC, filters pushed down. In local mode tasks run in this

@@ -36,7 +36,7 @@ class RocketmqTieredDataSource(DataSource):
         return "rocketmq_tiered"
 
     def schema(self) -> StructType:
-        """All columns but properties, or those of the options."""
+        """Return all columns but properties, or those of the options."""
         return spark_schema(self._parsed.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:

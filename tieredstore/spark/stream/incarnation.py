@@ -8,7 +8,8 @@ from tieredstore.spark.offsets import Incarnation
 
 
 def incarnation_at(reader: QueueReader, offset: int, topic_id: int | None) -> Incarnation:
-    """What the queue is known by at a position: the message in front of it, or the one there."""
+    """Find what the queue is known by at a position: the message in front of it, or the one
+    there."""
     least, end = reader.min_offset(), reader.max_offset()
     for witness in (offset - 1, offset):
         if least <= witness < end:
@@ -19,7 +20,7 @@ def incarnation_at(reader: QueueReader, offset: int, topic_id: int | None) -> In
 
 
 def incarnation_of(reader: QueueReader, witness: int, topic_id: int | None) -> Incarnation:
-    """What message `witness` says; without it, what the topic's id does."""
+    """Return what message `witness` says; without it, what the topic's id does."""
     message = read_message(reader, witness)
     if message is None:
         return Incarnation(topic_id)

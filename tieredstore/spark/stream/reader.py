@@ -94,7 +94,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What Spark asks, in a process of the driver
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a query begins that has no checkpoint. Raises Invalid, Unavailable."""
+        """Return where a query begins that has no checkpoint. Raises Invalid, Unavailable."""
         bound = self._options.starting or _LATEST
         views = self._look(strict=True)
         check_named(bound, "startingOffsets", [view.queue for view in views.values()])
@@ -108,19 +108,19 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is committed now is what the query reads."""
+        """Note what is committed now: that is what the query reads."""
         self._target = {key: view.end for key, view in self._look().items()}
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """What is committed, for the progress report."""
+        """Return what is committed, for the progress report."""
         views = self._tier().last_seen
         return to_json({key: Position(view.end) for key, view in views.items()})
 
     def latestOffset(  # noqa: N802
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
-        """The end of the next batch. Without `start` (Spark 4.1): of all that is committed. Raises
-        Invalid for lost data and for a topic that was made again, Unavailable."""
+        """Return the end of the next batch. Without `start` (Spark 4.1): of all that is committed.
+        Raises Invalid for lost data and for a topic that was made again, Unavailable."""
         positions = from_json(start or {})
         views = self._look()
         backlogs: dict[QueueKey, _Backlog] = {}
@@ -139,7 +139,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(found, new)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The batch [start, end), which Spark may ask for again after a restart. Raises as
+        """Return the batch [start, end), which Spark may ask for again after a restart. Raises as
         `latestOffset` does."""
         begin, finish = from_json(start), from_json(end)
         new = {key: Position(first) for key, first in begins_of(end).items()}
@@ -161,7 +161,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is kept outside of Spark's checkpoint."""
+        """Do nothing: nothing is kept outside of Spark's checkpoint."""
 
     def stop(self) -> None:
         if self._view is not None:

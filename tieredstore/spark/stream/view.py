@@ -33,12 +33,12 @@ class QueueView:
     _witnesses: dict[int, Incarnation] = field(default_factory=dict)
 
     def incarnation(self, offset: int) -> Incarnation:
-        """What the queue is known by at a position."""
+        """Find what the queue is known by at a position."""
         with QueueReader(self.provider, self.queue) as reader:
             return incarnation_at(reader, offset, self.topic_id)
 
     def incarnation_like(self, then: Incarnation) -> Incarnation:
-        """What the same message says now, as far as it is still there."""
+        """Return what the same message says now, as far as it is still there."""
         witness = then.message
         if witness is None or not self.least <= witness < self.end:
             return Incarnation(self.topic_id)
@@ -55,7 +55,8 @@ class QueueView:
             return _end_of(reader, end - 1) - _start_of(reader, start)
 
     def end_within(self, start: int, end: int, size_bytes: int) -> int:
-        """The largest end of [start, end) whose messages are so many commit log bytes at most."""
+        """Find the largest end of [start, end) whose messages are so many commit log bytes at
+        most."""
         with QueueReader(self.provider, self.queue) as reader:
             limit = _start_of(reader, start) + size_bytes
             return bisect.bisect_right(
@@ -75,8 +76,8 @@ class TierView:
         self.last_seen: dict[QueueKey, QueueView] = {}
 
     def list_tier(self) -> TierCatalogue:
-        """What the tier has now. Damage that listing and metadata show is told once, as a warning.
-        Raises Corrupt, Unavailable."""
+        """List what the tier has now. Damage that listing and metadata show is told once, as a
+        warning. Raises Corrupt, Unavailable."""
         metadata = self._source.metadata()
         try:
             catalogue = load_catalogue(self._provider, metadata, broker=self._source.broker)
@@ -96,8 +97,8 @@ class TierView:
         queues: Iterable[QueueFiles],
         known: Mapping[QueueKey, int],
     ) -> dict[QueueKey, QueueView]:
-        """Those of the queues that have units; `known` are ends that were proven before. Raises
-        Corrupt, Unavailable."""
+        """View those of the queues that have units; `known` are ends that were proven before.
+        Raises Corrupt, Unavailable."""
         ids = catalogue.topic_ids or {}
         found: dict[QueueKey, QueueView] = {}
         for queue in queues:
