@@ -10,7 +10,7 @@ from tieredstore.providers.naming import MAX_OFFSET
 
 
 def total_bytes(buffers: Sequence[Buffer]) -> int:
-    """Length of the concatenation of `buffers`, bytes."""
+    """Return the length of the concatenation of `buffers`, bytes."""
     return sum(
         [buffer.nbytes if isinstance(buffer, memoryview) else len(buffer) for buffer in buffers]
     )
@@ -33,7 +33,7 @@ def check_range(id: SegmentId, position: int, length: int) -> None:
 
 
 def beyond_end(id: SegmentId, position: int, size_bytes: int) -> Invalid:
-    """The error of a write that would leave a hole."""
+    """Make the error of a write that would leave a hole."""
     return Invalid(
         f"segment {id}: write at position {position}, but the segment ends at {size_bytes}",
         path=id.path,
@@ -42,7 +42,7 @@ def beyond_end(id: SegmentId, position: int, size_bytes: int) -> Invalid:
 
 
 def ends_before(id: SegmentId, position: int, length: int, found: int) -> Corrupt:
-    """The error of a read past the end; `found` is the number of bytes that are there."""
+    """Make the error of a read past the end; `found` is the number of bytes that are there."""
     return Corrupt(
         f"segment {id}: expected {length} bytes at position {position}, found {found} before "
         "the end",
@@ -52,7 +52,7 @@ def ends_before(id: SegmentId, position: int, length: int, found: int) -> Corrup
 
 
 def make_sealed_error(id: SegmentId, position: int) -> Invalid:
-    """The error of a write through a handle that has sealed its segment."""
+    """Make the error of a write through a handle that has sealed its segment."""
     return Invalid(
         f"segment {id}: write at position {position} of a sealed segment",
         path=id.path,

@@ -34,12 +34,12 @@ class LogicalPath(NamedTuple):
 
 
 def hash8(text: str) -> str:
-    """First 8 hex digits of the MD5 of the UTF-8 bytes."""
+    """Return the first 8 hex digits of the MD5 of the UTF-8 bytes."""
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()[:8]
 
 
 def cluster_directory_name(cluster: str) -> str:
-    """`<H8(cluster)>_<cluster>`. Raises Invalid for a name that cannot be one folder."""
+    """Make `<H8(cluster)>_<cluster>`. Raises Invalid for a name that cannot be one folder."""
     check_name(cluster, "cluster name")
     name = f"{hash8(cluster)}_{cluster}"
     check_name(name, "cluster folder")
@@ -47,7 +47,7 @@ def cluster_directory_name(cluster: str) -> str:
 
 
 def parse_cluster_directory_name(name: str) -> str | None:
-    """The cluster whose folder has that name; None when it is not a cluster's."""
+    """Return the cluster whose folder has that name; None when it is not a cluster's."""
     match = _CLUSTER_FOLDER.fullmatch(name)
     if match is None or not is_name(match[2]) or hash8(match[2]) != match[1]:
         return None
@@ -55,12 +55,12 @@ def parse_cluster_directory_name(name: str) -> str | None:
 
 
 def segment_file_name(base_offset: int) -> str:
-    """`<H8(base offset)><base offset, 20 digits>`."""
+    """Make `<H8(base offset)><base offset, 20 digits>`."""
     return f"{hash8(str(base_offset))}{base_offset:020d}"
 
 
 def parse_segment_file_name(name: str) -> int | None:
-    """The base offset; None when it is not a segment's name."""
+    """Return the base offset; None when it is not a segment's name."""
     match = _FILE_NAME.fullmatch(name)
     if match is None:
         return None
@@ -71,7 +71,7 @@ def parse_segment_file_name(name: str) -> int | None:
 
 
 def parse_type_name(name: str) -> FileSegmentType | None:
-    """The type whose folder has that name."""
+    """Return the type whose folder has that name, else None."""
     return FileSegmentType.__members__.get(name)
 
 
@@ -94,7 +94,7 @@ def check_name(name: str, what: str) -> None:
 
 
 def is_name(name: str) -> bool:
-    """Whether `check_name` accepts it."""
+    """Tell whether `check_name` accepts the name."""
     try:
         check_name(name, "name")
     except Invalid:
@@ -103,13 +103,13 @@ def is_name(name: str) -> bool:
 
 
 def is_queue_id(text: str) -> bool:
-    """Whether it is a queue id as Java writes it: decimal, no leading zeros, 31 bits."""
+    """Tell whether a text is a queue id as Java writes it: decimal, no leading zeros, 31 bits."""
     return _QUEUE_ID.fullmatch(text) is not None and int(text) <= MAX_QUEUE_ID
 
 
 @functools.lru_cache(maxsize=4096)
 def parse_logical_path(path: str) -> LogicalPath:
-    """The three parts of a logical path. Raises Invalid."""
+    """Split a logical path into its three parts. Raises Invalid."""
     parts = path.split("/")
     if len(parts) != 3:
         raise Invalid(
@@ -129,7 +129,7 @@ def parse_logical_path(path: str) -> LogicalPath:
 
 
 def relative_segment_path(id: SegmentId) -> str:
-    """`brokerName/topic/queueId/TYPE/<file name>`. Raises Invalid."""
+    """Make `brokerName/topic/queueId/TYPE/<file name>`. Raises Invalid."""
     parse_logical_path(id.path)
     if not 0 <= id.base_offset <= MAX_OFFSET:
         raise Invalid(
@@ -139,7 +139,7 @@ def relative_segment_path(id: SegmentId) -> str:
 
 
 def parse_prefix(prefix: str) -> tuple[str, ...]:
-    """The whole path components (at most three) of a listing's prefix. Raises Invalid."""
+    """Split a listing's prefix into its whole path components (at most three). Raises Invalid."""
     if not prefix.strip("/"):
         return ()
     parts = tuple(prefix.rstrip("/").split("/"))

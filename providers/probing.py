@@ -10,7 +10,8 @@ from tieredstore.errors import TieredStoreError
 
 
 def guard_probe(name: str, probe: Callable[[], ProbeResult]) -> ProbeResult:
-    """The result of a probe; one that fails says how, and keeps no other from being asked."""
+    """Return the result of a probe; one that fails says how, and keeps no other from being
+    asked."""
     try:
         return probe()
     except TieredStoreError as error:
@@ -26,7 +27,7 @@ def guard_probes(
 
 
 def measure_calls(action: Callable[[], object], samples: int) -> list[float]:
-    """Milliseconds of each call, in rising order."""
+    """Measure the milliseconds of each call, in rising order."""
     taken = []
     for _ in range(samples):
         start = time.perf_counter()
@@ -36,20 +37,20 @@ def measure_calls(action: Callable[[], object], samples: int) -> list[float]:
 
 
 def quantiles(milliseconds: Sequence[float]) -> str:
-    """`p50 1.2 ms, p99 3.4 ms` of sorted times."""
+    """Format sorted times as `p50 1.2 ms, p99 3.4 ms`."""
     last = len(milliseconds) - 1
     p50, p99 = milliseconds[round(last * 0.5)], milliseconds[round(last * 0.99)]
     return f"p50 {p50:.1f} ms, p99 {p99:.1f} ms"
 
 
 def rate(size_bytes: int, milliseconds: Sequence[float]) -> str:
-    """MB/s by the median of sorted times."""
+    """Format MB/s by the median of sorted times."""
     median = milliseconds[len(milliseconds) // 2]
     return f"{size_bytes / 1000 / median:.0f} MB/s" if median > 0 else "too fast to tell"
 
 
 def skew(name: str, difference_ms: int, *, whose: str) -> ProbeResult:
-    """What follows from two clocks that differ."""
+    """Judge the difference of two clocks."""
     found = f"{whose} clock is {difference_ms / 1000:+.1f} s off this machine's"
     if abs(difference_ms) < 1000:
         found = f"{whose} clock is this machine's, within a second"

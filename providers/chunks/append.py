@@ -32,7 +32,7 @@ _MAX_SEAL_TRIES = 64  # each lost one is a write of somebody else
 
 
 def stamp(authority: Authority, buffers: Sequence[Buffer]) -> dict[str, str]:
-    """The metadata of an object that is made."""
+    """Return the metadata of an object to be made: writer epoch and CRC-32."""
     crc = 0
     for buffer in buffers:
         crc = raw_crc32(buffer, crc)
@@ -61,8 +61,8 @@ class ChunkAppender:
         position: int,
         buffers: Sequence[Buffer],
     ) -> WriteResult:
-        """As `FileSegment.write`, of an append-only segment. Raises Fenced when the writer epoch
-        is known to be lost, Corrupt for a segment with a hole."""
+        """Write as `FileSegment.write` does, to an append-only segment. Raises Fenced when the
+        writer epoch is known to be lost, Corrupt for a segment with a hole."""
         length = checks.total_bytes(buffers)
         authority.check()
         chain = self._current(state, authority, position)
@@ -113,7 +113,8 @@ class ChunkAppender:
         return chain
 
     def is_recent(self, seen_ms: int) -> bool:
-        """Whether nothing that was there then can have been merged and deleted since."""
+        """Tell whether nothing that was there at `seen_ms` can have been merged and deleted
+        since."""
         return self._settings.monotonic_ms() - seen_ms <= self._settings.grace_ms // 2
 
     def _append(
@@ -294,6 +295,6 @@ def writer(head: ObjectInfo | None) -> str:
 
 
 def epoch_number(head: ObjectInfo | None) -> int:
-    """The epoch in whose name an object was made; 0 when it does not say."""
+    """Return the epoch in whose name an object was made; 0 when the object does not say."""
     number = writer(head).partition(":")[0]
     return int(number) if number.isdecimal() else 0

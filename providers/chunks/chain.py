@@ -96,7 +96,7 @@ class Chain:
         return self.sealed or self.marked
 
     def overlapping(self, position: int, length: int) -> tuple[Extent, ...]:
-        """The extents that hold bytes of [position, position + length)."""
+        """Return the extents that hold bytes of [position, position + length)."""
         first = bisect.bisect_right(self.extents, position, key=_end)
         last = bisect.bisect_left(self.extents, position + length, key=_start)
         return self.extents[first:last]
@@ -114,13 +114,14 @@ class Chain:
                 )
 
     def append(self, length: int, modified_ms: int) -> Chain:
-        """With a write of `length` bytes at the end."""
+        """Return the chain with a write of `length` bytes at the end."""
         start = self.size_bytes
         extent = Extent(start, start + length, chunk_name(start), modified_ms)
         return replace(self, extents=(*self.extents, extent))
 
     def with_merged(self, start: int, end: int, modified_ms: int) -> Chain | None:
-        """With one object in place of the extents of [start, end); None when these are others."""
+        """Return the chain with one object in place of the extents of [start, end); None when these
+        are others."""
         old = self.overlapping(start, end - start)
         if self.sealed or not old or old[0].start != start or old[-1].end != end:
             return None
@@ -133,20 +134,20 @@ class Chain:
         return replace(self, extents=tuple(extents), garbage=(*self.garbage, *garbage))
 
     def with_whole(self, modified_ms: int) -> Chain:
-        """With the whole content in one object."""
+        """Return the chain with the whole content in one object."""
         garbage = [Garbage(extent.name, modified_ms) for extent in self.extents]
         whole = Extent(0, self.size_bytes, WHOLE_NAME, modified_ms)
         return replace(self, extents=(whole,), sealed=True, garbage=(*self.garbage, *garbage))
 
     def drop_garbage(self, names: frozenset[str]) -> Chain:
-        """Without garbage of these names."""
+        """Return the chain without garbage of these names."""
         return replace(
             self, garbage=tuple(found for found in self.garbage if found.name not in names)
         )
 
 
 def read_chain(objects: Iterable[ObjectInfo], folder: str, seen_ms: int = 0) -> Chain:
-    """The chain that the objects below `folder/` form, in whatever order they are listed.
+    """Read the chain that the objects below `folder/` form, in whatever order they are listed.
 
     A merged run goes before a write at the same position: what lies below the chain is never
     read, and a late writer may have put anything there. Names that are not a chunk log's are left

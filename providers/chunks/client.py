@@ -69,7 +69,7 @@ class ObjectClient(Protocol):
     def limits(self) -> ClientLimits: ...
 
     def now_ms(self) -> int:
-        """The server's clock, as far as its answers told it."""
+        """Return the server's clock, epoch milliseconds, as far as its answers told it."""
         ...
 
     def put_if_absent(
@@ -87,20 +87,21 @@ class ObjectClient(Protocol):
         ...
 
     def get_range(self, key: str, position: int, length: int) -> bytes | None:
-        """The bytes of [position, position + length) that the object has, fewer at its end; None
-        when there is no such object (404). A body cut short on its way raises Unavailable."""
+        """Read the bytes of [position, position + length) that the object has, fewer at its end;
+        None when there is no such object (404). A body cut short on its way raises Unavailable."""
         ...
 
     def head(self, key: str) -> ObjectInfo | None: ...
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
-        """All objects whose keys start with `prefix`, in order of their UTF-8 bytes, page by
+        """Yield all objects whose keys start with `prefix`, in order of their UTF-8 bytes, page by
         page. A page that fails raises Unavailable; it never looks like the end."""
         ...
 
     def delete(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
-        """Idempotent. With `etags`, one for each key, only objects that still have theirs, where
-        the store knows such a condition. Raises Unavailable when one may still be there."""
+        """Delete objects. With `etags`, one for each key, only objects that still have theirs,
+        where the store knows such a condition. Raises Unavailable when one may still be there.
+        Idempotent."""
         ...
 
     def abort_uploads(self, prefix: str, older_than_ms: int) -> int:

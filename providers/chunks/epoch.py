@@ -36,7 +36,7 @@ _NAME = re.compile(r"([0-9]{20})(\.released)?", re.ASCII)
 
 
 def make_own_name(now_ms: int) -> str:
-    """Host, process, time and a random part: ASCII, as it becomes a header."""
+    """Make a name of host, process, time and a random part: ASCII, as it becomes a header."""
     host = socket.gethostname().encode("ascii", "replace").decode()
     return f"{host}:{os.getpid()}:{now_ms}:{uuid.uuid4().hex[:8]}"
 
@@ -56,7 +56,7 @@ class UnheldAuthority:
         return self.monotonic_ms() - self.lease_ms
 
     def check(self) -> None:
-        """Nothing was ever promised."""
+        """Raise nothing: nothing was ever promised."""
 
 
 class ChunkWriterEpoch:
@@ -95,8 +95,8 @@ class ChunkWriterEpoch:
         *,
         take_over: bool,
     ) -> ChunkWriterEpoch:
-        """Raises Fenced naming a live owner, Busy when others are faster, Invalid for a tier
-        whose format version is newer, Unavailable."""
+        """Acquire the next epoch. Raises Fenced naming a live owner, Busy when others are faster,
+        Invalid for a tier whose format version is newer, Unavailable."""
         for _ in range(settings.max_tries):
             number, released = _latest(client, folder)
             if number and not released:
@@ -164,7 +164,8 @@ class ChunkWriterEpoch:
         return self._lost is not None
 
     def release(self) -> None:
-        """Lets maintenance end first. Raises Unavailable when others may still see it as held."""
+        """Release the epoch, after maintenance has ended. Raises Unavailable when others may still
+        see it as held."""
         if self._lost is not None:
             return
         self._before_release(self)

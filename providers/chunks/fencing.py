@@ -16,8 +16,8 @@ NOT_CONDITIONAL = (
 
 
 def honours_create_if_absent(client: ObjectClient, folder: str) -> bool:
-    """Puts one new object below `folder` twice, looks which one is there, and deletes it. Raises
-    what the client raises."""
+    """Tell whether a second write of one key is refused: put a new object below `folder` twice,
+    look which one is there, and delete it. Raises what the client raises."""
     for _ in client.list(f"{folder}/"):
         break  # where nobody answers, a listing is given up much sooner than a write
     key = f"{folder}/probe-{uuid.uuid4().hex}"

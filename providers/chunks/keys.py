@@ -81,7 +81,7 @@ class ChunkKeys(msgspec.Struct, frozen=True, kw_only=True):
     )
 
     def settings(self, **changes: Any) -> ChunkSettings:
-        """The chunk log's settings, with what is not a key's from `changes`."""
+        """Return the chunk log's settings, with what is not configured from `changes`."""
         return ChunkSettings(
             fencing=self.fencing != "none",
             lease_ms=self.lease_ms,

@@ -35,15 +35,16 @@ class ProbedClient(Protocol):
     """A client with probes of its own."""
 
     def probes(self, folder: str) -> Iterator[ProbeResult]:
-        """Below `folder` (with a slash at its end), which the caller removes."""
+        """Yield the results of probes below `folder` (with a slash at its end), which the caller
+        removes."""
         ...
 
 
 def probe_objects(
     client: ObjectClient, options: ProbeOptions, *, clock: Clock = SYSTEM_CLOCK
 ) -> Iterator[ProbeResult]:
-    """All probes below `.doctor/<random>/` of the tier, which is removed afterwards. Raises Invalid
-    and Unavailable when the tier cannot even be listed."""
+    """Run all probes below `.doctor/<random>/` of the tier, and remove that folder afterwards.
+    Raises Invalid and Unavailable when the tier cannot even be listed."""
     folder = f"{FOLDER}/{uuid.uuid4().hex}/"
     for _ in client.list(folder):
         break
@@ -145,7 +146,7 @@ class _ObjectProbes:
         return ProbeResult(name, Verdict.OK, "an object that is there is not made again")
 
     def race(self) -> ProbeResult:
-        """Many writers of one new key at once: one may win, and its bytes are there."""
+        """Check many writers of one new key at once: one may win, and its bytes are there."""
         name, options = "conditional race", self._options
         if not self._client.limits.conditional:
             return ProbeResult(name, Verdict.NOTE, "not asked", "see conditional put")
@@ -186,7 +187,7 @@ class _ObjectProbes:
         return ProbeResult(name, Verdict.OK, found)
 
     def compose(self) -> ProbeResult:
-        """Multipart upload with a copied part, completed if absent."""
+        """Check a multipart upload with a copied part, completed if absent."""
         name, limits = "multipart", self._client.limits
         size = limits.min_part_bytes + 1
         data = _pattern(size)
@@ -236,7 +237,8 @@ class _ObjectProbes:
         return ProbeResult("range", Verdict.OK, "exact; cut at the end; none behind it")
 
     def listing(self) -> ProbeResult:
-        """New objects at once, in the order of their bytes, also from a key on."""
+        """Check that a listing shows new objects at once, in the order of their bytes, also from a
+        key on."""
         name, folder = "listing", self._folder + "list/"
         keys = sorted((folder + found for found in _NAMES), key=str.encode)
         for key in keys:

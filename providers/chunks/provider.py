@@ -79,7 +79,7 @@ class ChunkProvider:
         )
 
     def make_segment(self, state: SegmentState, services: SegmentServices) -> ChunkFileSegment:
-        """A handle, of the class that the backend's segments have."""
+        """Make a handle, of the class that the backend's segments have."""
         return ChunkFileSegment(state, services)
 
     @property
@@ -100,8 +100,8 @@ class ChunkProvider:
         return self._client.url
 
     def list(self, prefix: str = "") -> Iterable[SegmentListing]:
-        """One paged listing; `token` is the Chain. A segment with a hole has the size up to its
-        last object: reading the hole raises Corrupt, with its offsets."""
+        """List the segments in one paged listing; `token` is the Chain. A segment with a hole has
+        the size up to its last object: reading the hole raises Corrupt, with its offsets."""
         listings = tuple(self._list_segments(prefix))
         for listing in listings:
             if isinstance(listing.token, Chain):
@@ -109,7 +109,8 @@ class ChunkProvider:
         return listings
 
     def open(self, id: SegmentId, listing: SegmentListing | None = None) -> ChunkFileSegment:
-        """A listing of size 0 without a token says that the segment is known to be absent."""
+        """Open a segment. A listing of size 0 without a token says that the segment is known to be
+        absent."""
         state = self._states.of(id)
         if listing is not None:
             if isinstance(listing.token, Chain):
@@ -119,7 +120,8 @@ class ChunkProvider:
         return self.make_segment(state, self._services)
 
     def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> ChunkWriterEpoch:
-        """Also starts maintenance. An epoch whose process surely ended is taken over anyway.
+        """Acquire the epoch and start maintenance. An epoch whose process surely ended is taken
+        over anyway.
 
         Once, a probe makes sure that the endpoint refuses to make an object twice: without that
         nothing fences (Invalid).
@@ -139,15 +141,15 @@ class ChunkProvider:
         return self._maintenance.run(sweep=sweep)
 
     def probes(self, options: ProbeOptions) -> Iterator[ProbeResult]:
-        """What `tieredstore doctor` asks of the object store, below the tier's prefix."""
+        """Run the probes of `tieredstore doctor` on the object store, below the tier's prefix."""
         return probe_objects(self._client, options)
 
     def health(self) -> Sequence[ServiceHealth]:
-        """How the loops of the maintenance are; none before an epoch is held."""
+        """Return how the loops of the maintenance are; none before an epoch is held."""
         return self._maintenance.health()
 
     def close(self) -> None:
-        """Ends maintenance. Epochs are for their holders to release, before."""
+        """End maintenance. Epochs are for their holders to release, before."""
         self._maintenance.close()
         self._reader.close()
         self._client.close()

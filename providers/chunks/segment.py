@@ -93,7 +93,7 @@ class ChunkFileSegment:
         raise problem
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
-        """What blocks and recent writes in memory hold."""
+        """Return what blocks and recent writes in memory hold; None when a request is needed."""
         state = self._state
         checks.check_range(state.id, position, length)
         incarnation, chain = state.incarnation, state.chain
@@ -123,7 +123,7 @@ class ChunkFileSegment:
         self._is_sealed = False
 
     def close(self) -> None:
-        """The handle holds nothing of its own."""
+        """Do nothing: the handle holds nothing of its own."""
 
     def _read_chain(self, chain: Chain, position: int, length: int) -> bytes:
         state, reader = self._state, self._services.reader

@@ -13,7 +13,8 @@ from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 
 
 def boot_ms() -> int:
-    """Milliseconds that no one sets back; where the system can tell, they go on while it sleeps."""
+    """Return milliseconds that no one sets back; where the system can tell, they go on while it
+    sleeps."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime_ns(clock) // 1_000_000
 
@@ -56,8 +57,9 @@ class ChunkSettings:
     monotonic_ms: Callable[[], int] = boot_ms
 
     def attempts(self) -> Iterator[int]:
-        """0, 1, … below max_tries; none that would begin later than `tries_within_ms` after the
-        first. The client makes attempts of its own, each of which may have waited for an answer."""
+        """Yield 0, 1, … below max_tries; none that would begin later than `tries_within_ms` after
+        the first. The client makes attempts of its own, each of which may have waited for an
+        answer."""
         begin_ms = self.monotonic_ms()
         for attempt in range(self.max_tries):
             if attempt and self.monotonic_ms() - begin_ms > self.tries_within_ms:

@@ -39,7 +39,8 @@ class Authority(Protocol):
         ...
 
     def check(self) -> None:
-        """Raises Fenced naming the winner, Unavailable when it cannot be found out."""
+        """Raise Fenced naming the winner when the right is lost, Unavailable when that cannot be
+        found out."""
         ...
 
 
@@ -79,7 +80,8 @@ class SegmentState:
         return f"{self.folder}/{name}"
 
     def list_chain(self) -> Chain:
-        """The chain, listed now; remembered unless it changed meanwhile. Raises Unavailable."""
+        """List the chain; remember it unless the remembered one changed meanwhile. Raises
+        Unavailable."""
         former = self.chain
         chain = Chain()
         for _ in range(_MAX_LOOKS):
@@ -110,14 +112,14 @@ class SegmentState:
                 self.chain = None
 
     def get_trusted_chain(self, authority: Authority) -> Chain | None:
-        """The chain when it was seen since that right is held without a pause."""
+        """Return the chain when it was seen since that right is held without a pause, else None."""
         chain = self.chain
         if chain is None or chain.holes or chain.seen_ms < authority.trusted_from_ms:
             return None
         return chain
 
     def forget(self) -> None:
-        """What was cached of the content belongs to a segment that is gone."""
+        """Forget the chain and leave what was cached of the content to the segment that is gone."""
         self.chain = None
         self.incarnation = next(_incarnations)
 
@@ -137,7 +139,7 @@ class SegmentStates:
         )
 
     def of(self, id: SegmentId) -> SegmentState:
-        """Raises Invalid for an impossible name."""
+        """Return the state of a segment. Raises Invalid for an impossible name."""
         with self._lock:
             state = self._states.get(id)
             if state is None:

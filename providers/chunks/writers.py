@@ -44,7 +44,7 @@ class Writers:
         *,
         take_over: bool,
     ) -> ChunkWriterEpoch:
-        """See `ChunkWriterEpoch.acquire`."""
+        """Acquire an epoch, see `ChunkWriterEpoch.acquire`."""
         naming.check_name(broker_name, "broker name")
         self.check_may_write()
         epoch = ChunkWriterEpoch.acquire(
@@ -60,12 +60,13 @@ class Writers:
         return epoch
 
     def of(self, broker_name: str) -> Authority:
-        """In whose name this process writes there. Raises Invalid as `check_may_write`."""
+        """Return the authority with which this process writes there. Raises Invalid as
+        `check_may_write`."""
         self.check_may_write()
         return self._epochs.get(broker_name, self._nobody)
 
     def get_held_epochs(self) -> dict[str, ChunkWriterEpoch]:
-        """The epochs held, as far as is known."""
+        """Return the epochs held, as far as is known."""
         with self._lock:
             return {name: epoch for name, epoch in self._epochs.items() if not epoch.is_lost}
 

@@ -64,18 +64,19 @@ class FsspecClient:
         return _LIMITS
 
     def now_ms(self) -> int:
-        """This machine's clock: fsspec does not tell the server's."""
+        """Return this machine's clock, epoch milliseconds: fsspec does not tell the server's."""
         return self._clock.now_ms()
 
     def put_if_absent(
         self, key: str, buffers: Sequence[Buffer], metadata: Mapping[str, str]
     ) -> bool:
-        """Not atomic: of two writers at once both may be told True, and the later one's bytes
-        stay."""
+        """Put an object. Not atomic: of two writers at once both may be told True, and the later
+        one's bytes stay."""
         return self._put_object(key, buffers, total_bytes(buffers), metadata)
 
     def compose(self, key: str, parts: Sequence[Part], metadata: Mapping[str, str]) -> bool:
-        """The bytes of copied parts travel through this process, a piece at a time."""
+        """Compose an object. The bytes of copied parts travel through this process, a piece at a
+        time."""
         size = sum(
             part.length if isinstance(part, CopiedPart) else total_bytes(part) for part in parts
         )
@@ -157,8 +158,8 @@ class FsspecClient:
         return self._info(key, details, metadata)
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
-        """fsspec has no pages: the objects of the folder that `prefix` is in are listed at once
-        and put in order."""
+        """List the objects of the folder that `prefix` is in at once and put them in order: fsspec
+        has no pages."""
         folder = prefix.rpartition("/")[0]
         with self._errors.translate_errors("list", prefix):
             found = {
@@ -174,7 +175,8 @@ class FsspecClient:
             yield self._info(key, found[key], None)
 
     def folders(self) -> Sequence[str]:
-        """Names of the folders at the tier's root. Raises Invalid when there is no such root."""
+        """List the names of the folders at the tier's root. Raises Invalid when there is no such
+        root."""
         try:
             with self._errors.translate_errors("list", "", ABSENT):
                 entries = self._filesystem.ls(self._path(""), detail=True)
@@ -204,7 +206,7 @@ class FsspecClient:
                 return 0
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}" if key else self._root or "/"

@@ -37,12 +37,12 @@ _USELESS_NAMES = frozenset(
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether an option of that name may hold a secret."""
+    """Tell whether an option of that name may hold a secret."""
     return bool(_SECRET_NAME.search(name))
 
 
 def secrets_of(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Values of storage options that no message may show, the longest first."""
+    """Collect the values of storage options that no message may show, the longest first."""
     found: set[str] = set()
 
     def look(value: object, is_secret: bool) -> None:
@@ -72,7 +72,8 @@ class ErrorMapper:
         return text
 
     def translate(self, error: Exception, operation: str, key: str) -> TieredStoreError:
-        """Invalid where trying again is of no use, else Unavailable: the outcome is not known."""
+        """Make Invalid of an error where trying again is of no use, else Unavailable: the outcome
+        is not known."""
         name = type(error).__name__
         text = self.redact(" ".join(str(error).split()))
         useless = isinstance(error, _USELESS_TO_RETRY) or name in _USELESS_NAMES
@@ -83,7 +84,8 @@ class ErrorMapper:
     def translate_errors(
         self, operation: str, key: str, answers: tuple[type[Exception], ...] = ()
     ) -> Iterator[None]:
-        """answers: what is an answer there, such as ABSENT of a read, and no failure: it passes."""
+        """Translate the errors of the block. answers: errors that are an answer there and no
+        failure, such as ABSENT of a read; these pass."""
         try:
             yield
         except TieredStoreError:

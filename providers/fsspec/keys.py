@@ -54,12 +54,13 @@ class FsspecKeys(ChunkKeys, frozen=True, kw_only=True):
         return f"FsspecKeys(place={protocol + separator + rest.rpartition('@')[2]!r})"
 
     def storage_options(self) -> dict[str, Any]:
-        """Raises Invalid for what is no JSON object, without showing it."""
+        """Return the options as a mapping. Raises Invalid for what is no JSON object, without
+        showing it."""
         return parse_options(self.options)
 
 
 def parse_options(text: str) -> dict[str, Any]:
-    """Storage options out of their JSON text. Raises Invalid without showing it."""
+    """Parse storage options out of their JSON text. Raises Invalid without showing it."""
     if not text:
         return {}
     try:
@@ -72,7 +73,7 @@ def parse_options(text: str) -> dict[str, Any]:
 
 
 def url_options(query: Mapping[str, str], shown_url: str) -> dict[str, Any]:
-    """The storage options among the parameters of a URL: `option.<name>=<value>`.
+    """Find the storage options among the parameters of a URL: `option.<name>=<value>`.
 
     true, false, none and whole numbers are what they say, the rest is text. Raises Invalid for
     what looks like a secret, which has no place in a URL.

@@ -20,7 +20,7 @@ _TIME_FIELDS = ("LastModified", "last_modified", "mtime", "updated", "modified",
 
 
 def has_flat_find(filesystem: AbstractFileSystem) -> bool:
-    """Whether `find` is the filesystem's own and not the base class's walk."""
+    """Tell whether `find` is the filesystem's own and not the base class's walk."""
     kind = type(filesystem)
     if isinstance(filesystem, AsyncFileSystem):
         return kind._find is not AsyncFileSystem._find  # noqa: SLF001 - what subclasses override
@@ -28,7 +28,7 @@ def has_flat_find(filesystem: AbstractFileSystem) -> bool:
 
 
 def files_below(filesystem: AbstractFileSystem, folder: str) -> Iterator[Mapping[str, Any]]:
-    """fsspec's details of each file below a folder, in any order; none when it is not there.
+    """Yield fsspec's details of each file below a folder, in any order; none when it is not there.
 
     Raises what the filesystem raises, and Invalid when the bucket itself is missing.
     """
@@ -76,7 +76,8 @@ def require_bucket(filesystem: AbstractFileSystem, folder: str) -> None:
 
 
 def parse_modified_ms(details: Mapping[str, Any]) -> int:
-    """When an object was made, epoch ms by the server's clock; 0 when the details do not tell."""
+    """Return when an object was made, epoch ms by the server's clock; 0 when the details do not
+    tell."""
     for field in _TIME_FIELDS:
         value = details.get(field)
         if isinstance(value, str) and value:

@@ -32,7 +32,8 @@ class FsspecProvider(ChunkProvider):
 
     @classmethod
     def from_config(cls, config: StoreConfig) -> FsspecProvider:
-        """Raises Invalid."""
+        """Make the provider of the `tieredStoreFsspec…` and `tieredStoreChunk…` keys. Raises
+        Invalid."""
         keys = plugin_keys(FsspecKeys, config.plugin_properties)
         client = _client(keys)
         settings = keys.settings(durable=not client.url.startswith("memory://"))
@@ -40,8 +41,8 @@ class FsspecProvider(ChunkProvider):
 
     @classmethod
     def at_url(cls, config: StoreConfig, url: TierUrl) -> StoreConfig:
-        """`config` with the tier at a URL of fsspec: the protocol, with `fsspec+` in front or not;
-        storage options as `option.<name>`. Raises Invalid."""
+        """Return `config` with the tier at a URL of fsspec: the protocol, with `fsspec+` in front
+        or not; storage options as `option.<name>`. Raises Invalid."""
         shown = str(url)
         query = {name: text for name, text in url.query.items() if not name.startswith(OPTION)}
         properties = config.plugin_properties
@@ -57,7 +58,8 @@ class FsspecProvider(ChunkProvider):
 
     @classmethod
     def clusters(cls, config: StoreConfig) -> list[str]:
-        """Names of the clusters that have a folder in the tier. Raises Invalid, Unavailable."""
+        """List the names of the clusters that have a folder in the tier. Raises Invalid,
+        Unavailable."""
         client = _client(plugin_keys(FsspecKeys, config.plugin_properties))
         found = map(naming.parse_cluster_directory_name, client.folders())
         return [cluster for cluster in found if cluster is not None]

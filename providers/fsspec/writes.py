@@ -40,7 +40,7 @@ class Writes(Protocol):
         ...
 
     def metadata(self, path: str) -> Mapping[str, str] | None:
-        """What `put` was given; None where the filesystem keeps no metadata."""
+        """Return the metadata that `put` was given; None where the filesystem keeps none."""
         ...
 
     def abort(self, folder: str, prefix: str, older_than_ms: int) -> int:
@@ -51,7 +51,7 @@ class Writes(Protocol):
 def writes_for(
     filesystem: AbstractFileSystem, protocol: str, *, atomic_writes: bool = False
 ) -> Writes:
-    """The way to write by protocol. atomic_writes: the caller vouches that a `pipe_file` or
+    """Choose the way to write by protocol. atomic_writes: the caller vouches that a `pipe_file` or
     `put_file` that is cut short leaves nothing behind."""
     if protocol in _LOCAL:
         return RenamedWrites(filesystem)
@@ -113,7 +113,8 @@ class PipedWrites:
         return found
 
     def abort(self, folder: str, prefix: str, older_than_ms: int) -> int:
-        """Multipart uploads that a killed process left, where the filesystem lists them (s3fs)."""
+        """Abort multipart uploads that a killed process left, where the filesystem lists them
+        (s3fs)."""
         del folder
         if not hasattr(self._filesystem, "list_multipart_uploads"):
             return 0
@@ -188,7 +189,7 @@ class RenamedWrites:
 
 
 def is_unfinished(path: str) -> bool:
-    """Whether a file is a write that has not ended."""
+    """Tell whether a file is a write that has not ended."""
     return path.rpartition("/")[2].startswith(UPLOAD_MARK)
 
 

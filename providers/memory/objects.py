@@ -74,10 +74,10 @@ class MemoryObjectClient:
         self._store: _Store = beside._store if beside is not None else _Store()  # noqa: SLF001
 
     def request(self, operation: str, key: str) -> None:
-        """Called before each request is carried out, without the lock."""
+        """Intercept a request before it is carried out, without the lock."""
 
     def reply(self, operation: str, key: str) -> None:
-        """Called after each request was carried out, without the lock."""
+        """Intercept a reply after the request was carried out, without the lock."""
 
     @property
     def url(self) -> str:
@@ -216,4 +216,4 @@ class MemoryObjectClient:
         return [upload.key for upload in self._store.uploads.values()]
 
     def close(self) -> None:
-        """The objects stay: another provider may be opened on this client."""
+        """Do nothing: the objects stay, as another provider may be opened on this client."""

@@ -34,7 +34,7 @@ class MemoryProvider:
 
     @classmethod
     def from_config(cls, config: StoreConfig) -> MemoryProvider:
-        """An empty tier; no key has a say in it."""
+        """Make an empty tier; no configuration key changes it."""
         del config
         return cls()
 
@@ -74,7 +74,7 @@ class MemoryProvider:
             return epoch
 
     def close(self) -> None:
-        """Keeps the contents: the same object may be used again."""
+        """Keep the contents: the same object may be used again."""
 
 
 class MemoryWriterEpoch:
@@ -159,4 +159,4 @@ class MemoryFileSegment:
             self._contents.pop(self._id, None)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""

@@ -38,11 +38,12 @@ class PosixCalls(FileCalls):
         return os.stat(path)  # noqa: PTH116 - the seam is the os module's own call
 
     def read(self, fd: int, length: int, position: int) -> bytes:
-        """Up to `length` bytes; blocks."""
+        """Read up to `length` bytes; blocks."""
         return os.pread(fd, length, position)
 
     def read_cached(self, fd: int, buffer: memoryview, position: int) -> int | None:
-        """Bytes read from the page cache; None when that cannot be said without blocking."""
+        """Read from the page cache; return the number of bytes, None when that cannot be said
+        without blocking."""
         if not self._nowait_flag:
             return None
         try:
@@ -57,7 +58,7 @@ class PosixCalls(FileCalls):
             raise
 
     def write(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
-        """Bytes written of at most `vector_limit` buffers."""
+        """Write at most `vector_limit` buffers; return the number of bytes written."""
         if self._vectored:
             return os.pwritev(fd, buffers, position)
         return os.pwrite(fd, b"".join(buffers), position)
@@ -66,7 +67,7 @@ class PosixCalls(FileCalls):
         os.ftruncate(fd, length)
 
     def sync(self, fd: int) -> None:
-        """Data, and what of the metadata is needed to read it, on stable storage."""
+        """Put data, and what of the metadata is needed to read it, on stable storage."""
         self._sync(fd)
 
     def sync_directory(self, path: str) -> None:

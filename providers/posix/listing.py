@@ -16,7 +16,7 @@ _FOLDER_DEPTH = 4  # broker, topic, queue id, TYPE
 
 
 def list_clusters(root: str) -> list[str]:
-    """Names of the clusters that have a folder below `root`. Raises Invalid."""
+    """List the names of the clusters that have a folder below `root`. Raises Invalid."""
     try:
         names = sorted(os.listdir(root))  # noqa: PTH208
     except FileNotFoundError:
@@ -29,7 +29,7 @@ def list_clusters(root: str) -> list[str]:
 def list_segments(
     cluster_directory: str, wanted: tuple[str, ...], calls: PosixCalls
 ) -> Iterator[SegmentListing]:
-    """Segments below the folders `wanted` (broker, topic, queue id, as many as given).
+    """Yield the segments below the folders `wanted` (broker, topic, queue id, as many as given).
 
     Files and folders that are not named like a segment's are left out. Raises Unavailable when a
     folder that is there cannot be read.

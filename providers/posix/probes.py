@@ -23,8 +23,8 @@ _LONGEST_NAME = 255
 
 
 def probe_posix(root: str, calls: PosixCalls, options: ProbeOptions) -> Iterator[ProbeResult]:
-    """All probes in `<root>/.doctor-<random>`, which is removed afterwards. Raises Invalid when the
-    folder is not there or nothing may be made in it."""
+    """Run all probes in `<root>/.doctor-<random>`, and remove that folder afterwards. Raises
+    Invalid when the folder is not there or nothing may be made in it."""
     folder = f"{root}/.doctor-{uuid.uuid4().hex}"
     try:
         calls.make_directory(folder)
@@ -96,7 +96,7 @@ class _PosixProbes:
             self._calls.close(fd)
 
     def write_and_read(self) -> ProbeResult:
-        """Several buffers in one write, and a cut."""
+        """Check several buffers in one write, and a cut."""
         path = self._path("basic")
         fd = self._calls.open(path, os.O_RDWR | os.O_CREAT)
         try:
@@ -112,7 +112,7 @@ class _PosixProbes:
         return ProbeResult("write and read", Verdict.OK, "as written, cut as asked")
 
     def sync(self) -> ProbeResult:
-        """Of a file and of its folder: what makes a write durable."""
+        """Check the sync of a file and of its folder: what makes a write durable."""
         path = self._make_file("sync", b"x")
         fd = self._calls.open(path, os.O_RDWR)
         try:
@@ -123,7 +123,7 @@ class _PosixProbes:
         return ProbeResult("sync", Verdict.OK, f"of files and folders; {quantiles(taken)}")
 
     def lock(self) -> ProbeResult:
-        """The writer epoch is an exclusive lock on a file."""
+        """Check an exclusive lock on a file: the writer epoch is one."""
         path = self._make_file("lock", b"")
         first, second = (self._calls.open(path, os.O_RDWR) for _ in range(2))
         try:
@@ -145,7 +145,8 @@ class _PosixProbes:
         )
 
     def rename(self) -> ProbeResult:
-        """The metadata is replaced by a rename; the version before it is a second name."""
+        """Check a rename, which replaces the metadata, and a second name, which the version before
+        it gets."""
         old, new = self._make_file("old", b"old"), self._make_file("new", b"new")
         os.replace(new, old)  # noqa: PTH105
         if self._read_file(old, 10) != b"new" or os.path.exists(new):  # noqa: PTH110
@@ -159,7 +160,8 @@ class _PosixProbes:
         return ProbeResult("rename", Verdict.OK, "replaces a file in one step")
 
     def names(self) -> ProbeResult:
-        """Topic names are folder names: their case counts, and they may be long."""
+        """Check that case counts in file names and that they may be long: topic names are folder
+        names."""
         self._make_file("case", b"small")
         self._make_file("CASE", b"large")
         if self._read_file(self._path("case"), 10) != b"small":
@@ -181,7 +183,7 @@ class _PosixProbes:
         return ProbeResult("names", Verdict.OK, f"case counts, up to {_LONGEST_NAME} bytes")
 
     def probe_cached_reads(self) -> ProbeResult:
-        """RWF_NOWAIT: what is in the page cache is read without a thread."""
+        """Check RWF_NOWAIT: what is in the page cache is read without a thread."""
         fd = self._calls.open(self._make_file("cached", b"cached"), os.O_RDONLY)
         try:
             self._calls.read(fd, 6, 0)
@@ -204,7 +206,7 @@ class _PosixProbes:
         return ProbeResult("free space", Verdict.OK, found)
 
     def clock(self) -> ProbeResult:
-        """Of the machine that keeps the files, which may be another one."""
+        """Check the clock of the machine that keeps the files, which may be another one."""
         changed = self._calls.stat(self._make_file("clock", b"x")).st_mtime_ns // 1_000_000
         return skew("clock", changed - time.time_ns() // 1_000_000, whose="the file system's")
 

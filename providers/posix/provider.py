@@ -71,8 +71,9 @@ class PosixProvider:
 
     @classmethod
     def from_config(cls, config: StoreConfig) -> PosixProvider:
-        """The tier of `tieredStoreFilePath` and `brokerClusterName`. Raises Invalid, also when the
-        path is not set and a key is almost this one: the tier would be in the working directory."""
+        """Make the tier of `tieredStoreFilePath` and `brokerClusterName`. Raises Invalid, also when
+        the path is not set and a key is almost this one: the tier would be in the working
+        directory."""
         if not config.tier_file_path:
             near = near_key("tieredStoreFilePath", config.plugin_properties)
             if near is not None:
@@ -89,14 +90,14 @@ class PosixProvider:
 
     @classmethod
     def at_url(cls, config: StoreConfig, url: TierUrl) -> StoreConfig:
-        """`config` with the tier in the folder of a `file:///…` URL. Raises Invalid."""
+        """Return `config` with the tier in the folder of a `file:///…` URL. Raises Invalid."""
         if not url.path.startswith("/"):
             raise Invalid(f"tier {url}: expected an absolute path, such as file:///path/to/tier")
         return msgspec.structs.replace(config, tier_file_path=url.path)
 
     @classmethod
     def clusters(cls, config: StoreConfig) -> list[str]:
-        """Names of the clusters that have a folder in the tier. Raises Invalid."""
+        """List the names of the clusters that have a folder in the tier. Raises Invalid."""
         return list_clusters(config.tier_file_path)
 
     @property
@@ -108,9 +109,10 @@ class PosixProvider:
         return f"file://{self._root}"
 
     def list(self, prefix: str = "") -> Iterable[SegmentListing]:
-        """One walk over the files. Those whose names are not a segment's are not ours and are
-        left out; so is nothing else: a folder that cannot be read raises Unavailable, and so does
-        a root that is not there (an unmounted disk is not an empty tier)."""
+        """List the segments in one walk over the files. Files whose names are not a segment's are
+        not ours and are left out; so is nothing else: a folder that cannot be read raises
+        Unavailable, and so does a root that is not there (an unmounted disk is not an empty
+        tier)."""
         parts = naming.parse_prefix(prefix)
         try:
             self._calls.stat(self._root)
@@ -124,7 +126,7 @@ class PosixProvider:
         return PosixFileSegment(id, path, self)
 
     def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> PosixWriterEpoch:
-        """An exclusive `flock` on `<cluster folder>/<broker>/.writer`.
+        """Take an exclusive `flock` on `<cluster folder>/<broker>/.writer`.
 
         `take_over` changes nothing here: the system ends a lock with its owner, so the owner that
         the error names is alive and must be stopped.
@@ -139,7 +141,7 @@ class PosixProvider:
         return PosixWriterEpoch.acquire(directory)
 
     def probes(self, options: ProbeOptions) -> Iterator[ProbeResult]:
-        """What `tieredstore doctor` asks of the file system, below the root."""
+        """Run the probes of `tieredstore doctor` on the file system, below the root."""
         return probe_posix(self._root, self._calls, options)
 
     def close(self) -> None:
@@ -279,7 +281,7 @@ class PosixFileSegment:
         return buffer.toreadonly() if count == length else None
 
     def seal(self) -> None:
-        """Ends writes through this object. Java has no seal, so nothing is stored."""
+        """End writes through this object. Java has no seal, so nothing is stored."""
         with self._write_lock:
             self._sealed = True
 

@@ -30,8 +30,8 @@ class PosixWriterEpoch:
 
     @classmethod
     def acquire(cls, directory: str) -> PosixWriterEpoch:
-        """Raises Fenced naming the owner, Unavailable, or Invalid for a tier whose format version
-        is newer than this program."""
+        """Acquire the lock of a broker's folder. Raises Fenced naming the owner, Unavailable, or
+        Invalid for a tier whose format version is newer than this program."""
         path = f"{directory}/{WRITER_FILE_NAME}"
         try:
             fd = lock_file(path)

@@ -120,7 +120,7 @@ class S3Client:
         return self._lane.meter
 
     def now_ms(self) -> int:
-        """The server's clock, within a second; asks for it when nothing was asked before."""
+        """Return the server's clock, within a second; ask for it when nothing was asked before."""
         known = self._lane.server_clock.now_ms()
         if known is None:
             self._first_page()
@@ -190,7 +190,8 @@ class S3Client:
         return list_objects(self._lane, self._place, prefix, start_after)
 
     def folders(self) -> Sequence[str]:
-        """What is between the tier's prefix and the next slash. Raises Unavailable, Invalid."""
+        """List what is between the tier's prefix and the next slash. Raises Unavailable,
+        Invalid."""
         return list_folders(self._lane, self._place)
 
     def delete(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
@@ -212,7 +213,7 @@ class S3Client:
         return sum(self._multipart.abort(upload.key, upload.upload_id) for upload in old)
 
     def probes(self, folder: str) -> Iterator[ProbeResult]:
-        """What `tieredstore doctor` asks of S3 besides, below `folder` of the tier."""
+        """Run the further probes of `tieredstore doctor` on S3, below `folder` of the tier."""
         return probe_s3(self._lane, self._place, folder)
 
     def close(self) -> None:

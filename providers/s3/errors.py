@@ -106,7 +106,7 @@ def answer_of(error: botocore_errors.ClientError) -> Answer:
 
 
 def error_of_answer(answer: Answer, what: str) -> TieredStoreError:
-    """`what`: operation and object, for the message."""
+    """Make the error of an answer. what: operation and object, for the message."""
     code, status = answer.code, answer.status
     if code in _BY_CODE:
         kind, why = _BY_CODE[code]
@@ -134,7 +134,7 @@ def error_of_answer(answer: Answer, what: str) -> TieredStoreError:
 
 @contextmanager
 def whole_answers(what: str) -> Iterator[None]:
-    """A field that an answer has not got makes it no answer: Unavailable."""
+    """Raise Unavailable for a field that an answer has not got: it is no answer then."""
     try:
         yield
     except KeyError as error:
@@ -150,7 +150,7 @@ _NOT_SENT = (
 
 
 def is_not_sent(error: BaseException | None) -> bool:
-    """Whether an attempt failed before anything of it can have reached the server."""
+    """Tell whether an attempt failed before anything of it can have reached the server."""
     return isinstance(error, _NOT_SENT) or _is_untrusted(error)
 
 
@@ -172,8 +172,9 @@ def _endpoint(error: botocore_errors.BotoCoreError | botocore_errors.HTTPClientE
 
 
 def error_of_library(error: Exception, what: str, *, sent: bool = False) -> TieredStoreError:
-    """For errors without an answer that could be read. Their texts may hold a proxy's password:
-    they are not used. sent: whether an attempt left, which may have been applied."""
+    """Make the error of a failure without an answer that could be read. The texts of such failures
+    may hold a proxy's password and are not used. sent: whether an attempt left, which may have been
+    applied."""
     name = type(error).__name__
     if sent and isinstance(error, ValueError):
         return Unavailable(f"{what}: the answer cannot be read ({name})")

@@ -51,8 +51,8 @@ class S3Failure(Exception):
         return self.answer.code if self.answer is not None else ""
 
     def of_write(self) -> TieredStoreError:
-        """The error of a conditional write: Busy when surely nothing was done and it may be tried
-        again, Unavailable when it may have been done."""
+        """Make the error of a conditional write: Busy when surely nothing was done and it may be
+        tried again, Unavailable when it may have been done."""
         again = self.code in CONFLICTS or self.code in THROTTLES or self.status in {409, 429}
         if self.uncertain:
             return Unavailable(f"{self.error}; an earlier attempt may have been applied")
@@ -67,7 +67,7 @@ class ServerClock:
         self._known: tuple[int, float] | None = None
 
     def tell(self, date: str) -> None:
-        """A `Date` header; whole seconds, so the time is late by up to one."""
+        """Take the time of a `Date` header; whole seconds, so the time is late by up to one."""
         try:
             told_ms = int(parsedate_to_datetime(date).timestamp() * 1000)
         except (ValueError, OverflowError):
@@ -75,7 +75,7 @@ class ServerClock:
         self._known = told_ms, self._monotonic_ms()
 
     def now_ms(self) -> int | None:
-        """None before the first answer."""
+        """Return the server's time, epoch milliseconds; None before the first answer."""
         if self._known is None:
             return None
         told_ms, then = self._known
@@ -130,7 +130,7 @@ class Lane:
         consume: Callable[[Any], Any] | None = None,
         **params: Any,
     ) -> Any:
-        """One request of boto3's client, with its retries. Raises S3Failure.
+        """Make one request of boto3's client, with its retries. Raises S3Failure.
 
         what: operation and object, for messages; key: for the meter; size_bytes: of the body, for
         the limits. consume: reads an answer's body while the request still counts as running; its
@@ -152,7 +152,7 @@ class Lane:
             raise
 
     def facts(self) -> ClientFacts:
-        """Opens the client; sends nothing."""
+        """Open the client and return its endpoint and region; send nothing."""
         meta = self._open_client().meta
         return ClientFacts(meta.endpoint_url, meta.region_name or "")
 

@@ -68,7 +68,7 @@ class Gate:
 
     @contextmanager
     def permit(self) -> Iterator[int]:
-        """Held by one request; the value is for `note_refusal`."""
+        """Hold a place for one request; the value is for `note_refusal`."""
         with self._changed:
             while self._running >= int(self._limit):
                 self._changed.wait()
@@ -82,7 +82,8 @@ class Gate:
                 self._changed.notify()
 
     def note_refusal(self, wave: int) -> None:
-        """The server asked for less. Requests that were sent together count once."""
+        """Halve the limit, as the server asked for less. Requests that were sent together count
+        once."""
         with self._changed:
             if wave == self._wave:
                 self._limit = max(1.0, self._limit / 2)

@@ -30,7 +30,8 @@ class OpenUpload:
 def list_objects(
     lane: Lane, place: S3Place, prefix: str, start_after: str = ""
 ) -> Iterator[ObjectInfo]:
-    """In order of their UTF-8 bytes, which is checked. Raises Unavailable, Invalid."""
+    """Yield objects in order of their UTF-8 bytes, which is checked. Raises Unavailable,
+    Invalid."""
     what = place.describe_operation("ListObjectsV2", prefix)
     params: dict[str, Any] = {}
     if start_after:
@@ -55,7 +56,7 @@ def list_objects(
 
 
 def list_folders(lane: Lane, place: S3Place) -> list[str]:
-    """Names of what is between the tier's prefix and the next slash."""
+    """List the names of what is between the tier's prefix and the next slash."""
     return [
         place.relative(found["Prefix"]).rstrip("/")
         for page in _pages(lane, place, "", {"Delimiter": "/"})
@@ -64,7 +65,7 @@ def list_folders(lane: Lane, place: S3Place) -> list[str]:
 
 
 def list_uploads(lane: Lane, place: S3Place, prefix: str) -> Iterator[OpenUpload]:
-    """Raises Unavailable, Invalid."""
+    """Yield the multipart uploads that are open. Raises Unavailable, Invalid."""
     params: dict[str, Any] = {}
     what = place.describe_operation("ListMultipartUploads", prefix)
     while True:

@@ -44,7 +44,7 @@ class Meter:
         received_bytes: int,
         elapsed_ms: float,
     ) -> None:
-        """One attempt. status: the HTTP status, or `none` without an answer."""
+        """Count one attempt. status: the HTTP status, or `none` without an answer."""
         cost = self.prices.of_request(operation) + self.prices.of_bytes(received_bytes)
         with self._lock:
             row = self._rows.setdefault((operation, file_type), _Row())
@@ -82,7 +82,7 @@ class Meter:
 
 
 def file_type_of(key: str) -> str:
-    """The type in a key or a listing's prefix: `…/<TYPE>/<segment>/<object>`."""
+    """Find the type in a key or a listing's prefix: `…/<TYPE>/<segment>/<object>`."""
     parts = key.split("/")
     for part in reversed(parts):
         if naming.parse_type_name(part) is not None:

@@ -31,7 +31,8 @@ class Multipart:
     checksums: bool
 
     def compose(self, key: str, parts: Sequence[Part], create_params: dict[str, Any]) -> bool:
-        """As `ObjectClient.compose`. create_params: metadata, encryption, storage class."""
+        """Compose as `ObjectClient.compose` does. create_params: metadata, encryption, storage
+        class."""
         self._check(key, parts)
         upload_id = self._create(key, create_params)
         try:
@@ -49,7 +50,7 @@ class Multipart:
         return made
 
     def abort(self, key: str, upload_id: str) -> bool:
-        """Whether there was one to abort. Raises Unavailable, Invalid."""
+        """Abort an upload; tell whether there was one. Raises Unavailable, Invalid."""
         try:
             self._call("abort_multipart_upload", "AbortMultipartUpload", key, UploadId=upload_id)
         except S3Failure as failure:

@@ -21,7 +21,7 @@ class S3Place:
         return f"s3://{self.bucket}/{self.prefix}" if self.prefix else f"s3://{self.bucket}"
 
     def full(self, key: str) -> str:
-        """The key in the bucket. Raises Invalid when S3 has no such long ones."""
+        """Return the key in the bucket. Raises Invalid when S3 has no such long ones."""
         found = f"{self.prefix}/{key}" if self.prefix else key
         size = len(found.encode())
         if size > MAX_KEY_BYTES:
@@ -36,5 +36,5 @@ class S3Place:
         return full[len(self.prefix) + 1 :] if self.prefix else full
 
     def describe_operation(self, operation: str, key: str) -> str:
-        """Operation and object, for messages."""
+        """Name operation and object, for messages."""
         return f"{operation} {self.url}/{key}"

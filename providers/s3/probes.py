@@ -25,7 +25,8 @@ _NONE = {
 
 
 def probe_s3(lane: Lane, place: S3Place, folder: str) -> Iterator[ProbeResult]:
-    """Below `folder` of the tier (with a slash at its end), which the caller removes."""
+    """Run all probes below `folder` of the tier (with a slash at its end), which the caller
+    removes."""
     probes = _S3Probes(lane, place, folder)
     yield from guard_probes(
         [
@@ -47,7 +48,7 @@ class _S3Probes:
         self._folder = folder
 
     def checksum(self) -> ProbeResult:
-        """A body that is not that of its CRC-32."""
+        """Check that a body with another CRC-32 than its own is refused."""
         name = "checksum"
         try:
             self._object("put_object", "s3-crc", Body=b"other bytes", ChecksumCRC32=_WRONG_CRC32)
@@ -63,7 +64,7 @@ class _S3Probes:
         )
 
     def range_answer(self) -> ProbeResult:
-        """206 with its place for a range within an object, 416 for one behind it."""
+        """Check a range: 206 with its place within an object, 416 behind the object."""
         name, key = "range answer", "s3-range"
         self._put_object(key, b"0123456789")
         answer = self._call_object("get_object", key, Range="bytes=2-5")
@@ -83,7 +84,7 @@ class _S3Probes:
         return ProbeResult(name, Verdict.UNSAFE, f"behind the end: status {status}, expected 416")
 
     def paging(self) -> ProbeResult:
-        """A listing in small pages has everything once, in order."""
+        """Check that a listing in small pages has everything once, in order."""
         name = "paging"
         names = [f"page/{name}" for name in _PAGE_NAMES]
         keys = [self._place.full(self._folder + name) for name in names]
@@ -125,7 +126,7 @@ class _S3Probes:
         return ProbeResult(name, Verdict.OK, "everything once, in order")
 
     def small_parts(self) -> ProbeResult:
-        """A part below 5 MiB that is not the last one."""
+        """Check a part below 5 MiB that is not the last one."""
         name, key = "small parts", self._place.full(f"{self._folder}s3-parts")
         upload = self._bucket("create_multipart_upload", Key=key)["UploadId"]
         try:
@@ -238,7 +239,7 @@ class _S3Probes:
 
 
 def judge_rules(rules: Sequence[Mapping[str, Any]], prefix: str) -> ProbeResult:
-    """What lifecycle rules do to objects below `prefix`; those of a tier have no tags."""
+    """Judge what lifecycle rules do to objects below `prefix`; those of a tier have no tags."""
     name = "lifecycle"
     bites: list[str] = []
     notes: list[str] = []

@@ -43,15 +43,15 @@ class S3Provider(ChunkProvider):
 
     @classmethod
     def from_config(cls, config: StoreConfig) -> S3Provider:
-        """The tier that `objectStore…`, `tieredStoreS3…` and `tieredStoreChunk…` keys describe.
-        Nothing is sent yet. Raises Invalid."""
+        """Make the tier that the `objectStore…`, `tieredStoreS3…` and `tieredStoreChunk…` keys
+        describe. Nothing is sent yet. Raises Invalid."""
         keys = plugin_keys(S3Keys, config.plugin_properties)
         return cls(_client(keys), config.broker_cluster_name, settings=keys.settings())
 
     @classmethod
     def at_url(cls, config: StoreConfig, url: TierUrl) -> StoreConfig:
-        """`config` with the tier at `s3://bucket/prefix?endpoint=…&region=…`: the parameters are
-        the Python names of the keys. Raises Invalid, for secrets too."""
+        """Return `config` with the tier at `s3://bucket/prefix?endpoint=…&region=…`: the parameters
+        are the Python names of the settings. Raises Invalid, for secrets too."""
         if not url.authority:
             raise Invalid(f"tier {url}: expected a bucket, such as s3://bucket/prefix")
         own = query_properties(S3Keys, url.query, str(url))
@@ -63,7 +63,7 @@ class S3Provider(ChunkProvider):
 
     @classmethod
     def clusters(cls, config: StoreConfig) -> list[str]:
-        """Names of the clusters that have an object below the prefix. Raises Invalid,
+        """List the names of the clusters that have an object below the prefix. Raises Invalid,
         Unavailable."""
         client = _client(plugin_keys(S3Keys, config.plugin_properties))
         try:
@@ -81,7 +81,7 @@ class S3Provider(ChunkProvider):
         return self._s3.meter.prices
 
     def usage(self) -> Usage:
-        """All requests since the provider was made, retries too, and what they cost."""
+        """Return all requests since the provider was made, retries too, and what they cost."""
         return self._s3.meter.usage()
 
     def bind_metrics(self, metrics: Metrics) -> None:

@@ -25,7 +25,7 @@ _NO_OBJECT = frozenset({"NoSuchKey", "NotFound", "404", ""})
 
 
 def is_absent(failure: S3Failure) -> bool:
-    """Whether it says that there is no such object (and not: no such bucket)."""
+    """Tell whether a failure says that there is no such object (and not: no such bucket)."""
     return failure.status == 404 and failure.code in _NO_OBJECT
 
 
@@ -47,7 +47,7 @@ class _TimedSocket:
         self._is_late = is_late
 
     def recv_into(self, buffer: Any) -> int:
-        """Never more than one wait, which the socket's own time-out bounds."""
+        """Receive in at most one wait, which the socket's own time-out bounds."""
         received: int = 0 if self._is_late() else self._socket.recv_into(buffer)
         return received
 
@@ -75,7 +75,7 @@ class RangeReader:
     monotonic: Callable[[], float] = time.monotonic
 
     def read(self, key: str, position: int, length: int) -> bytes | None:
-        """As `ObjectClient.get_range`, for a length of at least 1."""
+        """Read as `ObjectClient.get_range` does, for a length of at least 1."""
         pieces: list[bytes] = []
         etag = ""
         what = self.place.describe_operation("GetObject", key)

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 def make_client(keys: S3Keys, *, bulk: bool) -> BotoClient:
-    """A client with credentials of its own, looked up afresh. Raises Invalid.
+    """Make a client with credentials of its own, looked up afresh. Raises Invalid.
 
     bulk: for merges, seals and deletions: with fewer connections, more patience, and retries that
     slow all of its requests down when the endpoint asks for that.
@@ -65,7 +65,7 @@ def check_endpoint(endpoint: str) -> None:
 
 
 def addressing_style(keys: S3Keys) -> Literal["auto", "path", "virtual"]:
-    """`auto` is botocore's own."""
+    """Choose the addressing style; `auto` is botocore's own."""
     if keys.path_style in {"path", "true"}:
         return "path"
     if keys.path_style in {"virtual", "false"}:
@@ -102,7 +102,8 @@ def _client_config(keys: S3Keys, *, bulk: bool) -> Config:
 
 
 def open_session(keys: S3Keys) -> boto3.session.Session:
-    """Credentials and region as configured. Raises Invalid, or what botocore raises."""
+    """Open a session with credentials and region as configured. Raises Invalid, or what botocore
+    raises."""
     session = botocore.session.Session(profile=keys.profile or None)
     if keys.region:
         session.set_config_variable("region", keys.region)

@@ -26,8 +26,8 @@ class BlockReader:
         length: int,
         fetch: Callable[[Wanted], list[bytes]],
     ) -> bytes:
-        """The content of a range of a segment of `size_bytes`, which holds it. `fetch` is called
-        at most once."""
+        """Read a range of a segment of `size_bytes`, which holds it. `fetch` is called at most
+        once."""
         blocks: dict[int, bytes] = {}
         missing: Wanted = []
         for number in self._numbers(position, length):
@@ -48,7 +48,7 @@ class BlockReader:
         return self._cut_content(blocks, position, length)
 
     def at_hand(self, incarnation: int, position: int, length: int) -> bytes | None:
-        """The content when all of it is in kept blocks."""
+        """Return the content when all of it is in kept blocks, else None."""
         blocks: dict[int, bytes] = {}
         for number in self._numbers(position, length):
             start = number * self._block_bytes

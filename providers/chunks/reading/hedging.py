@@ -30,7 +30,7 @@ class Hedge:
         self.extra_count = 0
 
     def call(self, read: Callable[[], T]) -> T:
-        """The result of whichever ends first, or its error when there is no other."""
+        """Return the result of the read that ends first, or its error when there is no other."""
         with self._lock:
             self.call_count += 1
             delay_ms = self._delay_ms()

@@ -47,8 +47,8 @@ class ChunkReader:
             )
 
     def read(self, folder: str, chain: Chain, wanted: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The content of each (position, length), which the chain must hold. Raises ObjectGone,
-        Unavailable, Corrupt, Invalid when closed."""
+        """Read the content of each (position, length), which the chain must hold. Raises
+        ObjectGone, Unavailable, Corrupt, Invalid when closed."""
         ranges: list[Range] = []
         counts = []
         for position, length in wanted:
@@ -68,7 +68,7 @@ class ChunkReader:
         return contents
 
     def at_hand(self, folder: str, chain: Chain, position: int, length: int) -> bytes | None:
-        """The content when no request is needed, else None."""
+        """Return the content when no request is needed, else None."""
         pieces = []
         for part in self._ranges(folder, chain, position, length):
             content = self._written.get(part.key)

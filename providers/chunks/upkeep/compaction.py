@@ -57,7 +57,7 @@ class Compactor:
         self._appender = appender
 
     def needs_work(self, chain: Chain) -> bool:
-        """Whether `work` would do something now, collecting garbage apart."""
+        """Tell whether `work` would do something now, collecting garbage apart."""
         if chain.holes or chain.sealed:
             return False
         if chain.marked:
@@ -65,11 +65,12 @@ class Compactor:
         return self._settings.policy.next_run(chain.extents) is not None
 
     def needs_work_later(self, chain: Chain) -> bool:
-        """Whether `work` would do something now or later."""
+        """Tell whether `work` would do something now or later."""
         return bool(chain.garbage and not chain.holes) or self.needs_work(chain)
 
     def work(self, state: SegmentState, authority: Authority) -> Work:
-        """All that is due. Raises what the client raises; what was done until then stays."""
+        """Do all work that is due. Raises what the client raises; what was done until then
+        stays."""
         done = Work()
         with state.work_lock:
             chain = state.get_trusted_chain(authority) or state.list_chain()

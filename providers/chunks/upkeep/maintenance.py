@@ -74,13 +74,14 @@ class Maintenance:
     # From the segments
 
     def notice(self, state: SegmentState) -> None:
-        """A segment changed: it gets its turn when it has work and its epoch is held."""
+        """Enqueue a segment that changed when it has work: its turn comes while its epoch is
+        held."""
         chain = state.chain
         if chain is not None and self._compactor.needs_work(chain):
             self._enqueue(state)
 
     def notice_listed(self, id: SegmentId, chain: Chain) -> None:
-        """As `notice`, for what a listing showed."""
+        """Enqueue a segment as `notice` does, by the chain that a listing showed."""
         broker_name = id.path.partition("/")[0]
         if broker_name in self._writers.get_held_epochs() and self._compactor.needs_work_later(
             chain
@@ -103,7 +104,7 @@ class Maintenance:
     # By hand
 
     def run(self, *, sweep: bool = True) -> MaintenanceReport:
-        """All work that is due, of all brokers whose epoch is held, in this thread. Raises
+        """Do all work that is due, of all brokers whose epoch is held, in this thread. Raises
         Invalid when there is none, Fenced, and Unavailable when the tier cannot be listed."""
         held = self._writers.get_held_epochs()
         if not held:
@@ -142,7 +143,7 @@ class Maintenance:
     # In the background
 
     def start(self, broker_name: str) -> None:
-        """An epoch was acquired."""
+        """Start the loops, as an epoch was acquired."""
         now_ms = self._settings.monotonic_ms()
         with self._changed:
             self._next_sweep_ms[broker_name] = now_ms + self._settings.sweep_interval_ms
@@ -191,7 +192,7 @@ class Maintenance:
             service.stop(self._settings.close_timeout_ms)
 
     def health(self) -> list[ServiceHealth]:
-        """How the background loops are; none without `maintenance_threads`."""
+        """Return how the background loops are; none without `maintenance_threads`."""
         return [service.health() for service in self._services]
 
     def _work_ready(self) -> None:

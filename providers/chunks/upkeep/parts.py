@@ -29,7 +29,7 @@ PlannedPart = Copied | Sent
 
 
 def plan_parts(run: Sequence[Extent], limits: ClientLimits) -> list[PlannedPart]:
-    """Parts for the content of adjacent extents, in order.
+    """Plan the parts for the content of adjacent extents, in order.
 
     What is long enough is copied; what is too short for a part is sent, together with as much of
     the following as a part needs. Only the last part may be shorter. Raises Invalid when more

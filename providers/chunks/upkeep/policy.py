@@ -28,7 +28,7 @@ class MergePolicy:
     free_bytes: int = 256 << 10
 
     def next_run(self, extents: Sequence[Extent]) -> Run | None:
-        """Adjacent extents to be merged into one object next; None when all is well."""
+        """Find adjacent extents to be merged into one object next; None when all is well."""
         tail = len(extents)
         while tail and extents[tail - 1].length < self.part_bytes:
             tail -= 1

@@ -62,8 +62,8 @@ class FreshCredentials:
         return found.get_frozen_credentials()
 
     def doubt(self) -> None:
-        """A request failed, perhaps for them: those that do not renew themselves are looked up
-        when they are asked for next."""
+        """Doubt the credentials, as a request failed: those that do not renew themselves are looked
+        up when they are asked for next."""
         with self._lock:
             if not isinstance(self._found, RefreshableCredentials):
                 self._found = None
@@ -81,7 +81,7 @@ class FastPath:
         self._reader: ObstoreReader | None = None
 
     def get_range(self, key: str, position: int, length: int) -> bytes | NoAnswer | None:
-        """As `ObstoreReader.get_range`; `key` is the tier's own."""
+        """Read as `ObstoreReader.get_range` does; `key` is the tier's own."""
         if length > MAX_FAST_BYTES:
             return NO_ANSWER
         reader = self._reader if self._is_open else self._open_reader()

@@ -46,7 +46,7 @@ class Credentials(Protocol):
     """botocore's credentials: static ones, or a role's that it renews."""
 
     def get_frozen_credentials(self) -> Any:
-        """With `access_key`, `secret_key` and `token`."""
+        """Return `access_key`, `secret_key` and `token`."""
         ...
 
 
@@ -87,7 +87,8 @@ class ObstoreReader:
     def make(
         cls, settings: ReaderSettings, count: Count, failed: Callable[[], None] = lambda: None
     ) -> ObstoreReader | None:
-        """None where obstore is not installed or cannot do what the settings ask for."""
+        """Make a reader; None where obstore is not installed or cannot do what the settings ask
+        for."""
         if settings.ca_bundle or settings.proxy:
             return None
         try:
@@ -119,7 +120,7 @@ class ObstoreReader:
         )
 
     def get_range(self, key: str, position: int, length: int) -> bytes | NoAnswer | None:
-        """The bytes of [position, position + length) that the object has; None when it is not
+        """Read the bytes of [position, position + length) that the object has; None when it is not
         there; NO_ANSWER when boto3 should be asked.
 
         key: the whole key in the bucket.
