@@ -30,7 +30,7 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def segment_line(segment: FileSegmentMetadata) -> bytes:
-    """Size, status and times of a segment."""
+    """Make the line of a segment: size, status and times."""
     return _line(
         "segment",
         [
@@ -47,7 +47,7 @@ def segment_line(segment: FileSegmentMetadata) -> bytes:
 
 
 def queue_line(queue: QueueMetadata) -> bytes:
-    """Offsets and update time of a queue."""
+    """Make the line of a queue: offsets and update time."""
     return _line(
         "queue",
         [
@@ -120,7 +120,7 @@ class Journal:
         return not torn
 
     def start(self, digest: str) -> None:
-        """An empty journal of a snapshot; one that says nothing is kept as `.ignored`. Raises
+        """Begin an empty journal of a snapshot; keep one that says nothing as `.ignored`. Raises
         OSError."""
         self.close()
         if self._is_foreign:
@@ -135,14 +135,14 @@ class Journal:
         self.size_bytes = len(header)
 
     def append(self, line: bytes) -> None:
-        """Raises OSError; the last line may be torn then."""
+        """Append a line. Raises OSError; the last line may be torn then."""
         if self._file is None:
             self._file = self._operations.open_append(self._path, empty=False)
         self._file.write(line)
         self.size_bytes += len(line)
 
     def close(self) -> None:
-        """Idempotent; `append` opens it again."""
+        """Close the file; `append` opens it again. Idempotent."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -49,7 +49,7 @@ class Limits:
 
 
 def parse(data: bytes, source: str, limits: Limits) -> Tables:
-    """Tables of a metadata file; `source` names it in errors. Raises Corrupt."""
+    """Parse a metadata file into tables; `source` names the file in errors. Raises Corrupt."""
     return _Parser(source, limits).parse(data)
 
 

@@ -81,7 +81,7 @@ class DefaultMetadataStore:
     def from_config(
         cls, config: StoreConfig, clock: Clock, *, read_only: bool = False
     ) -> DefaultMetadataStore:
-        """The store of `storePathRootDir` and `brokerName`."""
+        """Make the store of `storePathRootDir` and `brokerName`."""
         path = Path(config.store_path_root_dir) / "config" / "tieredStoreMetadata.json"
         return cls(path, config.broker_name, clock, read_only=read_only)
 
@@ -120,7 +120,7 @@ class DefaultMetadataStore:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """One write for the changes of the block. Not a transaction: what was changed before an
+        """Write the changes of the block once. Not a transaction: what was changed before an
         exception stays changed."""
         self._batch.depth = self._depth() + 1
         try:
@@ -165,7 +165,8 @@ class DefaultMetadataStore:
         return result
 
     def update_topic(self, topic: TopicMetadata) -> None:
-        """The stored entry gets these values and the present time."""
+        """Give the stored entry these values and the present time; do nothing for an unknown
+        topic."""
         with self._changing():
             row = self._tables.topics.get(topic.topic)
             if row is None:
@@ -215,7 +216,8 @@ class DefaultMetadataStore:
         return result
 
     def update_queue(self, queue: QueueMetadata) -> None:
-        """The stored entry gets these values and the present time; no-op for an unknown queue."""
+        """Give the stored entry these values and the present time; do nothing for an unknown
+        queue."""
         with self._changing():
             row = self._tables.queues.get(queue.topic, {}).get(queue.queue_id)
             if row is None:
@@ -251,7 +253,8 @@ class DefaultMetadataStore:
             return row.value.copy() if row is not None else None
 
     def put_segment(self, segment: FileSegmentMetadata) -> None:
-        """Raises Busy when the file would hold more segments than it may be read with."""
+        """Store a segment's entry. Raises Busy when the file would hold more segments than it may
+        be read with."""
         _check_numbers(segment)
         with self._changing():
             row = self._tables.segment(segment.id)

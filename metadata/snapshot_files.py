@@ -47,8 +47,8 @@ class SnapshotFiles:
         return self._main, self._backup
 
     def load(self) -> Snapshot:
-        """The main file; `.bak` when it is missing, empty or bad; empty tables when neither is
-        there. Changes nothing on disk.
+        """Read the main file; `.bak` when it is missing, empty or bad; return empty tables when
+        neither is there. Change nothing on disk.
 
         Raises Corrupt when there is no good file, Unavailable when one cannot be read.
         """

@@ -129,7 +129,8 @@ class Tables:
         return row
 
     def remove_segment(self, id: SegmentId) -> bool:
-        """Whether it was there. A path without segments is dropped."""
+        """Remove a segment, and its path when no segment is left; tell whether the segment was
+        there."""
         rows = self.segments[id.type].get(id.path, {})
         if rows.pop(id.base_offset, None) is None:
             return False
@@ -139,7 +140,7 @@ class Tables:
         return True
 
     def encode(self) -> bytes:
-        """Java's JSON with quoted integer keys, top-level fields in alphabetical order."""
+        """Return Java's JSON with quoted integer keys, top-level fields in alphabetical order."""
         fields: dict[str, object] = {
             name: {
                 path: {str(base): row.encode() for base, row in rows.items()}
