@@ -34,51 +34,52 @@ class DispatchSource(Protocol):
     """Thread-safe reads of a local store, in batches."""
 
     def queues(self) -> Iterable[QueueKey]:
-        """All queues that have (or had) messages, system topics included."""
+        """Return all queues that have (or had) messages, system topics included."""
         ...
 
     def queue_range(self, key: QueueKey) -> QueueRange | None:
-        """None for an unknown queue."""
+        """Return the range of a queue; None for an unknown queue."""
         ...
 
     def read_units(self, key: QueueKey, offset: int, count: int) -> npt.NDArray[np.void]:
-        """Up to `count` consume queue units from `offset` on, as an array of
+        """Read up to `count` consume queue units from `offset` on, as an array of
         `message.consume_queue.UNIT_DTYPE` (physical_offset, size, tags_code). Fewer where a file
         ends; empty where nothing is."""
         ...
 
     def read_records(self, units: npt.NDArray[np.void]) -> Sequence[memoryview]:
-        """The records of those units, in order, in the fewest possible pieces: each buffer holds
-        one or more whole records. Raises Corrupt when one is missing or its size or magic differs
-        from its unit. The buffers stay valid while they are referenced."""
+        """Read the records of those units, in order, in the fewest possible pieces: each buffer
+        holds one or more whole records. Raises Corrupt when one is missing or its size or magic
+        differs from its unit. The buffers stay valid while they are referenced."""
         ...
 
     def is_in_store(self, key: QueueKey, offset: int) -> bool:
-        """Whether the local commit log still holds that message."""
+        """Tell whether the local commit log still holds that message."""
         ...
 
     def is_in_memory(self, key: QueueKey, offset: int, count: int) -> bool:
-        """Whether the pages of these messages are resident (page cache)."""
+        """Tell whether the pages of these messages are resident (page cache)."""
         ...
 
     def offset_by_time(self, key: QueueKey, timestamp_ms: int) -> int:
-        """First queue offset whose store time is at or after the time, clamped to the range."""
+        """Find the first queue offset whose store time is at or after the time, clamped to the
+        range."""
         ...
 
     def earliest_message_time(self, key: QueueKey | None = None) -> int:
-        """Store time of the first message, -1 when there is none."""
+        """Return the store time of the first message, -1 when there is none."""
         ...
 
     def topic_reserve_hours(self) -> dict[str, int]:
-        """`reserve.time` of the topics that set it, in hours."""
+        """Return `reserve.time` of the topics that set it, in hours."""
         ...
 
     def left_out_topics(self) -> Mapping[str, str]:
-        """Topics with messages that `queues` leaves out, since a tier cannot hold them as queues
-        (BatchCQ, compaction: D25), and why."""
+        """Return the topics with messages that `queues` leaves out, since a tier cannot hold them
+        as queues (BatchCQ, compaction: D25), and why."""
         ...
 
     def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:
-        """Cleaning asks `guard(queue)` for the queue offset from which the tier still needs the
+        """Let cleaning ask `guard(queue)` for the queue offset from which the tier still needs the
         messages; None when it needs nothing of that queue."""
         ...

@@ -140,11 +140,11 @@ class MessageReader(Protocol):
 
     @abstractmethod
     def get(self, request: GetRequest) -> GetMessageResult:
-        """The messages that a request asks for, blocking."""
+        """Get the messages that a request asks for, blocking."""
 
     @abstractmethod
     async def get_async(self, request: GetRequest) -> GetMessageResult:
-        """`get` without blocking the event loop."""
+        """Get as `get` does, without blocking the event loop."""
 
     def get_message(
         self,
@@ -156,7 +156,7 @@ class MessageReader(Protocol):
         message_filter: MessageFilter | None = None,
         max_bytes: int = MAX_GET_BYTES,
     ) -> GetMessageResult:
-        """`get` in RocketMQ's words; see `GetRequest`."""
+        """Get as `get` does, in RocketMQ's words; see `GetRequest`."""
         return self.get(
             GetRequest(topic, queue_id, offset, max_count, max_bytes, group, message_filter)
         )
@@ -171,7 +171,7 @@ class MessageReader(Protocol):
         message_filter: MessageFilter | None = None,
         max_bytes: int = MAX_GET_BYTES,
     ) -> GetMessageResult:
-        """`get_async` in RocketMQ's words; see `GetRequest`."""
+        """Get as `get_async` does, in RocketMQ's words; see `GetRequest`."""
         return await self.get_async(
             GetRequest(topic, queue_id, offset, max_count, max_bytes, group, message_filter)
         )
@@ -199,7 +199,7 @@ class MessageStore(MessageReader, Protocol):
         ...
 
     def put_messages(self, messages: Sequence[Message]) -> PutMessageResult:
-        """Messages of one topic and queue, with consecutive offsets, all or none."""
+        """Put messages of one topic and queue, with consecutive offsets, all or none."""
         ...
 
     def wait_until_visible(self, result: PutMessageResult) -> None:
@@ -208,7 +208,7 @@ class MessageStore(MessageReader, Protocol):
         ...
 
     def look_message_by_offset(self, physical_offset: int) -> StoredMessage | None:
-        """The message that starts at a byte of the (local) commit log."""
+        """Read the message that starts at a byte of the (local) commit log."""
         ...
 
     def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int: ...
@@ -225,17 +225,18 @@ class MessageStore(MessageReader, Protocol):
     def get_earliest_message_time(
         self, topic: str | None = None, queue_id: int | None = None
     ) -> int:
-        """Store time of the first message of a queue, or of the store; -1 when there is none."""
+        """Return the store time of the first message of a queue, or of the store; -1 when there is
+        none."""
         ...
 
     def get_message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
-        """Store time of a message, -1 when it is not there."""
+        """Return the store time of a message, -1 when it is not there."""
         ...
 
     def query_message(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> list[StoredMessage]:
-        """Messages of a topic with a key (or UNIQ_KEY), store time within [begin, end]."""
+        """Find messages of a topic with a key (or UNIQ_KEY), store time within [begin, end]."""
         ...
 
     def delete_topics(self, topics: set[str]) -> int:

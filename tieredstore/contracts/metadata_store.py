@@ -55,8 +55,8 @@ class FileSegmentMetadata:
         return SegmentId(self.path, self.type, self.base_offset)
 
     def copy(self) -> FileSegmentMetadata:
-        """Spelled out: `dataclasses.replace` takes five times as long, and opening a tier copies
-        each entry several times."""
+        """Copy the entry, spelled out: `dataclasses.replace` takes five times as long, and opening
+        a tier copies each entry several times."""
         return FileSegmentMetadata(
             self.path,
             self.type,
@@ -90,21 +90,22 @@ class MetadataStore(Protocol):
     def topics(self) -> list[TopicMetadata]: ...
     def topic(self, topic: str) -> TopicMetadata | None: ...
     def add_topic(self, topic: str, reserve_time_hours: int = -1) -> TopicMetadata:
-        """The existing entry unchanged if there is one, else a new one with the next topic id."""
+        """Add a topic with the next topic id; return the existing entry unchanged if there is
+        one."""
         ...
 
     def update_topic(self, topic: TopicMetadata) -> None:
-        """No-op for an unknown topic."""
+        """Replace the entry of a topic; do nothing for an unknown topic."""
         ...
 
     def delete_topic(self, topic: str) -> None:
-        """Drops the topic and its queue table; segment entries are the caller's."""
+        """Drop the topic and its queue table; segment entries are the caller's."""
         ...
 
     def queues(self, topic: str) -> list[QueueMetadata]: ...
     def queue(self, topic: str, queue_id: int) -> QueueMetadata | None: ...
     def add_queue(self, topic: str, queue_id: int) -> QueueMetadata:
-        """The existing entry unchanged if there is one."""
+        """Add a queue; return the existing entry unchanged if there is one."""
         ...
 
     def update_queue(self, queue: QueueMetadata) -> None: ...
@@ -113,7 +114,7 @@ class MetadataStore(Protocol):
     def segments(
         self, path: str | None = None, type: FileSegmentType | None = None
     ) -> Iterator[FileSegmentMetadata]:
-        """Entries of a path and/or type, by ascending base offset within a path."""
+        """Yield entries of a path and/or type, by ascending base offset within a path."""
         ...
 
     def segment(self, id: SegmentId) -> FileSegmentMetadata | None: ...
@@ -125,7 +126,7 @@ class MetadataStore(Protocol):
     def delete_segment(self, id: SegmentId) -> None: ...
 
     def flush(self) -> None:
-        """Everything known is in the main file."""
+        """Write everything known to the main file."""
         ...
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ class PluginMessageStore(MessageReader):
         loaded: LoadedConfig,  # noqa: ARG003
         clock: Clock = SYSTEM_CLOCK,  # noqa: ARG003
     ) -> Self:
-        """The plugin as a broker's configuration describes it."""
+        """Make the plugin as a broker's configuration describes it."""
         return cls(next_store)
 
     def load(self) -> None:
@@ -53,7 +53,7 @@ class PluginMessageStore(MessageReader):
         self.next_store.shutdown()
 
     def health(self) -> Sequence[ServiceHealth]:
-        """How the background loops of the next store are; none where it does not say."""
+        """Return how the background loops of the next store are; none where it does not say."""
         store = self.next_store
         return store.health() if isinstance(store, MonitoredServices) else []
 

@@ -47,6 +47,6 @@ class Probed(Protocol):
     removes that."""
 
     def probes(self, options: ProbeOptions) -> Iterator[ProbeResult]:
-        """Results as they come. Raises Unavailable, or Invalid when nothing can be asked at all
-        (no such bucket, no permission to list)."""
+        """Yield results as they come. Raises Unavailable, or Invalid when nothing can be asked at
+        all (no such bucket, no permission to list)."""
         ...

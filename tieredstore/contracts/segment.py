@@ -105,7 +105,7 @@ class FileSegment(Protocol):
     def id(self) -> SegmentId: ...
 
     def size(self) -> int:
-        """Real length in bytes, asked from the backend; 0 when the segment is absent.
+        """Return the real length in bytes, asked from the backend; 0 when the segment is absent.
 
         Raises Unavailable when it cannot be found out (never a guess).
         """
@@ -122,16 +122,17 @@ class FileSegment(Protocol):
         ...
 
     def read(self, position: int, length: int) -> memoryview:
-        """Exactly `length` bytes. Raises Corrupt when the segment ends before, Unavailable on
+        """Read exactly `length` bytes. Raises Corrupt when the segment ends before, Unavailable on
         a backend error. Zeros are never data."""
         ...
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
-        """The same bytes when they are at hand without blocking (page cache, memory), else None."""
+        """Return the same bytes when they are at hand without blocking (page cache, memory), else
+        None."""
         ...
 
     def seal(self) -> None:
-        """No more writes. Idempotent."""
+        """Seal the segment: no more writes. Idempotent."""
         ...
 
     def delete(self) -> None:
@@ -169,13 +170,13 @@ class SegmentProvider(Protocol):
         ...
 
     def list(self, prefix: str = "") -> Iterable[SegmentListing]:
-        """All segments whose logical path starts with `prefix` (whole path components), in any
+        """List all segments whose logical path starts with `prefix` (whole path components), in any
         order, found as they are taken. A failing listing raises Unavailable, at the call or later;
         it never looks like an empty or a shorter one."""
         ...
 
     def open(self, id: SegmentId, listing: SegmentListing | None = None) -> FileSegment:
-        """A handle; nothing is made or read until it is used. `listing` saves a look-up."""
+        """Open a handle; nothing is made or read until it is used. `listing` saves a look-up."""
         ...
 
     def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> WriterEpoch:

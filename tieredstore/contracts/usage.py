@@ -25,7 +25,7 @@ class Prices:
     storage: float = 0.023
 
     def of_request(self, operation: str) -> float:
-        """US dollars. operation: as S3 calls it."""
+        """Return the price of a request, US dollars. operation: as S3 calls it."""
         if operation.startswith(("Delete", "Abort")):
             price = self.delete
         elif operation.startswith("List"):
@@ -37,11 +37,11 @@ class Prices:
         return price / _MILLION
 
     def of_bytes(self, received_bytes: int) -> float:
-        """US dollars."""
+        """Return the price of received bytes, US dollars."""
         return received_bytes * self.transfer / _GIB
 
     def of_storage(self, size_bytes: float) -> float:
-        """US dollars a month."""
+        """Return the price of stored bytes, US dollars a month."""
         return size_bytes * self.storage / _GIB
 
 
@@ -111,13 +111,13 @@ class MeteredProvider(Protocol):
 
 
 def read_usage(provider: SegmentProvider) -> Usage | None:
-    """What a provider counted since it was opened; None when it counts nothing."""
+    """Return what a provider counted since it was opened; None when it counts nothing."""
     metered = find_layer(provider, MeteredProvider)
     return metered.usage() if metered is not None else None
 
 
 def usage_fields(usage: Usage | None) -> dict[str, object]:
-    """Fields of a JSON report (`docs/cli.md`); null and empty without a meter."""
+    """Return the fields of a JSON report (`docs/cli.md`); null and empty without a meter."""
     return {
         "requests": None if usage is None else usage.requests,
         "cost_usd": None if usage is None else round(usage.cost_usd, 9),

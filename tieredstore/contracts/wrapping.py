@@ -74,7 +74,7 @@ class WrapperProvider:
         self.wrapped = wrapped
 
     def wrap_segment(self, segment: FileSegment) -> FileSegment:
-        """What `open` returns for a segment that `wrapped` has opened."""
+        """Return what `open` returns for a segment that `wrapped` has opened."""
         return segment
 
     @property
@@ -165,8 +165,8 @@ class WrapperMetadataStore:
 
 
 def find_layer(outermost: object, protocol: type[_Protocol]) -> _Protocol | None:
-    """The outermost of some layers, one wrapped by the other, that has an optional protocol; None
-    when none has it."""
+    """Find the outermost of some layers, one wrapped by the other, that has an optional protocol;
+    None when none has it."""
     layer: object = outermost
     while not isinstance(layer, protocol):
         if not isinstance(layer, (WrapperSegment, WrapperProvider, WrapperMetadataStore)):
