@@ -13,7 +13,7 @@ from tieredstore.providers.memory.objects import MemoryObjectClient
 def chunk_provider(
     client: ObjectClient | None = None, *, owner: str | None = None, **settings: Any
 ) -> ChunkProvider:
-    """A provider on `client` (a new MemoryObjectClient unless given). settings: fields of
+    """Make a provider on `client` (a new MemoryObjectClient unless given). settings: fields of
     ChunkSettings."""
     quick: dict[str, Any] = {"maintenance_threads": 0, "pause_ms": 0, "lease_ms": 0}
     return ChunkProvider(

@@ -99,7 +99,7 @@ class Faults:
         self._at_crash.append(action)
 
     def write_fault(self, call: str) -> Fault | None:
-        """Count a changing call; its fault. Raises SimulatedCrash for CRASH_BEFORE."""
+        """Count a changing call; return its fault. Raises SimulatedCrash for CRASH_BEFORE."""
         with self._lock:
             self._check()
             self.calls.append(call)
@@ -120,7 +120,7 @@ class Faults:
             raise Unavailable(f"injected: {call} failed")
 
     def change(self, call: str, action: Callable[[], T]) -> T:
-        """A changing call that is no write of bytes."""
+        """Make a changing call that is no write of bytes."""
         fault = self.write_fault(call)
         if fault is Fault.CRASH_TORN:
             self.crash()

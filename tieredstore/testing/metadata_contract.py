@@ -47,11 +47,11 @@ class MetadataStoreContract:
 
     @pytest.fixture
     def store(self) -> MetadataStore:
-        """An empty store, loaded."""
+        """Make an empty store, loaded."""
         raise NotImplementedError
 
     def reopen(self, store: Any) -> MetadataStore:
-        """The store as a new process finds it after the old one was killed, loaded."""
+        """Return the store as a new process finds it after the old one was killed, loaded."""
         raise NotImplementedError
 
     def test_it_is_a_metadata_store(self, store: MetadataStore) -> None:

@@ -56,7 +56,7 @@ class FaultyObjectClient(MemoryObjectClient):
         self._count_lock = threading.Lock()
 
     def count(self, operation: str) -> int:
-        """Requests of one operation so far."""
+        """Count the requests of one operation so far."""
         return sum(request.startswith(f"{operation} ") for request in self.requests)
 
     def request(self, operation: str, key: str) -> None:

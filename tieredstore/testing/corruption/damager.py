@@ -25,8 +25,8 @@ class Damager(Places):
     """Plants damage in an image that is sound when this is made: `Damager(image, seed)`."""
 
     def plant(self, kind: str) -> Planted:
-        """One piece of a kind of `KINDS`. Raises Invalid for another kind, and where the tier has
-        no place for it (left)."""
+        """Plant one piece of a kind of `KINDS`. Raises Invalid for another kind, and where the tier
+        has no place for it (left)."""
         if kind not in KINDS:
             raise Invalid(f"kind of damage {kind!r}: expected one of {', '.join(KINDS)}")
         return KINDS[kind](self)

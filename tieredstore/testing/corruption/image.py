@@ -51,7 +51,7 @@ class TierImage:
 
     @classmethod
     def of(cls, provider: SegmentProvider, metadata: MetadataStore) -> TierImage:
-        """A tier and its metadata, which is loaded here. Raises Unavailable, Corrupt."""
+        """Read a tier and its metadata, which is loaded here. Raises Unavailable, Corrupt."""
         segments = {}
         for listing in provider.list():
             segment = provider.open(listing.id, listing)
@@ -78,7 +78,7 @@ class TierImage:
         )
 
     def write(self, provider: SegmentProvider, state: Path) -> None:
-        """Into an empty tier, and into a state directory, made where it is missing. Raises
+        """Write into an empty tier, and into a state directory, made where it is missing. Raises
         Unavailable."""
         for one, data in self.segments.items():
             segment = provider.open(one)
@@ -91,7 +91,7 @@ class TierImage:
         path.write_bytes(self.metadata_json())
 
     def metadata_json(self) -> bytes:
-        """The metadata as brokers keep it (`docs/formats/metadata.md`)."""
+        """Return the metadata as brokers keep it (`docs/formats/metadata.md`)."""
         tables: dict[str, dict[str, dict[str, object]]] = {
             name: {} for name in (*_TABLES.values(), "queueMetadataTable")
         }
@@ -128,12 +128,12 @@ class TierImage:
         return orjson.dumps({**tables, "topicMetadataTable": topics, "topicSerialNumber": serial})
 
     def of_type(self, path: str, type: FileSegmentType) -> list[SegmentId]:
-        """Segments of one file, by base offset."""
+        """Return the segments of one file, by base offset."""
         found = (one for one in self.segments if one.path == path and one.type is type)
         return sorted(found, key=lambda one: one.base_offset)
 
     def messages(self, path: str) -> list[StoredAt]:
-        """The messages of a sound queue that have not expired."""
+        """Return the messages of a sound queue that have not expired."""
         logs = self.of_type(path, LOG)
         found = []
         for units in self.of_type(path, UNITS):

@@ -104,7 +104,7 @@ class Places:
     # Places
 
     def message(self, wanted: Callable[[StoredAt], bool] = lambda _: True) -> StoredAt:
-        """A message that no damage touches, and neither the ones beside it."""
+        """Choose a message that no damage touches, and neither the ones beside it."""
         found = [
             one
             for path, messages in self.messages.items()
@@ -120,7 +120,7 @@ class Places:
         return chosen
 
     def record(self, message: StoredAt) -> StoredMessage:
-        """The message as it was."""
+        """Return the message as it was."""
         return decode_record(self._sound[message.log], message.position)
 
     def touch(self, message: StoredAt) -> None:
@@ -129,7 +129,7 @@ class Places:
     def segment(
         self, type: FileSegmentType, wanted: Callable[[SegmentId], bool] = lambda _: True
     ) -> SegmentId:
-        """A segment, whose queue (or which itself, of an index) nothing else damages."""
+        """Choose a segment, whose queue (or which itself, of an index) nothing else damages."""
         used = {path for path, _ in self._touched} | self._whole
         found = [
             one
@@ -146,7 +146,7 @@ class Places:
         return chosen
 
     def item(self, wanted: Callable[[ItemAt], bool] = lambda _: True) -> ItemAt:
-        """An item of a sound message, in an index segment that nothing else damages."""
+        """Choose an item of a sound message, in an index segment that nothing else damages."""
         found = [
             item
             for item in self.items
@@ -169,7 +169,7 @@ class Places:
         self.image.segments[one][position] ^= mask or 1 << self._random.randrange(8)
 
     def is_whole(self, place: str | SegmentId) -> bool:
-        """Whether a piece of damage has that queue or index segment for itself."""
+        """Tell whether a piece of damage has that queue or index segment for itself."""
         return place in self._whole
 
     def sample(self, names: list[str], count: int) -> list[str]:
@@ -179,7 +179,7 @@ class Places:
         return self._random.randrange(low, high)
 
     def neighbour(self, message: StoredAt, distance: int) -> StoredAt | None:
-        """Another message of the queue, in the same commit log segment."""
+        """Find another message of the queue, in the same commit log segment."""
         for other in self.messages[message.path]:
             if other.queue_offset == message.queue_offset + distance:
                 return other if other.log == message.log else None

@@ -22,12 +22,12 @@ _CONTENTS = re.compile(rb"<Contents>.*?</Contents>", re.DOTALL)
 
 
 def lose_request() -> Fault:
-    """The connection ends before the server saw the request."""
+    """End the connection before the server saw the request."""
     return lambda _request, _forward: Reply(0, cut_at=NOTHING)
 
 
 def lose_reply(*, reset: bool = False) -> Fault:
-    """The server does it; the connection ends before its reply."""
+    """Let the server do it; end the connection before its reply."""
 
     def fault(request: Request, forward: Forward) -> Reply:
         return replace(forward(request), cut_at=NOTHING, reset=reset)
@@ -36,7 +36,7 @@ def lose_reply(*, reset: bool = False) -> Fault:
 
 
 def cut_body(after_bytes: int, *, reset: bool = False) -> Fault:
-    """The reply has its right head, but the connection ends within its body."""
+    """Send the reply's right head, but end the connection within its body."""
 
     def fault(request: Request, forward: Forward) -> Reply:
         return replace(forward(request), cut_at=after_bytes, reset=reset)
@@ -45,7 +45,7 @@ def cut_body(after_bytes: int, *, reset: bool = False) -> Fault:
 
 
 def delay(seconds: float) -> Fault:
-    """The reply comes later."""
+    """Send the reply later."""
 
     def fault(request: Request, forward: Forward) -> Reply:
         reply = forward(request)
@@ -56,7 +56,7 @@ def delay(seconds: float) -> Fault:
 
 
 def hold(reached: threading.Event, go_on: threading.Event, *, applied: bool = False) -> Fault:
-    """The request waits at the proxy until `go_on` is set, before (or, `applied`, after) the
+    """Let the request wait at the proxy until `go_on` is set, before (or, `applied`, after) the
     server does it; `reached` is set when it is there. AssertionError after a minute."""
 
     def fault(request: Request, forward: Forward) -> Reply:
@@ -72,13 +72,13 @@ def hold(reached: threading.Event, go_on: threading.Event, *, applied: bool = Fa
 
 
 def answer(status: int, code: str, message: str = "injected", **headers: str) -> Fault:
-    """The server refuses with an S3 error and does nothing. Headers are named with underscores:
+    """Refuse with an S3 error; the server does nothing. Headers are named with underscores:
     `retry_after="1"`."""
     return lambda request, _forward: error_reply(request, status, code, message, **headers)
 
 
 def answer_after(status: int, code: str, message: str = "injected") -> Fault:
-    """The server does it, and answers with an error all the same."""
+    """Let the server do it, and answer with an error all the same."""
 
     def fault(request: Request, forward: Forward) -> Reply:
         forward(request)
@@ -94,7 +94,7 @@ def slow_down() -> Fault:
 def error_reply(
     request: Request, status: int, code: str, message: str = "injected", **headers: str
 ) -> Reply:
-    """An S3 error; a HEAD gets its head only."""
+    """Make the reply of an S3 error; a HEAD gets its head only."""
     body = (
         f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{escape(code)}</Code>'
         f"<Message>{escape(message)}</Message><Resource>{escape(request.target)}</Resource>"
@@ -109,7 +109,7 @@ def error_reply(
 
 
 def corrupt_body(position: int = 0, flip: int = 0x01) -> Fault:
-    """One byte of the reply's body is another one (position may count from the end)."""
+    """Change one byte of the reply's body (position may count from the end)."""
 
     def change(reply: Reply) -> Reply:
         body = bytearray(reply.body)
@@ -121,7 +121,7 @@ def corrupt_body(position: int = 0, flip: int = 0x01) -> Fault:
 
 
 def corrupt_upload(position: int = 0, flip: int = 0x01) -> Fault:
-    """One byte of the request's body is another one when the server gets it."""
+    """Change one byte of the request's body before the server gets it."""
 
     def fault(request: Request, forward: Forward) -> Reply:
         body = bytearray(request.body)
@@ -132,19 +132,19 @@ def corrupt_upload(position: int = 0, flip: int = 0x01) -> Fault:
 
 
 def shorten_body(to_bytes: int) -> Fault:
-    """The body is shorter and Content-Length agrees: only the request and Content-Range tell."""
+    """Shorten the body, and Content-Length with it: only the request and Content-Range tell."""
     return change_reply(lambda reply: reply.with_body(reply.body[:to_bytes]))
 
 
 def whole_object() -> Fault:
-    """A range is answered with 200 and the whole object. On a server that checks signatures the
-    proxy needs credentials."""
+    """Answer a range with 200 and the whole object. On a server that checks signatures the proxy
+    needs credentials."""
     return lambda request, forward: forward(request.drop_headers("Range"))
 
 
 def other_range(shift: int, *, honest: bool = True) -> Fault:
-    """A range is answered with one `shift` bytes away; Content-Range says so when `honest`, and
-    what was asked for when not. The proxy needs credentials, as for `whole_object`."""
+    """Answer a range with one `shift` bytes away; Content-Range says so when `honest`, and what was
+    asked for when not. The proxy needs credentials, as for `whole_object`."""
 
     def fault(request: Request, forward: Forward) -> Reply:
         asked = re.fullmatch(r"bytes=(\d+)-(\d+)", request.header("Range") or "")
@@ -167,7 +167,7 @@ def other_range(shift: int, *, honest: bool = True) -> Fault:
 
 
 def change_list(change: Callable[[list[bytes]], list[bytes]]) -> Fault:
-    """The entries (`<Contents>` elements) of a page of a listing are others."""
+    """Change the entries (`<Contents>` elements) of a page of a listing."""
 
     def edit(reply: Reply) -> Reply:
         entries = _CONTENTS.findall(reply.body)
@@ -183,22 +183,22 @@ def change_list(change: Callable[[list[bytes]], list[bytes]]) -> Fault:
 
 
 def reorder_list() -> Fault:
-    """A page in the opposite order."""
+    """Put a page in the opposite order."""
     return change_list(lambda entries: entries[::-1])
 
 
 def duplicate_in_list(number: int = 0) -> Fault:
-    """One key of a page is there twice."""
+    """List one key of a page twice."""
     return change_list(lambda entries: [*entries[: number + 1], *entries[number:]])
 
 
 def drop_from_list(number: int = 0) -> Fault:
-    """One key of a page is missing (`number` may count from the end)."""
+    """Leave one key of a page out (`number` may count from the end)."""
     return change_list(lambda entries: [e for e in entries if e is not entries[number]])
 
 
 def end_list_early() -> Fault:
-    """A page says that it is the last one."""
+    """Let a page say that it is the last one."""
 
     def edit(reply: Reply) -> Reply:
         body = re.sub(rb"<NextContinuationToken>.*?</NextContinuationToken>", b"", reply.body)
@@ -211,11 +211,11 @@ def end_list_early() -> Fault:
 
 
 def ignore_conditions() -> Fault:
-    """If-None-Match and If-Match are not seen. On a server that checks signatures the proxy needs
-    credentials."""
+    """Hide If-None-Match and If-Match from the server. On a server that checks signatures the proxy
+    needs credentials."""
     return lambda request, forward: forward(request.drop_headers("If-None-Match", "If-Match"))
 
 
 def change_reply(change: Callable[[Reply], Reply]) -> Fault:
-    """The server does it; its reply is changed."""
+    """Let the server do it, and change its reply."""
     return lambda request, forward: change(forward(request))

@@ -61,13 +61,13 @@ class Request:
 
     @cached_property
     def key(self) -> str:
-        """Of the object; of a listing its prefix."""
+        """Key of the object; of a listing its prefix."""
         key = unquote(urlsplit(self.target).path).lstrip("/").partition("/")[2]
         return key or self.query.get("prefix", "")
 
     @cached_property
     def operation(self) -> str:
-        """Its name in the S3 API, as botocore has it; "" when it is none that is known here."""
+        """Name in the S3 API, as botocore has it; "" when it is none that is known here."""
         copies = self.header("x-amz-copy-source") is not None
         for (method, parameter), name in _BY_QUERY.items():
             if method == self.method and parameter in self.query:
@@ -80,7 +80,7 @@ class Request:
         return (_OF_AN_OBJECT if has_key else _OF_A_BUCKET).get(self.method, "")
 
     def drop_headers(self, *names: str) -> Request:
-        """The request without some headers, whatever their case."""
+        """Return the request without some headers, whatever their case."""
         dropped = {name.lower() for name in names}
         return replace(self, headers=tuple(h for h in self.headers if h[0].lower() not in dropped))
 
@@ -106,12 +106,12 @@ class Reply:
         return _header(self.headers, name)
 
     def with_header(self, name: str, value: str | None) -> Reply:
-        """With a header replaced, or (None) removed."""
+        """Return the reply with a header replaced, or (None) removed."""
         kept = tuple(h for h in self.headers if h[0].lower() != name.lower())
         return replace(self, headers=kept if value is None else (*kept, (name, value)))
 
     def with_body(self, body: bytes) -> Reply:
-        """With another body and the Content-Length of it."""
+        """Return the reply with another body and the Content-Length of it."""
         return replace(self.with_header("Content-Length", str(len(body))), body=body)
 
 
@@ -132,8 +132,8 @@ class Credentials:
 
 
 def sign_again(request: Request, credentials: Credentials) -> Request:
-    """The request with a signature (Signature Version 4) that fits what it is now; unchanged when
-    it was not signed so. Headers that were signed and are still there are signed again."""
+    """Return the request with a signature (Signature Version 4) that fits what it is now; unchanged
+    when it was not signed so. Headers that were signed and are still there are signed again."""
     authorization = request.header("Authorization") or ""
     scope = re.search(r"Credential=[^/]*/([^,\s]+)", authorization)
     signed = re.search(r"SignedHeaders=([^,\s]+)", authorization)

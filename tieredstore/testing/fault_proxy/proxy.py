@@ -131,7 +131,7 @@ class FaultProxy:
             self._seen.clear()
 
     def count(self, *operations: str, key: str = "") -> int:
-        """How many requests of these operations were seen, as in `inject`."""
+        """Count the requests of these operations that were seen, as in `inject`."""
         return sum(
             (not operations or exchange.operation in operations)
             and re.search(key, exchange.key) is not None
@@ -154,7 +154,7 @@ class FaultProxy:
         self.close()
 
     def handle(self, request: Request, upstream: _Upstream) -> Reply:
-        """The reply for a request, through the faults that strike it."""
+        """Return the reply for a request, through the faults that strike it."""
         with self._lock:
             faults = [rule.fault for rule in self._rules if rule.strikes(request)]
         applied: list[int] = []
@@ -262,7 +262,7 @@ class _Listener(ThreadingHTTPServer):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing: the handler tells its errors itself."""
+        """Do nothing: the handler tells its errors itself."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -333,4 +333,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(head + reply.body[: reply.cut_at])
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: `FaultProxy.seen` has it."""
+        """Do nothing: `FaultProxy.seen` has it."""

@@ -52,11 +52,11 @@ class ProviderContract:
 
     @pytest.fixture
     def provider(self) -> SegmentProvider:
-        """An empty tier."""
+        """Make an empty tier."""
         raise NotImplementedError
 
     def reopen(self, provider: Any) -> SegmentProvider:
-        """Another provider object on the same tier, as another process would open it."""
+        """Make another provider object on the same tier, as another process would open it."""
         raise NotImplementedError
 
     def test_the_kit_is_the_one_for_its_capabilities(self, provider: SegmentProvider) -> None:

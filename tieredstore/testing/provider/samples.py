@@ -49,7 +49,7 @@ def segment_id(
 
 
 def content(length: int, seed: int = 0) -> bytes:
-    """Bytes that are never zero and differ from place to place."""
+    """Make bytes that are never zero and differ from place to place."""
     return bytes((position * 7 + seed) % 255 + 1 for position in range(length))
 
 
