@@ -25,14 +25,15 @@ class FileOperations:
     """All methods raise OSError as the system does."""
 
     def size(self, path: Path) -> int | None:
-        """Bytes; None when the file is not there."""
+        """Return the size in bytes; None when the file is not there."""
         try:
             return path.stat().st_size
         except FileNotFoundError:
             return None
 
     def stamp(self, path: Path) -> tuple[int, int, int] | None:
-        """Inode, time of the last change (ns) and size: differs once a file was written again."""
+        """Return inode, time of the last change (ns) and size: the value differs once a file was
+        written again; None when the file is not there."""
         try:
             found = path.stat()
         except FileNotFoundError:
@@ -73,7 +74,7 @@ class FileOperations:
         source.replace(target)
 
     def link(self, source: Path, target: Path) -> bool:
-        """A second name for a file; False where the file system has none."""
+        """Give a file a second name; False where the file system has none."""
         try:
             target.hardlink_to(source)
         except OSError as error:
@@ -83,11 +84,11 @@ class FileOperations:
         return True
 
     def unlink(self, path: Path) -> None:
-        """Idempotent."""
+        """Delete a file. Idempotent."""
         path.unlink(missing_ok=True)
 
     def make_directory(self, path: Path) -> None:
-        """With its parents, durably. Idempotent."""
+        """Make a folder with its parents, durably. Idempotent."""
         missing = []
         while not path.is_dir():
             missing.append(path)
