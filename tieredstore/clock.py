@@ -11,7 +11,7 @@ class Clock(Protocol):
     """What the store needs to know about time."""
 
     def now_ms(self) -> int:
-        """Wall clock, epoch milliseconds."""
+        """Return the wall clock, epoch milliseconds."""
         ...
 
     def wait(self, event: threading.Event, timeout_ms: int) -> bool:

@@ -34,7 +34,7 @@ class StorageLevel(enum.IntEnum):
 
     @classmethod
     def parse(cls, value: str) -> StorageLevel:
-        """A name, or an integer as Java reads it (an unknown integer is DISABLE)."""
+        """Parse a name, or an integer as Java reads it (an unknown integer is DISABLE)."""
         text = value.strip()
         if text.lstrip("+-").isdigit():
             number = int(text)

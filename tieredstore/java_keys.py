@@ -170,5 +170,5 @@ _ALL_UNSUPPORTED = frozenset[str]().union(*UNSUPPORTED_KEYS.values())
 
 
 def find_unsupported(keys: Iterable[str]) -> list[str]:
-    """The keys that Java knows and nothing here reads, in order."""
+    """Find the keys that Java knows and nothing here reads, in order."""
     return sorted(_ALL_UNSUPPORTED.intersection(keys))

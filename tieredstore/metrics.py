@@ -68,12 +68,12 @@ class Metrics:
             histogram.total += value
 
     def value(self, name: str, **labels: object) -> float:
-        """Current value of a counter or gauge, 0 when it was never touched."""
+        """Return the current value of a counter or gauge, 0 when it was never touched."""
         with self._lock:
             return self._values.get(name, {}).get(_labels(labels), 0)
 
     def snapshot(self) -> Iterator[tuple[str, Labels, float | Histogram]]:
-        """All series, copied."""
+        """Yield all series, copied."""
         with self._lock:
             rows: list[tuple[str, Labels, float | Histogram]] = [
                 (name, labels, value)

@@ -68,7 +68,7 @@ class PluginProperties(Mapping[str, str]):
         return f"PluginProperties({', '.join(sorted(self._values))})"
 
     def with_values(self, values: Mapping[str, str], source: str) -> PluginProperties:
-        """A copy in which `values` win."""
+        """Return a copy in which `values` win."""
         return PluginProperties({**self._values, **values}, source)
 
 
@@ -76,12 +76,12 @@ _Keys = TypeVar("_Keys", bound=msgspec.Struct)
 
 
 def fields_by_key(declared: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
-    """Java key -> field."""
+    """Map each Java key to its field."""
     return {info.encode_name: info for info in msgspec.structs.fields(declared)}
 
 
 def meta_of(info: msgspec.structs.FieldInfo) -> msgspec.Meta:
-    """The annotation of a field: description, limits, whether it is a secret."""
+    """Return the annotation of a field: description, limits, whether it is a secret."""
     for part in typing.get_args(info.type):
         if isinstance(part, msgspec.Meta):
             return part
@@ -93,7 +93,7 @@ def is_secret(info: msgspec.structs.FieldInfo) -> bool:
 
 
 def plugin_keys(declared: type[_Keys], properties: PluginProperties) -> _Keys:
-    """The declared keys with the values that the properties have. Raises Invalid."""
+    """Read the declared keys with the values that the properties have. Raises Invalid."""
     known = fields_by_key(declared)
     values = {
         known[key].name: parse_value(known[key], value, properties.source)
@@ -106,7 +106,8 @@ def plugin_keys(declared: type[_Keys], properties: PluginProperties) -> _Keys:
 def unknown_keys(
     keys: Iterable[str], prefixes: tuple[str, ...], known: Iterable[str], source: str
 ) -> list[str]:
-    """A line for each key with one of the prefixes that is not known, with the nearest match."""
+    """Return a line for each key with one of the prefixes that is not known, with the nearest
+    match."""
     candidates = sorted(known)
     lines = []
     for key in keys:
@@ -118,7 +119,7 @@ def unknown_keys(
 
 
 def near_key(key: str, keys: Iterable[str]) -> str | None:
-    """The one of `keys` that is most likely a misspelt `key`; letters' case does not count."""
+    """Find the one of `keys` that is most likely a misspelt `key`; letters' case does not count."""
     folded = {other.casefold(): other for other in keys}
     close = difflib.get_close_matches(key.casefold(), folded, n=1, cutoff=0.8)
     return folded[close[0]] if close else None
@@ -127,7 +128,7 @@ def near_key(key: str, keys: Iterable[str]) -> str | None:
 def query_properties(
     declared: type[msgspec.Struct], query: Mapping[str, str], shown_url: str
 ) -> dict[str, str]:
-    """The properties that the parameters of a tier's URL mean: a field's Python name each.
+    """Return the properties that the parameters of a tier's URL mean: a field's Python name each.
 
     Raises Invalid for an unknown one and for a secret, which has no place in a URL: shells,
     process lists and logs keep it.
@@ -150,14 +151,15 @@ def query_properties(
 
 
 def base_type(annotation: Any) -> type[Any]:
-    """The type below its annotations."""
+    """Return the type below its annotations."""
     arguments = typing.get_args(annotation)
     base: type[Any] = arguments[0] if arguments else annotation
     return base
 
 
 def parse_value(info: msgspec.structs.FieldInfo, value: str, source: str) -> object:
-    """One value, written as Java reads it. Raises Invalid naming key and source, never a secret."""
+    """Parse one value, written as Java reads it. Raises Invalid naming key and source, never a
+    secret."""
     key, kind = info.encode_name, base_type(info.type)
     shown = "a secret" if is_secret(info) else repr(value)
     if not _JAVA_LITERALS.get(kind, _ANY).fullmatch(value):

@@ -154,7 +154,7 @@ def _lacking_members(found: Any, contract: type[Any]) -> list[str]:
 
 
 def segment_provider(config: StoreConfig) -> Any:
-    """The SegmentProvider that `tieredBackendServiceProvider` names. Raises Invalid.
+    """Make the SegmentProvider that `tieredBackendServiceProvider` names. Raises Invalid.
 
     A key that looks like a provider's and is not one of this provider's is a logged warning.
     """
@@ -165,7 +165,7 @@ def segment_provider(config: StoreConfig) -> Any:
 
 
 def provider_class(name: str) -> Any:
-    """The class of a segment provider. Raises Invalid."""
+    """Return the class of a segment provider. Raises Invalid."""
     return _resolve(name, _PROVIDER)
 
 
@@ -181,23 +181,22 @@ def _warnings_of_keys(provider: Any, config: StoreConfig) -> list[str]:
 def metadata_store(
     config: StoreConfig, clock: Clock = SYSTEM_CLOCK, *, read_only: bool = False
 ) -> Any:
-    """The MetadataStore that `tieredMetadataServiceProvider` names; with `read_only` it changes
-    nothing on disk. Raises Invalid."""
+    """Make the MetadataStore that `tieredMetadataServiceProvider` names; with `read_only` it
+    changes nothing on disk. Raises Invalid."""
     name = config.metadata_service_provider
     store = _resolve(name, _METADATA)
     return store.from_config(config, clock, read_only=read_only)
 
 
 def store_plugin(name: str) -> type[Any]:
-    """The MessageStore class that one name of `messageStorePlugIn` means. Raises Invalid."""
+    """Return the MessageStore class that one name of `messageStorePlugIn` means. Raises Invalid."""
     return cast(type[Any], _resolve(name, _STORE))
 
 
 def message_store(loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK) -> Any:
-    """The MessageStore of a configuration: the local store, wrapped by the plugins that
+    """Make the MessageStore of a configuration: the local store, wrapped by the plugins that
     `messageStorePlugIn` names, the first name outermost. Not loaded yet. Raises Invalid, also for
-    the settings that a process that accepts messages refuses.
-    """
+    the settings that a process that accepts messages refuses."""
     if loaded.refused:
         raise Invalid(loaded.refused[0])
     store = _load(LOCAL_STORE, LOCAL_STORE, "message store")(loaded.config, clock)
@@ -208,13 +207,14 @@ def message_store(loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK) -> Any:
 
 
 def read_only_store(loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK) -> Any:
-    """The local store of a configuration for reading, whoever owns it. Not loaded yet."""
+    """Make the local store of a configuration for reading, whoever owns it. Not loaded yet."""
     store = _load(READ_ONLY_STORE, READ_ONLY_STORE, "message store")
     return store(loaded.config, clock)
 
 
 def tier_at(config: StoreConfig, url: str) -> StoreConfig:
-    """The configuration with the tier where `url` says (`file:///path`, `s3://bucket/prefix`).
+    """Return the configuration with the tier where `url` says (`file:///path`,
+    `s3://bucket/prefix`).
 
     Raises Invalid; the URL's query, which could hold a secret, is never in the message.
     """
@@ -238,7 +238,8 @@ def _provider_of(scheme: str) -> str | None:
 
 
 def clusters(config: StoreConfig) -> list[str]:
-    """Names of the clusters that the tier has something of. Raises Invalid, Unavailable."""
+    """List the names of the clusters that the tier has something of. Raises Invalid,
+    Unavailable."""
     name = config.backend_service_provider
     provider = provider_class(name)
     if not callable(getattr(provider, "clusters", None)):

@@ -53,7 +53,7 @@ class MonitoredServices(Protocol):
     """Something with background loops."""
 
     def health(self) -> Sequence[ServiceHealth]:
-        """How each of them is, in a fixed order."""
+        """Return how each of the loops is, in a fixed order."""
 
 
 class ServiceThread:
@@ -134,13 +134,13 @@ class ServiceThread:
             thread.join(None if timeout_ms is None else timeout_ms / 1000)
 
     def report_progress(self) -> None:
-        """A long round is not late: it has just done a part of its work."""
+        """Report that a long round has just done a part of its work, so that it is not late."""
         self._due_ms = self._clock.now_ms()
 
     def health(self) -> ServiceHealth:
-        """How the loop is. LATE: for `late_after_ms` after it was due no round has begun, or the
-        one that began has neither ended nor reported progress. A clock that was set back or forth
-        makes it wrong until the next round."""
+        """Return how the loop is. LATE: for `late_after_ms` after it was due no round has begun, or
+        the one that began has neither ended nor reported progress. A clock that was set back or
+        forth makes it wrong until the next round."""
         thread, due_ms = self._thread, self._due_ms
         late_ms = 0 if due_ms is None else max(self._clock.now_ms() - due_ms, 0)
         if thread is None:
@@ -156,7 +156,7 @@ class ServiceThread:
         return ServiceHealth(self.name, state, self._failures, late_ms, self._error)
 
     def run(self) -> None:
-        """What the thread does, until `stop`."""
+        """Run rounds in the thread, until `stop`."""
         try:
             if self._waits_first:
                 self._wait(self._interval_ms)

@@ -39,7 +39,7 @@ def open_tier(
     config: str | Path | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Tier:
-    """The tier at a URL (`file:///dir`, `s3://bucket/prefix`, …), for reading.
+    """Open the tier at a URL (`file:///dir`, `s3://bucket/prefix`, …), for reading.
 
     cluster: needed where the tier has several. state: a broker's storePathRootDir, whose metadata
     then say which segments count. config: a broker.conf; properties: keys of one that beat it.
@@ -76,7 +76,7 @@ class Tier:
         return f"Tier({self.source!r})"
 
     def catalogue(self) -> TierCatalogue:
-        """What the tier holds now. Raises Unavailable, Corrupt."""
+        """Load what the tier holds now. Raises Unavailable, Corrupt."""
         provider, metadata = self.source.connect(), self.source.metadata()
         try:
             return load_catalogue(provider, metadata, broker=self.source.broker)
@@ -86,7 +86,7 @@ class Tier:
                 metadata.close()
 
     def topics(self) -> list[str]:
-        """Names of the topics that it has messages of."""
+        """List the names of the topics that the tier has messages of."""
         return self.catalogue().topic_names()
 
     def scan(
@@ -109,13 +109,13 @@ class Tier:
         use_index: bool = True,
         on_finding: OnFinding = raise_on_damage,
     ) -> Scan:
-        """Messages as rows, in no particular order but within a queue. Nothing is read yet.
+        """Select messages as rows, in no particular order but within a queue. Nothing is read yet.
 
         columns: None for all but `properties`. topic_pattern: a regular expression for whole names.
         Offsets [from, until), store times [since, until). tags, keys: messages with one of them.
         check_bodies: compare bodies with their CRCs. use_index: look for keys in the index files.
-        report: gets damage; the default raises Corrupt, one that returns leaves the message out.
-        Raises Invalid.
+        on_finding: gets damage; the default raises Corrupt, one that returns leaves the message
+        out. Raises Invalid.
         """
         _require("pyarrow", "arrow")
         from tieredstore.scan.arrow.schema import chosen
@@ -166,8 +166,8 @@ class Scan:
         return schema_of(self._columns)
 
     def plan(self, *, target_bytes: int = RANGE_BYTES) -> list[ScanTask]:
-        """The scan in tasks of about `target_bytes` of commit log, to be pickled and read anywhere
-        by `task.read()`. Raises Invalid, Corrupt, Unavailable."""
+        """Plan the scan in tasks of about `target_bytes` of commit log, to be pickled and read
+        anywhere by `task.read()`. Raises Invalid, Corrupt, Unavailable."""
         if target_bytes <= 0:
             raise Invalid(f"target_bytes: expected more than 0, found {target_bytes}")
         catalogue = self._tier.catalogue()
@@ -188,7 +188,7 @@ class Scan:
             provider.close()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Record batches of 2 to 4 MiB, one connection for all. Raises as `plan` does."""
+        """Yield record batches of 2 to 4 MiB, one connection for all. Raises as `plan` does."""
         tasks = self.plan()
         provider = self._tier.source.connect()
         try:
@@ -198,24 +198,24 @@ class Scan:
             provider.close()
 
     def to_arrow(self) -> pa.Table:
-        """All of it in memory."""
+        """Read all rows into memory."""
         import pyarrow as pa
 
         return pa.Table.from_batches(self.batches(), self.schema)
 
     def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
-        """A stream with bounded memory. It can be read once."""
+        """Return a stream with bounded memory, which can be read once."""
         import pyarrow as pa
 
         return pa.RecordBatchReader.from_batches(self.schema, self.batches())
 
     def to_pandas(self) -> pd.DataFrame:
-        """All of it in memory, as pyarrow converts it."""
+        """Read all rows into memory, as pyarrow converts them."""
         _require("pandas", "pandas")
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> pl.DataFrame:
-        """All of it in memory."""
+        """Read all rows into memory."""
         polars = _require("polars", "polars")
         frame: pl.DataFrame = polars.from_arrow(self.to_arrow())
         return frame
@@ -223,8 +223,9 @@ class Scan:
     def to_duckdb(
         self, connection: duckdb.DuckDBPyConnection | None = None
     ) -> duckdb.DuckDBPyRelation:
-        """A relation that answers one query, with bounded memory, while it reads the tier; a second
-        query is an error that says so. `.create("name")` makes a table of it, for several."""
+        """Return a relation that answers one query, with bounded memory, while it reads the tier; a
+        second query is an error that says so. `.create("name")` makes a table of it, for
+        several."""
         engine = connection if connection is not None else _require("duckdb", "duckdb")
         relation: duckdb.DuckDBPyRelation = engine.from_arrow(OneShot(self))
         return relation

@@ -30,7 +30,8 @@ class TierUrl:
 
 
 def parse_tier_url(text: str) -> TierUrl:
-    """Raises Invalid for what is no URL, has a user or password, or a parameter twice."""
+    """Parse a tier's URL. Raises Invalid for what is no URL, has a user or password, or a parameter
+    twice."""
     scheme, separator, rest = text.partition("://")
     if not separator or not _SCHEME.fullmatch(scheme):
         raise Invalid(
@@ -60,7 +61,7 @@ def parse_tier_url(text: str) -> TierUrl:
 
 
 def show_url(text: str) -> str:
-    """A URL without user, password, query and fragment. A folder's name is shown whole."""
+    """Return a URL without user, password, query and fragment. A folder's name is shown whole."""
     scheme, separator, rest = text.partition("://")
     if scheme == "file":
         return text
