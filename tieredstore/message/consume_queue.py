@@ -7,7 +7,7 @@ commit log. Units of a batch consume queue have 46 bytes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -34,6 +34,7 @@ BATCH_UNIT_DTYPE: Final = np.dtype(
 )
 
 BLANK_SIZE_FIELD: Final = 0x7FFFFFFF
+_UNITS_AT_ONCE: Final = 4096
 _UNIT: Final = struct.Struct(">qiq")
 _BATCH_UNIT: Final = struct.Struct(">qiqqqhii")
 BLANK_UNIT: Final = _UNIT.pack(0, BLANK_SIZE_FIELD, 0)
@@ -143,3 +144,32 @@ def pack_units(units: Sequence[tuple[int, int, int]]) -> bytes:
         return b"".join([_UNIT.pack(*unit) for unit in units])
     except struct.error as error:
         raise Invalid(f"consume queue units: {error}") from error
+
+
+def find_last_message(
+    first: int,
+    until: int,
+    read_units: Callable[[int, int], npt.NDArray[np.void]],
+    find_candidates: Callable[[npt.NDArray[np.void]], npt.NDArray[np.bool_]],
+    is_message: Callable[[int, int, int], bool],
+) -> tuple[int, int] | None:
+    """Find the last message that is there of the queue offsets [first, until). Returns the queue
+    offset behind it and the commit log offset behind it (bytes); None without one.
+
+    Goes backwards, one unit first: the last one is nearly always good. Raises what the calls raise.
+
+    read_units: of (queue offset, count), UNIT_DTYPE from that offset on, or none where they are
+    not there; find_candidates: bool[n], the units whose bytes may be there; is_message: of (queue
+    offset, physical offset, size), asked for candidates only.
+    """
+    count = 1
+    while until > first:
+        start = max(first, until - count)
+        units = read_units(start, until - start)
+        candidates = np.flatnonzero(find_candidates(units)) if len(units) else ()
+        for index in reversed(candidates):
+            offset, size = int(units["physical_offset"][index]), int(units["size"][index])
+            if is_message(start + int(index), offset, size):
+                return start + int(index) + 1, offset + size
+        until, count = start, _UNITS_AT_ONCE
+    return None

@@ -98,6 +98,14 @@ def size_and_magic(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
     return size, magic
 
 
+def is_head_of_message(head: Buffer, size: int) -> bool:
+    """Tell whether a message's record of that size begins so; False for fewer than 8 bytes."""
+    return len(head) >= BLANK_SIZE and _SIZE_AND_MAGIC.unpack_from(head) in (
+        (size, MAGIC_V1),
+        (size, MAGIC_V2),
+    )
+
+
 def is_blank_record(buffer: Buffer, position: int) -> bool:
     """Tell whether a record that ends a commit log file begins here; False behind the buffer's
     end."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message import consume_queue
 from tieredstore.message.consume_queue import (
     BLANK_UNIT,
+    UNIT_DTYPE,
     BatchUnit,
     Unit,
     batch_units_from,
+    find_last_message,
     make_units,
     pack_batch_unit,
     pack_unit,
@@ -19,6 +23,7 @@ from tieredstore.message.consume_queue import (
     unpack_batch_unit,
     unpack_unit,
 )
+from tieredstore.message.layout import is_head_of_message
 
 EXAMPLE = bytes.fromhex("000000000000010e00000087000000000027a807")
 BATCH_EXAMPLE = bytes.fromhex(
@@ -78,3 +83,70 @@ def test_views_are_of_the_buffer() -> None:
     data = bytearray(EXAMPLE * 2)
     units_from(data)["size"][1] = 7
     assert unpack_unit(data, 20).size == 7
+
+
+@pytest.mark.parametrize(
+    ("last", "reads"),
+    [
+        (9999, [1]),
+        (9998, [1, 4096]),
+        (5903, [1, 4096]),
+        (5902, [1, 4096, 4096]),
+        (0, [1, 4096, 4096, 1807]),
+        (None, [1, 4096, 4096, 1807]),
+    ],
+)
+def test_the_last_message_is_found_from_the_end(last: int | None, reads: list[int]) -> None:
+    first, count = 100, 10_000
+    units = make_units(np.arange(count) * 7, np.full(count, 7), np.arange(count))
+    found_reads: list[int] = []
+    asked: list[int] = []
+
+    def read_units(offset: int, number: int) -> npt.NDArray[np.void]:
+        found_reads.append(number)
+        return units[offset - first : offset - first + number]
+
+    def find_candidates(units: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+        tags_codes = units["tags_code"].astype(np.int64)
+        known: npt.NDArray[np.bool_] = tags_codes <= (-1 if last is None else last)
+        known |= tags_codes % 1000 == 1
+        return known
+
+    def is_message(queue_offset: int, offset: int, size: int) -> bool:
+        asked.append(queue_offset - first)
+        assert (offset, size) == (asked[-1] * 7, 7)
+        return asked[-1] == last
+
+    found = find_last_message(first, first + count, read_units, find_candidates, is_message)
+    assert found == (None if last is None else (first + last + 1, last * 7 + 7))
+    assert found_reads == reads
+    others = [number for number in range(9001, 0, -1000) if last is None or number > last]
+    assert asked == [*others, *([] if last is None else [last])]
+
+
+def test_no_message_in_no_units() -> None:
+    def find_candidates(units: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+        raise AssertionError(units)
+
+    nothing = np.empty(0, dtype=UNIT_DTYPE)
+    for until in (5, 9):  # an empty range, and units that cannot be read
+        assert (
+            find_last_message(5, until, lambda *_: nothing, find_candidates, lambda *_: True)
+            is None
+        )
+
+
+@pytest.mark.parametrize(
+    ("head", "is_head"),
+    [
+        ("00000064daa320a7", True),
+        ("00000064daa320ab00", True),
+        ("00000063daa320a7", False),
+        ("00000064daa320a8", False),
+        ("00000064cbd43194", False),
+        ("00000064daa320", False),
+        ("", False),
+    ],
+)
+def test_the_head_of_a_message_is_its_size_and_magic(head: str, is_head: bool) -> None:
+    assert is_head_of_message(bytes.fromhex(head), 100) is is_head

@@ -14,21 +14,19 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import SegmentId, SegmentProvider
 from tieredstore.errors import Corrupt
-from tieredstore.message.consume_queue import UNIT_SIZE
-from tieredstore.message.layout import MAGICS
+from tieredstore.message.consume_queue import UNIT_DTYPE, UNIT_SIZE, find_last_message
+from tieredstore.message.layout import BLANK_SIZE, is_head_of_message
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.read.batches import whole_records
 
 _log = logging.getLogger(__name__)
-_UNITS_AT_ONCE = 4096
-_HEAD_BYTES = 8
-"""Size and magic of a record."""
 
 
 class Proof(enum.Enum):
@@ -63,50 +61,54 @@ def find_tail(
     lists_again: list the commit log once more where units name more than was listed of it (then
     `reader.queue` has the longer one). Raises Unavailable; with HEAD Corrupt.
     """
+    search = _TailSearch(reader, proof, lists_again)
     for start, end in reversed(reader.queue.unit_spans()):
-        low = max(start, floor)
-        high, count = end, 1  # the last unit is nearly always good
-        while high > low:
-            first = max(low, high - count)
-            found = _find_last_message(reader, proof, first, high, lists_again=lists_again)
-            if found is not None:
-                return found
-            high, count = first, _UNITS_AT_ONCE
+        found = find_last_message(
+            max(start, floor), end, search.read_units, search.find_candidates, search.is_message
+        )
+        if found is not None:
+            return QueueTail(*found)
     return None
 
 
-def _find_last_message(
-    reader: QueueReader, proof: Proof, first: int, until: int, *, lists_again: bool
-) -> QueueTail | None:
-    """The same for the queue offsets [first, until), which one span covers."""
-    try:
-        units = reader.read_units(first, until - first)
-    except Corrupt:  # shorter than it was listed
-        if proof is Proof.HEAD:
-            raise
-        return None
-    offsets = units["physical_offset"].astype(np.int64)
-    sizes = units["size"].astype(np.int64)
-    expired = np.zeros(len(units), dtype=np.bool_)
-    if proof is Proof.HEAD:
-        expired = (offsets < reader.queue.commit_log_min_offset) & (offsets >= 0) & (sizes > 0)
-    whole = whole_records(reader.queue, offsets, sizes)
-    if lists_again and not (whole | expired)[-1] and reader.see_growth():
-        whole = whole_records(reader.queue, offsets, sizes)
-    for at in np.flatnonzero(whole | expired)[::-1].tolist():
-        offset, size = int(offsets[at]), int(sizes[at])
-        if expired[at] or _is_message(reader, proof, first + at, offset, size):
-            return QueueTail(first + at + 1, offset + size)
-    return None
+class _TailSearch(NamedTuple):
+    """What counts as a message for `find_tail`."""
 
+    reader: QueueReader
+    proof: Proof
+    lists_again: bool
 
-def _is_message(
-    reader: QueueReader, proof: Proof, queue_offset: int, offset: int, size: int
-) -> bool:
-    if proof is not Proof.HEAD:
-        return read_message(reader, queue_offset, check_body=proof is Proof.BODY) is not None
-    head = reader.commit_log.read(offset, _HEAD_BYTES)
-    return int.from_bytes(head[:4], "big") == size and int.from_bytes(head[4:], "big") in MAGICS
+    def read_units(self, offset: int, count: int) -> npt.NDArray[np.void]:
+        try:
+            return self.reader.read_units(offset, count)
+        except Corrupt:  # shorter than it was listed
+            if self.proof is Proof.HEAD:
+                raise
+            return np.empty(0, dtype=UNIT_DTYPE)
+
+    def find_candidates(self, units: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+        """Find the units whose message is within what was listed, or has expired (HEAD)."""
+        candidates = self._find_listed(units)
+        if self.lists_again and not candidates[-1] and self.reader.see_growth():
+            candidates = self._find_listed(units)
+        return candidates
+
+    def _find_listed(self, units: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+        queue = self.reader.queue
+        offsets = units["physical_offset"].astype(np.int64)
+        sizes = units["size"].astype(np.int64)
+        listed = whole_records(queue, offsets, sizes)
+        if self.proof is Proof.HEAD:
+            listed |= (offsets < queue.commit_log_min_offset) & (offsets >= 0) & (sizes > 0)
+        return listed
+
+    def is_message(self, queue_offset: int, offset: int, size: int) -> bool:
+        if self.proof is not Proof.HEAD:
+            check_body = self.proof is Proof.BODY
+            return read_message(self.reader, queue_offset, check_body=check_body) is not None
+        if offset < self.reader.queue.commit_log_min_offset:  # expired, so it was there
+            return True
+        return is_head_of_message(self.reader.commit_log.read(offset, BLANK_SIZE), size)
 
 
 def read_message(

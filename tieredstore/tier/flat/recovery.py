@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-import struct
 
 import numpy as np
+import numpy.typing as npt
 
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS
 from tieredstore.message import layout
+from tieredstore.message.consume_queue import find_last_message
 from tieredstore.tier.flat.append_file import FlatAppendFile
 from tieredstore.tier.flat.commit_log_file import FlatCommitLogFile
 from tieredstore.tier.flat.consume_queue_file import FlatConsumeQueueFile
@@ -17,9 +18,6 @@ from tieredstore.tier.flat.segment import FlatSegment
 from tieredstore.tier.reading import run
 
 _log = logging.getLogger(__name__)
-_UNITS_AT_ONCE = 4096
-_HEAD = struct.Struct(">iI")
-"""Size and magic of a record."""
 
 
 def validate_tail(commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueueFile) -> None:
@@ -42,41 +40,35 @@ def validate_tail(commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueue
 def _find_last_message_end(
     commit_log: FlatCommitLogFile, consume_queue: FlatConsumeQueueFile
 ) -> int | None:
-    """Where the message of the last valid unit ends; cuts what lies behind that unit."""
-    limit = commit_log.commit_offset
+    """Find where the message of the last valid unit ends; cuts what lies behind that unit."""
+    limit, kept_from = commit_log.commit_offset, commit_log.min_offset
     first = consume_queue.segments[-1].base_offset // consume_queue.unit_bytes
-    behind = consume_queue.commit_unit
-    count = 1  # the last unit is nearly always valid
-    while behind > first:
-        start = max(first, behind - count)
-        units = run(consume_queue.read_units(start, behind - start))
-        ends = units["physical_offset"].astype(np.int64) + units["size"]
-        good = (units["size"] > 0) & (units["physical_offset"] >= 0) & (ends <= limit)
-        for index in np.flatnonzero(good)[::-1].tolist():
-            if _is_message(commit_log, units[index]):
-                _cut_units(consume_queue, start + index + 1)
-                return int(ends[index])
-        behind, count = start, _UNITS_AT_ONCE
-    _cut_units(consume_queue, first)
+
+    def read_units(offset: int, count: int) -> npt.NDArray[np.void]:
+        return run(consume_queue.read_units(offset, count))
+
+    def find_candidates(units: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+        offsets = units["physical_offset"].astype(np.int64)
+        sizes = units["size"].astype(np.int64)
+        candidates: npt.NDArray[np.bool_] = (sizes > 0) & (offsets >= 0)
+        return candidates & (offsets <= limit - sizes)  # a sum could pass 2^63
+
+    def is_message(_: int, offset: int, size: int) -> bool:
+        if offset < kept_from:  # expired, so it was there
+            return True
+        return layout.is_head_of_message(run(commit_log.read(offset, layout.BLANK_SIZE)), size)
+
+    found = find_last_message(
+        first, consume_queue.commit_unit, read_units, find_candidates, is_message
+    )
+    _cut_units(consume_queue, first if found is None else found[0])
+    if found is not None:
+        return found[1]
     for segment in reversed(consume_queue.segments[:-1]):
         if segment.commit_position:
-            unit = segment.end_offset // consume_queue.unit_bytes - 1
-            units = run(consume_queue.read_units(unit, 1))
+            units = read_units(segment.end_offset // consume_queue.unit_bytes - 1, 1)
             return int(units["physical_offset"][0]) + int(units["size"][0])
     return None
-
-
-def _is_message(commit_log: FlatCommitLogFile, unit: np.void) -> bool:
-    """Whether the commit log has a message of the unit's size where the unit says, or had one
-    there before it expired."""
-    position, size = int(unit["physical_offset"]), int(unit["size"])
-    if position < commit_log.min_offset:
-        return True
-    head = run(commit_log.read(position, _HEAD.size))
-    if len(head) < _HEAD.size:
-        return False
-    found_size, magic = _HEAD.unpack(head)
-    return found_size == size and magic in {layout.MAGIC_V1, layout.MAGIC_V2}
 
 
 def _cut_units(consume_queue: FlatConsumeQueueFile, behind: int) -> None:
