@@ -196,9 +196,12 @@ def store_plugin(name: str) -> type[Any]:
 def message_store(loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK) -> Any:
     """Make the MessageStore of a configuration: the local store, wrapped by the plugins that
     `messageStorePlugIn` names, the first name outermost. Not loaded yet. Raises Invalid, also for
-    the settings that a process that accepts messages refuses."""
+    the settings that a process that accepts messages refuses. What loading the configuration
+    warned of is logged."""
     if loaded.refused:
         raise Invalid(loaded.refused[0])
+    for line in loaded.warnings:
+        _log.warning("%s", line)
     store = _load(LOCAL_STORE, LOCAL_STORE, "message store")(loaded.config, clock)
     names = [name for name in loaded.config.message_store_plug_in.split(",") if name]
     for name in reversed(names):

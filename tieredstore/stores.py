@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import LoadedConfig, config_from_properties, load_broker_conf
+from tieredstore.errors import Invalid
 
 if TYPE_CHECKING:
     from tieredstore.contracts.message_store import MessageStore
@@ -55,4 +56,8 @@ def _load_config(config: str | Path | Mapping[str, str]) -> LoadedConfig:
     path = Path(config)
     if path.is_dir():
         return config_from_properties({"storePathRootDir": str(path)}, source=str(path))
+    if not path.exists():
+        raise Invalid(
+            f"{path}: expected a broker.conf or a store's directory, found nothing", path=str(path)
+        )
     return load_broker_conf(path)

@@ -145,3 +145,24 @@ def test_the_package_shows_what_it_offers() -> None:
     assert all(callable(getattr(tieredstore, name)) for name in names)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         getattr(tieredstore, "nothing")  # noqa: B009
+
+
+def test_what_a_configuration_is_warned_of_is_logged_when_its_store_is_made(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    misspelt = {"tieredStoreGroupCommitCuont": "1", "autoCreateTopicEnable": "true"}
+    with tieredstore.open_store({**keys(tmp_path / "store"), **misspelt}):
+        pass
+    assert [record.getMessage() for record in caplog.records] == [
+        "open_store: unknown key tieredStoreGroupCommitCuont; "
+        "did you mean tieredStoreGroupCommitCount?",
+        "open_store: keys that are not supported: autoCreateTopicEnable",
+    ]
+
+
+def test_a_path_without_anything_is_invalid_and_says_what_may_stand_there(tmp_path: Path) -> None:
+    with (
+        pytest.raises(Invalid, match=r"gone: expected a broker\.conf or a store's directory"),
+        tieredstore.open_store(tmp_path / "gone"),
+    ):
+        pass

@@ -36,6 +36,10 @@ VERBS = {
 """Verb -> its line in `--help`; the module of the same name holds the command `command`."""
 
 
+NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""A group without a verb: the error's text is the whole help. Older clicks print it themselves."""
+
+
 @click.group(
     cls=LazyGroup,
     lines=VERBS,
@@ -65,6 +69,9 @@ def run(arguments: list[str]) -> int:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
+        if isinstance(error, NO_ARGUMENTS):
+            click.echo(error.format_message(), err=True)
+            return int(ExitCode.INVALID)
         # Usage errors: click's own text has the usage line and the nearest option.
         hint = getattr(error, "ctx", None)
         where = "" if hint is None else f"; see `{hint.command_path} --help`"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -22,16 +23,17 @@ if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
     from tieredstore.contracts.segment import SegmentProvider
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class TierTarget:
     """Where a job writes: the whole configuration, with the broker's name, and the state
-    directory. warnings: what the configuration file was warned of."""
+    directory."""
 
     config: StoreConfig
     url: str
     state: Path
-    warnings: tuple[str, ...] = ()
 
     @property
     def location(self) -> Path | None:
@@ -92,8 +94,11 @@ def resolve_target(
     properties: Mapping[str, str] | None = None,
 ) -> TierTarget:
     """Resolve the tier to write to. cluster and broker: names in it, which `config` (a broker.conf)
-    or `properties` (its settings) may give. Raises Invalid with what to do."""
+    or `properties` (its settings) may give. What loading them warned of is logged. Raises Invalid
+    with what to do."""
     loaded = load_config(config, cluster=cluster, broker=broker, properties=properties)
+    for line in loaded.warnings:
+        _log.warning("%s", line)
     missing = [
         f"{option} (or {key} in --config)"
         for key, option in (("brokerName", "--broker"), ("brokerClusterName", "--cluster"))
@@ -102,7 +107,7 @@ def resolve_target(
     if missing:
         raise Invalid(f"the names in the tier are not known: give {' and '.join(missing)}")
     check_directory(state)
-    return TierTarget(place_tier(loaded.config, url, state=state), url, state, loaded.warnings)
+    return TierTarget(place_tier(loaded.config, url, state=state), url, state)
 
 
 def check_directory(state: Path) -> None:

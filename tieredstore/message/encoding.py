@@ -101,8 +101,10 @@ class Message(msgspec.Struct, gc=False):
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
     ) -> Message:
-        """Make a message from ordinary values. Raises Invalid for text that properties cannot hold
-        (a key with a space in it, too)."""
+        """Make a message from ordinary values. Raises Invalid for a body that is a str, and for
+        text that properties cannot hold (a key with a space in it, too)."""
+        if isinstance(body, str):
+            raise Invalid("body of a message: expected bytes, found a str; encode it first")
         table = dict(properties) if properties else {}
         if keys and (joined := _join_keys(keys)):
             table["KEYS"] = joined

@@ -108,3 +108,16 @@ def test_a_tier_and_a_state_that_do_not_belong_together_are_refused(
     with pytest.raises(Invalid, match="lacks"):
         open_target(elsewhere)
     open_target(target)
+
+
+def test_what_a_configuration_is_warned_of_is_logged_for_who_writes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("tieredStoreCommitLogMaxSiz=1\nautoCreateTopicEnable=true\n")
+    resolve_target(
+        f"file://{tmp_path}/tier", tmp_path / "s", cluster=CLUSTER, broker=BROKER, config=conf
+    )
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first.endswith("key tieredStoreCommitLogMaxSiz; did you mean tieredStoreCommitLogMaxSize?")
+    assert second.endswith("keys that are not supported: autoCreateTopicEnable")

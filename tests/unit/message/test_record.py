@@ -294,3 +294,8 @@ def test_the_coda_is_no_record() -> None:
     with pytest.raises(Corrupt, match="magic: expected daa320a7 or daa320ab, found cbd43194"):
         decode_record(coda + EXAMPLE)
     assert decode_record(coda + EXAMPLE, CODA_SIZE).topic == "TopicTest"
+
+
+def test_a_body_of_text_is_refused_where_the_message_is_made() -> None:
+    with pytest.raises(Invalid, match="expected bytes, found a str"):
+        Message.create("T", "text")  # type: ignore[arg-type]
