@@ -153,11 +153,9 @@ def test_what_a_configuration_is_warned_of_is_logged_when_its_store_is_made(
     misspelt = {"tieredStoreGroupCommitCuont": "1", "autoCreateTopicEnable": "true"}
     with tieredstore.open_store({**keys(tmp_path / "store"), **misspelt}):
         pass
-    assert [record.getMessage() for record in caplog.records] == [
-        "open_store: unknown key tieredStoreGroupCommitCuont; "
-        "did you mean tieredStoreGroupCommitCount?",
-        "open_store: keys that are not supported: autoCreateTopicEnable",
-    ]
+    misspelt_line, unsupported_line = (record.getMessage() for record in caplog.records)
+    assert misspelt_line.endswith("did you mean tieredStoreGroupCommitCount?")
+    assert unsupported_line == "open_store: keys that are not supported: autoCreateTopicEnable"
 
 
 def test_a_path_without_anything_is_invalid_and_says_what_may_stand_there(tmp_path: Path) -> None:

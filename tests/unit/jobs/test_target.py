@@ -119,5 +119,7 @@ def test_what_a_configuration_is_warned_of_is_logged_for_who_writes(
         f"file://{tmp_path}/tier", tmp_path / "s", cluster=CLUSTER, broker=BROKER, config=conf
     )
     first, second = (record.getMessage() for record in caplog.records)
-    assert first.endswith("key tieredStoreCommitLogMaxSiz; did you mean tieredStoreCommitLogMaxSize?")
+    assert first.endswith(
+        "key tieredStoreCommitLogMaxSiz; did you mean tieredStoreCommitLogMaxSize?"
+    )
     assert second.endswith("keys that are not supported: autoCreateTopicEnable")
