@@ -146,7 +146,7 @@ class DefaultMetadataStore:
 
     def add_topic(self, topic: str, reserve_time_hours: int = -1) -> TopicMetadata:
         self._check_text(topic, "topic")
-        with self._changing():
+        with self._lock_for_change():
             row = self._tables.topics.get(topic)
             if row is None:
                 self._tables.topic_serial += 1
@@ -167,7 +167,7 @@ class DefaultMetadataStore:
     def update_topic(self, topic: TopicMetadata) -> None:
         """Give the stored entry these values and the present time; do nothing for an unknown
         topic."""
-        with self._changing():
+        with self._lock_for_change():
             row = self._tables.topics.get(topic.topic)
             if row is None:
                 return
@@ -178,7 +178,7 @@ class DefaultMetadataStore:
         self._settle(version)
 
     def delete_topic(self, topic: str) -> None:
-        with self._changing():
+        with self._lock_for_change():
             found = self._tables.topics.pop(topic, None) is not None
             found |= self._tables.queues.pop(topic, None) is not None
             if found:
@@ -198,7 +198,7 @@ class DefaultMetadataStore:
         self._check_text(topic, "topic")
         if not 0 <= queue_id < 2**31:
             raise Invalid(f"topic {topic!r}: queue id {queue_id} is not from 0 to 2^31-1")
-        with self._changing():
+        with self._lock_for_change():
             row = self._tables.queues.get(topic, {}).get(queue_id)
             if row is None:
                 row = Row(
@@ -218,7 +218,7 @@ class DefaultMetadataStore:
     def update_queue(self, queue: QueueMetadata) -> None:
         """Give the stored entry these values and the present time; do nothing for an unknown
         queue."""
-        with self._changing():
+        with self._lock_for_change():
             row = self._tables.queues.get(queue.topic, {}).get(queue.queue_id)
             if row is None:
                 return
@@ -228,7 +228,7 @@ class DefaultMetadataStore:
         self._settle(version)
 
     def delete_queue(self, topic: str, queue_id: int) -> None:
-        with self._changing():
+        with self._lock_for_change():
             if self._tables.queues.get(topic, {}).pop(queue_id, None) is not None:
                 self._note_change()
         self._settle()
@@ -256,7 +256,7 @@ class DefaultMetadataStore:
         """Store a segment's entry. Raises Busy when the file would hold more segments than it may
         be read with."""
         _check_numbers(segment)
-        with self._changing():
+        with self._lock_for_change():
             row = self._tables.segment(segment.id)
             if row is None:
                 row = self._add_segment(segment)
@@ -266,7 +266,7 @@ class DefaultMetadataStore:
         self._settle(version)
 
     def delete_segment(self, id: SegmentId) -> None:
-        with self._changing():
+        with self._lock_for_change():
             if self._tables.remove_segment(id):
                 self._note_change()
         self._settle()
@@ -284,7 +284,7 @@ class DefaultMetadataStore:
             self._journal.close()
 
     def destroy(self) -> None:
-        with self._changing():
+        with self._lock_for_change():
             # Java writes 0 here, so its next topic gets id 1; so does ours
             self._tables = Tables(topic_serial=0)
             self._note_change()
@@ -315,7 +315,7 @@ class DefaultMetadataStore:
             self._journal_change(segment_line(stored))
 
     @contextmanager
-    def _changing(self) -> Iterator[None]:
+    def _lock_for_change(self) -> Iterator[None]:
         if self._read_only:
             raise Invalid(f"{self._path} was opened read-only", path=str(self._path))
         if not self._loaded:

@@ -102,7 +102,7 @@ def _fields(value: TopicMetadata | QueueMetadata | FileSegmentMetadata) -> dict[
     }
 
 
-def _no_segments() -> dict[FileSegmentType, SegmentTable]:
+def _make_segment_tables() -> dict[FileSegmentType, SegmentTable]:
     return {type: {} for type in FileSegmentType}  # noqa: A001
 
 
@@ -112,7 +112,7 @@ class Tables:
 
     topics: dict[str, Row[TopicMetadata]] = field(default_factory=dict)
     queues: dict[str, dict[int, Row[QueueMetadata]]] = field(default_factory=dict)
-    segments: dict[FileSegmentType, SegmentTable] = field(default_factory=_no_segments)
+    segments: dict[FileSegmentType, SegmentTable] = field(default_factory=_make_segment_tables)
     segment_count: int = 0
     topic_serial: int = NO_TOPIC_YET
     extra: Extra = field(default_factory=dict)

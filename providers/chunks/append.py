@@ -65,7 +65,7 @@ class ChunkAppender:
         writer epoch is known to be lost, Corrupt for a segment with a hole."""
         length = checks.total_bytes(buffers)
         authority.check()
-        chain = self._current(state, authority, position)
+        chain = self._load_chain(state, authority, position)
         if position > chain.size_bytes:
             authority.check()  # it may have been lost, and the segment made again, only now
             raise checks.beyond_end(state.id, position, chain.size_bytes)
@@ -104,7 +104,7 @@ class ChunkAppender:
             path=state.folder,
         )
 
-    def _current(self, state: SegmentState, authority: Authority, position: int) -> Chain:
+    def _load_chain(self, state: SegmentState, authority: Authority, position: int) -> Chain:
         """The chain as far as it can be trusted to write behind it."""
         chain = state.get_trusted_chain(authority)
         if chain is None or chain.size_bytes != position:
@@ -226,9 +226,9 @@ class ChunkAppender:
                 is_like = head.metadata is None and head.size_bytes == length
                 if is_like and self._holds(state, chain, position, buffers, length):
                     return Written(position + length)
-                return self._others(state, authority, chain, head, position)
+                return self._judge_other_bytes(state, authority, chain, head, position)
             if chain.size_bytes > position:
-                return self._others(state, authority, chain, None, position)
+                return self._judge_other_bytes(state, authority, chain, None, position)
         except (Unavailable, ObjectGone) as error:
             return UnknownWrite(f"segment {state.id}: write at {position}: {error}")
         if not chain.is_closed:
@@ -236,7 +236,7 @@ class ChunkAppender:
         is_stale = epoch_number(head) < authority.number or writer(head) == authority.stamp
         return FencedWrite(chain.size_bytes, _SEAL, is_stale)
 
-    def _others(
+    def _judge_other_bytes(
         self,
         state: SegmentState,
         authority: Authority,

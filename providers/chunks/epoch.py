@@ -98,7 +98,7 @@ class ChunkWriterEpoch:
         """Acquire the next epoch. Raises Fenced naming a live owner, Busy when others are faster,
         Invalid for a tier whose format version is newer, Unavailable."""
         for _ in range(settings.max_tries):
-            number, released = _latest(client, folder)
+            number, released = _find_latest(client, folder)
             if number and not released:
                 holder = _holder(client, folder, number)
                 if not take_over and not _is_dead(holder):
@@ -148,7 +148,7 @@ class ChunkWriterEpoch:
 
     def _look(self) -> None:
         begin_ms = self._settings.monotonic_ms()
-        number, released = _latest(self._client, self._folder, self.number)
+        number, released = _find_latest(self._client, self._folder, self.number)
         if number != self.number:
             holder = _holder(self._client, self._folder, number)
             self._lost = f"was taken over by {holder.get('owner')} as epoch {number}"
@@ -234,14 +234,14 @@ def _is_latest(client: ObjectClient, folder: str, number: int) -> bool:
     """Of an epoch just claimed. When that cannot be told, it is let go: whoever tries again would
     meet a live owner, itself."""
     try:
-        return _latest(client, folder)[0] == number
+        return _find_latest(client, folder)[0] == number
     except TieredStoreError:
         with suppress(TieredStoreError):
             client.put_if_absent(f"{folder}/{number:020d}.released", [], {})
         raise
 
 
-def _latest(client: ObjectClient, folder: str, at_least: int = 0) -> tuple[int, bool]:
+def _find_latest(client: ObjectClient, folder: str, at_least: int = 0) -> tuple[int, bool]:
     """(number, released); number 0 when there never was one."""
     start_after = f"{folder}/{at_least - 1:020d}.released" if at_least else ""
     names = [found.key.rpartition("/")[2] for found in client.list(f"{folder}/", start_after)]

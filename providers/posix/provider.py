@@ -221,7 +221,7 @@ class PosixFileSegment:
         except OSError as error:
             raise self._error("stat", error) from error
         if not stat.S_ISREG(found.st_mode):
-            raise self._not_a_file()
+            raise self._make_kind_error()
         # another process may have deleted the file and made it again
         self._files.forget(self._path, unless=(found.st_dev, found.st_ino))
         return found.st_size
@@ -396,5 +396,5 @@ class PosixFileSegment:
     def _error(self, action: str, error: OSError) -> TieredStoreError:
         return translate_os_error(error, action, self._path, invalid=_BAD_NAME)
 
-    def _not_a_file(self) -> Corrupt:
+    def _make_kind_error(self) -> Corrupt:
         return Corrupt(f"segment {self._id}: {self._path} is not a regular file", path=self._path)

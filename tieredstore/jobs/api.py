@@ -67,7 +67,7 @@ def export(
     `catalog`). topics: names, or shell patterns such as `order_*`; all without. The rest is as in
     `ExportRequest`. Raises Corrupt, Fenced (another export committed meanwhile).
     """
-    with _needing_arrow("export"):
+    with _require_arrow("export"):
         from tieredstore.jobs.exporting import Accept, ExportRequest, Format, OnCorrupt, run_export
         from tieredstore.jobs.exporting.request import select_queues
 
@@ -94,7 +94,7 @@ def export(
         target_options=dict(target_options or {}),
     )
     source = find_source(tier)
-    identity = identify_tier(source) | request.identity() | _given(since=since, until=until)
+    identity = identify_tier(source) | request.identity() | _format_times(since=since, until=until)
     for name in ("state", "since_ms", "until_ms"):
         del identity[name]
     with start_run(
@@ -154,7 +154,7 @@ def report(
 
     keys_percent, prices: see `ReportOptions`. as_of: ages are told from then instead of from now.
     """
-    with _needing_arrow("report"):
+    with _require_arrow("report"):
         from tieredstore.jobs.reporting.job import ReportOptions, run_report
 
     now_ms = epoch_ms(as_of, SYSTEM_CLOCK.now_ms())
@@ -164,7 +164,7 @@ def report(
         "to": str(to.absolute()),
         "keys_percent": keys_percent,
         "prices": dict(options.prices),
-        **_given(as_of=as_of),
+        **_format_times(as_of=as_of),
     }
     with start_run(
         "report", identity, workers=workers, runner=runner, progress=progress, work=work
@@ -231,7 +231,7 @@ def rebuild_index(
         epoch_ms(since, now_ms), epoch_ms(until, now_ms), force, take_over, staging
     )
     identity = identify_tier(source) | {
-        **_given(since=since, until=until),
+        **_format_times(since=since, until=until),
         "force": force,
         "staging": None if staging is None else show_url(staging),
     }
@@ -291,7 +291,7 @@ def backfill(
     the tier, unless `config` (a broker.conf) or `properties` (its keys) give them. The rest is as
     in `BackfillOptions`. Raises Fenced (a broker runs), Corrupt.
     """
-    with _needing_arrow("backfill"):
+    with _require_arrow("backfill"):
         from tieredstore.jobs.backfilling import BackfillOptions, backfill_target, run_backfill
         from tieredstore.jobs.backfilling.job import SEGMENT_BYTES
         from tieredstore.jobs.backfilling.source import fingerprint, list_table
@@ -411,7 +411,7 @@ def _value(name: str, kind: type[_Choice], given: str) -> _Choice:
         raise Invalid(f"{name}: expected one of {known}, found {given!r}") from None
 
 
-def _given(**times: Time | None) -> dict[str, object]:
+def _format_times(**times: Time | None) -> dict[str, object]:
     """Times as they were given: a relative one is another one in the next run."""
     return {
         name: time.isoformat() if isinstance(time, datetime) else time
@@ -420,7 +420,7 @@ def _given(**times: Time | None) -> dict[str, object]:
 
 
 @contextmanager
-def _needing_arrow(job: str) -> Iterator[None]:
+def _require_arrow(job: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:

@@ -118,12 +118,12 @@ class _Connected:
     def __call__(self, task: VerifyTask) -> list[Any]:
         provider = self.source.connect()
         try:
-            return self.work(provider, task, _silent)
+            return self.work(provider, task, _ignore_progress)
         finally:
             provider.close()
 
 
-def _silent(path: str, count_bytes: int) -> None:
+def _ignore_progress(path: str, count_bytes: int) -> None:
     del path, count_bytes
 
 

@@ -52,7 +52,7 @@ def decompress(data: Buffer, sys_flag: int, limit_bytes: int = DEFAULT_BODY_LIMI
     raise Corrupt(f"compressed body: unknown compression type in sysFlag {sys_flag:#x}")
 
 
-def _too_large(limit_bytes: int) -> Corrupt:
+def _make_size_error(limit_bytes: int) -> Corrupt:
     return Corrupt(f"compressed body: expected at most {limit_bytes} bytes inflated, found more")
 
 
@@ -61,7 +61,7 @@ def _inflate_zlib(data: Buffer, limit_bytes: int) -> bytes:
     # One byte more than allowed tells "exactly full" from "too large" (0 would mean no limit).
     body = inflater.decompress(data, limit_bytes + 1)
     if len(body) > limit_bytes:
-        raise _too_large(limit_bytes)
+        raise _make_size_error(limit_bytes)
     if not inflater.eof:
         raise _make_cut_error("zlib", data)
     if inflater.unused_data:
@@ -79,11 +79,11 @@ def _inflate_lz4(data: Buffer, limit_bytes: int) -> bytes:
         body += piece
         while not inflater.eof and piece:
             if len(body) > limit_bytes:
-                raise _too_large(limit_bytes)
+                raise _make_size_error(limit_bytes)
             piece = inflater.decompress(b"", _PIECE_BYTES)
             body += piece
         if len(body) > limit_bytes:
-            raise _too_large(limit_bytes)
+            raise _make_size_error(limit_bytes)
         if not inflater.eof:
             raise _make_cut_error("LZ4", data)
         rest = inflater.unused_data
@@ -102,7 +102,7 @@ def _inflate_zstd(data: Buffer, limit_bytes: int) -> bytes:
             while piece := reader.read(_PIECE_BYTES):
                 body += piece
                 if len(body) > limit_bytes:
-                    raise _too_large(limit_bytes)
+                    raise _make_size_error(limit_bytes)
         rest = rest[len(frame) :]
         if not rest:
             return bytes(body)

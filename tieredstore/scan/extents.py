@@ -44,7 +44,7 @@ class ExtentReader:
         while length > 0:
             extent = extent_at(self._extents, offset)
             if extent is None:
-                missing = self._missing(offset, length)
+                missing = self._make_missing_finding(offset, length)
                 break
             count = min(length, extent.end_offset - offset)
             places.append((self._segment(extent), offset - extent.base_offset, count))
@@ -59,7 +59,7 @@ class ExtentReader:
 
         return read
 
-    def _missing(self, offset: int, length: int) -> Finding:
+    def _make_missing_finding(self, offset: int, length: int) -> Finding:
         before = [extent for extent in self._extents if extent.base_offset <= offset]
         nearest = before[-1] if before else (self._extents[0] if self._extents else None)
         return damage(

@@ -68,7 +68,7 @@ def locate(
     if "brokerClusterName" in loaded.explicit_keys:
         _require_cluster(placed_config, url)
     else:
-        name = _only_cluster(placed_config, url)
+        name = _find_only_cluster(placed_config, url)
         placed_config = msgspec.structs.replace(placed_config, broker_cluster_name=name)
     if state is not None:
         require_state(state)
@@ -115,7 +115,7 @@ def require_state(state: Path) -> None:
         )
 
 
-def _only_cluster(config: StoreConfig, url: str) -> str:
+def _find_only_cluster(config: StoreConfig, url: str) -> str:
     clusters = registry.clusters(config)
     if len(clusters) == 1:
         return clusters[0]

@@ -34,17 +34,17 @@ def parse_time(text: str, now_ms: int) -> int:
             f"time {text!r}: expected epoch milliseconds, ISO 8601 such as 2026-11-21T13:05:16Z, "
             "or relative such as -2h"
         ) from None
-    return _moment_ms(moment)
+    return _to_epoch_ms(moment)
 
 
 def epoch_ms(time: Time | None, now_ms: int) -> int | None:
     """Return epoch ms of a time, None for none. Raises Invalid."""
     if isinstance(time, str):
         return parse_time(time, now_ms)
-    return _moment_ms(time) if isinstance(time, datetime) else time
+    return _to_epoch_ms(time) if isinstance(time, datetime) else time
 
 
-def _moment_ms(moment: datetime) -> int:
+def _to_epoch_ms(moment: datetime) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     seconds = int(moment.replace(microsecond=0).timestamp())

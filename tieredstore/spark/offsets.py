@@ -130,7 +130,7 @@ def parse_assigned(text: str) -> frozenset[QueueKey]:
     """`assign`: {topic: {broker: [queue ids]}}. Raises Invalid."""
     found: set[QueueKey] = set()
     for topic, brokers in _object(text, "assign").items():
-        for broker, queue_ids in _inner(brokers, "assign", topic).items():
+        for broker, queue_ids in _require_object(brokers, "assign", topic).items():
             if not isinstance(queue_ids, list) or not all(map(_is_number, queue_ids)):
                 raise Invalid(
                     f"assign: {topic}: {broker}: expected a list of queue ids, found {queue_ids!r}"
@@ -156,13 +156,13 @@ def _leaves(offset: Mapping[str, Any], option: str) -> list[tuple[QueueKey, int]
         ((topic, broker, _queue_id(queue_id, option, topic, broker)), number)
         for topic, brokers in offset.items()
         if topic not in {INCARNATIONS, BEGINS}
-        for broker, queues in _inner(brokers, option, topic).items()
-        for queue_id, number in _inner(queues, option, topic, broker).items()
+        for broker, queues in _require_object(brokers, option, topic).items()
+        for queue_id, number in _require_object(queues, option, topic, broker).items()
         if _is_offset(number, option, topic, broker, queue_id)
     ]
 
 
-def _inner(value: object, option: str, *place: str) -> dict[str, Any]:
+def _require_object(value: object, option: str, *place: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         wanted = "brokers" if len(place) == 1 else "queues"
         raise Invalid(

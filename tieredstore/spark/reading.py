@@ -60,7 +60,7 @@ class PartitionReader:
         at, rows, lost = wanted.from_offset, 0, 0
         rest = wanted
         while rest.count > 0:
-            report = self._skipping(provider, wanted.queue, skipped)
+            report = self._make_on_finding(provider, wanted.queue, skipped)
             try:
                 for batch in arrow_batches(provider, rest, names, self.options, on_finding=report):
                     at = batch.column(place)[-1].as_py() + 1
@@ -81,7 +81,7 @@ class PartitionReader:
         if skipped:
             self._tell(wanted, skipped, wanted.count - rows - lost)
 
-    def _skipping(
+    def _make_on_finding(
         self, provider: SegmentProvider, queue: QueueFiles, skipped: list[Finding]
     ) -> OnFinding:
         """A report that keeps damage aside, but for messages that have expired."""

@@ -1,9 +1,9 @@
 """Reads as generators: the logic exists once, callers choose how to wait.
 
-A reading yields the segment reads of one step and is sent their bytes, in order. `run` drives it
-in the calling thread; `run_async` takes what is at hand without blocking and sends the rest of a
-step to a pool, all at once. An error of a read is thrown into the reading, which may handle it.
-A getting is a reading that also waits for what is no segment (`Wait`).
+A `Reading` yields the segment reads of one step and is sent their bytes, in order. `Steps` yield
+such a step or a `Wait` for something that is no segment; a reading is the simple case. `run` drives
+both in the calling thread; `run_async` takes what is at hand without blocking and sends the rest of
+a step to a pool, all at once. An error of a step is thrown into the generator, which may handle it.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Wait(Generic[T]):
 
 
 Reading: TypeAlias = Generator[list[SegmentRead], list[memoryview], T]
-Getting: TypeAlias = "Generator[list[SegmentRead] | Wait[Any], Any, T]"
+Steps: TypeAlias = "Generator[list[SegmentRead] | Wait[Any], Any, T]"
 
 
-def run(getting: Getting[T]) -> T:
-    """Drive a reading, blocking. Raises what the reading raises."""
+def run(steps: Steps[T]) -> T:
+    """Drive the steps of a read, blocking. Raises what the generator raises."""
     try:
-        step = next(getting)
+        step = next(steps)
         while True:
             try:
                 found = (
@@ -62,34 +62,35 @@ def run(getting: Getting[T]) -> T:
                     else [read.read_blocking() for read in step]
                 )
             except TieredStoreError as error:
-                step = getting.throw(error)
+                step = steps.throw(error)
             else:
-                step = getting.send(found)
+                step = steps.send(found)
     except StopIteration as stop:
         result: T = stop.value
         return result
     finally:
-        getting.close()  # what it holds is given up now, also when the caller is interrupted
+        steps.close()  # what it holds is given up now, also when the caller is interrupted
 
 
-async def run_async(getting: Getting[T], executor: Executor | None = None) -> T:
-    """Drive a reading from a coroutine; what would block runs in `executor` (None: the loop's)."""
+async def run_async(steps: Steps[T], executor: Executor | None = None) -> T:
+    """Drive the steps of a read from a coroutine; what would block runs in `executor` (None: the
+    loop's)."""
     try:
-        step = next(getting)
+        step = next(steps)
         while True:
             try:
                 found = await (
                     step.later() if isinstance(step, Wait) else _read_step(step, executor)
                 )
             except TieredStoreError as error:
-                step = getting.throw(error)
+                step = steps.throw(error)
             else:
-                step = getting.send(found)
+                step = steps.send(found)
     except StopIteration as stop:
         result: T = stop.value
         return result
     finally:
-        getting.close()  # at once when the task is cancelled: others may wait for it
+        steps.close()  # at once when the task is cancelled: others may wait for it
 
 
 async def _read_step(step: list[SegmentRead], executor: Executor | None) -> list[memoryview]:

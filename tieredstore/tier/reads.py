@@ -22,7 +22,7 @@ from tieredstore.metrics import Metrics
 from tieredstore.tier import routing
 from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
 from tieredstore.tier.flat.file_store import FlatFileStore
-from tieredstore.tier.reading import Getting, Wait, run, run_async
+from tieredstore.tier.reading import Steps, Wait, run, run_async
 from tieredstore.tier.topic_filter import TopicFilter
 
 if TYPE_CHECKING:
@@ -72,14 +72,14 @@ class TieredReads(PluginMessageStore):
     # Gets
 
     def get(self, request: GetRequest) -> GetMessageResult:
-        return run(self._getting(request))
+        return run(self._get_in_steps(request))
 
     async def get_async(self, request: GetRequest) -> GetMessageResult:
-        return await run_async(self._getting(request), self._executor)
+        return await run_async(self._get_in_steps(request), self._executor)
 
-    def _getting(self, request: GetRequest) -> Getting[GetMessageResult]:
+    def _get_in_steps(self, request: GetRequest) -> Steps[GetMessageResult]:
         if self._reads_tier(request.key, request.offset, request.max_count):
-            result = yield from self.fetcher.getting(request)
+            result = yield from self.fetcher.get_in_steps(request)
             if not self._falls_back(request, result):
                 return self._merge(request, result)
         found: GetMessageResult = yield Wait(

@@ -111,13 +111,13 @@ class Compactor:
             for _ in range(self._settings.max_tries):
                 data = [info for info in found if info.size_bytes]
                 if not data:
-                    self._delete(authority, *_exactly(found))
+                    self._delete(authority, *_split_keys_and_etags(found))
                     state.forget()
                     return
                 for info in data:
                     if (info.key, info.etag) not in known:
                         self._check_late(info, authority)
-                self._delete(authority, *_exactly(sorted(data, key=_deletion_order)))
+                self._delete(authority, *_split_keys_and_etags(sorted(data, key=_deletion_order)))
                 found = self._find_objects(state)
             raise Unavailable(
                 f"segment {state.id}: {len(found)} objects are still there", path=state.folder
@@ -266,7 +266,7 @@ class Compactor:
         return len(due), min(left) + self._settings.grace_ms if left else None
 
 
-def _exactly(found: Sequence[ObjectInfo]) -> tuple[list[str], list[str]]:
+def _split_keys_and_etags(found: Sequence[ObjectInfo]) -> tuple[list[str], list[str]]:
     """Keys and etags: a request that is late meets the objects of a segment made again."""
     return [info.key for info in found], [info.etag for info in found]
 

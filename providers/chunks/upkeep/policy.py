@@ -33,12 +33,12 @@ class MergePolicy:
         while tail and extents[tail - 1].length < self.part_bytes:
             tail -= 1
         return (
-            self._small_run(tuple(extents[tail:]))
-            or self._shut_in_run(extents[:tail])
-            or self._large_run(extents[:tail])
+            self._find_small_run(tuple(extents[tail:]))
+            or self._find_shut_in_run(extents[:tail])
+            or self._find_large_run(extents[:tail])
         )
 
-    def _small_run(self, small: Run) -> Run | None:
+    def _find_small_run(self, small: Run) -> Run | None:
         """The small objects at the end, when they are enough bytes or enough writes. Of former
         runs those no longer than the new one go into it, so that lengths at least halve from one
         to the next."""
@@ -56,7 +56,7 @@ class MergePolicy:
             length += small[first].length
         return small[first:]
 
-    def _shut_in_run(self, extents: Sequence[Extent]) -> Run | None:
+    def _find_shut_in_run(self, extents: Sequence[Extent]) -> Run | None:
         """Small objects with a large one behind them: no write will make more of them."""
         end = len(extents)
         while end and extents[end - 1].length >= self.part_bytes:
@@ -76,7 +76,7 @@ class MergePolicy:
                 return small[: index + 1]
         return None
 
-    def _large_run(self, extents: Sequence[Extent]) -> Run | None:
+    def _find_large_run(self, extents: Sequence[Extent]) -> Run | None:
         limit = self.part_bytes
         while limit <= max((extent.length for extent in extents), default=0):
             limit *= self.fan_in

@@ -10,7 +10,7 @@ import pytest
 
 from tieredstore.contracts.segment import FileSegment
 from tieredstore.errors import Unavailable
-from tieredstore.tier.reading import Getting, Reading, SegmentRead, Wait, run, run_async
+from tieredstore.tier.reading import Reading, SegmentRead, Steps, Wait, run, run_async
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ def reading(*segments: Segment) -> Reading[bytes]:
     return b"".join([*first, *second])
 
 
-def drive(generator: Getting[T], how: str) -> T:
+def drive(generator: Steps[T], how: str) -> T:
     if how == "blocking":
         return run(generator)
     with ThreadPoolExecutor(2) as pool:
@@ -104,33 +104,33 @@ def wait(value: int, error: Exception | None = None) -> Wait[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("how", ["blocking", "async"])
-def test_a_getting_waits_for_others_the_way_it_is_driven(how: str) -> None:
-    def getting() -> Getting[object]:
+def test_steps_wait_for_others_the_way_they_are_driven(how: str) -> None:
+    def steps() -> Steps[object]:
         data = yield from reading(Segment(b"abcd"), Segment(b"xy"))
         first = yield wait(1)
         with pytest.raises(Unavailable, match="not there"):
             yield wait(2, Unavailable("not there"))
         return data, first
 
-    def failing() -> Getting[None]:
+    def failing() -> Steps[None]:
         yield wait(3, Unavailable("away"))
 
-    assert drive(getting(), how) == (b"abxycd", (how, 1))
+    assert drive(steps(), how) == (b"abxycd", (how, 1))
     with pytest.raises(Unavailable, match="away"):
         drive(failing(), how)
 
 
-def test_a_cancelled_getting_gives_up_what_it_holds_at_once() -> None:
+def test_cancelled_steps_give_up_what_they_hold_at_once() -> None:
     given_up: list[bool] = []
 
-    def getting() -> Getting[None]:
+    def steps() -> Steps[None]:
         try:
             yield Wait(lambda: None, asyncio.Event().wait)
         finally:
             given_up.append(True)
 
     async def cancel() -> None:
-        task = asyncio.create_task(run_async(getting()))
+        task = asyncio.create_task(run_async(steps()))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError) as kept:  # its traceback keeps the frames alive
@@ -140,18 +140,18 @@ def test_a_cancelled_getting_gives_up_what_it_holds_at_once() -> None:
     asyncio.run(cancel())
 
 
-def test_an_interrupted_getting_gives_up_what_it_holds_at_once() -> None:
+def test_interrupted_steps_give_up_what_they_hold_at_once() -> None:
     given_up: list[bool] = []
 
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    def getting() -> Getting[None]:
+    def steps() -> Steps[None]:
         try:
             yield Wait(interrupt, asyncio.Event().wait)
         finally:
             given_up.append(True)
 
     with pytest.raises(KeyboardInterrupt) as kept:
-        run(getting())
+        run(steps())
     assert given_up == [True], kept

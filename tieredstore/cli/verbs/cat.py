@@ -97,7 +97,7 @@ def message_rows(
     from tieredstore.scan.read.batches import read_batches
 
     code = None if tag is None else tags_code(tag)
-    rows_of: RowsOf = _one_by_one
+    rows_of: RowsOf = _make_rows_singly
     count = 0
     for scan_range in ranges:
         for batch in read_batches(provider, scan_range):
@@ -107,10 +107,10 @@ def message_rows(
                     yield row
             count += len(chosen)
             if count >= _FEW:
-                rows_of = _many()
+                rows_of = _choose_rows_of()
 
 
-def _one_by_one(
+def _make_rows_singly(
     batch: MessageBatch,
     body: BodyForm,
     names: tuple[str, ...],  # noqa: ARG001
@@ -121,9 +121,9 @@ def _one_by_one(
         yield message_row(message, batch.queue.broker, body)
 
 
-def _many() -> RowsOf:
+def _choose_rows_of() -> RowsOf:
     try:
         from tieredstore.scan.arrow.rows import batch_rows
     except ImportError:
-        return _one_by_one
+        return _make_rows_singly
     return batch_rows

@@ -63,8 +63,8 @@ def command(
             "consume_queue_bytes": _bytes(e for found in queues for e in found.consume_queue),
             "index_segments": len(indexes) if whole else None,
             "index_bytes": _bytes(indexes) if whole else None,
-            "min_store_timestamp": _least(row["min_store_timestamp"] for row in rows),
-            "max_store_timestamp": _most(row["max_store_timestamp"] for row in rows),
+            "min_store_timestamp": _find_least(row["min_store_timestamp"] for row in rows),
+            "max_store_timestamp": _find_most(row["max_store_timestamp"] for row in rows),
             "segments": [] if whole else _segments(catalogue, queues),
             **usage_fields(read_usage(opened.provider)),
         }
@@ -76,11 +76,11 @@ def _bytes(extents: Iterable[SegmentExtent]) -> int:
     return sum(extent.size_bytes for extent in extents)
 
 
-def _least(times: Iterable[object]) -> int | None:
+def _find_least(times: Iterable[object]) -> int | None:
     return min((time for time in times if isinstance(time, int)), default=None)
 
 
-def _most(times: Iterable[object]) -> int | None:
+def _find_most(times: Iterable[object]) -> int | None:
     return max((time for time in times if isinstance(time, int)), default=None)
 
 

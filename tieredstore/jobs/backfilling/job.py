@@ -76,7 +76,7 @@ def run_backfill(
     _check(options)
     files = run.once("source", lambda: list_table(table), list[SourceFile])
     with open_target(tier, take_over=options.take_over) as target:
-        past = _past(target, table, files, options)
+        past = _locate_note(target, table, files, options)
         if past.exists():
             return run.report({**orjson.loads(past.read_bytes()), "done_before": True})
         rules = RowRules(
@@ -110,7 +110,7 @@ def _check(options: BackfillOptions) -> None:
         raise Invalid(f"segment bytes: expected at least 1, found {options.segment_bytes}")
 
 
-def _past(
+def _locate_note(
     target: BackfillTarget, table: str, files: Sequence[SourceFile], options: BackfillOptions
 ) -> Path:
     """Where it is noted that these very files were backfilled."""

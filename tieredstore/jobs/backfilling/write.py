@@ -176,7 +176,7 @@ class SegmentWriter:
         self._flush()
         size = self._segment.size()
         if size < self._position:
-            raise self._became_shorter(size)
+            raise self._make_shorter_error(size)
         if size > self._position:
             if not self._rewritable:
                 raise self._differs(self._position)
@@ -203,7 +203,7 @@ class SegmentWriter:
         elif outcome.differs:
             raise self._differs(position)
         elif 0 <= outcome.size_bytes < position:
-            raise self._became_shorter(outcome.size_bytes)
+            raise self._make_shorter_error(outcome.size_bytes)
         else:
             raise Unavailable(
                 f"{self._segment.id}: {length} bytes at {self._position} cannot be written: "
@@ -220,7 +220,7 @@ class SegmentWriter:
             offset=position,
         )
 
-    def _became_shorter(self, size: int) -> Unavailable:
+    def _make_shorter_error(self, size: int) -> Unavailable:
         return Unavailable(
             f"{self._segment.id}: expected at least {self._position} bytes, found {size}",
             path=str(self._segment.id),

@@ -111,7 +111,7 @@ def _copy(
             run.on_progress,
             stop=stop.event,
         )
-        report.notes += _unsealed(source)
+        report.notes += _note_unsealed_index(source)
         report.source_usage = _usage(source.provider)
         report.target_usage = _usage(*{provider, back})
         return report
@@ -183,7 +183,7 @@ def _usage(*providers: SegmentProvider) -> Usage | None:
     return Usage(tuple(row for usage in found for row in usage.rows)) if found else None
 
 
-def _unsealed(source: OpenTier) -> list[str]:
+def _note_unsealed_index(source: OpenTier) -> list[str]:
     """Keys that are not in the source tier yet either."""
     if source.state is None:
         return []

@@ -84,7 +84,7 @@ def run_export(
         _require_alive(run, source, plan, error)
         raise
     staged = [file for outcome in written for file in outcome.files]
-    kept, groups = _small_ones(staged, request.target_file_bytes)
+    kept, groups = _group_small_files(staged, request.target_file_bytes)
     merges = [
         MergeTask(number, folder, group, replace(form, prefix=f"{plan.export[:8]}-m{number:05d}"))
         for number, group in enumerate(groups)
@@ -240,7 +240,7 @@ def _positions(plan: Plan, written: Sequence[WriteOutcome]) -> dict[str, Positio
     return found
 
 
-def _small_ones(
+def _group_small_files(
     files: Iterable[DataFile], target_bytes: int
 ) -> tuple[list[DataFile], list[tuple[DataFile, ...]]]:
     """Files to keep, and groups of small ones of a topic and day to be merged."""

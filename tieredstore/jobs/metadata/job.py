@@ -67,7 +67,7 @@ def run_rebuild_metadata(
     with ExitStack() as stack:
         provider = source.connect()
         stack.callback(provider.close)
-        broker = source.broker or _only_broker(provider)
+        broker = source.broker or _find_only_broker(provider)
         config = place_tier(source.config, source.url, state=state)
         files = StateFiles(msgspec.structs.replace(config, broker_name=broker), state)
         files.check_free()
@@ -79,7 +79,7 @@ def run_rebuild_metadata(
             return clock.now_ms()
 
         moment_ms = run.once("moment", moment, int)
-        check_writer = _nothing
+        check_writer = _check_nothing
         if not options.dry_run:
             epoch = take_right(stack, provider, broker, state, take_over=options.take_over)
             check_writer = epoch.check
@@ -111,11 +111,11 @@ def run_rebuild_metadata(
         )
 
 
-def _nothing() -> None:
+def _check_nothing() -> None:
     """A dry run has no right that could be lost."""
 
 
-def _only_broker(provider: SegmentProvider) -> str:
+def _find_only_broker(provider: SegmentProvider) -> str:
     found = sorted({item.id.path.split("/", 1)[0] for item in provider.list()})
     if len(found) != 1:
         raise Invalid(

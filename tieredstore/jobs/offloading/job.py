@@ -78,7 +78,7 @@ def offload_store(
     stop = stop or StopSignal()
     target = offload_target(options)
     start = time.monotonic()
-    with _opened(options, target, clock) as job:
+    with _open_job(options, target, clock) as job:
         stop.on_set(job.dispatcher.stop)
         report = job.new_report()
         job.source.begin(job.flat_files, progress, start)
@@ -108,7 +108,7 @@ def follow_store(
     """
     target = offload_target(options)
     start = time.monotonic()
-    with _opened(options, target, clock) as job:
+    with _open_job(options, target, clock) as job:
         stop.on_set(job.dispatcher.stop)
         total = job.new_report()
         job.source.begin(job.flat_files, None, start)
@@ -197,7 +197,7 @@ class _Job:
 
 
 @contextmanager
-def _opened(options: OffloadOptions, target: TierTarget, clock: Clock) -> Iterator[_Job]:
+def _open_job(options: OffloadOptions, target: TierTarget, clock: Clock) -> Iterator[_Job]:
     """Open everything, take the writer epoch, and close in the right order."""
     config = target.config
     with ExitStack() as stack:

@@ -49,9 +49,9 @@ class QueueFacts:
     ages: Ages = field(default_factory=Ages)
 
     def merge(self, other: QueueFacts) -> None:
-        self.first_offset = _least(self.first_offset, other.first_offset)
-        self.oldest_ms = _least(self.oldest_ms, other.oldest_ms)
-        self.newest_ms = _most(self.newest_ms, other.newest_ms)
+        self.first_offset = _find_least(self.first_offset, other.first_offset)
+        self.oldest_ms = _find_least(self.oldest_ms, other.oldest_ms)
+        self.newest_ms = _find_most(self.newest_ms, other.newest_ms)
         self.sizes.merge(other.sizes)
         self.ages.merge(other.ages)
 
@@ -108,9 +108,9 @@ class Facts:
             self.texts.append(text)
 
 
-def _least(*values: int | None) -> int | None:
+def _find_least(*values: int | None) -> int | None:
     return min((value for value in values if value is not None), default=None)
 
 
-def _most(*values: int | None) -> int | None:
+def _find_most(*values: int | None) -> int | None:
     return max((value for value in values if value is not None), default=None)

@@ -91,7 +91,7 @@ def _sizes(topics: Sequence[Row]) -> Section:
         _draw_bars(drawn, series, "MiB"),
         ("topic", "queues", "messages", *(f"{name}, MiB" for name in names)),
         rows,
-        more=_more(topics, _TOPICS, "topics"),
+        more=_tell_rest(topics, _TOPICS, "topics"),
     )
 
 
@@ -112,7 +112,7 @@ def _records(topics: Sequence[Row]) -> Section:
         _draw_bars(drawn, series, "bytes", stacked=False, is_log=True),
         ("topic", *columns),
         rows,
-        more=_more(topics, _TOPICS, "topics"),
+        more=_tell_rest(topics, _TOPICS, "topics"),
     )
 
 
@@ -167,7 +167,7 @@ def _values(summary: Summary, topics: Sequence[Row], kind: str) -> Section:
         _draw_bars(drawn, {"share": shares}, f"{kind}: share of the most frequent value, %"),
         ("topic", "values", "distinct, about", "most frequent, and at least what share"),
         rows,
-        more=_more(found, _TOPICS, "topics"),
+        more=_tell_rest(found, _TOPICS, "topics"),
     )
 
 
@@ -204,7 +204,7 @@ def _files(summary: Summary) -> Section:
             "MiB an object", "holes", "offsets in holes",
         ),
         rows,
-        more=_more(queues, _QUEUES, "queues"),
+        more=_tell_rest(queues, _QUEUES, "queues"),
     )  # fmt: skip
 
 
@@ -235,7 +235,7 @@ def _costs(topics: Sequence[Row], summary: Summary, prices: Prices) -> Section:
         _draw_bars(drawn, series, "US dollars"),
         ("topic", *(f"{name}, USD" for name in names), "requests to write", "requests to read"),
         rows,
-        more=_more(topics, _TOPICS, "topics"),
+        more=_tell_rest(topics, _TOPICS, "topics"),
     )
 
 
@@ -264,7 +264,7 @@ def _draw_bars(
     return bars(labels, series, unit, stacked=stacked, is_log=is_log) if rows else ""
 
 
-def _more(rows: Sequence[Row], shown: int, what: str) -> str:
+def _tell_rest(rows: Sequence[Row], shown: int, what: str) -> str:
     left = len(rows) - shown
     return f"{left:,} more {what} are in {what}.parquet." if left > 0 else ""
 

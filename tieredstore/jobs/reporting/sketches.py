@@ -130,7 +130,7 @@ class Sizes:
         for bucket in sorted(self.buckets):
             passed += self.buckets[bucket]
             if passed >= wanted:
-                return min(max(_middle_of(bucket), self.least), self.most)
+                return min(max(_find_middle(bucket), self.least), self.most)
         return None
 
 
@@ -142,7 +142,7 @@ def _bucket_of(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return buckets
 
 
-def _middle_of(bucket: int) -> int:
+def _find_middle(bucket: int) -> int:
     shift = max(bucket // _STEPS - 1, 0)
     return ((bucket - _STEPS * shift) << shift) + ((1 << shift) >> 1)
 

@@ -103,7 +103,7 @@ def index_entries(
     """Compute tags codes and index entries of n messages, whose topics have these numbers."""
     count = len(properties)
     if count < SCALAR_LIMIT:
-        return _one_by_one(prefixes, numbers, properties)
+        return _collect_singly(prefixes, numbers, properties)
     lengths = np.fromiter(map(len, properties), dtype=np.int64, count=count)
     ends = np.cumsum(lengths + 1)
     blocks: list[IndexEntries] = []
@@ -125,7 +125,7 @@ def index_entries(
     )
 
 
-def _one_by_one(
+def _collect_singly(
     prefixes: TopicPrefixes, numbers: Int64s, properties: Sequence[bytes]
 ) -> IndexEntries:
     codes: list[int] = []
@@ -158,7 +158,7 @@ def _block(
     """row_ends: where each message's properties end when one byte follows them."""
     joined = b"\x02".join(properties) + _PADDING
     if not joined.isascii():
-        return _one_by_one(prefixes, numbers, properties)
+        return _collect_singly(prefixes, numbers, properties)
     data = np.frombuffer(joined, dtype=np.uint8)
     pair_ends = np.flatnonzero(data[: int(row_ends[-1]) + 1] == _END)
     pair_starts = np.empty_like(pair_ends)

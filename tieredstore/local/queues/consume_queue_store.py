@@ -65,11 +65,11 @@ class ConsumeQueueStore:
     def load(self) -> None:
         """Open every queue and find its tail. Raises Corrupt, Invalid or Unavailable."""
         for key in sorted(list_queues(self._directory)):
-            queue = self._new(key)
+            queue = self._make_queue(key)
             queue.load(owner=True)
             self._queues[key] = queue
 
-    def _new(self, key: QueueKey) -> ConsumeQueue:
+    def _make_queue(self, key: QueueKey) -> ConsumeQueue:
         if key.topic in ("", ".", "..") or "/" in key.topic or "\0" in key.topic:
             raise Corrupt(
                 f"a record of topic {key.topic!r}: expected a name that can be a folder's",
@@ -86,7 +86,7 @@ class ConsumeQueueStore:
         """Return the queue; a new one has no files until a unit is put in it."""
         queue = self._queues.get(key)
         if queue is None:
-            queue = self._queues[key] = self._new(key)
+            queue = self._queues[key] = self._make_queue(key)
         return queue
 
     def keys(self) -> list[QueueKey]:

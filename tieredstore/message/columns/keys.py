@@ -63,7 +63,7 @@ def keys_of_batch(buffer: Buffer, columns: RecordColumns) -> tuple[Int64s, list[
     text = blob.decode("ascii")
     uniq_keys = _take_last_of_each_row(text, *uniq, behind_rows)
     key_values = _take_last_of_each_row(text, *keys, behind_rows)
-    if not _are_all_single(found, keys) or _some_equal(uniq_keys, key_values):
+    if not _are_all_single(found, keys) or _may_share_values(uniq_keys, key_values):
         key_values = _split_keys_values(key_values, uniq_keys)
     return _merge_by_row(uniq_keys, key_values)
 
@@ -96,7 +96,7 @@ def _are_all_single(found: npt.NDArray[np.uint8], keys: tuple[Int64s, Int64s]) -
     return bool((np.searchsorted(spaces, begins) == np.searchsorted(spaces, ends)).all())
 
 
-def _some_equal(uniq_keys: _Values, key_values: _Values) -> bool:
+def _may_share_values(uniq_keys: _Values, key_values: _Values) -> bool:
     """Whether a KEYS value may be the UNIQ_KEY of its row as well."""
     if not uniq_keys.texts or not key_values.texts:
         return False

@@ -58,7 +58,7 @@ def walk_records(buffer: Buffer, start: int = 0, end: int | None = None) -> Walk
             break
         size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, position)
         if magic not in MAGICS or size < MIN_RECORD_SIZE:
-            stop = _why(size, magic)
+            stop = _classify_stop(size, magic)
             break
         if position + size > limit:
             stop = Stop.CUT
@@ -81,7 +81,7 @@ def walk_records(buffer: Buffer, start: int = 0, end: int | None = None) -> Walk
     return Walk(found[0] if len(found) == 1 else np.concatenate(found), position, stop)
 
 
-def _why(size: int, magic: int) -> Stop:
+def _classify_stop(size: int, magic: int) -> Stop:
     if magic == MAGIC_BLANK:
         return Stop.BLANK
     return Stop.EMPTY if size == 0 and magic == 0 else Stop.BAD

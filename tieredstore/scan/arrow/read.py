@@ -81,7 +81,7 @@ def _from_records(
         body_crcs=options.body_crcs,
         tags_codes=options.tags_codes,
     ):
-        batch = _matching(found, options)
+        batch = _select_matching(found, options)
         del found
         if len(batch):
             if not inflate or not find_compressed_rows(batch).any():
@@ -92,7 +92,7 @@ def _from_records(
         del batch  # the next read may then have its memory
 
 
-def _matching(batch: MessageBatch, options: ReadOptions) -> MessageBatch:
+def _select_matching(batch: MessageBatch, options: ReadOptions) -> MessageBatch:
     """The messages that have the tags and keys themselves: units only have hashes."""
     if options.tags is None and options.keys is None:
         return batch
@@ -134,7 +134,7 @@ def _inflate_parts(
             body = decompress(stored, int(columns.sys_flags[row]), limit_bytes)
         except Corrupt as error:
             good[row] = False
-            on_finding(_not_inflated(batch, row, error))
+            on_finding(_make_inflate_finding(batch, row, error))
             continue
         if bodies and total + len(body) > _INFLATED_BYTES:
             yield part(row), bodies
@@ -146,7 +146,7 @@ def _inflate_parts(
         yield last, bodies
 
 
-def _not_inflated(batch: MessageBatch, row: int, error: Corrupt) -> Finding:
+def _make_inflate_finding(batch: MessageBatch, row: int, error: Corrupt) -> Finding:
     segment, base = place_of(batch.queue, batch.base_offset)
     return damage(
         "record-sys-flag",

@@ -52,15 +52,15 @@ class QueueView:
         if end <= start:
             return 0
         with QueueReader(self.provider, self.queue) as reader:
-            return _end_of(reader, end - 1) - _start_of(reader, start)
+            return _find_end(reader, end - 1) - _find_start(reader, start)
 
     def end_within(self, start: int, end: int, size_bytes: int) -> int:
         """Find the largest end of [start, end) whose messages are so many commit log bytes at
         most."""
         with QueueReader(self.provider, self.queue) as reader:
-            limit = _start_of(reader, start) + size_bytes
+            limit = _find_start(reader, start) + size_bytes
             return bisect.bisect_right(
-                range(end), limit, lo=start, key=lambda number: _end_of(reader, number)
+                range(end), limit, lo=start, key=lambda number: _find_end(reader, number)
             )
 
 
@@ -125,10 +125,10 @@ class TierView:
         self._provider.close()
 
 
-def _start_of(reader: QueueReader, offset: int) -> int:
+def _find_start(reader: QueueReader, offset: int) -> int:
     return int(reader.read_units(offset, 1)[0]["physical_offset"])
 
 
-def _end_of(reader: QueueReader, offset: int) -> int:
+def _find_end(reader: QueueReader, offset: int) -> int:
     unit = reader.read_units(offset, 1)[0]
     return int(unit["physical_offset"]) + int(unit["size"])

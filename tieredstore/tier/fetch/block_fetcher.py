@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from tieredstore.errors import Busy, TieredStoreError
 from tieredstore.tier.fetch.block_reading import read_block
-from tieredstore.tier.reading import Getting, Reading, Wait, run
+from tieredstore.tier.reading import Reading, Steps, Wait, run
 
 if TYPE_CHECKING:
     from tieredstore.config import StoreConfig
@@ -131,7 +131,7 @@ class BlockFetcher:
         # Bounds what waits in the executor's queue.
         self._pending = threading.BoundedSemaphore(config.max_pending_limit)
 
-    def fetch(self, fetch: Fetch) -> Getting[Block | None]:
+    def fetch(self, fetch: Fetch) -> Steps[Block | None]:
         """Fetch a block that holds `fetch.start`."""
         while True:
             flight, leads = self._join(fetch)
@@ -174,12 +174,12 @@ class BlockFetcher:
             return None, True
         return self._flights.join(fetch.key, fetch.start, fetch.start + fetch.count)
 
-    def _lead(self, fetch: Fetch, flight: Flight | None) -> Getting[Block | None]:
+    def _lead(self, fetch: Fetch, flight: Flight | None) -> Steps[Block | None]:
         landed: Block | TieredStoreError | None = None
         is_pending = False
         try:
             is_pending = yield Wait(lambda: False, self._begin_pending)
-            landed = self._keep_fetched(fetch, (yield from self._reading(fetch)))
+            landed = self._keep_fetched(fetch, (yield from self._read_block(fetch)))
             return landed
         except TieredStoreError as error:
             landed = error
@@ -201,7 +201,7 @@ class BlockFetcher:
         if flight is not None:
             self._flights.land(fetch.key, flight, landed)
 
-    def _reading(self, fetch: Fetch) -> Reading[Block]:
+    def _read_block(self, fetch: Fetch) -> Reading[Block]:
         return read_block(
             fetch.file,
             fetch.start,

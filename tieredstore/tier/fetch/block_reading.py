@@ -84,7 +84,7 @@ def read_block(
     if _in_order(file, offsets, sizes, ends):
         spans = ends - offsets[0]
         weights = spans + MESSAGE_OVERHEAD_BYTES * np.arange(2, len(spans) + 2)
-        count = min(_fitting(spans, limit_bytes), _fitting(weights, room_bytes))
+        count = min(_count_fitting(spans, limit_bytes), _count_fitting(weights, room_bytes))
         runs = [_Run(np.arange(count), int(offsets[0]), int(ends[count - 1]))]
     else:
         runs, count = _runs(file, offsets, sizes, min(limit_bytes, room_bytes))
@@ -94,7 +94,7 @@ def read_block(
     return _block(file, key, start, start + count, found)
 
 
-def _fitting(sums: Longs, limit: int) -> int:
+def _count_fitting(sums: Longs, limit: int) -> int:
     return max(int(np.searchsorted(sums, limit, side="right")), 1)
 
 

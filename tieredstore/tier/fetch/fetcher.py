@@ -22,7 +22,7 @@ from tieredstore.tier.fetch.block_fetcher import BlockFetcher, Fetch, report_fai
 from tieredstore.tier.fetch.memory_limit import usable_memory_bytes
 from tieredstore.tier.fetch.queries import query_message
 from tieredstore.tier.fetch.read_ahead import Block, ReadAheadCache
-from tieredstore.tier.reading import Getting, Reading, run, run_async
+from tieredstore.tier.reading import Reading, Steps, run, run_async
 from tieredstore.tier.routing import TimeSide
 
 if TYPE_CHECKING:
@@ -88,14 +88,14 @@ class MessageStoreFetcher(MessageReader):
         OFFSET_FOUND_NULL means that the backend failed: ask again. Raises Invalid for a count
         below 1, nothing else.
         """
-        return run(self.getting(request))
+        return run(self.get_in_steps(request))
 
     async def get_async(self, request: GetRequest) -> GetMessageResult:
         """Get as `get` does, without blocking the event loop."""
-        return await run_async(self.getting(request), self._executor)
+        return await run_async(self.get_in_steps(request), self._executor)
 
-    def getting(self, request: GetRequest) -> Getting[GetMessageResult]:
-        """Get as `get` does, for a caller that drives the reads itself."""
+    def get_in_steps(self, request: GetRequest) -> Steps[GetMessageResult]:
+        """Get as `get` does, for a caller that drives the steps itself."""
         if request.max_count < 1:
             raise Invalid(
                 f"{request.topic}/{request.queue_id}: get of {request.max_count} messages"
@@ -106,7 +106,7 @@ class MessageStoreFetcher(MessageReader):
                 _log_result(request, result)
             return result
 
-    def _get(self, request: GetRequest) -> Getting[GetMessageResult]:
+    def _get(self, request: GetRequest) -> Steps[GetMessageResult]:
         key, offset = request.key, request.offset
         file = self._flat_files.get(*key)
         if file is None:
@@ -303,7 +303,7 @@ class MessageStoreFetcher(MessageReader):
     ) -> Reading[list[StoredMessage]]:
         """Find messages as `query_message` does, for a caller that drives the reads itself."""
         if self._index is None or self._topic_filter.is_filtered(topic):
-            return _nothing()
+            return _read_nothing()
         return query_message(
             self._index, self._metadata, self._flat_files, topic, key, max_count, begin_ms, end_ms
         )
@@ -355,6 +355,6 @@ def _refuse(offset: int, minimum: int, maximum: int) -> tuple[GetMessageStatus, 
     return None
 
 
-def _nothing() -> Reading[list[StoredMessage]]:
+def _read_nothing() -> Reading[list[StoredMessage]]:
     yield from ()
     return []

@@ -139,7 +139,7 @@ def _read_items(
             elif not isinstance(outcome, (Corrupt, Invalid)):
                 raise outcome
             elif len(piece.items) > 1:
-                again += _singly(piece)
+                again += _split_piece(piece)
             else:
                 # Expired meanwhile, or damaged: no reason to hide the other hits.
                 _log.warning("%s: a hit of a key query cannot be read: %s", topic, outcome)
@@ -148,7 +148,7 @@ def _read_items(
     return [read[place] for place in places if place in read]
 
 
-def _singly(piece: _Piece) -> list[_Piece]:
+def _split_piece(piece: _Piece) -> list[_Piece]:
     return [
         _Piece(piece.file, item.offset, item.offset + item.size, (item,)) for item in piece.items
     ]

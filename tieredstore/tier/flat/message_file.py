@@ -214,7 +214,7 @@ class FlatMessageFile(QueueView):
             )
             done = 0
             while done < prepared.count:
-                stop = self._fitting(prepared, done)
+                stop = self._find_fitting_end(prepared, done)
                 if stop > done:
                     self._append_range(prepared, done, stop)
                     done = stop
@@ -222,7 +222,7 @@ class FlatMessageFile(QueueView):
                     self._make_room(prepared, done)
             return prepared
 
-    def _fitting(self, prepared: RecordBatch, first: int) -> int:
+    def _find_fitting_end(self, prepared: RecordBatch, first: int) -> int:
         """Behind the last message from `first` on that fits both files' segments and limits."""
         log, queue = self.commit_log, self.consume_queue
         count = min(

@@ -159,11 +159,13 @@ def _collect_replay(found: RecoveredIndex, watermarks: Watermarks) -> None:
     for file in found.local:
         tail = file.items(file.covered_items + 1)
         tail = tail[valid_items(tail)]
-        rows = tail[_above_watermark(tail, watermarks)]
+        rows = tail[_mark_above_watermark(tail, watermarks)]
         found.replay.add(rows["topic_id"], rows["queue_id"], rows["offset"], rows["hash"])
 
 
-def _above_watermark(items: npt.NDArray[np.void], watermarks: Watermarks) -> npt.NDArray[np.bool_]:
+def _mark_above_watermark(
+    items: npt.NDArray[np.void], watermarks: Watermarks
+) -> npt.NDArray[np.bool_]:
     marks = watermarks.indexed_until
     topics, queues = items["topic_id"].astype(np.int64), items["queue_id"].astype(np.int64)
     pairs, ranks = np.unique(topics << 32 | (queues & 0xFFFFFFFF), return_inverse=True)

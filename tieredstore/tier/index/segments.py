@@ -226,7 +226,9 @@ class IndexSegments:
     def _write(self, segment: FileSegment, source: IndexSource, base_offset: int) -> None:
         progress = self._progress
         if progress is None or progress.source != source or progress.base_offset != base_offset:
-            start = 0 if self._provider.capabilities.rewritable else _common(segment, source)
+            start = (
+                0 if self._provider.capabilities.rewritable else _keep_common_start(segment, source)
+            )
             progress = self._progress = _Progress(source, base_offset, start)
         size = progress.position
         for position, piece in source.pieces(progress.position, self._piece_bytes()):
@@ -295,7 +297,7 @@ def _seal(segment: FileSegment) -> None:
         _log.warning("%s: not sealed: %s", segment.id, error)
 
 
-def _common(segment: FileSegment, source: IndexSource) -> int:
+def _keep_common_start(segment: FileSegment, source: IndexSource) -> int:
     """Bytes from which an upload may go on where bytes cannot be written again.
 
     What is there is compared; when it is not the start of this file, it is removed.
