@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import msgspec
 
@@ -103,7 +103,7 @@ class Message(msgspec.Struct, gc=False):
     ) -> Message:
         """Make a message from ordinary values. Raises Invalid for a body that is a str, and for
         text that properties cannot hold (a key with a space in it, too)."""
-        if isinstance(body, str):
+        if isinstance(cast("object", body), str):
             raise Invalid("body of a message: expected bytes, found a str; encode it first")
         table = dict(properties) if properties else {}
         if keys and (joined := _join_keys(keys)):
