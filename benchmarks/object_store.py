@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from tieredstore.properties import PluginProperties, plugin_keys
-from tieredstore.providers.s3.keys import S3Keys
+from tieredstore.properties import PluginProperties, read_settings
+from tieredstore.providers.s3.settings import S3Settings
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client as BotoClient
@@ -40,7 +40,7 @@ class Bucket:
     boto: BotoClient
 
     def properties(self, **more: object) -> PluginProperties:
-        """The keys of a tier in it, as a configuration has them."""
+        """Settings of a tier in the bucket, as a configuration has them."""
         values = {
             "objectStoreEndpoint": self.endpoint,
             "objectStoreBucket": self.name,
@@ -51,8 +51,8 @@ class Bucket:
         }
         return PluginProperties({key: str(value) for key, value in values.items()})
 
-    def keys(self, **more: object) -> S3Keys:
-        return plugin_keys(S3Keys, self.properties(**more))
+    def settings(self, **more: object) -> S3Settings:
+        return read_settings(S3Settings, self.properties(**more))
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
         """Key -> bytes."""

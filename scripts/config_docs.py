@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from tieredstore import config, java_keys, registry
+from tieredstore import config, java_settings, registry
 from tieredstore.properties import fields_by_key
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
@@ -30,8 +30,8 @@ name with or without its package (`PosixFileSegment`,
 `module:attribute`; the provider or its segment), or the name of an installed entry point.
 `tieredMetadataServiceProvider` takes the same kinds of names.
 
-A provider has keys of its own, in the sections below. Their names in Python are also the parameters
-of a tier's URL, except those of secrets.
+A provider has settings of its own, in the sections below. Their names in Python are also the
+parameters of a tier's URL, except those of secrets.
 
 """
 
@@ -64,28 +64,29 @@ def rows(fields: Mapping[str, msgspec.structs.FieldInfo]) -> typing.Iterator[str
 
 
 def plugin_sections() -> typing.Iterator[str]:
-    """A table for each struct of keys that a provider declares; one that several share, once."""
+    """A table for each struct of settings of a provider; one that several share, once."""
     shown: set[str] = set()
     for name in registry.PROVIDERS:
-        declared = getattr(registry.provider_class(name), "KEYS", None)
-        for keys in () if declared is None else reversed(declared.__mro__):
-            if keys is msgspec.Struct or not issubclass(keys, msgspec.Struct):
+        declared = getattr(registry.provider_class(name), "SETTINGS", None)
+        for struct in () if declared is None else reversed(declared.__mro__):
+            if struct is msgspec.Struct or not issubclass(struct, msgspec.Struct):
                 continue
-            fields = {key: info for key, info in fields_by_key(keys).items() if key not in shown}
+            fields = {key: info for key, info in fields_by_key(struct).items() if key not in shown}
             if fields:
-                yield f"\n## Keys of providers: {keys.__name__.removesuffix('Keys')}\n\n{TABLE}"
+                title = struct.__name__.removesuffix("Settings")
+                yield f"\n## Settings of providers: {title}\n\n{TABLE}"
                 yield "\n".join(rows(fields)) + "\n"
             shown |= fields.keys()
 
 
 def page() -> str:
-    unused = "\n".join(f"- `{key}`: {why}." for key, why in java_keys.UNUSED_KEYS.items())
+    unused = "\n".join(f"- `{key}`: {why}." for key, why in java_settings.UNUSED_SETTINGS.items())
     refused = "\n".join(
-        f"- `{key}={value}`: {why}." for key, (value, why) in java_keys.REFUSED_VALUES.items()
+        f"- `{key}={value}`: {why}." for key, (value, why) in java_settings.REFUSED_VALUES.items()
     )
     unsupported = "".join(
-        f"\n{part}:\n" + textwrap.fill(", ".join(f"`{key}`" for key in sorted(keys)), 100) + ".\n"
-        for part, keys in java_keys.UNSUPPORTED_KEYS.items()
+        f"\n{part}:\n" + textwrap.fill(", ".join(f"`{key}`" for key in sorted(names)), 100) + ".\n"
+        for part, names in java_settings.UNSUPPORTED_SETTINGS.items()
     )
     return (
         HEAD

@@ -1,7 +1,7 @@
-"""The store's configuration: Java's keys and defaults, read from an ordinary `broker.conf`.
+"""The store's configuration: Java's settings and defaults, read from an ordinary `broker.conf`.
 
-`StoreConfig` holds the keys that this project acts on. Each attribute is a Java key with its unit
-made visible; `docs/configuration.md` is generated from the annotations here.
+`StoreConfig` holds the settings that this project acts on. Each attribute is a Java key with its
+unit made visible; `docs/configuration.md` is generated from the annotations here.
 """
 
 from __future__ import annotations
@@ -17,8 +17,13 @@ import msgspec
 from msgspec import Meta, field
 
 from tieredstore.errors import Invalid
-from tieredstore.java_keys import REFUSED_VALUES, UNUSED_KEYS, find_unsupported
-from tieredstore.properties import PluginProperties, fields_by_key, parse_value, unknown_keys
+from tieredstore.java_settings import REFUSED_VALUES, UNUSED_SETTINGS, find_unsupported
+from tieredstore.properties import (
+    PluginProperties,
+    fields_by_key,
+    find_unknown_settings,
+    parse_value,
+)
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
@@ -78,7 +83,7 @@ JSON_METADATA = "org.apache.rocketmq.tieredstore.metadata.DefaultMetadataStore"
 
 
 class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """All keys, defaults as in Apache RocketMQ 5.5.0 unless a description says "ours".
+    """All settings, defaults as in Apache RocketMQ 5.5.0 unless a description says "ours".
 
     Build one with keyword arguments, or with `load_broker_conf`.
     """
@@ -299,7 +304,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
         int, _meta("Ours. Open segment files of the Posix provider.", 4, 1 << 20)
     ] = field(name="tieredStorePosixMaxOpenFiles", default=512)
 
-    # All other properties, for the plugins that declare keys of their own
+    # All other properties, for the plugins that declare settings of their own
     plugin_properties: PluginProperties = field(default_factory=PluginProperties)
 
 
@@ -316,12 +321,12 @@ knows the provider, checks them."""
 class LoadedConfig:
     """A configuration and what was noticed while loading it.
 
-    explicit_keys: Java keys that were given a value; warnings: one line each, for a log; refused:
+    explicit_settings: names that were given a value; warnings: one line each, for a log; refused:
     one line for each setting with which no process may accept messages (`REFUSED_VALUES`).
     """
 
     config: StoreConfig
-    explicit_keys: frozenset[str]
+    explicit_settings: frozenset[str]
     warnings: tuple[str, ...]
     refused: tuple[str, ...] = ()
 
@@ -344,8 +349,8 @@ def config_from_properties(
     for key, value in properties.items():
         if key in FIELDS_BY_KEY:
             known[key] = _parse(key, value, source)
-        elif key in UNUSED_KEYS:
-            warnings.append(f"{source}: {key} has no effect: {UNUSED_KEYS[key]}")
+        elif key in UNUSED_SETTINGS:
+            warnings.append(f"{source}: {key} has no effect: {UNUSED_SETTINGS[key]}")
         else:
             rest[key] = value
         # Java reads TRUE as true.
@@ -354,7 +359,7 @@ def config_from_properties(
     if serving and refused:
         raise Invalid(refused[0], path=source)
     core = (key for key in rest if not key.startswith(PLUGIN_PREFIXES))
-    warnings += unknown_keys(core, ("tiered", "readAhead"), FIELDS_BY_KEY, source)
+    warnings += find_unknown_settings(core, ("tiered", "readAhead"), FIELDS_BY_KEY, source)
     unsupported = find_unsupported(rest)
     if unsupported:
         warnings.append(f"{source}: keys that are not supported: {', '.join(unsupported)}")

@@ -1,18 +1,18 @@
-"""Strings of a `broker.conf` become typed values, for the core's keys and for those of plugins.
+"""Strings of a `broker.conf` become typed values, for the core's settings and for plugins'.
 
-A plugin declares its keys as a frozen msgspec struct, a field a key:
+A plugin declares its settings as a frozen msgspec struct, a field a setting:
 
-    class AcmeKeys(msgspec.Struct, frozen=True, kw_only=True):
+    class AcmeSettings(msgspec.Struct, frozen=True, kw_only=True):
         PREFIXES: ClassVar = ("acmeTier",)
         bucket: Annotated[str, Meta(description="…")] = field(name="acmeTierBucket", default="")
         password: Annotated[str, Meta(description="…", extra=SECRET)] = field(…)
 
     class AcmeProvider:
-        KEYS = AcmeKeys
+        SETTINGS = AcmeSettings
 
-`from_config` gets its values by `plugin_keys(AcmeKeys, config.plugin_properties)`; the registry
-warns about keys with one of the PREFIXES that no field has. The Python names of the fields are the
-parameters of the tier's URL.
+`from_config` gets its values by `read_settings(AcmeSettings, config.plugin_properties)`; the
+registry warns about names with one of the PREFIXES that no field has. The Python names of the
+fields are the parameters of the tier's URL.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class PluginProperties(Mapping[str, str]):
         return PluginProperties({**self._values, **values}, source)
 
 
-_Keys = TypeVar("_Keys", bound=msgspec.Struct)
+_Settings = TypeVar("_Settings", bound=msgspec.Struct)
 
 
 def fields_by_key(declared: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
@@ -92,8 +92,8 @@ def is_secret(info: msgspec.structs.FieldInfo) -> bool:
     return bool((meta_of(info).extra or {}).get("secret"))
 
 
-def plugin_keys(declared: type[_Keys], properties: PluginProperties) -> _Keys:
-    """Read the declared keys with the values that the properties have. Raises Invalid."""
+def read_settings(declared: type[_Settings], properties: PluginProperties) -> _Settings:
+    """Read the declared settings with the values that the properties have. Raises Invalid."""
     known = fields_by_key(declared)
     values = {
         known[key].name: parse_value(known[key], value, properties.source)
@@ -103,25 +103,25 @@ def plugin_keys(declared: type[_Keys], properties: PluginProperties) -> _Keys:
     return declared(**values)
 
 
-def unknown_keys(
-    keys: Iterable[str], prefixes: tuple[str, ...], known: Iterable[str], source: str
+def find_unknown_settings(
+    names: Iterable[str], prefixes: tuple[str, ...], known: Iterable[str], source: str
 ) -> list[str]:
-    """Return a line for each key with one of the prefixes that is not known, with the nearest
+    """Return a line for each name with one of the prefixes that is not known, with the nearest
     match."""
     candidates = sorted(known)
     lines = []
-    for key in keys:
-        if key.startswith(prefixes) and key not in candidates:
-            close = difflib.get_close_matches(key, candidates, n=1)
+    for name in names:
+        if name.startswith(prefixes) and name not in candidates:
+            close = difflib.get_close_matches(name, candidates, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            lines.append(f"{source}: unknown key {key}{hint}")
+            lines.append(f"{source}: unknown key {name}{hint}")
     return lines
 
 
-def near_key(key: str, keys: Iterable[str]) -> str | None:
-    """Find the one of `keys` that is most likely a misspelt `key`; letters' case does not count."""
-    folded = {other.casefold(): other for other in keys}
-    close = difflib.get_close_matches(key.casefold(), folded, n=1, cutoff=0.8)
+def find_near_setting(name: str, names: Iterable[str]) -> str | None:
+    """Find the one of `names` that `name` most likely misspells; letters' case does not count."""
+    folded = {other.casefold(): other for other in names}
+    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.8)
     return folded[close[0]] if close else None
 
 

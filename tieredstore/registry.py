@@ -6,8 +6,8 @@ A name is a short name of ours, a class name of Java's with or without its packa
 
 A provider class has `from_config(config)`. To be named by a URL it also has `at_url(config, url)`,
 the configuration with the tier in that place, and `clusters(config)`, the names of the clusters
-there; with keys of its own it has `KEYS` (`tieredstore.properties`). Java names the class of the
-segments instead: one whose `PROVIDER` is a provider class stands for that.
+there; with settings of its own it has `SETTINGS` (`tieredstore.properties`). Java names the class
+of the segments instead: one whose `PROVIDER` is a provider class stands for that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tieredstore.contracts.message_store import MessageStore
 from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Invalid
-from tieredstore.properties import fields_by_key, unknown_keys
+from tieredstore.properties import fields_by_key, find_unknown_settings
 from tieredstore.tier_url import parse_tier_url
 
 _log = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ def segment_provider(config: StoreConfig) -> Any:
     A key that looks like a provider's and is not one of this provider's is a logged warning.
     """
     provider = provider_class(config.backend_service_provider)
-    for line in _warnings_of_keys(provider, config):
+    for line in _find_unknown_settings(provider, config):
         _log.warning("%s", line)
     return provider.from_config(config)
 
@@ -169,13 +169,13 @@ def provider_class(name: str) -> Any:
     return _resolve(name, _PROVIDER)
 
 
-def _warnings_of_keys(provider: Any, config: StoreConfig) -> list[str]:
-    declared = getattr(provider, "KEYS", None)
+def _find_unknown_settings(provider: Any, config: StoreConfig) -> list[str]:
+    declared = getattr(provider, "SETTINGS", None)
     if declared is None:
         return []
     properties = config.plugin_properties
     known = [*FIELDS_BY_KEY, *fields_by_key(declared)]
-    return unknown_keys(properties, tuple(declared.PREFIXES), known, properties.source)
+    return find_unknown_settings(properties, tuple(declared.PREFIXES), known, properties.source)
 
 
 def metadata_store(

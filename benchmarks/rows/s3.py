@@ -32,10 +32,11 @@ BOTO3 = "raw boto3"
 _NUMBERS = itertools.count()
 
 
-def provider_at(at: Bucket, prefix: str, **settings: Any) -> S3Provider:
+def provider_at(at: Bucket, prefix: str, **changes: Any) -> S3Provider:
     """Without background work: merging is a row of its own."""
-    keys = at.keys(tieredStoreS3Prefix=prefix)
-    return S3Provider(S3Client(keys), settings=keys.settings(maintenance_threads=0, **settings))
+    settings = at.settings(tieredStoreS3Prefix=prefix)
+    chunk_settings = settings.chunk_settings(maintenance_threads=0, **changes)
+    return S3Provider(S3Client(settings), settings=chunk_settings)
 
 
 def timed(work: Callable[[], object], size_bytes: int, count: int) -> Pass:

@@ -130,8 +130,8 @@ def small_ranges(bench: Workbench) -> Iterator[Callable[[], Pass]]:
     key = "t/c.00000000000000000000"
     with (
         bucket(bench.folder) as at,
-        closing(S3Client(at.keys())) as ours,
-        closing(S3Client(at.keys(tieredStoreS3FastReads="false"))) as plain,
+        closing(S3Client(at.settings())) as ours,
+        closing(S3Client(at.settings(tieredStoreS3FastReads="false"))) as plain,
     ):
         assert ours.put_if_absent(key, [data], {})
 

@@ -13,11 +13,11 @@ import msgspec
 import orjson
 
 from tieredstore.errors import Invalid
-from tieredstore.properties import plugin_keys, query_properties
+from tieredstore.properties import query_properties, read_settings
 from tieredstore.providers import naming
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.fsspec.client import FsspecClient
-from tieredstore.providers.fsspec.keys import OPTION, FsspecKeys, parse_options, url_options
+from tieredstore.providers.fsspec.settings import OPTION, FsspecSettings, parse_options, url_options
 
 if TYPE_CHECKING:
     from tieredstore.config import StoreConfig
@@ -28,16 +28,16 @@ PREFIX = "fsspec+"
 
 
 class FsspecProvider(ChunkProvider):
-    KEYS: ClassVar[type[FsspecKeys]] = FsspecKeys
+    SETTINGS: ClassVar[type[FsspecSettings]] = FsspecSettings
 
     @classmethod
     def from_config(cls, config: StoreConfig) -> FsspecProvider:
         """Make the provider of the `tieredStoreFsspec…` and `tieredStoreChunk…` keys. Raises
         Invalid."""
-        keys = plugin_keys(FsspecKeys, config.plugin_properties)
-        client = _client(keys)
-        settings = keys.settings(durable=not client.url.startswith("memory://"))
-        return cls(client, config.broker_cluster_name, settings=settings)
+        settings = read_settings(FsspecSettings, config.plugin_properties)
+        client = _client(settings)
+        chunk_settings = settings.chunk_settings(durable=not client.url.startswith("memory://"))
+        return cls(client, config.broker_cluster_name, settings=chunk_settings)
 
     @classmethod
     def at_url(cls, config: StoreConfig, url: TierUrl) -> StoreConfig:
@@ -46,7 +46,7 @@ class FsspecProvider(ChunkProvider):
         shown = str(url)
         query = {name: text for name, text in url.query.items() if not name.startswith(OPTION)}
         properties = config.plugin_properties
-        values = query_properties(FsspecKeys, query, shown)
+        values = query_properties(FsspecSettings, query, shown)
         values["tieredStoreFsspecUrl"] = shown.removeprefix(PREFIX)
         options = url_options(url.query, shown)
         if options:
@@ -60,17 +60,19 @@ class FsspecProvider(ChunkProvider):
     def clusters(cls, config: StoreConfig) -> list[str]:
         """List the names of the clusters that have a folder in the tier. Raises Invalid,
         Unavailable."""
-        client = _client(plugin_keys(FsspecKeys, config.plugin_properties))
+        client = _client(read_settings(FsspecSettings, config.plugin_properties))
         found = map(naming.parse_cluster_directory_name, client.folders())
         return [cluster for cluster in found if cluster is not None]
 
 
-def _client(keys: FsspecKeys) -> FsspecClient:
-    protocol, separator, root = keys.place.partition("://")
+def _client(settings: FsspecSettings) -> FsspecClient:
+    protocol, separator, root = settings.place.partition("://")
     if not separator:
         raise Invalid("tieredStoreFsspecUrl: not set: expected a URL such as gs://bucket/prefix")
     if ":" in root.partition("/")[0].rpartition("@")[0]:  # abfs://container@account has none
         raise Invalid(
             "tieredStoreFsspecUrl: a password in it is refused: give tieredStoreFsspecOptions"
         )
-    return FsspecClient(protocol, root, keys.storage_options(), atomic_writes=keys.atomic_writes)
+    return FsspecClient(
+        protocol, root, settings.storage_options(), atomic_writes=settings.atomic_writes
+    )

@@ -26,7 +26,7 @@ from tieredstore.contracts.segment import (
 from tieredstore.disk.errors import RETRY_LATER, translate_os_error
 from tieredstore.disk.open_files import MAX_OPEN_FILES, OpenFiles
 from tieredstore.errors import Corrupt, Invalid, TieredStoreError
-from tieredstore.properties import near_key
+from tieredstore.properties import find_near_setting
 from tieredstore.providers import checks, naming
 from tieredstore.providers.posix.calls import PosixCalls
 from tieredstore.providers.posix.listing import list_clusters, list_segments
@@ -75,7 +75,7 @@ class PosixProvider:
         the path is not set and a key is almost this one: the tier would be in the working
         directory."""
         if not config.tier_file_path:
-            near = near_key("tieredStoreFilePath", config.plugin_properties)
+            near = find_near_setting("tieredStoreFilePath", config.plugin_properties)
             if near is not None:
                 raise Invalid(
                     f"{config.plugin_properties.source}: tieredStoreFilePath is not set, and "

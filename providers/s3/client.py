@@ -30,7 +30,7 @@ from tieredstore.providers.s3.reading import RangeReader, is_absent
 from tieredstore.providers.s3.session import make_client
 
 if TYPE_CHECKING:
-    from tieredstore.providers.s3.keys import S3Keys
+    from tieredstore.providers.s3.settings import S3Settings
 
 _DELETED_AT_ONCE = 1000
 _PASSING = frozenset({"InternalError", "SlowDown", "ServiceUnavailable", "OperationAborted"})
@@ -38,48 +38,48 @@ _RETRY_PAUSE_MS = 50
 
 
 class S3Client:
-    """The objects below `keys.prefix` of `keys.bucket`. Nothing is sent before the first call.
+    """The objects below a prefix of a bucket. Nothing is sent before the first call.
 
     Commits and reads go one way, merges, seals and deletions another (`bulk`), each with limits of
     its own, so that neither waits for the other.
     """
 
-    def __init__(self, keys: S3Keys, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        if not keys.bucket:
+    def __init__(self, settings: S3Settings, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        if not settings.bucket:
             raise Invalid("objectStoreBucket: not set: an S3 tier needs the name of its bucket")
         server_clock = ServerClock()
         meter = Meter(
             Prices(
-                keys.write_price,
-                keys.list_price,
-                keys.read_price,
-                keys.delete_price,
-                keys.transfer_price,
+                settings.write_price,
+                settings.list_price,
+                settings.read_price,
+                settings.delete_price,
+                settings.transfer_price,
             )
         )
-        place = S3Place(keys.bucket, keys.prefix.strip("/"))
+        place = S3Place(settings.bucket, settings.prefix.strip("/"))
         foreground = Lane(
-            partial(make_client, keys, bulk=False),
-            Gate(keys.max_connections),
-            TokenBucket(keys.requests_per_second, clock),
-            TokenBucket(keys.bytes_per_second, clock),
+            partial(make_client, settings, bulk=False),
+            Gate(settings.max_connections),
+            TokenBucket(settings.requests_per_second, clock),
+            TokenBucket(settings.bytes_per_second, clock),
             meter,
             server_clock,
             clock,
         )
         bulk = Lane(
-            partial(make_client, keys, bulk=True),
-            Gate(keys.bulk_connections),
-            TokenBucket(keys.bulk_requests_per_second, clock),
-            TokenBucket(keys.bulk_bytes_per_second, clock),
+            partial(make_client, settings, bulk=True),
+            Gate(settings.bulk_connections),
+            TokenBucket(settings.bulk_requests_per_second, clock),
+            TokenBucket(settings.bulk_bytes_per_second, clock),
             meter,
             server_clock,
             clock,
         )
-        self._assemble(keys, place, foreground, bulk)
+        self._assemble(settings, place, foreground, bulk)
 
-    def _assemble(self, keys: S3Keys, place: S3Place, own: Lane, bulk: Lane) -> None:
-        self._keys = keys
+    def _assemble(self, settings: S3Settings, place: S3Place, own: Lane, bulk: Lane) -> None:
+        self._settings = settings
         self._place = place
         self._lane = own
         self._bulk_lane = bulk
@@ -88,12 +88,14 @@ class S3Client:
         self._reader = RangeReader(
             own,
             place,
-            keys.max_attempts,
-            keys.bulk_read_timeout_ms if own is bulk else keys.read_timeout_ms,
-            keys.minimum_bytes_per_second,
+            settings.max_attempts,
+            settings.bulk_read_timeout_ms if own is bulk else settings.read_timeout_ms,
+            settings.minimum_bytes_per_second,
         )
-        self._fast = FastPath(keys, own, place) if keys.fast_reads and own is not bulk else None
-        self._multipart = Multipart(bulk, place, self._limits, keys.checksums != "off")
+        self._fast = (
+            FastPath(settings, own, place) if settings.fast_reads and own is not bulk else None
+        )
+        self._multipart = Multipart(bulk, place, self._limits, settings.checksums != "off")
 
     def __repr__(self) -> str:
         return f"S3Client({self.url})"
@@ -103,7 +105,7 @@ class S3Client:
         """The same objects, for maintenance: reads and writes wait for no commit, nor do commits
         for them. Closed with this client."""
         client = object.__new__(S3Client)
-        client._assemble(self._keys, self._place, self._bulk_lane, self._bulk_lane)
+        client._assemble(self._settings, self._place, self._bulk_lane, self._bulk_lane)
         return client
 
     @property
@@ -135,7 +137,7 @@ class S3Client:
         body = _join_buffers(buffers)
         params = self._write_params(key, metadata)
         checksum = base64.b64encode(raw_crc32(body).to_bytes(4, "big")).decode()
-        if self._keys.checksums != "off":
+        if self._settings.checksums != "off":
             params["ChecksumCRC32"] = checksum
         try:
             answer = self._call(
@@ -151,7 +153,7 @@ class S3Client:
             if failure.status == 412:
                 return False
             raise failure.of_write() from None
-        if self._keys.checksums == "required" and answer.get("ChecksumCRC32") != checksum:
+        if self._settings.checksums == "required" and answer.get("ChecksumCRC32") != checksum:
             raise Invalid(
                 f"{self._place.describe_operation('PutObject', key)}: the endpoint does not "
                 f"confirm checksums "
@@ -199,7 +201,7 @@ class S3Client:
             for key, etag in zip(keys, etags, strict=True):
                 self._delete_one(key, etag)
             return
-        if self._keys.checksums == "off":
+        if self._settings.checksums == "off":
             # a request for many keys must carry a checksum
             for key in keys:
                 self._delete_one(key)
@@ -236,17 +238,17 @@ class S3Client:
     def _write_params(self, key: str, metadata: Mapping[str, str]) -> dict[str, Any]:
         """Metadata, encryption and storage class: the same for an object that is put and for one
         that is composed."""
-        keys = self._keys
+        settings = self._settings
         params: dict[str, Any] = {"Metadata": dict(metadata)}
-        if keys.sse != "none":
-            params["ServerSideEncryption"] = keys.sse
-        if keys.sse == "aws:kms":
-            if keys.sse_kms_key_id:
-                params["SSEKMSKeyId"] = keys.sse_kms_key_id
-            if keys.sse_bucket_key:
+        if settings.sse != "none":
+            params["ServerSideEncryption"] = settings.sse
+        if settings.sse == "aws:kms":
+            if settings.sse_kms_key_id:
+                params["SSEKMSKeyId"] = settings.sse_kms_key_id
+            if settings.sse_bucket_key:
                 params["BucketKeyEnabled"] = True
-        if keys.storage_class and key.rpartition("/")[2] == WHOLE_NAME:
-            params["StorageClass"] = keys.storage_class
+        if settings.storage_class and key.rpartition("/")[2] == WHOLE_NAME:
+            params["StorageClass"] = settings.storage_class
         return params
 
     def _delete_one(self, key: str, etag: str = "") -> None:
@@ -265,7 +267,7 @@ class S3Client:
     def _delete_some(self, keys: Sequence[str]) -> None:
         what = self._place.describe_operation("DeleteObjects", keys[0])
         left = list(keys)
-        for attempt in range(1, self._keys.max_attempts + 1):
+        for attempt in range(1, self._settings.max_attempts + 1):
             try:
                 answer = self._bulk_lane.call(
                     "delete_objects",
@@ -287,7 +289,7 @@ class S3Client:
             if any(error.get("Code") not in _PASSING for error in errors):
                 kind = Invalid if code == "AccessDenied" else Unavailable
                 raise kind(f"{text} ({code})", path=first)
-            if attempt == self._keys.max_attempts:
+            if attempt == self._settings.max_attempts:
                 raise Unavailable(f"{text} ({code})", path=first)
             left = [self._place.relative(error["Key"]) for error in errors]
             self._bulk_lane.clock.wait(threading.Event(), _RETRY_PAUSE_MS << attempt)

@@ -9,13 +9,13 @@ import msgspec
 from tieredstore.contracts.usage import Prices, Usage
 from tieredstore.errors import Invalid
 from tieredstore.metrics import Metrics
-from tieredstore.properties import plugin_keys, query_properties
+from tieredstore.properties import query_properties, read_settings
 from tieredstore.providers import naming
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.segment import ChunkFileSegment, SegmentServices
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.state import SegmentState
-from tieredstore.providers.s3.keys import S3Keys
+from tieredstore.providers.s3.settings import S3Settings
 
 if TYPE_CHECKING:
     from tieredstore.config import StoreConfig
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class S3Provider(ChunkProvider):
     """The chunk log over an S3Client, which counts and prices what it asks for."""
 
-    KEYS = S3Keys
+    SETTINGS = S3Settings
 
     def __init__(
         self,
@@ -45,8 +45,10 @@ class S3Provider(ChunkProvider):
     def from_config(cls, config: StoreConfig) -> S3Provider:
         """Make the tier that the `objectStore…`, `tieredStoreS3…` and `tieredStoreChunk…` keys
         describe. Nothing is sent yet. Raises Invalid."""
-        keys = plugin_keys(S3Keys, config.plugin_properties)
-        return cls(_client(keys), config.broker_cluster_name, settings=keys.settings())
+        settings = read_settings(S3Settings, config.plugin_properties)
+        return cls(
+            _client(settings), config.broker_cluster_name, settings=settings.chunk_settings()
+        )
 
     @classmethod
     def at_url(cls, config: StoreConfig, url: TierUrl) -> StoreConfig:
@@ -54,18 +56,18 @@ class S3Provider(ChunkProvider):
         are the Python names of the settings. Raises Invalid, for secrets too."""
         if not url.authority:
             raise Invalid(f"tier {url}: expected a bucket, such as s3://bucket/prefix")
-        own = query_properties(S3Keys, url.query, str(url))
+        own = query_properties(S3Settings, url.query, str(url))
         place = {"objectStoreBucket": url.authority, "tieredStoreS3Prefix": url.path.strip("/")}
         source = f"tier {url}"
         properties = config.plugin_properties.with_values({**own, **place}, source)
-        plugin_keys(S3Keys, properties)  # a bad value is told now, with the URL
+        read_settings(S3Settings, properties)  # a bad value is told now, with the URL
         return msgspec.structs.replace(config, plugin_properties=properties)
 
     @classmethod
     def clusters(cls, config: StoreConfig) -> list[str]:
         """List the names of the clusters that have an object below the prefix. Raises Invalid,
         Unavailable."""
-        client = _client(plugin_keys(S3Keys, config.plugin_properties))
+        client = _client(read_settings(S3Settings, config.plugin_properties))
         try:
             names = client.folders()
         finally:
@@ -95,9 +97,9 @@ class S3FileSegment(ChunkFileSegment):
     """What a configuration means that names this class, as Java's do."""
 
 
-def _client(keys: S3Keys) -> S3Client:
+def _client(settings: S3Settings) -> S3Client:
     try:
         from tieredstore.providers.s3.client import S3Client
     except ImportError as error:
         raise Invalid(f"an S3 tier needs boto3 ({error}): pip install 'tieredstore[s3]'") from None
-    return S3Client(keys)
+    return S3Client(settings)

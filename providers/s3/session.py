@@ -24,35 +24,35 @@ from tieredstore.providers.s3.errors import error_of_library
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client as BotoClient
 
-    from tieredstore.providers.s3.keys import S3Keys
+    from tieredstore.providers.s3.settings import S3Settings
 
 _SESSION_NAME = "tieredstore"
 _log = logging.getLogger(__name__)
 
 
-def make_client(keys: S3Keys, *, bulk: bool) -> BotoClient:
+def make_client(settings: S3Settings, *, bulk: bool) -> BotoClient:
     """Make a client with credentials of its own, looked up afresh. Raises Invalid.
 
     bulk: for merges, seals and deletions: with fewer connections, more patience, and retries that
     slow all of its requests down when the endpoint asks for that.
     """
     _keep_secrets_out_of_logs()
-    check_endpoint(keys.endpoint)
-    if not keys.verify_tls:
-        _log.warning("s3://%s: the server's certificate is not checked", keys.bucket)
+    check_endpoint(settings.endpoint)
+    if not settings.verify_tls:
+        _log.warning("s3://%s: the server's certificate is not checked", settings.bucket)
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     try:
-        session = open_session(keys)
+        session = open_session(settings)
         return session.client(
             "s3",
-            endpoint_url=keys.endpoint or None,
-            verify=(keys.ca_bundle or None) if keys.verify_tls else False,
-            config=_client_config(keys, bulk=bulk),
+            endpoint_url=settings.endpoint or None,
+            verify=(settings.ca_bundle or None) if settings.verify_tls else False,
+            config=_client_config(settings, bulk=bulk),
         )
     except TieredStoreError:
         raise
     except Exception as error:
-        raise error_of_library(error, f"s3://{keys.bucket}") from None
+        raise error_of_library(error, f"s3://{settings.bucket}") from None
 
 
 def check_endpoint(endpoint: str) -> None:
@@ -64,13 +64,13 @@ def check_endpoint(endpoint: str) -> None:
         )
 
 
-def addressing_style(keys: S3Keys) -> Literal["auto", "path", "virtual"]:
+def addressing_style(settings: S3Settings) -> Literal["auto", "path", "virtual"]:
     """Choose the addressing style; `auto` is botocore's own."""
-    if keys.path_style in {"path", "true"}:
+    if settings.path_style in {"path", "true"}:
         return "path"
-    if keys.path_style in {"virtual", "false"}:
+    if settings.path_style in {"virtual", "false"}:
         return "virtual"
-    host = urlsplit(keys.endpoint).hostname or ""
+    host = urlsplit(settings.endpoint).hostname or ""
     return "path" if host == "localhost" or _is_address(host) else "auto"
 
 
@@ -82,39 +82,41 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _client_config(keys: S3Keys, *, bulk: bool) -> Config:
+def _client_config(settings: S3Settings, *, bulk: bool) -> Config:
     return Config(
-        connect_timeout=keys.connect_timeout_ms / 1000,
-        read_timeout=(keys.bulk_read_timeout_ms if bulk else keys.read_timeout_ms) / 1000,
+        connect_timeout=settings.connect_timeout_ms / 1000,
+        read_timeout=(settings.bulk_read_timeout_ms if bulk else settings.read_timeout_ms) / 1000,
         retries={
             "mode": "adaptive" if bulk else "standard",
-            "total_max_attempts": keys.max_attempts,
+            "total_max_attempts": settings.max_attempts,
         },
-        max_pool_connections=keys.bulk_connections if bulk else keys.max_connections,
+        max_pool_connections=settings.bulk_connections if bulk else settings.max_connections,
         tcp_keepalive=True,
-        proxies={"http": keys.proxy, "https": keys.proxy} if keys.proxy else None,
+        proxies={"http": settings.proxy, "https": settings.proxy} if settings.proxy else None,
         # The client computes its own checksums; bodies over TLS are not hashed a second time
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
-        s3={"addressing_style": addressing_style(keys), "payload_signing_enabled": False},
+        s3={"addressing_style": addressing_style(settings), "payload_signing_enabled": False},
         user_agent_extra=_SESSION_NAME,
     )
 
 
-def open_session(keys: S3Keys) -> boto3.session.Session:
+def open_session(settings: S3Settings) -> boto3.session.Session:
     """Open a session with credentials and region as configured. Raises Invalid, or what botocore
     raises."""
-    session = botocore.session.Session(profile=keys.profile or None)
-    if keys.region:
-        session.set_config_variable("region", keys.region)
-    if bool(keys.access_key) != bool(keys.secret_key):
+    session = botocore.session.Session(profile=settings.profile or None)
+    if settings.region:
+        session.set_config_variable("region", settings.region)
+    if bool(settings.access_key) != bool(settings.secret_key):
         raise Invalid(
             "objectStoreAccessKey and objectStoreSecretKey: one is given without the other"
         )
-    if keys.access_key:
-        session.set_credentials(keys.access_key, keys.secret_key, keys.session_token or None)
-    if keys.role_arn:
-        session = _with_role(session, keys)
+    if settings.access_key:
+        session.set_credentials(
+            settings.access_key, settings.secret_key, settings.session_token or None
+        )
+    if settings.role_arn:
+        session = _with_role(session, settings)
     return boto3.session.Session(botocore_session=session)
 
 
@@ -134,22 +136,22 @@ class _AssumedRole(CredentialProvider):
         )
 
 
-def _with_role(source: botocore.session.Session, keys: S3Keys) -> botocore.session.Session:
+def _with_role(source: botocore.session.Session, settings: S3Settings) -> botocore.session.Session:
     extra = {"RoleSessionName": _SESSION_NAME}
-    if keys.external_id:
-        extra["ExternalId"] = keys.external_id
+    if settings.external_id:
+        extra["ExternalId"] = settings.external_id
     credentials = source.get_credentials()
     if credentials is None:
         raise Invalid("tieredStoreS3RoleArn: there are no credentials to assume the role with")
     fetcher = AssumeRoleCredentialFetcher(
         client_creator=source.create_client,
         source_credentials=credentials,
-        role_arn=keys.role_arn,
+        role_arn=settings.role_arn,
         extra_args=extra,
     )
-    session = botocore.session.Session(profile=keys.profile or None)
-    if keys.region:
-        session.set_config_variable("region", keys.region)
+    session = botocore.session.Session(profile=settings.profile or None)
+    if settings.region:
+        session.set_config_variable("region", settings.region)
     session.register_component("credential_provider", CredentialResolver([_AssumedRole(fetcher)]))
     return session
 

@@ -10,7 +10,7 @@ import pytest
 from tieredstore import config
 from tieredstore.config import StorageLevel, StoreConfig, config_from_properties, load_broker_conf
 from tieredstore.errors import Invalid
-from tieredstore.java_keys import REFUSED_VALUES, UNUSED_KEYS
+from tieredstore.java_settings import REFUSED_VALUES, UNUSED_SETTINGS
 
 
 def conf(tmp_path: Path, text: str) -> Path:
@@ -26,13 +26,13 @@ def test_a_real_conf_loads_and_one_warning_names_its_keys_that_are_not_supported
     [warning] = loaded.warnings
     named = set(warning.partition("not supported: ")[2].split(", "))
     assert {"listenPort", "deleteWhen", "timerWheelEnable", "bindAddress"} <= named
-    known = set(loaded.explicit_keys) | named
+    known = set(loaded.explicit_settings) | named
     assert set(loaded.config.plugin_properties) | known == known
     assert loaded.config.broker_name == "labBroker"
     assert loaded.config.broker_cluster_name == "LabCluster"
     assert loaded.config.storage_level is StorageLevel.FORCE
     assert loaded.config.backend_service_provider == config.POSIX_PROVIDER
-    assert "tieredStoreFileReservedTime" in loaded.explicit_keys
+    assert "tieredStoreFileReservedTime" in loaded.explicit_settings
 
 
 def test_java_properties_syntax(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_key_of_nobody_may_be_a_plugin_s() -> None:
     assert config_from_properties({"acmeTierBucket": "b"}, source="t").warnings == ()
 
 
-@pytest.mark.parametrize("key", sorted(UNUSED_KEYS))
+@pytest.mark.parametrize("key", sorted(UNUSED_SETTINGS))
 def test_unused_keys_change_nothing_and_say_so(key: str) -> None:
     loaded = config_from_properties({key: "true"}, source="t")
     plain = config_from_properties({}, source="t")

@@ -18,8 +18,8 @@ from tieredstore.properties import (
     PluginProperties,
     fields_by_key,
     is_secret,
-    plugin_keys,
     query_properties,
+    read_settings,
 )
 from tieredstore.providers.memory.provider import MemoryProvider
 
@@ -29,7 +29,7 @@ class Mode(enum.StrEnum):
     SAFE = "safe"
 
 
-class AcmeKeys(msgspec.Struct, frozen=True, kw_only=True):
+class AcmeSettings(msgspec.Struct, frozen=True, kw_only=True):
     PREFIXES: ClassVar[tuple[str, ...]] = ("acmeTier",)
 
     bucket: Annotated[str, Meta(description="Where.")] = field(name="acmeTierBucket", default="")
@@ -45,12 +45,12 @@ class AcmeKeys(msgspec.Struct, frozen=True, kw_only=True):
 class AcmeProvider(MemoryProvider):
     """A third party's: the registry finds it by module:attribute."""
 
-    KEYS = AcmeKeys
-    found: ClassVar[AcmeKeys]
+    SETTINGS = AcmeSettings
+    found: ClassVar[AcmeSettings]
 
     @classmethod
     def from_config(cls, config: StoreConfig) -> AcmeProvider:
-        cls.found = plugin_keys(AcmeKeys, config.plugin_properties)
+        cls.found = read_settings(AcmeSettings, config.plugin_properties)
         return cls()
 
 
@@ -66,7 +66,7 @@ def test_a_third_party_s_provider_gets_its_keys_from_broker_conf() -> None:
     loaded = config_from_properties(CONF, source="broker.conf")
     assert loaded.warnings == ()
     registry.segment_provider(loaded.config).close()
-    assert AcmeProvider.found == AcmeKeys(bucket="b", parts=7, mode=Mode.FAST)
+    assert AcmeProvider.found == AcmeSettings(bucket="b", parts=7, mode=Mode.FAST)
 
 
 def test_an_unknown_key_of_a_plugin_is_a_warning_with_the_nearest_match(
@@ -94,7 +94,7 @@ def test_a_bad_value_names_key_and_source_and_never_a_secret(
     key: str, value: str, shown: str
 ) -> None:
     with pytest.raises(Invalid) as caught:
-        plugin_keys(AcmeKeys, PluginProperties({key: value}, "broker.conf"))
+        read_settings(AcmeSettings, PluginProperties({key: value}, "broker.conf"))
     assert key in str(caught.value)
     assert "broker.conf" in str(caught.value)
     assert shown in str(caught.value)
@@ -102,12 +102,12 @@ def test_a_bad_value_names_key_and_source_and_never_a_secret(
 
 
 def test_the_parameters_of_a_url_are_the_python_names() -> None:
-    found = query_properties(AcmeKeys, {"bucket": "b", "parts": "7"}, "acme://x")
+    found = query_properties(AcmeSettings, {"bucket": "b", "parts": "7"}, "acme://x")
     assert found == {"acmeTierBucket": "b", "acmeTierParts": "7"}
     with pytest.raises(Invalid, match="did you mean bucket"):
-        query_properties(AcmeKeys, {"buckt": "b"}, "acme://x")
+        query_properties(AcmeSettings, {"buckt": "b"}, "acme://x")
     with pytest.raises(Invalid, match=r"token is a secret.*acmeTierToken"):
-        query_properties(AcmeKeys, {"token": "hush"}, "acme://x")
+        query_properties(AcmeSettings, {"token": "hush"}, "acme://x")
 
 
 def test_properties_show_their_keys_alone() -> None:
@@ -122,5 +122,5 @@ def test_properties_show_their_keys_alone() -> None:
 
 
 def test_secrets_are_marked() -> None:
-    marked = [key for key, info in fields_by_key(AcmeKeys).items() if is_secret(info)]
+    marked = [key for key, info in fields_by_key(AcmeSettings).items() if is_secret(info)]
     assert marked == ["acmeTierToken"]

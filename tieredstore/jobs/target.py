@@ -102,7 +102,7 @@ def resolve_target(
     missing = [
         f"{option} (or {key} in --config)"
         for key, option in (("brokerName", "--broker"), ("brokerClusterName", "--cluster"))
-        if key not in loaded.explicit_keys
+        if key not in loaded.explicit_settings
     ]
     if missing:
         raise Invalid(f"the names in the tier are not known: give {' and '.join(missing)}")

@@ -65,14 +65,14 @@ def locate(
     """
     loaded = load_config(config, cluster=cluster, broker=broker, properties=properties)
     placed_config = place_tier(loaded.config, url, state=state)
-    if "brokerClusterName" in loaded.explicit_keys:
+    if "brokerClusterName" in loaded.explicit_settings:
         _require_cluster(placed_config, url)
     else:
         name = _find_only_cluster(placed_config, url)
         placed_config = msgspec.structs.replace(placed_config, broker_cluster_name=name)
     if state is not None:
         require_state(state)
-    wanted = placed_config.broker_name if "brokerName" in loaded.explicit_keys else None
+    wanted = placed_config.broker_name if "brokerName" in loaded.explicit_settings else None
     return TierLocation(url, placed_config, wanted, state)
 
 

@@ -120,7 +120,7 @@ class TieredMessageStore(TieredReads):
             registry.metadata_store(config, clock, read_only=config.broker_role == "SLAVE"),
             config.store_path_root_dir,
             clock,
-            retention_is_explicit="tieredStoreFileReservedTime" in loaded.explicit_keys,
+            retention_is_explicit="tieredStoreFileReservedTime" in loaded.explicit_settings,
         )
 
     @property

@@ -26,9 +26,9 @@ from tieredstore.providers.s3.meter import file_type_of
 from tieredstore.providers.s3.session import addressing_style, open_session
 
 if TYPE_CHECKING:
-    from tieredstore.providers.s3.keys import S3Keys
     from tieredstore.providers.s3.lane import Lane
     from tieredstore.providers.s3.place import S3Place
+    from tieredstore.providers.s3.settings import S3Settings
 
 _HOST_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]", re.ASCII)
 _KEPT_S = 300
@@ -72,8 +72,8 @@ class FreshCredentials:
 class FastPath:
     """Opened by the first read, which needs what boto3 found out: endpoint and region."""
 
-    def __init__(self, keys: S3Keys, lane: Lane, place: S3Place) -> None:
-        self._keys = keys
+    def __init__(self, settings: S3Settings, lane: Lane, place: S3Place) -> None:
+        self._settings = settings
         self._lane = lane
         self._place = place
         self._lock = threading.Lock()
@@ -101,25 +101,25 @@ class FastPath:
 
     def _make_reader(self) -> ObstoreReader | None:
         facts = self._lane.facts()
-        path_style = _path_style(self._keys)
+        path_style = _path_style(self._settings)
         if path_style is None or not facts.region:
             return None
-        keys = self._keys
-        credentials = FreshCredentials(lambda: open_session(keys).get_credentials())
-        settings = ReaderSettings(
-            keys.bucket,
+        settings = self._settings
+        credentials = FreshCredentials(lambda: open_session(settings).get_credentials())
+        reader_settings = ReaderSettings(
+            settings.bucket,
             facts.region,
             facts.endpoint,
             path_style,
             credentials,
-            connect_timeout_ms=keys.connect_timeout_ms,
-            read_timeout_ms=keys.read_timeout_ms,
-            verify_tls=keys.verify_tls,
-            ca_bundle=keys.ca_bundle,
-            proxy=keys.proxy,
+            connect_timeout_ms=settings.connect_timeout_ms,
+            read_timeout_ms=settings.read_timeout_ms,
+            verify_tls=settings.verify_tls,
+            ca_bundle=settings.ca_bundle,
+            proxy=settings.proxy,
         )
         try:
-            return ObstoreReader.make(settings, self._count, credentials.doubt)
+            return ObstoreReader.make(reader_settings, self._count, credentials.doubt)
         except Exception as error:
             _log.warning("obstore is not used: %s", type(error).__name__)
             return None
@@ -135,13 +135,13 @@ class FastPath:
         )
 
 
-def _path_style(keys: S3Keys) -> bool | None:
+def _path_style(settings: S3Settings) -> bool | None:
     """None where only boto3 knows: `auto` with an endpoint that is neither Amazon's nor an
     address."""
-    style = addressing_style(keys)
+    style = addressing_style(settings)
     if style != "auto":
         return style == "path"
-    host = urlsplit(keys.endpoint).hostname
+    host = urlsplit(settings.endpoint).hostname
     if host is not None and not host.endswith(".amazonaws.com"):
         return None
-    return _HOST_LABEL.fullmatch(keys.bucket) is None
+    return _HOST_LABEL.fullmatch(settings.bucket) is None

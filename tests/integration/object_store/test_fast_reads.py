@@ -8,9 +8,9 @@ import pytest
 
 from tests.kit.object_store.servers import CREDENTIALS, REGION, ObjectStore
 from tieredstore.errors import Invalid
-from tieredstore.properties import PluginProperties, plugin_keys
+from tieredstore.properties import PluginProperties, read_settings
 from tieredstore.providers.s3.client import S3Client
-from tieredstore.providers.s3.keys import S3Keys
+from tieredstore.providers.s3.settings import S3Settings
 
 DATA = bytes(range(256)) * 1024
 KEY = "t%TOPIC@x=y&z/é 你/0/COMMIT_LOG/c.00000000000000000000"
@@ -25,7 +25,7 @@ def client(store: ObjectStore, secret: str = CREDENTIALS[1]) -> S3Client:
         "tieredStoreS3Region": REGION,
         "tieredStoreS3Prefix": "a tier",
     }
-    return S3Client(plugin_keys(S3Keys, PluginProperties(properties)))
+    return S3Client(read_settings(S3Settings, PluginProperties(properties)))
 
 
 def test_obstore_reads_what_boto3_wrote(object_store: ObjectStore) -> None:

@@ -21,7 +21,7 @@ from tieredstore.contracts.segment import (
     SegmentId,
     Written,
 )
-from tieredstore.properties import plugin_keys
+from tieredstore.properties import read_settings
 from tieredstore.testing.provider.samples import segment_id
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ def open_tier(url: str) -> S3Provider:
     """Maintenance happens when it is called, so that the n-th request is the same in every run,
     and by a clock on which a week goes by from look to look: all grace times are over."""
     from tieredstore.providers.s3.client import S3Client
-    from tieredstore.providers.s3.keys import S3Keys
     from tieredstore.providers.s3.lane import ServerClock
     from tieredstore.providers.s3.provider import S3Provider
+    from tieredstore.providers.s3.settings import S3Settings
 
     weeks = itertools.count()
 
@@ -66,10 +66,10 @@ def open_tier(url: str) -> S3Provider:
             told_ms = super().now_ms()
             return None if told_ms is None else told_ms + next(weeks) * A_WEEK_MS
 
-    keys = plugin_keys(S3Keys, registry.tier_at(StoreConfig(), url).plugin_properties)
-    client = S3Client(keys)
+    settings = read_settings(S3Settings, registry.tier_at(StoreConfig(), url).plugin_properties)
+    client = S3Client(settings)
     client._lane.server_clock = client._bulk_lane.server_clock = RunawayClock()
-    return S3Provider(client, CLUSTER, settings=keys.settings(maintenance_threads=0))
+    return S3Provider(client, CLUSTER, settings=settings.chunk_settings(maintenance_threads=0))
 
 
 def work(url: str, done: Path) -> None:

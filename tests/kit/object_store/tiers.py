@@ -9,7 +9,7 @@ import msgspec
 from tests.kit.object_store.servers import REGION, ObjectStore
 from tieredstore import registry
 from tieredstore.config import StoreConfig
-from tieredstore.properties import PluginProperties, plugin_keys, query_properties
+from tieredstore.properties import PluginProperties, query_properties, read_settings
 
 if TYPE_CHECKING:
     from tieredstore.providers.s3.client import S3Client
@@ -28,14 +28,14 @@ def config_of(store: ObjectStore, prefix: str = "tier", **options: str) -> Store
 def s3_client(store: ObjectStore, prefix: str = "tier", **options: str) -> S3Client:
     """What is below the provider."""
     from tieredstore.providers.s3.client import S3Client
-    from tieredstore.providers.s3.keys import S3Keys
+    from tieredstore.providers.s3.settings import S3Settings
 
     names = query_properties(
-        S3Keys, {"endpoint": store.endpoint, "path_style": "true", **options}, "test"
+        S3Settings, {"endpoint": store.endpoint, "path_style": "true", **options}, "test"
     )
-    keys = plugin_keys(S3Keys, PluginProperties(names))
+    settings = read_settings(S3Settings, PluginProperties(names))
     return S3Client(
-        msgspec.structs.replace(keys, bucket=store.bucket, prefix=prefix, region=REGION)
+        msgspec.structs.replace(settings, bucket=store.bucket, prefix=prefix, region=REGION)
     )
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from tieredstore.properties import PluginProperties, plugin_keys
+from tieredstore.properties import PluginProperties, read_settings
 from tieredstore.providers.s3.client import S3Client
-from tieredstore.providers.s3.keys import S3Keys
+from tieredstore.providers.s3.settings import S3Settings
 
 ACCESS_KEY = "AKIDEXAMPLE0"
 SECRET_KEY = "hush-hush/secret+key"
@@ -135,8 +135,8 @@ class ScriptedServer:
         self._server.server_close()
 
 
-def s3_keys(endpoint: str, **properties: object) -> S3Keys:
-    """The keys of an endpoint, as a configuration gives them; `properties` by their Java names."""
+def s3_settings(endpoint: str, **properties: object) -> S3Settings:
+    """Settings of an endpoint, as a configuration gives them; `properties` by their Java names."""
     values = {
         "objectStoreEndpoint": endpoint,
         "objectStoreBucket": "tier",
@@ -151,12 +151,12 @@ def s3_keys(endpoint: str, **properties: object) -> S3Keys:
         key: str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in values.items()
     }
-    return plugin_keys(S3Keys, PluginProperties(texts, "broker.conf"))
+    return read_settings(S3Settings, PluginProperties(texts, "broker.conf"))
 
 
 @contextmanager
 def s3_client(endpoint: str, **properties: object) -> Iterator[S3Client]:
-    client = S3Client(s3_keys(endpoint, **properties))
+    client = S3Client(s3_settings(endpoint, **properties))
     try:
         yield client
     finally:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tieredstore.config import FIELDS_BY_KEY
-from tieredstore.java_keys import REFUSED_VALUES, UNSUPPORTED_KEYS, UNUSED_KEYS
+from tieredstore.java_settings import REFUSED_VALUES, UNSUPPORTED_SETTINGS, UNUSED_SETTINGS
 from tieredstore.properties import fields_by_key
-from tieredstore.providers.s3.keys import S3Keys
+from tieredstore.providers.s3.settings import S3Settings
 
 HERE = Path(__file__).parent
 NAMES, LOCAL, UPLOAD, READS, REST = (
@@ -201,17 +201,17 @@ def test_the_table_and_the_configuration_have_the_same_keys() -> None:
 
 
 def test_every_key_of_java_s_tiered_module_has_an_effect_or_is_listed_without_one() -> None:
-    known = FIELDS_BY_KEY.keys() | UNUSED_KEYS.keys() | fields_by_key(S3Keys).keys()
+    known = FIELDS_BY_KEY.keys() | UNUSED_SETTINGS.keys() | fields_by_key(S3Settings).keys()
     assert known >= JAVA_TIERED_KEYS
-    assert not FIELDS_BY_KEY.keys() & UNUSED_KEYS.keys()
-    assert not REFUSED_VALUES.keys() & UNUSED_KEYS.keys()
+    assert not FIELDS_BY_KEY.keys() & UNUSED_SETTINGS.keys()
+    assert not REFUSED_VALUES.keys() & UNUSED_SETTINGS.keys()
 
 
 def test_no_key_is_supported_and_not_supported_and_none_is_listed_twice() -> None:
-    known = FIELDS_BY_KEY.keys() | UNUSED_KEYS.keys() | REFUSED_VALUES.keys()
-    known |= fields_by_key(S3Keys).keys()
+    known = FIELDS_BY_KEY.keys() | UNUSED_SETTINGS.keys() | REFUSED_VALUES.keys()
+    known |= fields_by_key(S3Settings).keys()
     seen: set[str] = set()
-    for keys in UNSUPPORTED_KEYS.values():
+    for keys in UNSUPPORTED_SETTINGS.values():
         assert not keys & (known | seen)
         seen |= keys
 

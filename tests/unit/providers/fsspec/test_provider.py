@@ -11,19 +11,19 @@ from tieredstore import registry
 from tieredstore.config import StoreConfig, config_from_properties
 from tieredstore.contracts.segment import Written
 from tieredstore.errors import Invalid
-from tieredstore.properties import PluginProperties, plugin_keys
-from tieredstore.providers.fsspec.keys import FsspecKeys
+from tieredstore.properties import PluginProperties, read_settings
 from tieredstore.providers.fsspec.provider import FsspecProvider
+from tieredstore.providers.fsspec.settings import FsspecSettings
 from tieredstore.testing.provider.samples import segment_id
 
 SECRET = "hunter-2-secret"
 
 
-def keys_at(url: str, **properties: str) -> FsspecKeys:
+def settings_at(url: str, **properties: str) -> FsspecSettings:
     config = StoreConfig(plugin_properties=PluginProperties(properties))
     placed = registry.tier_at(config, url)
     assert placed.backend_service_provider == "fsspec"
-    return plugin_keys(FsspecKeys, placed.plugin_properties)
+    return read_settings(FsspecSettings, placed.plugin_properties)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def keys_at(url: str, **properties: str) -> FsspecKeys:
     ],
 )
 def test_urls_of_fsspec_lead_to_its_provider(url: str, place: str) -> None:
-    assert keys_at(url).place == place
+    assert settings_at(url).place == place
 
 
 def test_s3_and_file_are_other_providers() -> None:
@@ -47,19 +47,19 @@ def test_s3_and_file_are_other_providers() -> None:
 
 def test_parameters_are_keys_and_options_of_the_filesystem() -> None:
     known = '{"endpoint_url": "http://old", "secret": "hunter-2-secret"}'
-    keys = keys_at(
+    settings = settings_at(
         "fsspec+s3://b/p?fencing=none&atomic_writes=true&grace_ms=50000"
         "&option.endpoint_url=http://127.0.0.1:9000&option.anon=true&option.max_concurrency=4",
         tieredStoreFsspecOptions=known,
     )
-    assert (keys.fencing, keys.atomic_writes, keys.grace_ms) == ("none", True, 50_000)
-    assert keys.storage_options() == {
+    assert (settings.fencing, settings.atomic_writes, settings.grace_ms) == ("none", True, 50_000)
+    assert settings.storage_options() == {
         "endpoint_url": "http://127.0.0.1:9000",
         "secret": SECRET,
         "anon": True,
         "max_concurrency": 4,
     }
-    assert SECRET not in repr(keys)
+    assert SECRET not in repr(settings)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_parameters_are_keys_and_options_of_the_filesystem() -> None:
 )
 def test_s01_secrets_and_unknown_parameters_of_a_url_are_refused(query: str) -> None:
     with pytest.raises(Invalid) as caught:
-        keys_at(f"fsspec+s3://b/p?{query}")
+        settings_at(f"fsspec+s3://b/p?{query}")
     assert query.partition("=")[0] in str(caught.value)
 
 
@@ -117,7 +117,7 @@ def test_a_tier_is_written_with_fencing_none_and_found_again(tmp_path: Path) -> 
 def test_s01_a_password_in_the_configured_url_is_refused_and_not_shown() -> None:
     url = f"sftp://user:{SECRET}@host/tier"
     properties = PluginProperties({"tieredStoreFsspecUrl": url})
-    assert SECRET not in repr(plugin_keys(FsspecKeys, properties))
+    assert SECRET not in repr(read_settings(FsspecSettings, properties))
     with pytest.raises(Invalid, match="password") as caught:
         FsspecProvider.from_config(StoreConfig(plugin_properties=properties))
     assert SECRET not in str(caught.value)

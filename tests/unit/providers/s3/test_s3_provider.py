@@ -14,7 +14,7 @@ from tests.kit.s3.scripted_server import (
     listing,
     ranged,
     s3_client,
-    s3_keys,
+    s3_settings,
 )
 from tieredstore import registry
 from tieredstore.config import StoreConfig
@@ -31,13 +31,13 @@ SEGMENT = SegmentId("broker-a/T/0", FileSegmentType.COMMIT_LOG, 0)
 
 
 def open_tier(endpoint: str, bucket: str, owner: str = "host:1") -> S3Provider:
-    keys = s3_keys(
+    settings = s3_settings(
         endpoint,
         objectStoreBucket=bucket,
         tieredStoreS3Prefix="p",
         tieredStoreChunkLease=0,
     )
-    return S3Provider(S3Client(keys), settings=keys.settings(), owner=owner)
+    return S3Provider(S3Client(settings), settings=settings.chunk_settings(), owner=owner)
 
 
 def test_a_segment_goes_to_the_bucket_and_comes_back(moto_endpoint: str, bucket: str) -> None:
@@ -99,14 +99,14 @@ def test_o11_an_endpoint_that_ignores_conditions_has_no_writer(server: ScriptedS
         return Reply(404)
 
     server.otherwise = careless
-    keys = s3_keys(server.url)
+    settings = s3_settings(server.url)
     with (
-        closing(S3Provider(S3Client(keys), settings=keys.settings())) as provider,
+        closing(S3Provider(S3Client(settings), settings=settings.chunk_settings())) as provider,
         pytest.raises(Invalid, match="If-None-Match"),
     ):
         provider.acquire_writer("broker-a")
-    without = s3_keys(server.url, tieredStoreChunkFencing="none")
-    with closing(S3Provider(S3Client(without), settings=without.settings())) as provider:
+    without = s3_settings(server.url, tieredStoreChunkFencing="none")
+    with closing(S3Provider(S3Client(without), settings=without.chunk_settings())) as provider:
         provider.acquire_writer("broker-b")
 
 

@@ -16,7 +16,7 @@ from tests.kit.s3.scripted_server import (
     listing,
     refusal,
     s3_client,
-    s3_keys,
+    s3_settings,
 )
 from tieredstore import registry
 from tieredstore.config import StoreConfig, config_from_properties
@@ -48,7 +48,7 @@ def test_s01_reprs_have_no_secret() -> None:
     with closing(S3Provider.from_config(loaded.config)) as provider:
         for found in (loaded, loaded.config, provider, provider.client, provider.client.url):
             assert_no_secret(repr(found))
-    assert_no_secret(repr(s3_keys("http://x", tieredStoreS3SessionToken=TOKEN)))
+    assert_no_secret(repr(s3_settings("http://x", tieredStoreS3SessionToken=TOKEN)))
     assert_no_secret(repr(loaded.config.plugin_properties))
 
 
@@ -132,7 +132,7 @@ def test_s01_a_secret_in_a_url_is_refused_and_not_shown(url: str) -> None:
 
 
 def test_s01_a_password_in_the_endpoint_is_refused_and_not_shown() -> None:
-    client = S3Client(s3_keys(f"http://user:{TOKEN}@127.0.0.1:1"))
+    client = S3Client(s3_settings(f"http://user:{TOKEN}@127.0.0.1:1"))
     with pytest.raises(Invalid, match="objectStoreEndpoint") as caught:
         client.head("k")
     assert_no_secret("".join(traceback.format_exception(caught.value)))
@@ -140,4 +140,4 @@ def test_s01_a_password_in_the_endpoint_is_refused_and_not_shown() -> None:
 
 def test_s01_a_bad_secret_is_told_without_it() -> None:
     with pytest.raises(Invalid, match="tieredStoreS3MaxAttempts"):
-        s3_keys("", tieredStoreS3MaxAttempts="many")
+        s3_settings("", tieredStoreS3MaxAttempts="many")

@@ -16,7 +16,7 @@ from tests.kit.s3.scripted_server import (
     ranged,
     refusal,
     s3_client,
-    s3_keys,
+    s3_settings,
 )
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.providers.s3.client import S3Client
@@ -174,8 +174,8 @@ class TestCredentials:
 def test_addressing_is_boto3s(
     endpoint: str, bucket: str, style: str, expected: bool | None
 ) -> None:
-    keys = s3_keys(endpoint, objectStoreBucket=bucket, tieredStoreS3PathStyle=style)
-    assert _path_style(keys) is expected
+    settings = s3_settings(endpoint, objectStoreBucket=bucket, tieredStoreS3PathStyle=style)
+    assert _path_style(settings) is expected
 
 
 def test_where_only_boto3_knows_the_address_boto3_reads(server: ScriptedServer) -> None:

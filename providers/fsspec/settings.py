@@ -1,4 +1,4 @@
-"""The keys of a tier on an fsspec filesystem (`docs/fsspec.md`)."""
+"""The settings of a tier on an fsspec filesystem (`docs/fsspec.md`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Meta, field
 
 from tieredstore.errors import Invalid
 from tieredstore.properties import SECRET
-from tieredstore.providers.chunks.keys import ChunkKeys
+from tieredstore.providers.chunks.shared_settings import SharedSettings
 from tieredstore.providers.fsspec.errors import is_secret_name
 
 OPTION = "option."
@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})", re.ASCII)
 _WORDS: Mapping[str, Any] = {"true": True, "false": False, "none": None}
 
 
-class FsspecKeys(ChunkKeys, frozen=True, kw_only=True):
+class FsspecSettings(SharedSettings, frozen=True, kw_only=True):
     """Where the tier is and how its filesystem is opened. The repr has no secret."""
 
     PREFIXES: ClassVar[tuple[str, ...]] = ("tieredStoreFsspec", "tieredStoreChunk")
@@ -51,7 +51,7 @@ class FsspecKeys(ChunkKeys, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         protocol, separator, rest = self.place.partition("://")
-        return f"FsspecKeys(place={protocol + separator + rest.rpartition('@')[2]!r})"
+        return f"FsspecSettings(place={protocol + separator + rest.rpartition('@')[2]!r})"
 
     def storage_options(self) -> dict[str, Any]:
         """Return the options as a mapping. Raises Invalid for what is no JSON object, without

@@ -1,4 +1,4 @@
-"""Keys of Java's that `StoreConfig` does not have: without effect, refused, or not supported.
+"""Settings of Java's that `StoreConfig` does not have: without effect, refused, or not supported.
 
 What Java's broker reads from the same file, as Apache RocketMQ 5.5.0 names it.
 """
@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-UNUSED_KEYS: Mapping[str, str] = {
+UNUSED_SETTINGS: Mapping[str, str] = {
     "writeWithoutMmap": "changes how Java writes index files, never what is in them",
 }
-"""Keys that are accepted and change nothing, and why."""
+"""Settings that are accepted and change nothing, and why."""
 
 REFUSED_VALUES: Mapping[str, tuple[str, str]] = {
     "flushDiskType": ("SYNC_FLUSH", "synchronous flush is not built yet"),
@@ -158,17 +158,17 @@ statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum userCac
 userCacheMaxNum userCacheRefreshSecond
 """
 
-UNSUPPORTED_KEYS: Mapping[str, frozenset[str]] = {
+UNSUPPORTED_SETTINGS: Mapping[str, frozenset[str]] = {
     "Broker": frozenset(_BROKER.split()),
     "Local store": frozenset(_LOCAL_STORE.split()),
     "Network": frozenset(_NETWORK.split()),
     "Access control": frozenset(_ACCESS_CONTROL.split()),
 }
-"""Part of the broker -> its keys that nothing here reads."""
+"""Part of the broker -> its settings that nothing here reads."""
 
-_ALL_UNSUPPORTED = frozenset[str]().union(*UNSUPPORTED_KEYS.values())
+_ALL_UNSUPPORTED = frozenset[str]().union(*UNSUPPORTED_SETTINGS.values())
 
 
-def find_unsupported(keys: Iterable[str]) -> list[str]:
-    """Find the keys that Java knows and nothing here reads, in order."""
-    return sorted(_ALL_UNSUPPORTED.intersection(keys))
+def find_unsupported(names: Iterable[str]) -> list[str]:
+    """Find the settings that Java knows and nothing here reads, in order."""
+    return sorted(_ALL_UNSUPPORTED.intersection(names))

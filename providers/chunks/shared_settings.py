@@ -1,4 +1,4 @@
-"""The keys of a chunk log, the same for every object store it is on."""
+"""The settings of a chunk log, the same for every object store it is on."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def _number(description: str, ge: float, le: float) -> Meta:
     return Meta(description=f"Ours. {description}", ge=ge, le=le)
 
 
-class ChunkKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """A provider's struct of keys extends it; `settings()` is what the chunk log takes."""
+class SharedSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Extended by a provider's struct; `chunk_settings()` is what the chunk log takes."""
 
     PREFIXES: ClassVar[tuple[str, ...]] = ("tieredStoreChunk",)
 
@@ -80,7 +80,7 @@ class ChunkKeys(msgspec.Struct, frozen=True, kw_only=True):
         field(name="tieredStoreChunkHedgeShare", default=_PLAIN.hedge_share)
     )
 
-    def settings(self, **changes: Any) -> ChunkSettings:
+    def chunk_settings(self, **changes: Any) -> ChunkSettings:
         """Return the chunk log's settings, with what is not configured from `changes`."""
         return ChunkSettings(
             fencing=self.fencing != "none",

@@ -1,4 +1,4 @@
-"""The keys of an S3 tier: Java's four `objectStore…` ones and ours (`docs/s3.md`)."""
+"""The settings of an S3 tier: Java's four `objectStore…` ones and ours (`docs/s3.md`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, field
 
 from tieredstore.properties import SECRET
-from tieredstore.providers.chunks.keys import ChunkKeys
+from tieredstore.providers.chunks.shared_settings import SharedSettings
 
 _MS = 3_600_000
 _RATE = 2**63 - 1
@@ -25,7 +25,7 @@ def _number(description: str, ge: float, le: float) -> Meta:
     return Meta(description=description, ge=ge, le=le)
 
 
-class S3Keys(ChunkKeys, frozen=True, kw_only=True):
+class S3Settings(SharedSettings, frozen=True, kw_only=True):
     """Where the tier is, who we are there, and how we behave. The repr has no secret."""
 
     PREFIXES: ClassVar[tuple[str, ...]] = ("objectStore", "tieredStoreS3", "tieredStoreChunk")
@@ -178,4 +178,4 @@ class S3Keys(ChunkKeys, frozen=True, kw_only=True):
     ] = field(name="tieredStoreS3TransferPrice", default=0.0)
 
     def __repr__(self) -> str:
-        return f"S3Keys(bucket={self.bucket!r}, prefix={self.prefix!r}, region={self.region!r})"
+        return f"S3Settings(bucket={self.bucket!r}, prefix={self.prefix!r}, region={self.region!r})"

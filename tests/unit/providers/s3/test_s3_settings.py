@@ -18,19 +18,19 @@ from tests.kit.s3.scripted_server import (
     ScriptedServer,
     listing,
     s3_client,
-    s3_keys,
+    s3_settings,
 )
 from tieredstore.clock import ManualClock
 from tieredstore.config import config_from_properties
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.properties import fields_by_key
-from tieredstore.providers.chunks.keys import ChunkKeys
 from tieredstore.providers.chunks.settings import ChunkSettings
+from tieredstore.providers.chunks.shared_settings import SharedSettings
 from tieredstore.providers.s3.client import S3Client
-from tieredstore.providers.s3.keys import S3Keys
 from tieredstore.providers.s3.lane import Lane
 from tieredstore.providers.s3.provider import S3Provider
 from tieredstore.providers.s3.session import open_session
+from tieredstore.providers.s3.settings import S3Settings
 
 UPLOAD = Reply(
     body=b"<InitiateMultipartUploadResult><UploadId>u1</UploadId></InitiateMultipartUploadResult>"
@@ -63,7 +63,7 @@ class Setting:
     def waited_ms(self, call: Callable[[S3Client], object], **properties: object) -> int:
         """What the limits make calls wait."""
         clock = ManualClock(0)
-        with closing(S3Client(s3_keys(self.server.url, **properties), clock=clock)) as client:
+        with closing(S3Client(s3_settings(self.server.url, **properties), clock=clock)) as client:
             for _ in range(4):
                 call(client)
         return clock.now_ms()
@@ -124,7 +124,7 @@ def access_key(setting: Setting) -> None:
 
 
 def secret_key(setting: Setting) -> None:
-    session = open_session(s3_keys(setting.server.url, objectStoreSecretKey="other"))
+    session = open_session(s3_settings(setting.server.url, objectStoreSecretKey="other"))
     credentials = session.get_credentials()
     assert credentials is not None
     assert credentials.secret_key == "other"
@@ -203,7 +203,7 @@ def storage_class(setting: Setting) -> None:
     assert name not in setting.put("a/c.0", **key).headers
     assert name not in setting.upload("a/m.0-1", **key)[0].headers
     with pytest.raises(Invalid):
-        s3_keys("", tieredStoreS3StorageClass="GLACIER")
+        s3_settings("", tieredStoreS3StorageClass="GLACIER")
 
 
 def checksums(setting: Setting) -> None:
@@ -415,8 +415,8 @@ CHUNKS: dict[str, tuple[str, Callable[[ChunkSettings], object], object]] = {
 
 
 def test_every_key_has_a_check() -> None:
-    assert CHECKS.keys() | CHUNKS.keys() == fields_by_key(S3Keys).keys()
-    assert CHUNKS.keys() == fields_by_key(ChunkKeys).keys()
+    assert CHECKS.keys() | CHUNKS.keys() == fields_by_key(S3Settings).keys()
+    assert CHUNKS.keys() == fields_by_key(SharedSettings).keys()
 
 
 @pytest.mark.parametrize("key", CHECKS)
@@ -443,8 +443,8 @@ def test_the_key_reaches_the_chunk_log(key: str, server: ScriptedServer) -> None
 
 def test_a_grace_time_shorter_than_a_listing_takes_is_refused() -> None:
     with pytest.raises(Invalid, match="tieredStoreChunkGraceTime"):
-        s3_keys("http://x", tieredStoreChunkGraceTime=9_999)
+        s3_settings("http://x", tieredStoreChunkGraceTime=9_999)
 
 
 def test_the_secret_of_these_tests_is_not_in_their_repr() -> None:
-    assert SECRET_KEY not in repr(s3_keys("http://x"))
+    assert SECRET_KEY not in repr(s3_settings("http://x"))
