@@ -364,23 +364,28 @@ def by_base(extents: list[SegmentExtent]) -> tuple[SegmentExtent, ...]:
     return tuple(reversed(found))
 
 
-def list_again(provider: SegmentProvider, queue: QueueFiles) -> QueueFiles:
-    """The queue as it is now: a writer may have worked on it since the catalogue was made.
+def list_again(
+    provider: SegmentProvider, queue: QueueFiles, *, with_new: bool = True
+) -> QueueFiles:
+    """List a queue as it is now: a writer may have worked on it since the catalogue was made.
 
-    Segments in front of those of `queue` stay out. Raises Unavailable.
+    Segments that are gone are left out, and so are those in front of the segments of `queue`;
+    without `with_new`, all that `queue` does not have. Raises Unavailable.
     """
     found: dict[FileSegmentType, list[SegmentExtent]] = {kind: [] for kind in FileSegmentType}
     for listing in provider.list(queue.path):
         found[listing.id.type].append(SegmentExtent(listing.id, listing.size_bytes, listing))
 
-    def from_first(type: FileSegmentType, known: tuple[SegmentExtent, ...]) -> list[SegmentExtent]:
-        first = known[0].base_offset if known else 0
-        return [extent for extent in found[type] if extent.base_offset >= first]
+    def choose(type: FileSegmentType, known: tuple[SegmentExtent, ...]) -> list[SegmentExtent]:
+        first, ids = known[0].base_offset if known else 0, {extent.id for extent in known}
+        return [
+            one for one in found[type] if one.id in ids or (with_new and one.base_offset >= first)
+        ]
 
     return replace(
         queue,
-        commit_log=by_base(from_first(FileSegmentType.COMMIT_LOG, queue.commit_log)),
-        consume_queue=by_base(from_first(FileSegmentType.CONSUME_QUEUE, queue.consume_queue)),
+        commit_log=by_base(choose(FileSegmentType.COMMIT_LOG, queue.commit_log)),
+        consume_queue=by_base(choose(FileSegmentType.CONSUME_QUEUE, queue.consume_queue)),
     )
 
 

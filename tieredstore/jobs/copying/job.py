@@ -19,10 +19,10 @@ from tieredstore.jobs.copying.plan import PathPlan, SegmentCopy, TargetSegment
 from tieredstore.jobs.copying.planner import CopyPlanner
 from tieredstore.jobs.copying.report import CopyOptions, CopyReport, PathSummary
 from tieredstore.jobs.copying.segment import PIECE_BYTES, SegmentCopier, Stopped
-from tieredstore.jobs.copying.source import SourceTier, list_sizes_again, load_source
+from tieredstore.jobs.copying.source import SourceTier, load_source
 from tieredstore.jobs.copying.target import CopyTarget
 from tieredstore.jobs.run import JobProgress, ProgressCallback
-from tieredstore.scan.catalogue import QueueFiles
+from tieredstore.scan.catalogue import QueueFiles, list_again
 from tieredstore.scan.segments.times import index_times, segment_times
 from tieredstore.tier.writing import TierWriter
 
@@ -248,7 +248,7 @@ class _Job:
     def _plan_again(self, plan: PathPlan, *, is_ours: bool) -> PathPlan | None:
         """After a failure: a plan for what the source has now, None when that is what it had."""
         assert plan.source is not None
-        now = list_sizes_again(self._source, plan.source)
+        now = list_again(self._source, plan.source, with_new=False)
         sizes = {extent.id: extent.size_bytes for extent in (*now.commit_log, *now.consume_queue)}
         before = (*plan.source.commit_log, *plan.source.consume_queue)
         if all(sizes.get(extent.id, -1) >= extent.size_bytes for extent in before):

@@ -18,11 +18,11 @@ from tieredstore.errors import Invalid
 from tieredstore.jobs.copying.plan import PathPlan, TargetSegment, plan_index, plan_queue
 from tieredstore.jobs.copying.report import CopyOptions
 from tieredstore.jobs.copying.segment import first_difference
-from tieredstore.jobs.copying.source import SourceTier, list_sizes_again
+from tieredstore.jobs.copying.source import SourceTier
 from tieredstore.jobs.copying.target import CopyTarget
 from tieredstore.message.consume_queue import UNIT_DTYPE, UNIT_SIZE
 from tieredstore.message.names import index_path
-from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, list_again
 from tieredstore.scan.segments.tail import cut_to_consistent_prefix
 
 CONSUME_QUEUE = FileSegmentType.CONSUME_QUEUE
@@ -55,7 +55,7 @@ class CopyPlanner:
         """fresh: look at the source's and the target's segments again."""
         segments = self._target.segments(queue.path)
         if fresh:
-            queue = list_sizes_again(self._source, queue)
+            queue = list_again(self._source, queue, with_new=False)
             segments = self._target.list_segments_again(queue.path)
         prefix = cut_to_consistent_prefix(self._source, queue, self._tier.catalogue.metadata)
         plan = plan_queue(prefix, segments, seals=not self._rewritable, rewritable=self._rewritable)

@@ -118,20 +118,3 @@ def _is_whole_index(provider: SegmentProvider, extent: SegmentExtent) -> bool:
     finally:
         segment.close()
     return True
-
-
-def list_sizes_again(provider: SegmentProvider, queue: QueueFiles) -> QueueFiles:
-    """The same segments as they are now: those that are gone are left out, none is added. Raises
-    Unavailable."""
-    found = {listing.id: listing for listing in provider.list(queue.path)}
-
-    def see_now(extents: tuple[SegmentExtent, ...]) -> tuple[SegmentExtent, ...]:
-        return tuple(
-            SegmentExtent(extent.id, found[extent.id].size_bytes, found[extent.id])
-            for extent in extents
-            if extent.id in found
-        )
-
-    return replace(
-        queue, commit_log=see_now(queue.commit_log), consume_queue=see_now(queue.consume_queue)
-    )
