@@ -70,7 +70,7 @@ def gathering(folder: Path, kind: str, megabytes: int) -> str:
 def files(folder: Path, items: int) -> str:
     random = np.random.default_rng(1)
     staging = staging_at(folder / "staging-files")
-    provider = staging.source.connect()
+    provider = staging.location.connect()
     capacity = Capacity(SLOTS, items + 1)
     staged = []
     for first in range(0, items, ROWS_OF_A_TASK):

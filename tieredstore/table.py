@@ -69,17 +69,17 @@ class Tier:
     rebuild_index = jobs.rebuild_index
     compact_index = jobs.compact_index
 
-    def __init__(self, source: TierLocation) -> None:
-        self.source = source
+    def __init__(self, location: TierLocation) -> None:
+        self.location = location
 
     def __repr__(self) -> str:
-        return f"Tier({self.source!r})"
+        return f"Tier({self.location!r})"
 
     def catalogue(self) -> TierCatalogue:
         """Load what the tier holds now. Raises Unavailable, Corrupt."""
-        provider, metadata = self.source.connect(), self.source.metadata()
+        provider, metadata = self.location.connect(), self.location.metadata()
         try:
-            return load_catalogue(provider, metadata, broker=self.source.broker)
+            return load_catalogue(provider, metadata, broker=self.location.broker)
         finally:
             provider.close()
             if metadata is not None:
@@ -171,11 +171,11 @@ class Scan:
         if target_bytes <= 0:
             raise Invalid(f"target_bytes: expected more than 0, found {target_bytes}")
         catalogue = self._tier.catalogue()
-        source = self._tier.source
-        provider = source.connect()
+        location = self._tier.location
+        provider = location.connect()
         try:
             return [
-                ScanTask(source, scan_range, self._columns, self._options)
+                ScanTask(location, scan_range, self._columns, self._options)
                 for scan_range in plan_ranges(
                     provider,
                     catalogue,
@@ -190,7 +190,7 @@ class Scan:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield record batches of 2 to 4 MiB, one connection for all. Raises as `plan` does."""
         tasks = self.plan()
-        provider = self._tier.source.connect()
+        provider = self._tier.location.connect()
         try:
             for task in tasks:
                 yield from task.read_through(provider, on_finding=self._report)

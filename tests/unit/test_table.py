@@ -152,7 +152,7 @@ def test_what_the_tier_has_not_is_refused_with_near_names(tier: Tier) -> None:
     with pytest.raises(Invalid, match="target_bytes"):
         tier.scan().plan(target_bytes=0)
     with pytest.raises(Invalid, match="no such directory"):
-        tieredstore.open(tier.source.url + "/nothing")
+        tieredstore.open(tier.location.url + "/nothing")
 
 
 class TestKeys:

@@ -24,7 +24,7 @@ from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.errors import Invalid
 from tieredstore.jobs.run import FailureCallback, ProgressCallback
 from tieredstore.jobs.runner import Runner
-from tieredstore.jobs.start import Tier, find_source, identify_tier, start_run
+from tieredstore.jobs.start import Tier, find_location, identify_tier, start_run
 from tieredstore.jobs.stopping import StopSignal
 from tieredstore.scan.times import Time, epoch_ms
 from tieredstore.tier_url import show_url
@@ -93,14 +93,16 @@ def export(
         accept=frozenset(_value("accept", Accept, name) for name in accept),
         target_options=dict(target_options or {}),
     )
-    source = find_source(tier)
-    identity = identify_tier(source) | request.identity() | _format_times(since=since, until=until)
+    location = find_location(tier)
+    identity = (
+        identify_tier(location) | request.identity() | _format_times(since=since, until=until)
+    )
     for name in ("state", "since_ms", "until_ms"):
         del identity[name]
     with start_run(
         "export", identity, workers=workers, runner=runner, progress=progress, work=work
     ) as run:
-        return run_export(run, source, request)
+        return run_export(run, location, request)
 
 
 def verify(
@@ -122,8 +124,8 @@ def verify(
     """
     from tieredstore.jobs.verifying import run_verify
 
-    source = find_source(tier)
-    identity = identify_tier(source) | {"topic": topic, "queue": queue, "index": index}
+    location = find_location(tier)
+    identity = identify_tier(location) | {"topic": topic, "queue": queue, "index": index}
     with start_run(
         "verify",
         identity,
@@ -134,7 +136,7 @@ def verify(
         has_journal=False,
     ) as run:
         return run_verify(
-            run, source, topic=topic, queue_id=queue, with_index=index, on_finding=on_finding
+            run, location, topic=topic, queue_id=queue, with_index=index, on_finding=on_finding
         )
 
 
@@ -159,8 +161,8 @@ def report(
 
     now_ms = epoch_ms(as_of, SYSTEM_CLOCK.now_ms())
     options = ReportOptions(keys_percent, dict(prices or {}), now_ms)
-    source, to = find_source(tier), Path(to)
-    identity = identify_tier(source) | {
+    location, to = find_location(tier), Path(to)
+    identity = identify_tier(location) | {
         "to": str(to.absolute()),
         "keys_percent": keys_percent,
         "prices": dict(options.prices),
@@ -169,7 +171,7 @@ def report(
     with start_run(
         "report", identity, workers=workers, runner=runner, progress=progress, work=work
     ) as run:
-        return run_report(run, source, to, options)
+        return run_report(run, location, to, options)
 
 
 def rebuild_metadata(
@@ -191,8 +193,8 @@ def rebuild_metadata(
     """
     from tieredstore.jobs.metadata.job import RebuildOptions, run_rebuild_metadata
 
-    source, state = find_source(tier), Path(state)
-    identity = identify_tier(source) | {
+    location, state = find_location(tier), Path(state)
+    identity = identify_tier(location) | {
         "state": str(state.absolute()),
         "exact_times": exact_times,
         "dry_run": dry_run,
@@ -202,7 +204,7 @@ def rebuild_metadata(
     with start_run(
         "rebuild-metadata", identity, workers=workers, runner=runner, progress=progress, work=work
     ) as run:
-        return run_rebuild_metadata(run, source, state, options)
+        return run_rebuild_metadata(run, location, state, options)
 
 
 def rebuild_index(
@@ -226,11 +228,11 @@ def rebuild_index(
     """
     from tieredstore.jobs.index.rebuild import RebuildOptions, run_rebuild_index
 
-    source, now_ms = find_source(tier), SYSTEM_CLOCK.now_ms()
+    location, now_ms = find_location(tier), SYSTEM_CLOCK.now_ms()
     options = RebuildOptions(
         epoch_ms(since, now_ms), epoch_ms(until, now_ms), force, take_over, staging
     )
-    identity = identify_tier(source) | {
+    identity = identify_tier(location) | {
         **_format_times(since=since, until=until),
         "force": force,
         "staging": None if staging is None else show_url(staging),
@@ -238,7 +240,7 @@ def rebuild_index(
     with start_run(
         "rebuild-index", identity, workers=workers, runner=runner, progress=progress, work=work
     ) as run:
-        return run_rebuild_index(run, source, options)
+        return run_rebuild_index(run, location, options)
 
 
 def compact_index(
@@ -258,12 +260,12 @@ def compact_index(
     """
     from tieredstore.jobs.index.compact import CompactOptions, run_compact_index
 
-    source = find_source(tier)
-    identity = identify_tier(source) | {"staging": None if staging is None else show_url(staging)}
+    location = find_location(tier)
+    identity = identify_tier(location) | {"staging": None if staging is None else show_url(staging)}
     with start_run(
         "compact-index", identity, workers=workers, runner=runner, progress=progress, work=work
     ) as run:
-        return run_compact_index(run, source, CompactOptions(take_over, staging))
+        return run_compact_index(run, location, CompactOptions(take_over, staging))
 
 
 def backfill(
@@ -400,7 +402,7 @@ def copy(
         dry_run,
     )
     with start_run("copy", {}, progress=progress, has_journal=False) as run:
-        return run_copy(run, find_source(tier), request, stop=stop, on_failure=on_failure)
+        return run_copy(run, find_location(tier), request, stop=stop, on_failure=on_failure)
 
 
 def _value(name: str, kind: type[_Choice], given: str) -> _Choice:

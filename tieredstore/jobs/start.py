@@ -19,27 +19,27 @@ class OpenedTier(Protocol):
     """What `tieredstore.open` gives."""
 
     @property
-    def source(self) -> TierLocation: ...
+    def location(self) -> TierLocation: ...
 
 
 Tier = str | TierLocation | OpenedTier
 """A tier by its URL, where it is found without more (one cluster); else as it was opened."""
 
 
-def find_source(tier: Tier) -> TierLocation:
+def find_location(tier: Tier) -> TierLocation:
     """Find where a tier is. Raises Invalid, Unavailable."""
     if isinstance(tier, str):
         return locate(tier)
-    return tier if isinstance(tier, TierLocation) else tier.source
+    return tier if isinstance(tier, TierLocation) else tier.location
 
 
-def identify_tier(source: TierLocation) -> dict[str, object]:
+def identify_tier(location: TierLocation) -> dict[str, object]:
     """Return what a journal notes of a tier, without secrets: another tier is another job."""
     return {
-        "tier": show_url(source.url),
-        "cluster": source.config.broker_cluster_name,
-        "broker": source.broker,
-        "state": None if source.state is None else str(source.state.absolute()),
+        "tier": show_url(location.url),
+        "cluster": location.config.broker_cluster_name,
+        "broker": location.broker,
+        "state": None if location.state is None else str(location.state.absolute()),
     }
 
 

@@ -36,27 +36,27 @@ class TierTarget:
     state: Path
 
     @property
-    def location(self) -> Path | None:
+    def folder(self) -> Path | None:
         """The tier's folder, if it is in one."""
         return Path(self.config.tier_file_path) if self.url.startswith("file:") else None
 
     @property
-    def source(self) -> TierLocation:
+    def location(self) -> TierLocation:
         """The same place, to read from."""
         return TierLocation(self.url, self.config, self.config.broker_name, self.state)
 
     def open_provider(self, *, create: bool) -> SegmentProvider | None:
         """Open the tier; None when it is not there and `create` is false. Raises Invalid,
         Unavailable."""
-        location = self.location
-        if location is not None and not location.exists():
+        folder = self.folder
+        if folder is not None and not folder.exists():
             if not create:
                 return None
             try:
-                location.mkdir(parents=True, exist_ok=True)
+                folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise Invalid(
-                    f"tier {self.url}: cannot be created: {error.strerror}", path=str(location)
+                    f"tier {self.url}: cannot be created: {error.strerror}", path=str(folder)
                 ) from error
         provider: SegmentProvider = registry.segment_provider(self.config)
         return provider

@@ -36,7 +36,7 @@ class _Pinned:
 
 def run_verify(
     run: JobRun,
-    source: TierLocation,
+    location: TierLocation,
     *,
     topic: str | None = None,
     queue_id: int | None = None,
@@ -60,10 +60,10 @@ def run_verify(
         if on_finding is not None:
             on_finding(finding)
 
-    provider = source.connect()
+    provider = location.connect()
     try:
-        listings = _listings(provider, source)
-        pinned = run.once("pin", lambda: _pin(provider, source, listings), _Pinned)
+        listings = _listings(provider, location)
+        pinned = run.once("pin", lambda: _pin(provider, location, listings), _Pinned)
         unreadable = pinned.metadata_error is not None
         if unreadable:
             tell(
@@ -71,17 +71,17 @@ def run_verify(
             )
         catalogue = catalogue_of(provider.url, pinned.facts, listings)
         some = topic is not None or queue_id is not None
-        queues = catalogue.select(topic, queue_id, source.broker) if some else None
+        queues = catalogue.select(topic, queue_id, location.broker) if some else None
 
         def stages(
             stage: str, work: Work, tasks: Sequence[VerifyTask], kind: Any
         ) -> Iterable[list[Any]]:
-            found: list[list[Any]] = run.map(stage, _Connected(source, work), tasks, kind)
+            found: list[list[Any]] = run.map(stage, _Connected(location, work), tasks, kind)
             return found
 
         def load_now() -> TierCatalogue:
-            later = _listings(provider, source)
-            return catalogue_of(provider.url, _pin(provider, source, later).facts, later)
+            later = _listings(provider, location)
+            return catalogue_of(provider.url, _pin(provider, location, later).facts, later)
 
         checked = Verification(
             provider, catalogue, stages, task_bytes=task_bytes, now=load_now
@@ -112,11 +112,11 @@ def run_verify(
 class _Connected:
     """Work through a connection of its own, in whatever process it is called."""
 
-    source: TierLocation
+    location: TierLocation
     work: Work
 
     def __call__(self, task: VerifyTask) -> list[Any]:
-        provider = self.source.connect()
+        provider = self.location.connect()
         try:
             return self.work(provider, task, _ignore_progress)
         finally:
@@ -127,18 +127,18 @@ def _ignore_progress(path: str, count_bytes: int) -> None:
     del path, count_bytes
 
 
-def _listings(provider: SegmentProvider, source: TierLocation) -> Listings:
+def _listings(provider: SegmentProvider, location: TierLocation) -> Listings:
     """Of the broker that is wanted; of all where it has nothing, so that the error can name
     them."""
-    found = list_tier(provider, source.broker)
+    found = list_tier(provider, location.broker)
     return found or list_tier(provider)
 
 
-def _pin(provider: SegmentProvider, source: TierLocation, listings: Listings) -> _Pinned:
-    metadata = source.metadata()
+def _pin(provider: SegmentProvider, location: TierLocation, listings: Listings) -> _Pinned:
+    metadata = location.metadata()
     try:
         brokers = {segment.path.split("/", 1)[0] for segment in listings}
-        broker = source.broker if source.broker in brokers else None
+        broker = location.broker if location.broker in brokers else None
         try:
             return _Pinned(gather(provider, listings, metadata, broker))
         except Corrupt as error:

@@ -51,15 +51,15 @@ class OpenTier:
 
 
 @contextmanager
-def open_location(source: TierLocation) -> Iterator[OpenTier]:
+def open_location(location: TierLocation) -> Iterator[OpenTier]:
     """Open a tier for reading. Nothing is written, neither in the tier nor in the state directory.
 
     Raises Invalid, Corrupt or Unavailable with a line that says what to do.
     """
-    metadata = source.metadata()
-    provider = source.connect()
+    metadata = location.metadata()
+    provider = location.connect()
     try:
-        yield OpenTier(provider, metadata, source.broker, source.config, source.state)
+        yield OpenTier(provider, metadata, location.broker, location.config, location.state)
     finally:
         provider.close()
         if metadata is not None:

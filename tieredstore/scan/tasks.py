@@ -72,7 +72,7 @@ class Selection:
 class ScanTask:
     """One range of a scan, readable in any process. Picklable: it holds no connection."""
 
-    source: TierLocation
+    location: TierLocation
     range: ScanRange
     columns: tuple[str, ...]
     options: ReadOptions
@@ -82,7 +82,7 @@ class ScanTask:
 
         Damage goes to `on_finding`, which by default raises Corrupt. Raises Invalid, Unavailable.
         """
-        provider = self.source.connect()
+        provider = self.location.connect()
         try:
             yield from self.read_through(provider, on_finding=on_finding)
         finally:

@@ -57,12 +57,12 @@ class TieredBatchReader(DataSourceReader):
         options = self._options
         if self._reader.options.tags == ():
             return []
-        source = self._reader.source
-        catalogue = listing_of(source)
+        location = self._reader.location
+        catalogue = listing_of(location)
         for finding in catalogue.findings:
             if finding.severity is Severity.DAMAGE:
                 _log.warning("%s", finding)
-        provider = source.connect()
+        provider = location.connect()
         try:
             ranges = list(_ranges(provider, catalogue, options, self._narrowing))
         finally:

@@ -37,7 +37,7 @@ class PartitionReader:
     read are an error, else a warning.
     """
 
-    source: TierLocation
+    location: TierLocation
     shape: Shape
     options: ReadOptions
     fail_on_data_loss: bool
@@ -46,7 +46,7 @@ class PartitionReader:
 
     def batches(self, partition: TieredPartition) -> Iterator[pa.RecordBatch]:
         """Raises Corrupt, Invalid for lost data, Unavailable."""
-        provider = self.source.connect()
+        provider = self.location.connect()
         try:
             for scan_range in partition.ranges:
                 yield from self._range(provider, scan_range)

@@ -1,4 +1,4 @@
-"""Which queues a source reads, and from where to where."""
+"""Which queues the data source reads, and from where to where."""
 
 from __future__ import annotations
 
@@ -69,6 +69,6 @@ def resolve_bound(
         return wanted if least <= wanted <= most else on_out_of_range(wanted, least, most)
 
 
-def listing_of(source: TierLocation) -> TierCatalogue:
+def listing_of(location: TierLocation) -> TierCatalogue:
     """Return what the tier holds now. Raises Corrupt, Unavailable."""
-    return Tier(source).catalogue()
+    return Tier(location).catalogue()

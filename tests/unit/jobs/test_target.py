@@ -42,9 +42,9 @@ def test_names_may_come_from_the_file_or_from_the_options(tmp_path: Path) -> Non
     given = resolve_target(url, tmp_path / "state", config=conf, broker="other")
     assert (from_file.config.broker_name, from_file.config.broker_cluster_name) == ("b", "c")
     assert (given.config.broker_name, given.config.broker_cluster_name) == ("other", "c")
-    assert from_file.location == tmp_path / "tier"
+    assert from_file.folder == tmp_path / "tier"
     assert Path(from_file.config.store_path_root_dir) == from_file.state == tmp_path / "state"
-    assert from_file.source.broker == "b"
+    assert from_file.location.broker == "b"
     with pytest.raises(Invalid, match=r"give --broker .* and --cluster"):
         resolve_target(url, tmp_path / "state")
     with pytest.raises(Invalid, match="not a directory"):
@@ -87,7 +87,7 @@ def test_whoever_has_the_state_directory_keeps_jobs_out(built: BuiltTier) -> Non
         with owner(built.state):
             with pytest.raises(Fenced, match="stop it"):
                 open_target(target)
-            with pytest.raises(Fenced, match="stop it"), open_index_tier(target.source):
+            with pytest.raises(Fenced, match="stop it"), open_index_tier(target.location):
                 pass
         assert (built.state / METADATA_FILE).read_bytes() == before
         built.provider.acquire_writer(BROKER).release()  # nobody was left with the right

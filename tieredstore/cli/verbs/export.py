@@ -91,10 +91,10 @@ def command(
     from tieredstore import jobs
     from tieredstore.cli.composition import locate_tier
 
-    source = locate_tier(tier)
+    location = locate_tier(tier)
     with task_keywords("export", job) as how:
         report = jobs.export(
-            source,
+            location,
             columns=None if columns is None else tuple(filter(None, columns.split(","))),
             target_options=dict(split_pair("--target-option", text) for text in target_options),
             **request,

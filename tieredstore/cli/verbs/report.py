@@ -63,11 +63,11 @@ def command(
     from tieredstore import jobs
     from tieredstore.cli.composition import locate_tier
 
-    source = locate_tier(tier)
+    location = locate_tier(tier)
     given = dict(map(_price, prices))
     with task_keywords("report", job) as how:
         report = jobs.report(
-            source, to, keys_percent=0 if no_keys else sample, prices=given, as_of=as_of, **how
+            location, to, keys_percent=0 if no_keys else sample, prices=given, as_of=as_of, **how
         )
     job.write_report(report)
     out.record(report, STAGES_TABLE)

@@ -45,7 +45,7 @@ def command(
     from tieredstore import jobs
     from tieredstore.cli.composition import locate_tier
 
-    source = locate_tier(tier)
+    location = locate_tier(tier)
 
     def tell(finding: Finding) -> None:
         match out.format:
@@ -59,7 +59,7 @@ def command(
     quiet = replace(job, quiet=job.quiet or not sys.stderr.isatty())
     with task_keywords("verify", quiet) as how:
         report = jobs.verify(
-            source, topic=topic, queue=queue, index=not no_index, on_finding=tell, **how
+            location, topic=topic, queue=queue, index=not no_index, on_finding=tell, **how
         )
     job.write_report(report)
     summary = {name: report[name] for name in _SUMMARY}

@@ -50,7 +50,7 @@ def backfill_target(
         url, state, cluster=cluster, broker=broker, config=config, properties=properties
     )
     refuse_slave(target.config)
-    return target.source
+    return target.location
 
 
 class BackfillTarget:
@@ -58,14 +58,14 @@ class BackfillTarget:
 
     def __init__(
         self,
-        source: TierLocation,
+        location: TierLocation,
         provider: SegmentProvider,
         metadata: MetadataStore,
         flat_files: FlatFileStore,
         index: IndexStoreService | None,
         clock: Clock,
     ) -> None:
-        self._source = source
+        self._location = location
         self._provider = provider
         self._metadata = metadata
         self._flat_files = flat_files
@@ -246,20 +246,20 @@ class BackfillTarget:
     @property
     def ledger(self) -> Path:
         """The folder that says what was backfilled before."""
-        assert self._source.state is not None
-        return self._source.state / "backfill"
+        assert self._location.state is not None
+        return self._location.state / "backfill"
 
 
 @contextmanager
 def open_target(
-    source: TierLocation, *, take_over: bool = False, clock: Clock = SYSTEM_CLOCK
+    location: TierLocation, *, take_over: bool = False, clock: Clock = SYSTEM_CLOCK
 ) -> Iterator[BackfillTarget]:
     """Take the writer epoch of the broker's prefix and load what is there. Raises Fenced naming
     another writer (a running broker), Invalid for a tier and a state that do not belong together,
     Corrupt, Unavailable."""
-    config, state = source.config, source.state
+    config, state = location.config, location.state
     assert state is not None
-    target = TierTarget(config, source.url, state)
+    target = TierTarget(config, location.url, state)
     with ExitStack() as stack:
         provider = target.open_provider(create=True)
         assert provider is not None
@@ -280,7 +280,7 @@ def open_target(
             index = IndexStoreService(config, provider, metadata, state, clock, check_writer=check)
             index.recover()
             stack.callback(index.stop, force=False)
-        yield BackfillTarget(source, provider, metadata, flat_files, index, clock)
+        yield BackfillTarget(location, provider, metadata, flat_files, index, clock)
 
 
 def _make_moved_error(file: FlatMessageFile, start: QueueStart) -> Invalid:

@@ -37,7 +37,7 @@ _SMALL = 4
 
 
 def run_export(
-    run: JobRun, source: TierLocation, request: ExportRequest, *, task_bytes: int = TASK_BYTES
+    run: JobRun, location: TierLocation, request: ExportRequest, *, task_bytes: int = TASK_BYTES
 ) -> dict[str, object]:
     """Export what the target does not have yet, and return the report (`docs/jobs.md`).
 
@@ -52,11 +52,11 @@ def run_export(
 
     def catalogue() -> TierCatalogue:
         if not listed:
-            listed.append(_catalogue(source))
+            listed.append(_catalogue(location))
         return listed[0]
 
     plan = run.once(
-        "pin", lambda: _pin_plan(source, catalogue(), request, target, task_bytes), Plan
+        "pin", lambda: _pin_plan(location, catalogue(), request, target, task_bytes), Plan
     )
     _require_turn(run, target, plan, request)
     folder = target.folder(plan.base, plan.export)
@@ -70,7 +70,7 @@ def run_export(
     tasks = [
         WriteTask(
             number,
-            source,
+            location,
             ranges,
             folder,
             replace(form, prefix=f"{plan.export[:8]}-{number:05d}"),
@@ -81,7 +81,7 @@ def run_export(
     try:
         written: list[WriteOutcome] = run.map("write", write, tasks, WriteOutcome)
     except Corrupt as error:
-        _require_alive(run, source, plan, error)
+        _require_alive(run, location, plan, error)
         raise
     staged = [file for outcome in written for file in outcome.files]
     kept, groups = _group_small_files(staged, request.target_file_bytes)
@@ -94,7 +94,7 @@ def run_export(
     if plan.positions or not plan.base:
         commit: str | None = run.once(
             "commit",
-            lambda: _commit_once(run, target, plan, request, source, written, files, names),
+            lambda: _commit_once(run, target, plan, request, location, written, files, names),
             str,
         )
         used = {file.name for file in files}
@@ -121,10 +121,10 @@ def target_of(request: ExportRequest) -> Target:
             return DeltaTarget(request)
 
 
-def _catalogue(source: TierLocation) -> TierCatalogue:
-    provider, metadata = source.connect(), source.metadata()
+def _catalogue(location: TierLocation) -> TierCatalogue:
+    provider, metadata = location.connect(), location.metadata()
     try:
-        return load_catalogue(provider, metadata, broker=source.broker)
+        return load_catalogue(provider, metadata, broker=location.broker)
     finally:
         provider.close()
         if metadata is not None:
@@ -132,15 +132,15 @@ def _catalogue(source: TierLocation) -> TierCatalogue:
 
 
 def _pin_plan(
-    source: TierLocation,
+    location: TierLocation,
     catalogue: TierCatalogue,
     request: ExportRequest,
     target: Target,
     task_bytes: int,
 ) -> Plan:
     state = target.load()
-    require_same(state, identity_of(source, request), request)
-    provider = source.connect()
+    require_same(state, identity_of(location, request), request)
+    provider = location.connect()
     try:
         return make_plan(provider, catalogue, request, state, task_bytes=task_bytes)
     finally:
@@ -162,14 +162,14 @@ def _require_turn(run: JobRun, target: Target, plan: Plan, request: ExportReques
     return state
 
 
-def _require_alive(run: JobRun, source: TierLocation, plan: Plan, error: Corrupt) -> None:
+def _require_alive(run: JobRun, location: TierLocation, plan: Plan, error: Corrupt) -> None:
     """Raise Unavailable if messages of the plan have expired since it was made: then it is of no
     more use."""
     firsts: dict[str, PlannedRange] = {}
     for item in chain.from_iterable(plan.tasks):
         firsts.setdefault(item.queue, item)
-    queues = {queue.path: queue for queue in _catalogue(source).queues}
-    provider = source.connect()
+    queues = {queue.path: queue for queue in _catalogue(location).queues}
+    provider = location.connect()
     try:
         for path, item in firsts.items():
             queue = queues.get(path)
@@ -195,7 +195,7 @@ def _commit_once(
     target: Target,
     plan: Plan,
     request: ExportRequest,
-    source: TierLocation,
+    location: TierLocation,
     written: Sequence[WriteOutcome],
     files: Sequence[DataFile],
     names: Sequence[str],
@@ -208,7 +208,7 @@ def _commit_once(
         following = TargetState(
             plan.base + 1,
             plan.export,
-            dict(identity_of(source, request)),
+            dict(identity_of(location, request)),
             {**state.queues, **_positions(plan, written)},
         )
         commit = target.commit(following, files)

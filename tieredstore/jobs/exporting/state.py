@@ -101,12 +101,12 @@ def decode_state(data: bytes | str, where: str) -> TargetState:
     return state
 
 
-def identity_of(source: TierLocation, request: ExportRequest) -> dict[str, object]:
+def identity_of(location: TierLocation, request: ExportRequest) -> dict[str, object]:
     """Return what a target is a copy of."""
     return {
-        "tier": show_url(source.url),
-        "cluster": source.config.broker_cluster_name,
-        "broker": source.broker,
+        "tier": show_url(location.url),
+        "cluster": location.config.broker_cluster_name,
+        "broker": location.broker,
         **request.describe_selection(),
         "columns": list(request.column_names),
     }

@@ -35,7 +35,7 @@ class WriteTask:
     """Ranges of a tier, to be written to files. skip: leave damaged messages out."""
 
     number: int
-    source: TierLocation
+    location: TierLocation
     ranges: tuple[ScanRange, ...]
     folder: Folder
     form: FileForm
@@ -74,7 +74,7 @@ def write(task: WriteTask) -> WriteOutcome:
 
     report: OnFinding = keep if task.skip else raise_on_damage
     files = PartitionedFiles(task.folder.connect(), task.form)
-    provider = task.source.connect()
+    provider = task.location.connect()
     with translate_errors(task.folder.place):
         try:
             last = [_write_range(provider, item, files, task, report) for item in task.ranges]

@@ -171,7 +171,7 @@ def build(task: BuildTask) -> BuiltIndex:
 
     Memory: about 50 bytes an item and 10 a slot. Raises Invalid, Unavailable.
     """
-    provider = task.staging.source.connect()
+    provider = task.staging.location.connect()
     try:
         items, end_ms = _items(provider, task)
         header = IndexHeader(

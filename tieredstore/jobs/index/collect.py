@@ -23,7 +23,7 @@ class CollectTask:
 
     key: str
     size_bytes: int
-    source: TierLocation
+    location: TierLocation
     ranges: tuple[ScanRange, ...]
     topic_ids: tuple[int, ...]
     staging: Staging
@@ -65,13 +65,13 @@ def collect(task: CollectTask) -> Collected:
     complaints = Complaints()
     parts: list[KeyRows] = []
     messages = 0
-    provider = task.source.connect()
+    provider = task.location.connect()
     try:
         for scan_range, topic_id in zip(task.ranges, task.topic_ids, strict=True):
             messages += _collect_range(provider, scan_range, topic_id, parts, complaints)
     finally:
         provider.close()
-    provider = task.staging.source.connect()
+    provider = task.staging.location.connect()
     try:
         staged = stage_rows(task.staging, provider, task.key, parts, task.most_block_rows)
     finally:

@@ -71,7 +71,7 @@ class _Pinned:
 
 
 def run_compact_index(
-    run: JobRun, source: TierLocation, options: CompactOptions | None = None
+    run: JobRun, location: TierLocation, options: CompactOptions | None = None
 ) -> dict[str, object]:
     """Put the index files of the state directory into the tier, then merge runs of files that are
     at most half full, where that makes them fewer; the JSON report.
@@ -80,17 +80,17 @@ def run_compact_index(
     index file is damaged, Unavailable.
     """
     options = options or CompactOptions()
-    if source.state is None:
+    if location.state is None:
         raise Invalid("compact index needs the state directory: it names topics and index files")
-    with open_index_tier(source, take_over=options.take_over) as tier:
+    with open_index_tier(location, take_over=options.take_over) as tier:
         capacity = Capacity.of(tier.config)
-        uploaded = run.once("upload", lambda: _upload(tier, source), _Uploaded)
+        uploaded = run.once("upload", lambda: _upload(tier, location), _Uploaded)
         pinned = run.once("pin", lambda: _pin(tier, capacity), _Pinned)
         collected: list[Collected] = []
         committed = Committed((), 0)
         if pinned.merged or not pinned.is_by_time:
-            with staging_of(run, source, options.staging) as staging:
-                collected, committed = _merge(run, source, tier, capacity, pinned, staging)
+            with staging_of(run, location, options.staging) as staging:
+                collected, committed = _merge(run, location, tier, capacity, pinned, staging)
         return run.report(
             {
                 "tier": tier.provider.url,
@@ -105,15 +105,15 @@ def run_compact_index(
         )
 
 
-def _upload(tier: IndexTier, source: TierLocation) -> _Uploaded:
+def _upload(tier: IndexTier, location: TierLocation) -> _Uploaded:
     """What a broker does with its local files when it stops."""
-    if source.state is None or not tier.local_begins():
+    if location.state is None or not tier.local_begins():
         return _Uploaded(0, ())
     service = IndexStoreService(
         tier.config,
         tier.provider,
         tier.metadata,
-        Path(source.state),
+        Path(location.state),
         SYSTEM_CLOCK,
         check_writer=tier.check_writer,
     )
@@ -156,7 +156,7 @@ def _runs(files: Sequence[IndexSummary], capacity: Capacity) -> Iterator[_Run]:
 
 def _merge(
     run: JobRun,
-    source: TierLocation,
+    location: TierLocation,
     tier: IndexTier,
     capacity: Capacity,
     pinned: _Pinned,
@@ -172,7 +172,7 @@ def _merge(
                 MergeTask(
                     hashlib.sha256(names.encode()).hexdigest()[:16],
                     sum(file.items for file in some) * _BYTES_PER_ITEM,
-                    source,
+                    location,
                     tier.broker,
                     some,
                     topics,

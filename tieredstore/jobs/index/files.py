@@ -82,12 +82,12 @@ def commit(
     """
 
     def work() -> Committed:
-        staged = staging.source.connect()
+        staged = staging.location.connect()
         try:
             tier.adopt(old if remove_old else ())
             own = tier.segments.path
-            sources = [(f, tier.provider if f.file.path == own else staged) for f in files]
-            bases = tier.add(sources, max((index.end_offset for index in old), default=0))
+            readable = [(f, tier.provider if f.file.path == own else staged) for f in files]
+            bases = tier.add(readable, max((index.end_offset for index in old), default=0))
         finally:
             staged.close()
         gone = [index for index in old if index.base_offset not in bases] if remove_old else []

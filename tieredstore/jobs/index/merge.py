@@ -38,7 +38,7 @@ class MergeTask:
 
     key: str
     size_bytes: int
-    source: TierLocation
+    location: TierLocation
     broker: str
     files: tuple[IndexSummary, ...]
     topics: Mapping[int, str]
@@ -53,7 +53,7 @@ def merge(task: MergeTask) -> Collected:
     complaints = Complaints()
     parts: list[KeyRows] = []
     dangling = messages = 0
-    provider = task.source.connect()
+    provider = task.location.connect()
     try:
         for rows in _by_queue(
             np.concatenate([_rows(provider, task.broker, f) for f in task.files])
@@ -73,7 +73,7 @@ def merge(task: MergeTask) -> Collected:
                     messages += len(np.unique(part.rows["offset"]))
     finally:
         provider.close()
-    provider = task.staging.source.connect()
+    provider = task.staging.location.connect()
     try:
         staged = stage_rows(task.staging, provider, task.key, parts, task.most_block_rows)
     finally:

@@ -49,7 +49,7 @@ class _Pinned:
 
 
 def run_rebuild_index(
-    run: JobRun, source: TierLocation, options: RebuildOptions | None = None
+    run: JobRun, location: TierLocation, options: RebuildOptions | None = None
 ) -> dict[str, object]:
     """Make the index files of a broker's part of a tier from its messages; the JSON report.
 
@@ -59,11 +59,11 @@ def run_rebuild_index(
     options = options or RebuildOptions()
     if options.replace and options.is_partial:
         raise Invalid("replacing all index files by those of some messages loses the others' keys")
-    with open_index_tier(source, take_over=options.take_over) as tier:
+    with open_index_tier(location, take_over=options.take_over) as tier:
         capacity = Capacity.of(tier.config)
         pinned = run.once("pin", lambda: _pin(tier, options), _Pinned)
-        with staging_of(run, source, options.staging) as staging:
-            tasks = list(_tasks(tier, source, staging, capacity, pinned))
+        with staging_of(run, location, options.staging) as staging:
+            tasks = list(_tasks(tier, location, staging, capacity, pinned))
             collected = run.map("collect", collect, tasks, Collected)
             taken = {old.begin_ms for old in pinned.old} | set(pinned.local_begins)
             rows = [outcome.staged for outcome in collected if outcome.staged is not None]
@@ -123,7 +123,7 @@ def _in_order(
 
 def _tasks(
     tier: IndexTier,
-    source: TierLocation,
+    location: TierLocation,
     staging: Staging,
     capacity: Capacity,
     pinned: _Pinned,
@@ -133,7 +133,7 @@ def _tasks(
         yield CollectTask(
             hashlib.sha256("\n".join(names).encode()).hexdigest()[:16],
             sum(r.size_bytes for r in ranges),
-            source,
+            location,
             ranges,
             tuple(pinned.topic_ids[r.queue.topic] for r in ranges),
             staging,

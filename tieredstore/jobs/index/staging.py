@@ -47,7 +47,7 @@ class StagedFile:
 class Staging:
     """A staging place, and the name of the folder in it that is one job's. Picklable."""
 
-    source: TierLocation
+    location: TierLocation
     folder: str
 
     def write(self, provider: SegmentProvider, name: str, blocks: Iterable[Buffer]) -> StagedFile:
@@ -68,7 +68,7 @@ class Staging:
 
     def remove(self) -> None:
         """Delete all files of the job. Raises Unavailable."""
-        provider = self.source.connect()
+        provider = self.location.connect()
         try:
             for listing in list(provider.list(self.folder)):
                 provider.open(listing.id, listing).delete()
@@ -105,7 +105,7 @@ def read_staged(provider: SegmentProvider, file: StagedFile, position: int, leng
 
 @dataclass(frozen=True, slots=True)
 class StagedIndex:
-    """An index file in a staging place (or in a tier), as a source for an upload."""
+    """An index file in a staging place (or in a tier), as an `IndexSource`."""
 
     file: StagedFile
     begin_ms: int
@@ -124,7 +124,7 @@ class StagedIndex:
 
 
 @contextmanager
-def staging_of(run: JobRun, source: TierLocation, url: str | None) -> Iterator[Staging]:
+def staging_of(run: JobRun, location: TierLocation, url: str | None) -> Iterator[Staging]:
     """Yield the staging place of a run: at `url`, else in a folder beside the run's journal.
 
     It is emptied when the block ends well; after an error it stays, for the run that goes on (a
@@ -142,9 +142,9 @@ def staging_of(run: JobRun, source: TierLocation, url: str | None) -> Iterator[S
         if local is not None:
             url = local.as_uri()
         assert url is not None
-        if url.rstrip("/") == source.url.rstrip("/"):
+        if url.rstrip("/") == location.url.rstrip("/"):
             raise Invalid(f"staging {show_url(url)}: is the tier itself; give another place")
-        config = registry.tier_at(source.config, url)
+        config = registry.tier_at(location.config, url)
         if url.startswith("file:"):
             Path(config.tier_file_path).mkdir(parents=True, exist_ok=True)
         staging = Staging(TierLocation(url, config), folder)

@@ -170,11 +170,11 @@ class IndexTier:
             if entry.base_offset >= first_base
         }
         bases = []
-        for built, source in files:
+        for built, provider in files:
             base = there.get((built.file.size_bytes, built.begin_ms, built.end_ms))
             if base is None:
                 self.check_writer()
-                index = StagedIndex(built.file, built.begin_ms, built.end_ms, source)
+                index = StagedIndex(built.file, built.begin_ms, built.end_ms, provider)
                 uploaded = self.segments.upload(index)
                 uploaded.close()
                 base = uploaded.base_offset
@@ -215,7 +215,7 @@ class IndexTier:
 
 @contextmanager
 def open_index_tier(
-    source: TierLocation, *, take_over: bool = False, clock: Clock = SYSTEM_CLOCK
+    location: TierLocation, *, take_over: bool = False, clock: Clock = SYSTEM_CLOCK
 ) -> Iterator[IndexTier]:
     """Open a broker's part of a tier and hold the right to write there.
 
@@ -223,24 +223,24 @@ def open_index_tier(
     Unavailable.
     """
     with ExitStack() as stack:
-        provider = source.connect()
+        provider = location.connect()
         stack.callback(provider.close)
-        broker = _broker_of(source, provider)
-        config = msgspec.structs.replace(source.config, broker_name=broker)
-        if source.state is None:
+        broker = _broker_of(location, provider)
+        config = msgspec.structs.replace(location.config, broker_name=broker)
+        if location.state is None:
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="tieredstore-state-"))
             config = msgspec.structs.replace(config, store_path_root_dir=scratch)
         writer = stack.enter_context(
-            own_tier(provider, config, source.state, take_over=take_over, clock=clock)
+            own_tier(provider, config, location.state, take_over=take_over, clock=clock)
         )
         metadata = writer.metadata
-        if source.state is None:
+        if location.state is None:
             catalogue = load_catalogue(provider, broker=broker)
             _let_know(metadata, catalogue.indexes.get(broker, ()))
         else:
             catalogue = load_catalogue(provider, metadata, broker=broker)
         if not any(queue.broker == broker for queue in catalogue.queues):
-            where = provider.url if source.state is None else f"state {source.state}"
+            where = provider.url if location.state is None else f"state {location.state}"
             raise Invalid(
                 f"{where}: has no queue of broker {broker!r} in {provider.url}; a tier whose "
                 "metadata is lost gets it back with `rebuild metadata`"
@@ -255,7 +255,7 @@ def open_index_tier(
             catalogue,
             writer.check,
             segments,
-            source.state is not None,
+            location.state is not None,
             clock,
         )
 
@@ -269,9 +269,9 @@ def _let_know(metadata: MetadataStore, index: Iterable[SegmentExtent]) -> None:
             )
 
 
-def _broker_of(source: TierLocation, provider: SegmentProvider) -> str:
-    if source.broker is not None:
-        return source.broker
+def _broker_of(location: TierLocation, provider: SegmentProvider) -> str:
+    if location.broker is not None:
+        return location.broker
     brokers = sorted({item.id.path.split("/", 1)[0] for item in provider.list()})
     if len(brokers) == 1:
         return brokers[0]

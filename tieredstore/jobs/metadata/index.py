@@ -76,7 +76,7 @@ class FoundIndex:
 class IndexTask:
     """Index segments to look at, all their items."""
 
-    source: TierLocation
+    location: TierLocation
     extents: tuple[SegmentExtent, ...]
     probes: Probes
 
@@ -125,7 +125,7 @@ class Tally:
 
 def find_index(task: IndexTask) -> list[FoundIndex]:
     """Find what the index segments of a task say. Raises Unavailable."""
-    provider = task.source.connect()
+    provider = task.location.connect()
     try:
         return [_find(provider, extent, Tally(task.probes)) for extent in task.extents]
     finally:

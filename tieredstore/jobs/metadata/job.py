@@ -51,7 +51,7 @@ class RebuildOptions:
 
 def run_rebuild_metadata(
     run: JobRun,
-    source: TierLocation,
+    location: TierLocation,
     state: Path,
     options: RebuildOptions | None = None,
     *,
@@ -60,15 +60,15 @@ def run_rebuild_metadata(
     """Make the metadata of a broker's part of a tier, in a state directory (a broker's
     `storePathRootDir`), from the tier alone. Returns the report (`docs/jobs.md`).
 
-    The broker is that of `source`, or the only one there. Holds the writer epoch meanwhile. Raises
-    Invalid (no such broker, metadata that is there), Fenced (a writer lives), Unavailable.
+    The broker is that of `location`, or the only one there. Holds the writer epoch meanwhile.
+    Raises Invalid (no such broker, metadata that is there), Fenced (a writer lives), Unavailable.
     """
     options = options or RebuildOptions()
     with ExitStack() as stack:
-        provider = source.connect()
+        provider = location.connect()
         stack.callback(provider.close)
-        broker = source.broker or _find_only_broker(provider)
-        config = place_tier(source.config, source.url, state=state)
+        broker = location.broker or _find_only_broker(provider)
+        config = place_tier(location.config, location.url, state=state)
         files = StateFiles(msgspec.structs.replace(config, broker_name=broker), state)
         files.check_free()
 
@@ -88,11 +88,11 @@ def run_rebuild_metadata(
             raise Invalid(f"{provider.url}: no broker {broker!r} in the tier")
         listed = [queue for queue in catalogue.queues if queue.broker == broker]
         queues = _find_queues(
-            run, source, listed, "queues", exact_times=options.exact_times, spread=0
+            run, location, listed, "queues", exact_times=options.exact_times, spread=0
         )
         extents = catalogue.indexes.get(broker, ())
-        index = _find_index(run, source, extents, "index", queues)
-        ids = _topic_ids(run, source, state, listed, queues, extents, index)
+        index = _find_index(run, location, extents, "index", queues)
+        ids = _topic_ids(run, location, state, listed, queues, extents, index)
         found = Found(broker, queues, index, ids, moment_ms)
         kept: list[Path] = []
         if not options.dry_run:
@@ -101,8 +101,8 @@ def run_rebuild_metadata(
             kept = files.replace(found.fill, ManualClock(moment_ms), force=options.force)
         return run.report(
             {
-                "tier": show_url(source.url),
-                "cluster": source.config.broker_cluster_name,
+                "tier": show_url(location.url),
+                "cluster": location.config.broker_cluster_name,
                 "broker": broker,
                 "metadata": None if options.dry_run else str(files.main),
                 "kept": [str(path) for path in kept],
@@ -127,7 +127,7 @@ def _find_only_broker(provider: SegmentProvider) -> str:
 
 def _find_queues(
     run: JobRun,
-    source: TierLocation,
+    location: TierLocation,
     queues: Sequence[QueueFiles],
     stage: str,
     *,
@@ -136,26 +136,26 @@ def _find_queues(
 ) -> list[FoundQueue]:
     most_bytes = TASK_BYTES if exact_times else 2**63
     groups = gather_groups(queues, lambda queue: queue.size_bytes, most_bytes, _TASK_QUEUES)
-    tasks = [QueuesTask(source, group, exact_times, spread) for group in groups]
+    tasks = [QueuesTask(location, group, exact_times, spread) for group in groups]
     return list(chain.from_iterable(run.map(stage, find_queues, tasks, list[FoundQueue])))
 
 
 def _find_index(
     run: JobRun,
-    source: TierLocation,
+    location: TierLocation,
     extents: Sequence[SegmentExtent],
     stage: str,
     queues: Iterable[FoundQueue],
 ) -> list[FoundIndex]:
     probes = Probes.of(queues)
     groups = gather_groups(extents, lambda extent: extent.size_bytes, TASK_BYTES)
-    tasks = [IndexTask(source, group, probes) for group in groups]
+    tasks = [IndexTask(location, group, probes) for group in groups]
     return list(chain.from_iterable(run.map(stage, find_index, tasks, list[FoundIndex])))
 
 
 def _topic_ids(
     run: JobRun,
-    source: TierLocation,
+    location: TierLocation,
     state: Path,
     listed: Sequence[QueueFiles],
     queues: Sequence[FoundQueue],
@@ -165,10 +165,10 @@ def _topic_ids(
     """Asks more messages of the topics whose ends no item of the index names: what came last may
     not be in it yet, what came first not any more."""
     topics = sorted({queue.topic for queue in queues})
-    votes = [*index, *find_unsealed(state, source.config, Probes.of(queues))]
+    votes = [*index, *find_unsealed(state, location.config, Probes.of(queues))]
     if others := set(list_undecided_topics(topics, votes)):
         again = [queue for queue in listed if queue.topic in others]
-        more = _find_queues(run, source, again, "queues again", exact_times=False, spread=_SPREAD)
-        votes += _find_index(run, source, extents, "index again", more)
-        votes += find_unsealed(state, source.config, Probes.of(more))
+        more = _find_queues(run, location, again, "queues again", exact_times=False, spread=_SPREAD)
+        votes += _find_index(run, location, extents, "index again", more)
+        votes += find_unsealed(state, location.config, Probes.of(more))
     return topic_ids(topics, votes)

@@ -60,7 +60,7 @@ class QueuesTask:
     """Queues to look at. exact_times: read every message for the times of segments, not the first
     and the last of each. spread: probes taken evenly from each whole queue; 0 for its ends."""
 
-    source: TierLocation
+    location: TierLocation
     queues: tuple[QueueFiles, ...]
     exact_times: bool = False
     spread: int = 0
@@ -85,7 +85,7 @@ class QueuesTask:
 
 def find_queues(task: QueuesTask) -> list[FoundQueue]:
     """Find the metadata of the queues of a task. Raises Unavailable."""
-    provider = task.source.connect()
+    provider = task.location.connect()
     try:
 
         def find(queue: QueueFiles) -> FoundQueue:

@@ -39,7 +39,7 @@ def offload_target(options: OffloadOptions) -> TierTarget:
 
 
 def _check_directories(store: Path, target: TierTarget) -> None:
-    config, tier = target.config, target.location
+    config, tier = target.config, target.folder
     if not store.is_dir():
         raise Invalid(f"store {store}: no such directory", path=str(store))
     if config.store_type.lower() == "defaultrocksdb" or (store / "consumequeue/CURRENT").exists():

@@ -51,7 +51,7 @@ class Pin:
 
 
 def run_report(
-    run: JobRun, source: TierLocation, to: Path, options: ReportOptions | None = None
+    run: JobRun, location: TierLocation, to: Path, options: ReportOptions | None = None
 ) -> dict[str, object]:
     """Write `report.html` and Parquet tables into the folder `to`, which is made where it is
     missing; files of an earlier report are replaced, each at once or not at all.
@@ -62,10 +62,10 @@ def run_report(
     given = options or ReportOptions()
     if not 0 <= given.keys_percent <= 100:
         raise Invalid(f"keys percent: expected 0 to 100, found {given.keys_percent}")
-    provider = source.connect()
-    metadata = source.metadata()
+    provider = location.connect()
+    metadata = location.metadata()
     try:
-        catalogue = load_catalogue(provider, metadata, broker=source.broker)
+        catalogue = load_catalogue(provider, metadata, broker=location.broker)
         metered = find_layer(provider, MeteredProvider)
         prices = replace(metered.prices if metered is not None else Prices(), **given.prices)
     finally:
@@ -73,22 +73,22 @@ def run_report(
         if metadata is not None:
             metadata.close()
     pin = run.once("pin", partial(_pin, catalogue, given.now_ms), Pin)
-    tasks = list(_tasks(source, catalogue, pin, given.keys_percent))
+    tasks = list(_tasks(location, catalogue, pin, given.keys_percent))
     facts = Facts()
     for found in run.map("look", look, tasks, Facts):
         facts.merge(found)
     for finding in catalogue.findings:
         if finding.severity is Severity.DAMAGE:
             facts.add_finding(str(finding.to_error()))
-    summary = summarise(catalogue, facts, pin.now_ms, source.config, prices)
+    summary = summarise(catalogue, facts, pin.now_ms, location.config, prices)
     files = run.once(
         "commit",
-        partial(_write, to, source, summary, facts, pin.now_ms, given.keys_percent, prices),
+        partial(_write, to, location, summary, facts, pin.now_ms, given.keys_percent, prices),
         list[str],
     )
     return run.report(
         {
-            "tier": show_url(source.url),
+            "tier": show_url(location.url),
             "to": str(to),
             "files": files,
             "keys_percent": given.keys_percent,
@@ -106,7 +106,7 @@ def _pin(catalogue: TierCatalogue, now_ms: int | None) -> Pin:
 
 
 def _tasks(
-    source: TierLocation, catalogue: TierCatalogue, pin: Pin, keys_percent: int
+    location: TierLocation, catalogue: TierCatalogue, pin: Pin, keys_percent: int
 ) -> Iterator[ReportTask]:
     ranges = (
         found
@@ -114,7 +114,7 @@ def _tasks(
         for found in _ranges(queue, pin.ends.get(queue_name(queue), 0), keys_percent)
     )
     for group in gather_groups(ranges, lambda found: found.size_bytes, TASK_BYTES):
-        yield ReportTask(source, group, pin.now_ms, keys_percent)
+        yield ReportTask(location, group, pin.now_ms, keys_percent)
 
 
 def _ranges(queue: QueueFiles, until: int, keys_percent: int) -> Iterator[ScanRange]:
@@ -135,7 +135,7 @@ def _ranges(queue: QueueFiles, until: int, keys_percent: int) -> Iterator[ScanRa
 
 def _write(
     to: Path,
-    source: TierLocation,
+    location: TierLocation,
     summary: Summary,
     facts: Facts,
     now_ms: int,
@@ -146,7 +146,7 @@ def _write(
     to.mkdir(parents=True, exist_ok=True)
     files = {
         **tables(summary),
-        PAGE: page(summary, show_url(source.url), now_ms, keys_percent, prices, facts),
+        PAGE: page(summary, show_url(location.url), now_ms, keys_percent, prices, facts),
     }
     for name, content in files.items():
         FILES.replace_file(to / name, content)

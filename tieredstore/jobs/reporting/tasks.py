@@ -44,7 +44,7 @@ class ReportTask:
     """Ranges to look at. now_ms: ages are told from there; keys_percent: of how many of a hundred
     blocks of messages the records are read for keys and tags."""
 
-    source: TierLocation
+    location: TierLocation
     ranges: tuple[ScanRange, ...]
     now_ms: int
     keys_percent: int
@@ -63,7 +63,7 @@ def look(task: ReportTask) -> Facts:
     """Facts of all ranges of a task. Damage is counted, and what it hides is left out. Raises
     Unavailable."""
     facts = Facts()
-    provider = task.source.connect()
+    provider = task.location.connect()
     try:
         for scan_range in task.ranges:
             name = queue_name(scan_range.queue)

@@ -182,7 +182,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _tier(self) -> TierView:
         if self._view is None:
-            self._view = TierView(self._reader.source, check_bodies=self._options.read.body_crcs)
+            self._view = TierView(self._reader.location, check_bodies=self._options.read.body_crcs)
         return self._view
 
     def _look(

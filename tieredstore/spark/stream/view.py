@@ -68,19 +68,19 @@ class TierView:
     """A connection to a tier, and what was seen through it last. check_bodies: whether a message
     whose body has another CRC counts as not there."""
 
-    def __init__(self, source: TierLocation, *, check_bodies: bool = True) -> None:
-        self._source = source
+    def __init__(self, location: TierLocation, *, check_bodies: bool = True) -> None:
+        self._location = location
         self._check_bodies = check_bodies
-        self._provider = source.connect()
+        self._provider = location.connect()
         self._told: set[str] = set()
         self.last_seen: dict[QueueKey, QueueView] = {}
 
     def list_tier(self) -> TierCatalogue:
         """List what the tier has now. Damage that listing and metadata show is told once, as a
         warning. Raises Corrupt, Unavailable."""
-        metadata = self._source.metadata()
+        metadata = self._location.metadata()
         try:
-            catalogue = load_catalogue(self._provider, metadata, broker=self._source.broker)
+            catalogue = load_catalogue(self._provider, metadata, broker=self._location.broker)
         finally:
             if metadata is not None:
                 metadata.close()

@@ -80,7 +80,7 @@ def test_files_are_those_of_a_loop(rows: list[Row], slots: int, most: int, taken
         url = Path(folder).as_uri()
         config = place_tier(StoreConfig(posix_fsync_enable=False), url, state=None)
         staging = Staging(TierLocation(url, config), "job")
-        provider = staging.source.connect()
+        provider = staging.location.connect()
         staged = [
             stage_rows(
                 staging, provider, f"task-{task}", rows_of([r for r in rows if r[0] == task]), 1
@@ -106,7 +106,7 @@ def test_every_row_is_dealt_once_and_files_are_full(
         url = Path(folder).as_uri()
         config = place_tier(StoreConfig(posix_fsync_enable=False), url, state=None)
         staging = Staging(TierLocation(url, config), "job")
-        provider = staging.source.connect()
+        provider = staging.location.connect()
         staged = [
             stage_rows(
                 staging,

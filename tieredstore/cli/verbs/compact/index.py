@@ -29,10 +29,10 @@ def command(
     from tieredstore import jobs
     from tieredstore.cli.composition import locate_tier
 
-    source = locate_tier(tier)
+    location = locate_tier(tier)
     job.require_staging(staging)
     with task_keywords("compact-index", job) as how:
-        report = jobs.compact_index(source, take_over=take_over, staging=staging, **how)
+        report = jobs.compact_index(location, take_over=take_over, staging=staging, **how)
     job.write_report(report)
     out.record(report, TABLES)
     return int(ExitCode.DAMAGE if report["left_out"] else ExitCode.OK)

@@ -45,11 +45,11 @@ def command(
     from tieredstore import jobs
     from tieredstore.cli.composition import locate_tier
 
-    source = locate_tier(tier)
+    location = locate_tier(tier)
     job.require_staging(staging)
     with task_keywords("rebuild-index", job) as how:
         report = jobs.rebuild_index(
-            source,
+            location,
             since=since,
             until=until,
             force=force,

@@ -55,10 +55,10 @@ def command(
     from tieredstore import jobs
     from tieredstore.cli.composition import locate_tier
 
-    source = locate_tier(replace(tier, state=None))  # the state is what is to be made
+    location = locate_tier(replace(tier, state=None))  # the state is what is to be made
     with task_keywords("rebuild-metadata", job) as how:
         report = jobs.rebuild_metadata(
-            source,
+            location,
             tier.required_state,
             exact_times=exact_times,
             force=force,
