@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -113,7 +113,7 @@ def _resolve(name: str, kind: _Kind) -> Any:
         points = entry_points(group=kind.group, name=name)
         module, _, attribute = name.rpartition(".")
         if points:
-            found = next(iter(points)).load()
+            found = _import(next(iter(points)).load, name, kind.what)
         elif module and not name.startswith(kind.java_package):
             found = _load(f"{module}:{attribute}", name, kind.what)
         else:
@@ -130,8 +130,12 @@ def _resolve(name: str, kind: _Kind) -> Any:
 
 def _load(target: str, name: str, what: str) -> Any:
     module, _, attribute = target.partition(":")
+    return _import(lambda: getattr(importlib.import_module(module), attribute), name, what)
+
+
+def _import(load: Callable[[], Any], name: str, what: str) -> Any:
     try:
-        return getattr(importlib.import_module(module), attribute)
+        return load()
     except ModuleNotFoundError as error:
         needed = (error.name or "").partition(".")[0]
         hint = f": pip install 'tieredstore[{EXTRAS[needed]}]'" if needed in EXTRAS else ""

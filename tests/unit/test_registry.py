@@ -207,6 +207,19 @@ def test_an_unknown_plugin_is_one_clear_error(name: str) -> None:
         registry.segment_provider(StoreConfig(backend_service_provider=name))
 
 
+@pytest.mark.parametrize("target", ["no_such_module:Provider", "json:no_such_name"])
+def test_an_installed_plugin_that_cannot_be_loaded_is_invalid(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "acme-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text(f"[tieredstore.providers]\nacme = {target}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(Invalid, match="segment provider 'acme' cannot be loaded: .*no_such"):
+        registry.provider_class("acme")
+
+
 def test_urls_name_their_provider() -> None:
     config = registry.tier_at(StoreConfig(), "file:///a/b%20c")
     assert (config.backend_service_provider, config.tier_file_path) == ("posix", "/a/b c")
