@@ -47,7 +47,7 @@ def open_tier(
     """
     return Tier(
         locate(
-            url,
+            str(url),  # a path is told that it is no URL
             cluster=cluster,
             broker=broker,
             state=None if state is None else Path(state),

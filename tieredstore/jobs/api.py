@@ -78,7 +78,7 @@ def export(
         catalog=catalog,
         table=table,
         selection=select_queues(
-            (topics,) if isinstance(topics, str) else topics,
+            _list_names(topics),
             queues,
             from_offset,
             until_offset,
@@ -332,7 +332,7 @@ def offload(
     cluster: str | None = None,
     broker: str | None = None,
     config: str | Path | None = None,
-    topics: Sequence[str] = (),
+    topics: str | Sequence[str] = (),
     follow: bool = False,
     dry_run: bool = False,
     take_over: bool = False,
@@ -358,7 +358,7 @@ def offload(
         None if config is None else Path(config),
         broker,
         cluster,
-        topics,
+        _list_names(topics),
         workers,
         take_over,
         dry_run,
@@ -374,7 +374,7 @@ def copy(
     *,
     to_state: str | Path,
     to_config: str | Path | None = None,
-    topics: Sequence[str] = (),
+    topics: str | Sequence[str] = (),
     replace: bool = False,
     dry_run: bool = False,
     take_over: bool = False,
@@ -395,7 +395,7 @@ def copy(
         to,
         Path(to_state),
         None if to_config is None else Path(to_config),
-        topics,
+        _list_names(topics),
         workers,
         replace,
         take_over,
@@ -411,6 +411,11 @@ def _value(name: str, kind: type[_Choice], given: str) -> _Choice:
     except ValueError:
         known = ", ".join(kind)
         raise Invalid(f"{name}: expected one of {known}, found {given!r}") from None
+
+
+def _list_names(given: str | Sequence[str]) -> Sequence[str]:
+    """One name is no row of letters."""
+    return (given,) if isinstance(given, str) else given
 
 
 def _format_times(**times: Time | None) -> dict[str, object]:

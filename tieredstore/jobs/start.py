@@ -28,8 +28,8 @@ Tier = str | TierLocation | OpenedTier
 
 def find_location(tier: Tier) -> TierLocation:
     """Find where a tier is. Raises Invalid, Unavailable."""
-    if isinstance(tier, str):
-        return locate(tier)
+    if isinstance(tier, (str, Path)):  # a path is told that it is no URL
+        return locate(str(tier))
     return tier if isinstance(tier, TierLocation) else tier.location
 
 

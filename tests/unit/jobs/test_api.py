@@ -154,6 +154,32 @@ def test_a_failure_is_told_as_an_error_beside_its_text(tier: BuiltTier, tmp_path
     assert [path["path"] for path in plan["plan"]] == ["broker-a/orders/1"]
 
 
+def test_one_topic_may_be_given_as_it_is(tier: BuiltTier, tmp_path: Path) -> None:
+    report = jobs.copy(
+        tier.url, f"file://{tmp_path}/copy", to_state=tmp_path / "copy-state", topics="orders"
+    )
+    assert tieredstore.open(f"file://{tmp_path}/copy").topics() == ["orders"]
+    assert report["queues"] > 0
+    with tieredstore.open_store({"storePathRootDir": str(tmp_path / "store")}):
+        pass
+    with pytest.raises(Invalid, match="has no topic 'nothing'"):
+        jobs.offload(
+            f"file://{tmp_path}/other",
+            tmp_path / "store",
+            state=tmp_path / "state",
+            cluster="c",
+            broker="b",
+            topics="nothing",
+        )
+
+
+def test_a_path_is_told_that_it_is_no_url(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="expected a URL such as file:///dir"):
+        jobs.verify(tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(Invalid, match="expected a URL such as file:///dir"):
+        tieredstore.open(tmp_path)  # type: ignore[arg-type]
+
+
 def test_a_copy_that_is_stopped_says_so(tier: BuiltTier, tmp_path: Path) -> None:
     stop, errors = StopSignal(), list[TieredStoreError]()
     stop.set()
