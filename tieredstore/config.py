@@ -11,7 +11,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import msgspec
 from msgspec import Meta, field
@@ -347,6 +347,11 @@ def config_from_properties(
     warnings: list[str] = []
     refused: list[str] = []
     for key, value in properties.items():
+        if not isinstance(cast("object", value), str):  # a value may be a secret: it is not shown
+            raise Invalid(
+                f"{source}: {key}: expected text, as in a broker.conf, found {type(value).__name__}",
+                path=source,
+            )
         if key in FIELDS_BY_KEY:
             known[key] = _parse(key, value, source)
         elif key in UNUSED_SETTINGS:

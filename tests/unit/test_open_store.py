@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tieredstore
+from tieredstore.config import config_from_properties
 from tieredstore.contracts.message_store import MessageStore, PutMessageStatus
-from tieredstore.errors import Fenced, Invalid
+from tieredstore.errors import Fenced, Invalid, Unavailable
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.read_only import ReadOnlyMessageStore
+from tieredstore.local.recovery.store_lock import is_owned
+from tieredstore.tier.state_lock import StateLock
 from tieredstore.tier.store import TieredMessageStore
 
 
@@ -137,6 +143,49 @@ def test_what_cannot_be_a_store_is_invalid(tmp_path: Path) -> None:
             pass
     with pytest.raises(Invalid), tieredstore.open_store(tmp_path / "none", read_only=True):
         pass
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("mappedFileSizeCommitLog", 65536),
+        ("enableLmq", True),
+        ("tieredStorageLevel", 3),
+        ("storePathRootDir", Path("store")),
+        ("listenPort", 10911),
+        ("objectStoreSecretKey", 123456),
+    ],
+)
+def test_a_value_that_is_no_text_is_invalid(tmp_path: Path, key: str, value: object) -> None:
+    properties: Any = keys(tmp_path / "store") | {key: value}
+    with pytest.raises(Invalid, match=f"{key}: expected text.* found {type(value).__name__}$"):
+        tieredstore.open_store(properties).__enter__()
+    with pytest.raises(Invalid, match=f"{key}: expected text"):
+        tieredstore.open("file:///tier", properties={key: value})  # type: ignore[dict-item]
+
+
+def test_a_state_directory_of_a_job_becomes_a_store(tmp_path: Path) -> None:
+    lock = StateLock(tmp_path / "store")
+    lock.acquire()  # by a job that had no right to the tier: nothing else is there
+    lock.release()
+    with tieredstore.open_store(keys(tmp_path / "store")) as store:
+        put(store, "first")
+
+
+def test_a_disk_without_space_for_the_lock_is_unavailable_and_nothing_stays_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(fd: int, data: bytes, position: int) -> int:
+        raise OSError(errno.ENOSPC, "no space")
+
+    root = tmp_path / "store"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", fail)
+        with pytest.raises(Unavailable, match="lock: cannot write"):
+            DefaultMessageStore(config_from_properties(keys(root), source="test").config).load()
+    assert not is_owned(root)
+    descriptors = [Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd")]
+    assert str(root / "lock") not in {os.path.realpath(path) for path in descriptors}
 
 
 def test_the_package_shows_what_it_offers() -> None:

@@ -56,6 +56,7 @@ _KNOWN: Final = frozenset(
         LOCK_FILE,
         ABORT_FILE,
         "config",
+        "tieredstore.lock",  # of a job that wrote to a tier from here before there was a store
     }
 )
 _log = logging.getLogger(__name__)

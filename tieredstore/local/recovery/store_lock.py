@@ -65,8 +65,12 @@ class StoreLock:
                         f"process {owner}" if owner else "another process"
                     ) from None
                 raise translate_os_error(error, "lock", self._path) from error
-            os.pwrite(fd, _LOCK_CONTENT, 0)
-            status = os.fstat(fd)
+            try:
+                os.pwrite(fd, _LOCK_CONTENT, 0)
+                status = os.fstat(fd)
+            except OSError as error:
+                os.close(fd)
+                raise translate_os_error(error, "write", self._path) from error
             self._fd, self._identity = fd, (status.st_dev, status.st_ino)
             _held.add(self._identity)
 
