@@ -347,10 +347,10 @@ def config_from_properties(
     warnings: list[str] = []
     refused: list[str] = []
     for key, value in properties.items():
-        if not isinstance(cast("object", value), str):  # a value may be a secret: it is not shown
+        if not isinstance(cast("object", value), str):  # not shown: it may be a secret
+            kind = type(value).__name__
             raise Invalid(
-                f"{source}: {key}: expected text, as in a broker.conf, found {type(value).__name__}",
-                path=source,
+                f"{source}: {key}: expected text, as in a broker.conf, found {kind}", path=source
             )
         if key in FIELDS_BY_KEY:
             known[key] = _parse(key, value, source)

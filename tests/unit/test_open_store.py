@@ -158,7 +158,7 @@ def test_what_cannot_be_a_store_is_invalid(tmp_path: Path) -> None:
 )
 def test_a_value_that_is_no_text_is_invalid(tmp_path: Path, key: str, value: object) -> None:
     properties: Any = keys(tmp_path / "store") | {key: value}
-    with pytest.raises(Invalid, match=f"{key}: expected text.* found {type(value).__name__}$"):
+    with pytest.raises(Invalid, match=rf"{key}: expected text.* found {type(value).__name__}$"):
         tieredstore.open_store(properties).__enter__()
     with pytest.raises(Invalid, match=f"{key}: expected text"):
         tieredstore.open("file:///tier", properties={key: value})  # type: ignore[dict-item]
@@ -184,8 +184,7 @@ def test_a_disk_without_space_for_the_lock_is_unavailable_and_nothing_stays_lock
         with pytest.raises(Unavailable, match="lock: cannot write"):
             DefaultMessageStore(config_from_properties(keys(root), source="test").config).load()
     assert not is_owned(root)
-    descriptors = [Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd")]
-    assert str(root / "lock") not in {os.path.realpath(path) for path in descriptors}
+    assert root / "lock" not in [path.resolve() for path in Path("/proc/self/fd").iterdir()]
 
 
 def test_the_package_shows_what_it_offers() -> None:

@@ -216,7 +216,7 @@ def test_an_installed_plugin_that_cannot_be_loaded_is_invalid(
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
     (package / "entry_points.txt").write_text(f"[tieredstore.providers]\nacme = {target}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(Invalid, match="segment provider 'acme' cannot be loaded: .*no_such"):
+    with pytest.raises(Invalid, match=r"segment provider 'acme' cannot be loaded: .*no_such"):
         registry.provider_class("acme")
 
 
