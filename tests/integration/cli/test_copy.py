@@ -42,7 +42,7 @@ def test_a_copy_can_be_listed_read_searched_and_verified(built: BuiltTier, tmp_p
     assert ran.record["failed"] == []
     assert ran.record["index_segments"] == 1
     assert "copy: " in ran.err
-    assert files_of(built.root) == before, "the source is only read"
+    assert files_of(built.root) == before, "the origin is only read"
     assert segments_of(target / "tier") == segments_of(built.root / "tier")
     there = ["--tier", f"file://{target / 'tier'}", "--state", target / "state"]
     verified = tieredstore("verify", *there, "--output", "json")
@@ -162,7 +162,7 @@ def test_h01_source_and_target_must_differ(built: BuiltTier, tmp_path: Path) -> 
         "--to-state", built.state,
     )  # fmt: skip
     assert ran.code == 2
-    assert "is the state of the source" in one_line(ran)
+    assert "is the state of the origin" in one_line(ran)
 
 
 def test_a_segment_that_the_source_has_lost_is_named_and_the_rest_is_copied(

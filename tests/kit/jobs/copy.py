@@ -48,7 +48,7 @@ def posix(root: Path) -> PosixProvider:
 
 def copy(
     source: SegmentProvider,
-    source_metadata: MetadataStore | None,
+    origin_metadata: MetadataStore | None,
     provider: SegmentProvider,
     metadata: MetadataStore,
     options: CopyOptions | None = None,
@@ -56,7 +56,7 @@ def copy(
     """One run that must not fail for any queue."""
     target = CopyTarget(provider, metadata, BROKER, ManualClock())
     chosen = options or CopyOptions(workers=2)
-    report = copy_tier(source, source_metadata, target, BROKER, chosen, piece_bytes=PIECE_BYTES)
+    report = copy_tier(source, origin_metadata, target, BROKER, chosen, piece_bytes=PIECE_BYTES)
     for _, error in report.failed:
         raise error
     return report

@@ -24,11 +24,11 @@ PLAN: Tables = {
 
 @click.command("copy")
 @tier_options(
-    "source",
+    "origin",
     flag="from",
     tier="The tier to copy.",
-    state="The source's state directory; without it, the tier alone is listed.",
-    config="A broker.conf for the source.",
+    state="The origin's state directory; without it, the tier alone is listed.",
+    config="A broker.conf for the origin.",
     cluster="Cluster name; the same in both.",
     broker="Broker name; the same in both.",
 )
@@ -50,13 +50,13 @@ PLAN: Tables = {
 @click.option(
     "--force",
     is_flag=True,
-    help="Replace what the target holds and the source does not; a dry run without --yes.",
+    help="Replace what the target holds and the origin does not; a dry run without --yes.",
 )
 @click.option("--yes", is_flag=True, help="Let --force delete.")
 @take_over_option
 @output_option
 def command(
-    source: TierOptions,
+    origin: TierOptions,
     target: TierOptions,
     topics: list[str],
     job: JobOptions,
@@ -68,7 +68,7 @@ def command(
 ) -> int:
     """Copy a broker's part of a tier to another place: segments, metadata, index.
 
-    Never writes in the source; a broker may be writing there. Copies only what the target lacks,
+    Never writes in the origin; a broker may be writing there. Copies only what the target lacks,
     and reads back what it wrote. Interrupted anywhere, it can be run again.
     """
     from tieredstore import jobs
@@ -76,7 +76,7 @@ def command(
 
     failures: list[TieredStoreError] = []
     only_plan = dry_run or (force and not yes)
-    found = locate_tier(source)
+    found = locate_tier(origin)
     with thread_keywords("copy", job, only_plan=only_plan) as how:
         report = jobs.copy(
             found,

@@ -54,24 +54,24 @@ class CopyRequest:
 
 def run_copy(
     run: JobRun,
-    source: TierLocation,
+    origin: TierLocation,
     request: CopyRequest,
     *,
     stop: StopSignal | None = None,
     on_failure: FailureCallback | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> dict[str, object]:
-    """Copy what the source has and the target lacks; see `copy_tier` for what it promises. Gives
+    """Copy what the origin has and the target lacks; see `copy_tier` for what it promises. Gives
     the JSON report (`docs/cli.md`).
 
     Raises Invalid (bad options, a target that holds something else), Fenced (another writer),
     Corrupt, Unavailable.
     """
-    refuse_memory(source.url)
-    with open_location(source) as opened:
+    refuse_memory(origin.url)
+    with open_location(origin) as opened:
         if request.dry_run:
-            return run.report(plan_fields(_plan(source, opened, request, clock)))
-        done = _copy(run, source, opened, request, stop or StopSignal(), clock)
+            return run.report(plan_fields(_plan(origin, opened, request, clock)))
+        done = _copy(run, origin, opened, request, stop or StopSignal(), clock)
     if on_failure is not None:
         for _, error in done.failed:
             on_failure(error)
@@ -82,19 +82,19 @@ def run_copy(
 def _copy(
     run: JobRun,
     found: TierLocation,
-    source: OpenTier,
+    origin: OpenTier,
     request: CopyRequest,
     stop: StopSignal,
     clock: Clock,
 ) -> CopyReport:
-    broker = _broker_of(source)
-    goal = _target(source, request, broker)
+    broker = _broker_of(origin)
+    goal = _target(origin, request, broker)
     refuse_broker(goal.state)
     with ExitStack() as stack:
         provider = goal.open_provider(create=True)
         assert provider is not None
         stack.callback(provider.close)
-        _refuse_same(found, source, goal, provider)
+        _refuse_same(found, origin, goal, provider)
         metadata = registry.metadata_store(goal.config, clock)
         stack.callback(metadata.close)
         back = provider
@@ -103,77 +103,77 @@ def _copy(
             back = registry.segment_provider(goal.config)
             stack.callback(back.close)
         report = copy_tier(
-            source.provider,
-            source.metadata,
+            origin.provider,
+            origin.metadata,
             CopyTarget(provider, metadata, broker, clock, back, goal.state),
             broker,
             request.options(),
             run.on_progress,
             stop=stop.event,
         )
-        report.notes += _note_unsealed_index(source)
-        report.source_usage = _usage(source.provider)
+        report.notes += _note_unsealed_index(origin)
+        report.origin_usage = _usage(origin.provider)
         report.target_usage = _usage(*{provider, back})
         return report
 
 
 def _plan(
-    found: TierLocation, source: OpenTier, request: CopyRequest, clock: Clock
+    found: TierLocation, origin: OpenTier, request: CopyRequest, clock: Clock
 ) -> list[PathSummary]:
     """What a run would copy and delete, by path. Writes nothing anywhere."""
-    broker = _broker_of(source)
-    goal = _target(source, request, broker)
+    broker = _broker_of(origin)
+    goal = _target(origin, request, broker)
     with ExitStack() as stack:
         provider = goal.open_provider(create=False)
         if provider is None:
             provider = registry.provider_class("memory").from_config(goal.config)  # nothing yet
         stack.callback(provider.close)
-        _refuse_same(found, source, goal, provider)
+        _refuse_same(found, origin, goal, provider)
         metadata = registry.metadata_store(goal.config, clock, read_only=True)
         stack.callback(metadata.close)
         target = CopyTarget(provider, metadata, broker, clock)
-        return plan_copy(source.provider, source.metadata, target, broker, request.options())
+        return plan_copy(origin.provider, origin.metadata, target, broker, request.options())
 
 
-def _broker_of(source: OpenTier) -> str:
+def _broker_of(origin: OpenTier) -> str:
     """The broker to copy: a state directory is that of one."""
-    if source.broker is not None:
-        return source.broker
-    found = sorted({item.id.path.split("/", 1)[0] for item in source.provider.list()})
+    if origin.broker is not None:
+        return origin.broker
+    found = sorted({item.id.path.split("/", 1)[0] for item in origin.provider.list()})
     known = ", ".join(found) or "none"
     if len(found) != 1:
         raise Invalid(
-            f"{source.provider.url}: brokers in the tier: {known}; choose one with --broker (each "
+            f"{origin.provider.url}: brokers in the tier: {known}; choose one with --broker (each "
             "is copied on its own, with a --to-state of its own)"
         )
     return found[0]
 
 
-def _target(source: OpenTier, request: CopyRequest, broker: str) -> TierTarget:
-    if source.state is not None and source.state.resolve() == request.to_state.resolve():
-        raise Invalid(f"--to-state {request.to_state}: is the state of the source; give another")
+def _target(origin: OpenTier, request: CopyRequest, broker: str) -> TierTarget:
+    if origin.state is not None and origin.state.resolve() == request.to_state.resolve():
+        raise Invalid(f"--to-state {request.to_state}: is the state of the origin; give another")
     refuse_memory(request.to)
     return resolve_target(
         request.to,
         request.to_state,
-        cluster=source.config.broker_cluster_name,
+        cluster=origin.config.broker_cluster_name,
         broker=broker,
         config=request.to_config,
     )
 
 
 def _refuse_same(
-    found: TierLocation, source: OpenTier, goal: TierTarget, target: SegmentProvider
+    found: TierLocation, origin: OpenTier, goal: TierTarget, target: SegmentProvider
 ) -> None:
     """A bucket may have the same name on another endpoint, which is in the query or in the
     configuration."""
     same_query = parse_tier_url(found.url).query == parse_tier_url(goal.url).query
     config = msgspec.structs.replace(
-        source.config,
+        origin.config,
         broker_name=goal.config.broker_name,
         store_path_root_dir=goal.config.store_path_root_dir,
     )
-    if source.provider.url == target.url and same_query and config == goal.config:
+    if origin.provider.url == target.url and same_query and config == goal.config:
         raise Invalid(f"copy: --from and --to are the same tier, {target.url}")
 
 
@@ -183,16 +183,16 @@ def _usage(*providers: SegmentProvider) -> Usage | None:
     return Usage(tuple(row for usage in found for row in usage.rows)) if found else None
 
 
-def _note_unsealed_index(source: OpenTier) -> list[str]:
-    """Keys that are not in the source tier yet either."""
-    if source.state is None:
+def _note_unsealed_index(origin: OpenTier) -> list[str]:
+    """Keys that are not in the origin tier yet either."""
+    if origin.state is None:
         return []
-    files = [path for path in (source.state / INDEX_DIRECTORY).glob("[1-9]*") if path.is_file()]
+    files = [path for path in (origin.state / INDEX_DIRECTORY).glob("[1-9]*") if path.is_file()]
     if not files:
         return []
     return [
         (
-            f"{source.state / INDEX_DIRECTORY}: {len(files)} index files are not in the source "
+            f"{origin.state / INDEX_DIRECTORY}: {len(files)} index files are not in the origin "
             "tier yet; the keys in them follow once its writer has uploaded them and this is run "
             "again"
         )

@@ -15,11 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt, Fenced, Invalid, TieredStoreError, Unavailable
+from tieredstore.jobs.copying.origin import CopyOrigin, load_origin
 from tieredstore.jobs.copying.plan import PathPlan, SegmentCopy, TargetSegment
 from tieredstore.jobs.copying.planner import CopyPlanner
 from tieredstore.jobs.copying.report import CopyOptions, CopyReport, PathSummary
 from tieredstore.jobs.copying.segment import PIECE_BYTES, SegmentCopier, Stopped
-from tieredstore.jobs.copying.source import SourceTier, load_source
 from tieredstore.jobs.copying.target import CopyTarget
 from tieredstore.jobs.run import JobProgress, ProgressCallback
 from tieredstore.scan.catalogue import QueueFiles, list_again
@@ -31,18 +31,18 @@ _log = logging.getLogger(__name__)
 
 
 def plan_copy(
-    source: SegmentProvider,
-    source_metadata: MetadataStore | None,
+    origin: SegmentProvider,
+    origin_metadata: MetadataStore | None,
     target: CopyTarget,
     broker: str,
     options: CopyOptions,
 ) -> list[PathSummary]:
     """Return what a run would copy and delete, by path. Writes nothing and takes no writer
     epoch."""
-    tier = load_source(source, source_metadata, broker)
+    tier = load_origin(origin, origin_metadata, broker)
     target.load()
     _refuse_other_ids(target, tier)
-    plans = CopyPlanner(source, target, tier, options)
+    plans = CopyPlanner(origin, target, tier, options)
     summaries = [plan.summary() for plan in (*plans.queues(), plans.index())]
     for path, conflict in plans.foreign().items():
         there = sum(segment.real_bytes for segment in target.segments(path))
@@ -51,8 +51,8 @@ def plan_copy(
 
 
 def copy_tier(
-    source: SegmentProvider,
-    source_metadata: MetadataStore | None,
+    origin: SegmentProvider,
+    origin_metadata: MetadataStore | None,
     target: CopyTarget,
     broker: str,
     options: CopyOptions,
@@ -61,28 +61,28 @@ def copy_tier(
     stop: threading.Event | None = None,
     piece_bytes: int = PIECE_BYTES,
 ) -> CopyReport:
-    """Copy what the source has and the target lacks. source_metadata: None for a tier without
+    """Copy what the origin has and the target lacks. origin_metadata: None for a tier without
     state. Interrupted anywhere, it can be run again and ends like one run.
 
     Raises Invalid when the target holds something else (before anything is written there), Fenced
     when another writer has it, Corrupt, Unavailable. What fails for one queue is in the report.
     """
     start = time.monotonic()
-    tier = load_source(source, source_metadata, broker)
+    tier = load_origin(origin, origin_metadata, broker)
     with TierWriter.acquire(
         target.provider, target.metadata, broker, target.state, take_over=options.take_over
     ) as writer:
         target.load()
         _refuse_other_ids(target, tier)
         job = _Job(
-            source, target, tier, options, writer.check, stop or threading.Event(), progress, start
+            origin, target, tier, options, writer.check, stop or threading.Event(), progress, start
         )
         report = job.run(piece_bytes)
     report.seconds = time.monotonic() - start
     return report
 
 
-def _refuse_other_ids(target: CopyTarget, tier: SourceTier) -> None:
+def _refuse_other_ids(target: CopyTarget, tier: CopyOrigin) -> None:
     if (conflict := target.topic_conflict(tier.topics)) is not None:
         raise Invalid(f"{target.provider.url}: {conflict}; copy to an empty place")
 
@@ -90,16 +90,16 @@ def _refuse_other_ids(target: CopyTarget, tier: SourceTier) -> None:
 class _Job:
     def __init__(
         self,
-        source: SegmentProvider,
+        origin: SegmentProvider,
         target: CopyTarget,
-        tier: SourceTier,
+        tier: CopyOrigin,
         options: CopyOptions,
         check_writer: Callable[[], None],
         stop: threading.Event,
         progress: ProgressCallback | None,
         start: float,
     ) -> None:
-        self._source = source
+        self._origin = origin
         self._target = target
         self._tier = tier
         self._options = options
@@ -107,7 +107,7 @@ class _Job:
         self._stop = stop
         self._progress = progress
         self._start = start
-        self._planner = CopyPlanner(source, target, tier, options)
+        self._planner = CopyPlanner(origin, target, tier, options)
         self._report = CopyReport(queues=len(self._planner.chosen), damage=list(tier.damage))
         self._lock = threading.Lock()
         self._total_bytes = self._total_segments = 0
@@ -115,7 +115,7 @@ class _Job:
 
     def run(self, piece_bytes: int) -> CopyReport:
         self._copier = SegmentCopier(
-            self._source,
+            self._origin,
             self._target.provider,
             self._target.back,
             self._check_writer,
@@ -241,23 +241,23 @@ class _Job:
         if not is_ours:
             with self._lock:
                 self._report.replaced.append(plan.path)
-        if plan.source is None:
+        if plan.origin is None:
             return self._planner.index(fresh=True)
-        return self._planner.queue(plan.source, fresh=True)
+        return self._planner.queue(plan.origin, fresh=True)
 
     def _plan_again(self, plan: PathPlan, *, is_ours: bool) -> PathPlan | None:
-        """After a failure: a plan for what the source has now, None when that is what it had."""
-        assert plan.source is not None
-        now = list_again(self._source, plan.source, with_new=False)
+        """After a failure: a plan for what the origin has now, None when that is what it had."""
+        assert plan.origin is not None
+        now = list_again(self._origin, plan.origin, with_new=False)
         sizes = {extent.id: extent.size_bytes for extent in (*now.commit_log, *now.consume_queue)}
-        before = (*plan.source.commit_log, *plan.source.consume_queue)
+        before = (*plan.origin.commit_log, *plan.origin.consume_queue)
         if all(sizes.get(extent.id, -1) >= extent.size_bytes for extent in before):
             return None
-        _log.info("%s: segments have gone from the source, most likely expired", plan.path)
+        _log.info("%s: segments have gone from the origin, most likely expired", plan.path)
         again = self._resolve_conflict(
-            self._planner.queue(plan.source, fresh=True), is_ours=is_ours
+            self._planner.queue(plan.origin, fresh=True), is_ours=is_ours
         )
-        if again.source is None or not again.source.consume_queue:
+        if again.origin is None or not again.origin.consume_queue:
             with self._lock:
                 self._report.vanished.append(plan.path)
             if is_ours:
@@ -265,7 +265,7 @@ class _Job:
         return again
 
     def _copy_segments(self, plan: PathPlan) -> None:
-        queue = plan.source
+        queue = plan.origin
         assert queue is not None
         for item in plan.segments:
             if item.is_new:
@@ -273,7 +273,7 @@ class _Job:
                 self._target.announce((), (), [item])
             self._copier.copy(item)
             times = segment_times(
-                self._source,
+                self._origin,
                 queue,
                 item.extent,
                 self._tier.entry(item.id),
@@ -288,9 +288,9 @@ class _Job:
             self._target.announce((), (), [item])
             try:
                 self._copier.copy(item)
-                times = index_times(self._source, item.extent)
+                times = index_times(self._origin, item.extent)
             except Corrupt:
-                if self._source.open(item.id).size():
+                if self._origin.open(item.id).size():
                     raise
                 # It has expired, and so have the messages that it names.
                 self._target.remove(self._of(item))

@@ -1,5 +1,5 @@
-"""Compares one path of a source with the same path of a target: what is to be copied, and whether
-what is there already is a part of the source at all.
+"""Compares one path of an origin with the same path of a target: what is to be copied, and whether
+what is there already is a part of the origin at all.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class SegmentCopy:
 class PathPlan:
     """What is to be done for one path: a queue (commit log first), or the index.
 
-    source: the part of the queue that is to be in the target; None for the index. bytes_there:
+    origin: the part of the queue that is to be in the target; None for the index. bytes_there:
     what needs no copying. conflict: why nothing may be done as long as the target has what it has;
-    is_gap: because the source has lost what should follow it, not because it is something else.
+    is_gap: because the origin has lost what should follow it, not because it is something else.
     has_units: whether the target serves anything of the queue.
     """
 
     path: str
-    source: QueueFiles | None
+    origin: QueueFiles | None
     segments: tuple[SegmentCopy, ...]
     target: tuple[TargetSegment, ...]
     bytes_there: int = 0
@@ -82,7 +82,7 @@ class PathPlan:
         """Sum up for people what would be done, or what stands in the way."""
         if self.conflict is None:
             return PathSummary(self.path, self.size_bytes, self.bytes_there, len(self.segments))
-        whole = 0 if self.source is None else self.source.size_bytes
+        whole = 0 if self.origin is None else self.origin.size_bytes
         there = sum(segment.real_bytes for segment in self.target)
         return PathSummary(self.path, whole, 0, 0, self.conflict, there)
 
@@ -150,11 +150,11 @@ def _plan(
 
 
 class _FilePlanner:
-    """One file: its segments in the source and in the target, by base offset."""
+    """One file: its segments in the origin and in the target, by base offset."""
 
     def __init__(
         self,
-        source: Sequence[SegmentExtent],
+        origin: Sequence[SegmentExtent],
         target: Sequence[TargetSegment],
         seals: bool,
         rewritable: bool,
@@ -162,7 +162,7 @@ class _FilePlanner:
         may_have_holes: bool = False,
         is_index: bool = False,
     ) -> None:
-        self._source = source
+        self._origin = origin
         self._target = {s.id.base_offset: s for s in target}
         self._filled = [s for s in target if s.recorded_bytes or s.real_bytes]
         self._seals = seals
@@ -172,32 +172,32 @@ class _FilePlanner:
 
     def conflict(self) -> str | None:
         """Say why the target's file is not a part of the origin's; None when it is."""
-        if not self._filled or not self._source:
-            return None  # all that the target has may have expired in the source
-        first = self._source[0].base_offset
-        ends = {extent.base_offset: extent.size_bytes for extent in self._source}
+        if not self._filled or not self._origin:
+            return None  # all that the target has may have expired in the origin
+        first = self._origin[0].base_offset
+        ends = {extent.base_offset: extent.size_bytes for extent in self._origin}
         for segment in self._filled:
             base = segment.id.base_offset
             if base < first:
-                continue  # history that the source has no more
+                continue  # history that the origin has no more
             end = ends.get(base)
             if end is None:
-                return f"{segment.id}: the source has no such segment"
+                return f"{segment.id}: the origin has no such segment"
             most = segment.recorded_bytes if self._rewritable else segment.end_offset - base
             if most > end:
-                return f"{segment.id}: {most} bytes, in the source {end} can be copied"
+                return f"{segment.id}: {most} bytes, in the origin {end} can be copied"
         return None
 
     def gap(self) -> str | None:
         """Say what the origin has lost between the target's end and its own beginning."""
-        if not self._filled or not self._source or self._may_have_holes:
+        if not self._filled or not self._origin or self._may_have_holes:
             return None
         last = max(self._filled, key=lambda segment: segment.id.base_offset)
-        first = self._source[0].base_offset
+        first = self._origin[0].base_offset
         if last.end_offset >= first:
             return None
         return (
-            f"{last.id}: the target ends at offset {last.end_offset} and the source begins at "
+            f"{last.id}: the target ends at offset {last.end_offset} and the origin begins at "
             f"{first}: what was between them has expired before it was copied"
         )
 
@@ -216,13 +216,13 @@ class _FilePlanner:
     def count_bytes(self) -> int:
         return sum(
             min(there.recorded_bytes, there.real_bytes, extent.size_bytes)
-            for extent in self._source
+            for extent in self._origin
             if (there := self._target.get(extent.base_offset)) is not None
         )
 
     def _choose_extents(self) -> Sequence[SegmentExtent]:
         """Without what has expired in the target: copies begin with the first segment."""
         if not self._filled:
-            return self._source
+            return self._origin
         first = min(segment.id.base_offset for segment in self._filled)
-        return [extent for extent in self._source if extent.base_offset >= first]
+        return [extent for extent in self._origin if extent.base_offset >= first]

@@ -1,4 +1,4 @@
-"""Plans a copy: every chosen queue, the index, and what of the target is not the source's."""
+"""Plans a copy: every chosen queue, the index, and what of the target is not the origin's."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tieredstore.contracts.segment import (
     SegmentProvider,
 )
 from tieredstore.errors import Invalid
+from tieredstore.jobs.copying.origin import CopyOrigin
 from tieredstore.jobs.copying.plan import PathPlan, TargetSegment, plan_index, plan_queue
 from tieredstore.jobs.copying.report import CopyOptions
 from tieredstore.jobs.copying.segment import first_difference
-from tieredstore.jobs.copying.source import SourceTier
 from tieredstore.jobs.copying.target import CopyTarget
 from tieredstore.message.consume_queue import UNIT_DTYPE, UNIT_SIZE
 from tieredstore.message.names import index_path
@@ -34,9 +34,9 @@ class CopyPlanner:
     """Plans for the chosen queues and the index, from what was listed."""
 
     def __init__(
-        self, source: SegmentProvider, target: CopyTarget, tier: SourceTier, options: CopyOptions
+        self, origin: SegmentProvider, target: CopyTarget, tier: CopyOrigin, options: CopyOptions
     ) -> None:
-        self._source = source
+        self._origin = origin
         self._target = target
         self._tier = tier
         self._rewritable = target.provider.capabilities.rewritable
@@ -52,12 +52,12 @@ class CopyPlanner:
             yield self.queue(queue)
 
     def queue(self, queue: QueueFiles, *, fresh: bool = False) -> PathPlan:
-        """fresh: look at the source's and the target's segments again."""
+        """fresh: look at the origin's and the target's segments again."""
         segments = self._target.segments(queue.path)
         if fresh:
-            queue = list_again(self._source, queue, with_new=False)
+            queue = list_again(self._origin, queue, with_new=False)
             segments = self._target.list_segments_again(queue.path)
-        prefix = cut_to_consistent_prefix(self._source, queue, self._tier.catalogue.metadata)
+        prefix = cut_to_consistent_prefix(self._origin, queue, self._tier.catalogue.metadata)
         plan = plan_queue(prefix, segments, seals=not self._rewritable, rewritable=self._rewritable)
         if plan.conflict is None and (lost := self._find_lost_units(prefix, segments)) is not None:
             return replace(plan, segments=(), conflict=lost, is_gap=True)
@@ -67,7 +67,7 @@ class CopyPlanner:
         index = self._tier.index
         segments = self._target.segments(self.index_path)
         if fresh:
-            there = {listing.id for listing in self._source.list(self.index_path)}
+            there = {listing.id for listing in self._origin.list(self.index_path)}
             index = tuple(extent for extent in index if extent.id in there)
             segments = self._target.list_segments_again(self.index_path)
         plan = plan_index(
@@ -90,19 +90,19 @@ class CopyPlanner:
             return None
         at = last.real_bytes - last.real_bytes % UNIT_SIZE - UNIT_SIZE
         before = self._read_segment(self._target.provider, last.id, last.listing, at, UNIT_SIZE)
-        after = self._read_segment(self._source, first.id, first.listing, 0, UNIT_SIZE)
+        after = self._read_segment(self._origin, first.id, first.listing, 0, UNIT_SIZE)
         [unit], [next_unit] = (np.frombuffer(data, UNIT_DTYPE) for data in (before, after))
         if int(unit["physical_offset"]) + int(unit["size"]) == int(next_unit["physical_offset"]):
             return None
         return (
             f"{last.id}: the target ends at queue offset {last.end_offset // UNIT_SIZE} and the "
-            f"source begins at {first.base_offset // UNIT_SIZE}: what was between them has expired "
+            f"origin begins at {first.base_offset // UNIT_SIZE}: what was between them has expired "
             "before it was copied"
         )
 
     def _compare_end(self, plan: PathPlan, extents: Sequence[SegmentExtent]) -> PathPlan:
         """The plan with a conflict when the last bytes that an earlier run copied are not the
-        source's. Raises Unavailable, and Corrupt when the source's have gone."""
+        origin's. Raises Unavailable, and Corrupt when the origin's have gone."""
         if plan.conflict is not None:
             return plan
         there = {segment.id: segment for segment in plan.target}
@@ -111,7 +111,7 @@ class CopyPlanner:
             if found is None or not (end := min(found.recorded_bytes, found.real_bytes)):
                 continue
             start = max(0, end - TAIL_BYTES)
-            ours = self._read_segment(self._source, extent.id, extent.listing, start, end - start)
+            ours = self._read_segment(self._origin, extent.id, extent.listing, start, end - start)
             theirs = self._read_segment(
                 self._target.provider, extent.id, found.listing, start, end - start
             )
@@ -120,7 +120,7 @@ class CopyPlanner:
                 return replace(
                     plan,
                     segments=(),
-                    conflict=f"{extent.id}: byte {at} in the target is not the source's",
+                    conflict=f"{extent.id}: byte {at} in the target is not the origin's",
                 )
             break
         return plan
@@ -140,19 +140,19 @@ class CopyPlanner:
             segment.close()
 
     def foreign(self) -> dict[str, str]:
-        """Paths that the target has and the source never had, as far as can be told: a queue that
-        the state knows may have expired in the source."""
+        """Paths that the target has and the origin never had, as far as can be told: a queue that
+        the state knows may have expired in the origin."""
         own = {queue.path for queue in self._tier.queues} | {self.index_path}
         for topic, queue_id in self._tier.catalogue.known_queues or ():
             own.add(f"{self._tier.broker}/{topic}/{queue_id}")
         return {
-            path: f"{path}: the source has no such queue"
+            path: f"{path}: the origin has no such queue"
             for path in self._target.paths()
             if path not in own
         }
 
 
-def _choose(tier: SourceTier, patterns: Sequence[str]) -> Iterator[QueueFiles]:
+def _choose(tier: CopyOrigin, patterns: Sequence[str]) -> Iterator[QueueFiles]:
     names = {queue.topic for queue in tier.queues}
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):

@@ -12,7 +12,7 @@ from tieredstore.errors import TieredStoreError
 @dataclass(frozen=True, slots=True)
 class CopyOptions:
     """topics: only these (shell patterns), all when empty. workers: queues copied at a time.
-    replace: delete queues (and an index) of the target that are not the source's, and copy them
+    replace: delete queues (and an index) of the target that are not the origin's, and copy them
     anew. take_over: end the right of another writer where the backend can."""
 
     topics: Sequence[str] = ()
@@ -61,10 +61,10 @@ def plan_fields(plan: Sequence[PathSummary]) -> dict[str, object]:
 class CopyReport:
     """What a run did. queues: those chosen; segments: made or extended; copied_bytes: written or,
     after a run that was cut off, compared; there_bytes: already there. index_segments: of
-    `segments`. replaced, vanished: paths deleted first, and those that the source no longer had
-    when their turn came. failed: path and error. damage: what the source's listing and state
+    `segments`. replaced, vanished: paths deleted first, and those that the origin no longer had
+    when their turn came. failed: path and error. damage: what the origin's listing and state
     disagree on, and what is therefore not copied. notes: what else is not. index_left_out: why no
-    index was copied. source_usage, target_usage: requests, of providers that count them."""
+    index was copied. origin_usage, target_usage: requests, of providers that count them."""
 
     queues: int = 0
     segments: int = 0
@@ -79,7 +79,7 @@ class CopyReport:
     notes: list[str] = field(default_factory=list)
     index_left_out: str | None = None
     stopped: bool = False
-    source_usage: Usage | None = None
+    origin_usage: Usage | None = None
     target_usage: Usage | None = None
 
     def fields(self) -> dict[str, object]:
@@ -100,9 +100,9 @@ class CopyReport:
             "damage": self.damage,
             "notes": self.notes,
             "stopped": self.stopped,
-            "source_requests": _requests(self.source_usage),
+            "source_requests": _requests(self.origin_usage),
             "target_requests": _requests(self.target_usage),
-            "cost_usd": _cost(self.source_usage, self.target_usage),
+            "cost_usd": _cost(self.origin_usage, self.target_usage),
         }
 
 

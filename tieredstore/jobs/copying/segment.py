@@ -20,7 +20,7 @@ WRITE_ATTEMPTS = 3
 
 
 class TargetDiffers(Invalid):
-    """The target has other bytes than the source where it should have the same."""
+    """The target has other bytes than the origin where it should have the same."""
 
 
 class Stopped(Exception):
@@ -37,7 +37,7 @@ class SegmentCopier:
 
     def __init__(
         self,
-        source: SegmentProvider,
+        origin: SegmentProvider,
         target: SegmentProvider,
         back: SegmentProvider,
         check_writer: Callable[[], None],
@@ -46,7 +46,7 @@ class SegmentCopier:
         *,
         piece_bytes: int = PIECE_BYTES,
     ) -> None:
-        self._source = source
+        self._origin = origin
         self._target = target
         self._back = back
         self._check_writer = check_writer
@@ -57,25 +57,25 @@ class SegmentCopier:
     def copy(self, item: SegmentCopy) -> None:
         """Copy [start, end) and read it back, after a seal.
 
-        Raises TargetDiffers when what is there is not the source's, Corrupt when bytes come back
-        otherwise than they were written or the source has become shorter, Stopped, Fenced,
+        Raises TargetDiffers when what is there is not the origin's, Corrupt when bytes come back
+        otherwise than they were written or the origin has become shorter, Stopped, Fenced,
         Unavailable.
         """
-        source = self._source.open(item.id, item.extent.listing)
+        origin = self._origin.open(item.id, item.extent.listing)
         target = self._target.open(item.id)
         try:
-            sums = self._copy(source, target, item)
+            sums = self._copy(origin, target, item)
             if item.seal:
                 self._check_writer()
                 target.seal()
         finally:
-            source.close()
+            origin.close()
             target.close()
         if sums:
             self._read_back(item, sums)
 
     def _copy(
-        self, source: FileSegment, target: FileSegment, item: SegmentCopy
+        self, origin: FileSegment, target: FileSegment, item: SegmentCopy
     ) -> list[tuple[int, int, int]]:
         """(position, length, CRC) of the pieces that were written."""
         sums = []
@@ -87,7 +87,7 @@ class SegmentCopier:
             length = min(self._piece_bytes, item.end - position)
             if position < there:
                 length = min(length, there - position)
-            data = source.read(position, length)
+            data = origin.read(position, length)
             if position < there:
                 # Of a run that was cut off before it had recorded these bytes.
                 found = target.read(position, length)
@@ -159,7 +159,7 @@ class SegmentCopier:
 def _differs(item: SegmentCopy, position: int, data: memoryview, found: memoryview) -> Invalid:
     at = position + first_difference(data, found)
     return TargetDiffers(
-        f"{item.id}: byte {at} in the target is not that of the source: it holds something else",
+        f"{item.id}: byte {at} in the target is not that of the origin: it holds something else",
         path=item.id.path,
         offset=at,
     )

@@ -108,7 +108,7 @@ class CopyTarget:
             if here.get(topic.topic, topic.topic_id) != topic.topic_id or other != topic.topic:
                 known = other if other != topic.topic else f"id {here[topic.topic]}"
                 return (
-                    f"topic {topic.topic!r} has id {topic.topic_id} in the source, the target's "
+                    f"topic {topic.topic!r} has id {topic.topic_id} in the origin, the target's "
                     f"state has {known} there: an index of one cannot be read with the other"
                 )
         return None

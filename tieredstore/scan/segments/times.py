@@ -22,17 +22,17 @@ def segment_times(
     provider: SegmentProvider,
     queue: QueueFiles,
     extent: SegmentExtent,
-    source: FileSegmentMetadata | None,
+    origin: FileSegmentMetadata | None,
     target: FileSegmentMetadata | None,
 ) -> Times:
     """Times of all messages of a segment as far as it is copied.
 
-    They are the source's own when its state speaks of just these bytes. Otherwise the messages
-    that neither the source's nor the target's entry covers are read. Raises Unavailable, and
+    They are the origin's own when its state speaks of just these bytes. Otherwise the messages
+    that neither the origin's nor the target's entry covers are read. Raises Unavailable, and
     Corrupt when a segment is gone.
     """
     times, covered = NO_TIMES, 0
-    for entry in (target, source):
+    for entry in (target, origin):
         if (
             entry is not None
             and entry.begin_timestamp_ms != NEVER_WRITTEN_MS

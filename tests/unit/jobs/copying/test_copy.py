@@ -109,7 +109,7 @@ def test_h02_a_target_with_another_queue_is_refused_before_anything_is_written(
     built.metadata.delete_queue("orders", 1)
     built.metadata.flush()
     before = contents(other.provider)
-    with pytest.raises(Invalid, match=r"holds something else .*orders/1: the source has no such"):
+    with pytest.raises(Invalid, match=r"holds something else .*orders/1: the origin has no such"):
         copy_to(built, tmp_path / "target")
     assert contents(other.provider) == before
 
@@ -225,7 +225,7 @@ def test_other_topic_ids_in_the_target_are_refused(built: BuiltTier, tmp_path: P
     metadata.load()
     metadata.add_topic("another")
     metadata.close()
-    with pytest.raises(Invalid, match=r"topic 'orders' has id 0 in the source, .* has another"):
+    with pytest.raises(Invalid, match=r"topic 'orders' has id 0 in the origin, .* has another"):
         copy_to(built, tmp_path / "target")
 
 

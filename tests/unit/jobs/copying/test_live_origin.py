@@ -38,7 +38,7 @@ def damage(provider: SegmentProvider, root: Path) -> list[Finding]:
 
 
 def check_prefix(target: SegmentProvider, root: Path, source: SegmentProvider) -> int:
-    """The target is whole, and each segment is the beginning of the source's. Returns the index
+    """The target is whole, and each segment is the beginning of the origin's. Returns the index
     items that name a message of it."""
     whole = contents(source)
     for segment, data in contents(target).items():
@@ -149,7 +149,7 @@ def test_segments_that_expire_in_the_source_at_any_moment_are_no_error(
 def test_a_queue_that_has_lost_messages_since_the_last_run_fails_alone_and_names_them(
     tmp_path: Path,
 ) -> None:
-    """The target ends at message 3, the source has expired messages up to 7: nobody has 4 to 7."""
+    """The target ends at message 3, the origin has expired messages up to 7: nobody has 4 to 7."""
     young = TierBuilder(tmp_path / "young", messages_per_segment=4)
     young.queue("orders", 0, [message("orders", 0, n) for n in range(4)])
     target, metadata = posix(tmp_path / "target"), state(tmp_path / "target")

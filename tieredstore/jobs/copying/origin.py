@@ -1,4 +1,4 @@
-"""What of a source tier can be copied now: a consistent prefix of each queue, and its index.
+"""What of the origin of a copy can be copied now: a consistent prefix of each queue, and its index.
 
 A writer may be at work there. It writes commit log, then consume queue, then index, so what was
 listed first names only bytes that a later look finds: index segments are listed before queues, and
@@ -32,7 +32,7 @@ from tieredstore.tier.index.uploaded_file import check_whole, header_of
 
 
 @dataclass(frozen=True, slots=True)
-class SourceTier:
+class CopyOrigin:
     """One broker's part of a tier. metadata: what the state knows; None without state. topics: as
     they are to be in the target. damage: what cannot be copied, a line each."""
 
@@ -48,9 +48,9 @@ class SourceTier:
         return None if known is None else known.get(id)
 
 
-def load_source(
+def load_origin(
     provider: SegmentProvider, metadata: MetadataStore | None, broker: str
-) -> SourceTier:
+) -> CopyOrigin:
     """List the broker's part of a tier. Raises Invalid when there is none, Unavailable, Corrupt."""
     listed = {listing.id: listing for listing in provider.list(index_path(broker))}
     catalogue = load_catalogue(provider, metadata, broker=broker)
@@ -84,7 +84,7 @@ def load_source(
     damage = tuple(
         str(finding) for finding in catalogue.findings if finding.severity is Severity.DAMAGE
     )
-    return SourceTier(broker, catalogue, queues, tuple(index), topics, damage)
+    return CopyOrigin(broker, catalogue, queues, tuple(index), topics, damage)
 
 
 def _is_deleted(known: Mapping[SegmentId, FileSegmentMetadata] | None, id: SegmentId) -> bool:
