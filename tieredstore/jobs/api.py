@@ -296,7 +296,7 @@ def backfill(
     with _require_arrow("backfill"):
         from tieredstore.jobs.backfilling import BackfillOptions, backfill_target, run_backfill
         from tieredstore.jobs.backfilling.job import SEGMENT_BYTES
-        from tieredstore.jobs.backfilling.source import fingerprint, list_table
+        from tieredstore.jobs.backfilling.table_files import fingerprint, list_table
 
     target = backfill_target(
         tier,

@@ -23,7 +23,7 @@ from tieredstore.jobs.backfilling.plan import (
     starts_of,
 )
 from tieredstore.jobs.backfilling.rows import RowRules
-from tieredstore.jobs.backfilling.source import SourceFile, fingerprint, list_table
+from tieredstore.jobs.backfilling.table_files import TableFile, fingerprint, list_table
 from tieredstore.jobs.backfilling.target import BackfillTarget, open_target, path_of
 from tieredstore.jobs.backfilling.write import WrittenPiece, write, write_task
 from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
@@ -74,7 +74,7 @@ def run_backfill(
     """
     options = options or BackfillOptions()
     _check(options)
-    files = run.once("source", lambda: list_table(table), list[SourceFile])
+    files = run.once("source", lambda: list_table(table), list[TableFile])
     with open_target(tier, take_over=options.take_over) as target:
         past = _locate_note(target, table, files, options)
         if past.exists():
@@ -111,7 +111,7 @@ def _check(options: BackfillOptions) -> None:
 
 
 def _locate_note(
-    target: BackfillTarget, table: str, files: Sequence[SourceFile], options: BackfillOptions
+    target: BackfillTarget, table: str, files: Sequence[TableFile], options: BackfillOptions
 ) -> Path:
     """Where it is noted that these very files were backfilled."""
     identity = {
@@ -152,7 +152,7 @@ def _write(
     run: JobRun,
     target: BackfillTarget,
     table: str,
-    files: Sequence[SourceFile],
+    files: Sequence[TableFile],
     rules: RowRules,
     tier: TierLocation,
     queues: Sequence[_Pieces],

@@ -21,7 +21,7 @@ from tieredstore.jobs.backfilling.rows import (
     topic_fault,
     with_ids,
 )
-from tieredstore.jobs.backfilling.source import Place, SourceFile, Table
+from tieredstore.jobs.backfilling.table_files import Place, Table, TableFile
 from tieredstore.jobs.run import gather_groups
 from tieredstore.message.encoding import topic_field
 from tieredstore.scan.arrow.buffers import Int64s
@@ -33,7 +33,7 @@ class MeasureTask:
     """Some row groups of a table: of each file, which."""
 
     url: str
-    files: tuple[tuple[SourceFile, tuple[int, ...]], ...]
+    files: tuple[tuple[TableFile, tuple[int, ...]], ...]
     rules: RowRules
     size_bytes: int
 
@@ -78,13 +78,13 @@ def unpack_numbers(data: bytes) -> Int64s:
 
 
 def measure_tasks(
-    url: str, files: list[SourceFile], rules: RowRules, task_bytes: int
+    url: str, files: list[TableFile], rules: RowRules, task_bytes: int
 ) -> list[MeasureTask]:
     """Cut a table into tasks, in its order."""
     groups = [(file, group) for file in files for group, rows in enumerate(file.group_rows) if rows]
     tasks = []
     for part in gather_groups(groups, lambda item: item[0].group_bytes[item[1]], task_bytes):
-        of_files: dict[SourceFile, list[int]] = defaultdict(list)
+        of_files: dict[TableFile, list[int]] = defaultdict(list)
         for file, group in part:
             of_files[file].append(group)
         size = sum(file.group_bytes[group] for file, group in part)

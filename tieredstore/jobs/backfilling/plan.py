@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tieredstore.errors import Invalid
 from tieredstore.jobs.backfilling.measure import Measured, QueueRows, pack_numbers, unpack_numbers
-from tieredstore.jobs.backfilling.source import SourceFile, place_of
+from tieredstore.jobs.backfilling.table_files import TableFile, place_of
 from tieredstore.message.names import queue_path
 from tieredstore.scan.arrow.buffers import Int64s
 
@@ -61,7 +61,7 @@ class Piece:
     rows: bytes
 
 
-def queue_plans(found: Sequence[Measured], files: Sequence[SourceFile]) -> list[QueuePlan]:
+def queue_plans(found: Sequence[Measured], files: Sequence[TableFile]) -> list[QueuePlan]:
     """Return the queues of a table, by topic and queue id. Raises Invalid for rows that make no
     queue: offsets that are missing, there twice or not given for all, store times that step back,
     several brokers."""
@@ -79,7 +79,7 @@ def queue_plans(found: Sequence[Measured], files: Sequence[SourceFile]) -> list[
 
 
 def _order_queue(
-    topic: str, queue_id: int, parts: Sequence[QueueRows], files: Sequence[SourceFile]
+    topic: str, queue_id: int, parts: Sequence[QueueRows], files: Sequence[TableFile]
 ) -> QueuePlan:
     rows = np.concatenate([unpack_numbers(part.rows) for part in parts])
     offsets = np.concatenate([unpack_numbers(part.offsets) for part in parts])
@@ -112,9 +112,7 @@ def _order_queue(
     return QueuePlan(topic, queue_id, first, rows, times, sizes.astype(np.int32))
 
 
-def _check_contiguous(
-    name: str, rows: Int64s, offsets: Int64s, files: Sequence[SourceFile]
-) -> None:
+def _check_contiguous(name: str, rows: Int64s, offsets: Int64s, files: Sequence[TableFile]) -> None:
     wrong = np.flatnonzero(np.diff(offsets) != 1)
     if not len(wrong):
         return

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tieredstore.errors import Invalid
-from tieredstore.jobs.backfilling.source import Place, Rows
+from tieredstore.jobs.backfilling.table_files import Place, Rows
 from tieredstore.message.encoding import DEFAULT_MAX_BODY_BYTES
 from tieredstore.message.hashes import java_string_hashes
 from tieredstore.message.names import LMQ_PREFIX, is_system_topic

@@ -15,7 +15,7 @@ from tieredstore.errors import Invalid, Unavailable
 from tieredstore.jobs.backfilling.measure import pack_numbers, unpack_numbers
 from tieredstore.jobs.backfilling.plan import Piece
 from tieredstore.jobs.backfilling.rows import RowRules, columns_of, messages_of, with_ids
-from tieredstore.jobs.backfilling.source import BATCH_BYTES, SourceFile, Table
+from tieredstore.jobs.backfilling.table_files import BATCH_BYTES, Table, TableFile
 from tieredstore.scan.arrow.buffers import Int64s
 from tieredstore.scan.arrow.encode import encode_batch
 from tieredstore.scan.location import TierLocation
@@ -31,7 +31,7 @@ class WriteTask:
     """Segments to write. files: all that their rows are in."""
 
     url: str
-    files: tuple[SourceFile, ...]
+    files: tuple[TableFile, ...]
     rules: RowRules
     tier: TierLocation
     pieces: tuple[Piece, ...]
@@ -54,7 +54,7 @@ class WrittenPiece(msgspec.Struct):
 
 def write_task(
     url: str,
-    files: Sequence[SourceFile],
+    files: Sequence[TableFile],
     rules: RowRules,
     tier: TierLocation,
     pieces: Sequence[Piece],

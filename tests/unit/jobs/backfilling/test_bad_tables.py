@@ -17,7 +17,7 @@ from tieredstore.jobs.backfilling import BackfillOptions, backfill_target, run_b
 from tieredstore.jobs.backfilling.measure import measure, measure_tasks
 from tieredstore.jobs.backfilling.plan import QueueStart, pieces_of, queue_plans
 from tieredstore.jobs.backfilling.rows import RowRules
-from tieredstore.jobs.backfilling.source import list_table
+from tieredstore.jobs.backfilling.table_files import list_table
 from tieredstore.jobs.backfilling.write import write, write_task
 from tieredstore.scan.location import TierLocation
 

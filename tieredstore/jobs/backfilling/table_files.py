@@ -28,7 +28,7 @@ _PARTITION = re.compile(r"(?:^|/)topic=([^/]+)/")
 
 
 @dataclass(frozen=True, slots=True)
-class SourceFile:
+class TableFile:
     """One file. path: in its file system; name: below the table; first_row: its first row's number
     in the whole table; group_rows and group_bytes: of its row groups, before compression; columns:
     their names; topic: of the folder `topic=…` that it is in."""
@@ -89,7 +89,7 @@ def filesystem(url: str) -> tuple[fs.FileSystem, str]:
     return fs.S3FileSystem(**options), f"{place.authority}{place.path}".rstrip("/")
 
 
-def list_table(url: str) -> list[SourceFile]:
+def list_table(url: str) -> list[TableFile]:
     """List all Parquet files of a table, by name; names that begin with `_` or `.` are left out.
     Raises Invalid for a place without any and for a file that is no Parquet file, Unavailable."""
     system, root = filesystem(url)
@@ -114,7 +114,7 @@ def list_table(url: str) -> list[SourceFile]:
         groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
         partition = _PARTITION.search(name)
         files.append(
-            SourceFile(
+            TableFile(
                 info.path,
                 name,
                 info.size,
@@ -131,13 +131,13 @@ def list_table(url: str) -> list[SourceFile]:
     return files
 
 
-def fingerprint(files: Sequence[SourceFile]) -> str:
+def fingerprint(files: Sequence[TableFile]) -> str:
     """Differs when a file was added, taken away or changed."""
     named = [[file.name, file.size_bytes, file.changed_ms] for file in files]
     return hashlib.sha256(orjson.dumps(named)).hexdigest()
 
 
-def _check_columns(files: Sequence[SourceFile]) -> None:
+def _check_columns(files: Sequence[TableFile]) -> None:
     first = files[0]
     for file in files:
         differing = {*TYPES} & ({*file.columns} ^ {*first.columns})
@@ -172,7 +172,7 @@ class Table:
         self._system, _ = filesystem(url)
 
     def read(
-        self, file: SourceFile, groups: Sequence[int], columns: Sequence[str]
+        self, file: TableFile, groups: Sequence[int], columns: Sequence[str]
     ) -> Iterator[Rows]:
         """Rows of row groups in their order, with some of their columns. Raises
         Invalid for a file that is not the one that was seen, Unavailable."""
@@ -190,7 +190,7 @@ class Table:
             raise _unreadable(path, error) from error
 
     def _read_group(
-        self, parquet: pq.ParquetFile, file: SourceFile, group: int, columns: Sequence[str]
+        self, parquet: pq.ParquetFile, file: TableFile, group: int, columns: Sequence[str]
     ) -> Iterator[Rows]:
         first = file.first_row + sum(file.group_rows[:group])
         row = 0
@@ -205,7 +205,7 @@ class Table:
             row += batch.num_rows
 
     @staticmethod
-    def _check_same(file: SourceFile, info: fs.FileInfo) -> None:
+    def _check_same(file: TableFile, info: fs.FileInfo) -> None:
         found = info.size, (info.mtime_ns or 0) // 1_000_000
         if found != (file.size_bytes, file.changed_ms):
             raise Invalid(
@@ -215,7 +215,7 @@ class Table:
             )
 
 
-def place_of(files: Sequence[SourceFile], row: int) -> Place:
+def place_of(files: Sequence[TableFile], row: int) -> Place:
     """Find where a row of the table is."""
     file = max((file for file in files if file.first_row <= row), key=lambda file: file.first_row)
     row -= file.first_row
