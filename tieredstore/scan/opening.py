@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tieredstore.config import StoreConfig
 from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
-from tieredstore.scan.keys import UnsealedFiles
+from tieredstore.scan.key_search import UnsealedFiles
 from tieredstore.scan.location import TierLocation
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message.index.tiered import HEADER_SIZE, unpack_header
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
 from tieredstore.scan.findings import OnFinding, raise_on_damage
-from tieredstore.scan.keys import FIRST_MS, LAST_MS, find_by_key
+from tieredstore.scan.key_search import FIRST_MS, LAST_MS, find_by_key
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import RANGE_BYTES, ScanRange, plan
 from tieredstore.scan.read.options import ReadOptions

@@ -57,7 +57,7 @@ def command(
     if key is not None and topic is None:
         raise click.UsageError("--key needs --topic")
     from tieredstore.cli.composition import open_tier
-    from tieredstore.scan.keys import FIRST_MS, LAST_MS, find_by_key, find_by_message_id
+    from tieredstore.scan.key_search import FIRST_MS, LAST_MS, find_by_key, find_by_message_id
     from tieredstore.scan.rows import BodyForm, message_row
 
     now = SYSTEM_CLOCK.now_ms()
