@@ -174,8 +174,8 @@ def list_undecided_topics(topics: Iterable[str], found: Sequence[FoundIndex]) ->
     """Topics without a vote, while the index has ids that no topic has."""
     voted = {topic for index in found for topic, _, _ in index.votes}
     named = {topic_id for index in found for _, topic_id, _ in index.votes}
-    unnamed = {topic_id for index in found for topic_id in index.topic_ids} - named
-    return [topic for topic in topics if topic not in voted] if unnamed else []
+    unnamed_ids = {topic_id for index in found for topic_id in index.topic_ids} - named
+    return [topic for topic in topics if topic not in voted] if unnamed_ids else []
 
 
 def topic_ids(topics: Iterable[str], found: Sequence[FoundIndex]) -> TopicIds:

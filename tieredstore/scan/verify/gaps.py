@@ -19,7 +19,7 @@ from tieredstore.scan.verify.outcome import (
     is_damage,
     make_times_seen,
 )
-from tieredstore.scan.verify.unnamed_bytes import look_at_unnamed
+from tieredstore.scan.verify.unnamed_bytes import look_at_unnamed_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,9 @@ class QueueFindings:
             if start >= end:
                 continue
             try:
-                unnamed = look_at_unnamed(reader, extent, start, end, self.times_of(extent.id))
+                unnamed_bytes = look_at_unnamed_bytes(
+                    reader, extent, start, end, self.times_of(extent.id)
+                )
             except Corrupt as error:
                 # The segment became shorter while it was read.
                 at = start - extent.base_offset
@@ -75,11 +77,11 @@ class QueueFindings:
                     damage("bytes-missing", str(error), segment=extent.id, position=at), anchor
                 )
                 continue
-            if not unnamed.is_readable:
+            if not unnamed_bytes.is_readable:
                 # Their times may be in the metadata, and nobody can tell them.
                 self._damaged.add(extent.id)
-            if not unnamed.is_coda:
-                self.add(unnamed.finding(extent, start, end), anchor)
+            if not unnamed_bytes.is_coda:
+                self.add(unnamed_bytes.finding(extent, start, end), anchor)
 
     def finish(self, outcome: RangeOutcome | GapOutcome) -> None:
         outcome.findings = self.box.pack()

@@ -31,8 +31,8 @@ class Anchored(msgspec.Struct, frozen=True, array_like=True):
     def order(self) -> tuple[int, bool, str, int]:
         """The order of a report: the same however a queue was cut."""
         finding = self.finding
-        is_unnamed = finding.kind == "bytes-unnamed"
-        return self.anchor, not is_unnamed, finding.kind, finding.position or 0
+        is_unnamed_bytes = finding.kind == "bytes-unnamed"
+        return self.anchor, not is_unnamed_bytes, finding.kind, finding.position or 0
 
 
 class FindingsBox:

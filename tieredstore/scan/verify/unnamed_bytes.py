@@ -22,7 +22,7 @@ _MAX_RECORD_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Unnamed:
+class UnnamedBytes:
     """messages: whole records; is_readable: whether they are all there is; is_coda: the 16 bytes
     that old writers put at the end of a segment."""
 
@@ -42,13 +42,13 @@ class Unnamed:
         )
 
 
-def look_at_unnamed(
+def look_at_unnamed_bytes(
     reader: QueueReader, extent: SegmentExtent, low: int, high: int, times: SegmentTimes
-) -> Unnamed:
+) -> UnnamedBytes:
     """Walk the bytes [low, high) of the commit log, all in one segment, 4 MiB at a time; store
     times of records go to `times`. Raises Corrupt where the segment has become shorter."""
     if high - low == CODA_SIZE and _is_coda(reader, extent, low):
-        return Unnamed(0, True, True)
+        return UnnamedBytes(0, True, True)
     position, messages, decodable = low, 0, True
     while position < high:
         window = reader.commit_log.read(position, min(high - position, BATCH_BYTES))
@@ -61,10 +61,10 @@ def look_at_unnamed(
         size = int.from_bytes(window[:4], "big")
         is_large = walk.stop is Stop.CUT and len(window) < size <= high - position
         if not is_large or size > _MAX_RECORD_BYTES:
-            return Unnamed(messages, False)
+            return UnnamedBytes(messages, False)
         messages += 1
         position += size
-    return Unnamed(messages, decodable)
+    return UnnamedBytes(messages, decodable)
 
 
 def _is_coda(reader: QueueReader, extent: SegmentExtent, offset: int) -> bool:
