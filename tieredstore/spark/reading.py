@@ -60,9 +60,11 @@ class PartitionReader:
         at, rows, lost = wanted.from_offset, 0, 0
         rest = wanted
         while rest.count > 0:
-            report = self._make_on_finding(provider, wanted.queue, skipped)
+            on_finding = self._make_on_finding(provider, wanted.queue, skipped)
             try:
-                for batch in arrow_batches(provider, rest, names, self.options, on_finding=report):
+                for batch in arrow_batches(
+                    provider, rest, names, self.options, on_finding=on_finding
+                ):
                     at = batch.column(place)[-1].as_py() + 1
                     rows += batch.num_rows
                     yield self.shape.batch(batch)
@@ -84,12 +86,12 @@ class PartitionReader:
     def _make_on_finding(
         self, provider: SegmentProvider, queue: QueueFiles, skipped: list[Finding]
     ) -> OnFinding:
-        """A report that keeps damage aside, but for messages that have expired."""
+        """A callback that keeps damage aside, but for messages that have expired."""
         if not self.skip_corrupt:
             return raise_on_damage
         first: int | None = None
 
-        def report(finding: Finding) -> None:
+        def on_finding(finding: Finding) -> None:
             nonlocal first
             if finding.severity is Severity.NOTE:
                 return
@@ -101,7 +103,7 @@ class PartitionReader:
                     raise finding.to_error()
             skipped.append(finding)
 
-        return report
+        return on_finding
 
     def _tell(self, scan_range: ScanRange, skipped: list[Finding], left_out: int) -> None:
         queue, first, until = scan_range.queue, scan_range.from_offset, scan_range.until_offset

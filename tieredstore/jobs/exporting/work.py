@@ -72,12 +72,12 @@ def write(task: WriteTask) -> WriteOutcome:
             if len(found) < MOST_FINDINGS:
                 found.append(f"{finding.kind}: {finding}")
 
-    report: OnFinding = keep if task.skip else raise_on_damage
+    on_finding: OnFinding = keep if task.skip else raise_on_damage
     files = PartitionedFiles(task.folder.connect(), task.form)
     provider = task.location.connect()
     with translate_errors(task.folder.place):
         try:
-            last = [_write_range(provider, item, files, task, report) for item in task.ranges]
+            last = [_write_range(provider, item, files, task, on_finding) for item in task.ranges]
         finally:
             provider.close()
         return WriteOutcome(files.close(), last, damage, found)

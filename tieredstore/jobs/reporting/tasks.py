@@ -84,7 +84,7 @@ def _look_at(
     queue: QueueFacts,
     facts: Facts,
 ) -> None:
-    def report(finding: Finding) -> None:
+    def on_finding(finding: Finding) -> None:
         facts.add_finding(str(finding.to_error()))
 
     with QueueReader(provider, scan_range.queue) as reader:
@@ -97,7 +97,9 @@ def _look_at(
             borders = _age_borders(reader, there, task.now_ms, queue)
         except Corrupt as error:
             facts.add_finding(str(error))
-        for units in unit_blocks(reader, there, on_finding=report, units_per_read=_UNITS_PER_READ):
+        for units in unit_blocks(
+            reader, there, on_finding=on_finding, units_per_read=_UNITS_PER_READ
+        ):
             queue.sizes.add(units.sizes)
             if borders is None:
                 ages = np.full(len(units.offsets), len(AGES) + 1)
@@ -112,7 +114,7 @@ def _look_at(
     for block in _sample_range(there, task.keys_percent):
         name = topic_name(scan_range.queue)
         topic = facts.topics.setdefault(name, TopicFacts())
-        for batch in read_batches(provider, block, on_finding=report, body_crcs=False):
+        for batch in read_batches(provider, block, on_finding=on_finding, body_crcs=False):
             properties = ArrowColumns(batch).properties
             topic.messages += len(batch)
             for kind, values in (

@@ -104,12 +104,12 @@ def check_index_file(
     """Raises Unavailable."""
     box = FindingsBox()
 
-    def report(finding: Finding) -> None:
+    def on_finding(finding: Finding) -> None:
         box.add(0, finding)
 
-    checker = ItemChecker(provider, file.catalogue, file.broker, report)
+    checker = ItemChecker(provider, file.catalogue, file.broker, on_finding)
     try:
-        verifier = _FileVerifier(provider, file.catalogue, report, progress)
+        verifier = _FileVerifier(provider, file.catalogue, on_finding, progress)
         items = verifier.check(file.extent, file.is_last, checker)
     finally:
         checker.close()
