@@ -85,7 +85,8 @@ def end_of_run(*, stopped: bool, failures: Sequence[TieredStoreError]) -> ExitCo
 
 
 def close_stdout_quietly() -> None:
-    """After a broken pipe: nothing more is written, and Python's exit does not complain."""
+    """Close stdout after a broken pipe: nothing more is written, and Python's exit does not
+    complain."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     os.close(devnull)

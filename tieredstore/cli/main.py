@@ -57,7 +57,7 @@ def cli() -> None:
 
 
 def main() -> NoReturn:
-    """Entry point of the console script."""
+    """Run the console script."""
     sys.exit(run(sys.argv[1:]))
 
 

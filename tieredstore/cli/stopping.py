@@ -22,9 +22,9 @@ class Stoppable(Protocol):
 
 @contextmanager
 def stop_on_signals(stop: Stoppable) -> Iterator[None]:
-    """SIGINT and SIGTERM set `stop`. A second one raises KeyboardInterrupt, after which a run still
-    closes what it opened: a backend that does not answer makes that long, so a third one is the
-    system's own, which a run survives like any other crash."""
+    """Let SIGINT and SIGTERM set `stop`. A second one raises KeyboardInterrupt, after which a run
+    still closes what it opened: a backend that does not answer makes that long, so a third one is
+    the system's own, which a run survives like any other crash."""
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         del frame

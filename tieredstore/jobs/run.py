@@ -57,7 +57,7 @@ FailureCallback = Callable[[TieredStoreError], None]
 
 
 def ignore_progress(progress: JobProgress) -> None:
-    """Tells nobody."""
+    """Tell nobody."""
     del progress
 
 
@@ -109,9 +109,9 @@ class JobRun:
         tasks: Sequence[Task],
         kind: Any,
     ) -> list[Outcome]:
-        """Outcomes of `work` for each task, in their order, done by the runner where the journal
-        has none. `work` is a function of a module, for it is pickled. Raises ValueError for two
-        tasks of one key."""
+        """Return the outcomes of `work` for each task, in their order, done by the runner where the
+        journal has none. `work` is a function of a module, for it is pickled. Raises ValueError for
+        two tasks of one key."""
         if len({task.key for task in tasks}) < len(tasks):
             raise ValueError(f"stage {stage}: several tasks have the same key")
         start = time.monotonic()
@@ -176,8 +176,8 @@ class JobRun:
 def gather_groups(
     items: Iterable[Item], size_of: Callable[[Item], int], most_bytes: int, most_items: int = 1000
 ) -> Iterator[tuple[Item, ...]]:
-    """Neighbours together, up to `most_bytes` or `most_items` a group: many small queues are one
-    task. An item that is larger is a group of its own."""
+    """Group neighbours, up to `most_bytes` or `most_items` a group: many small queues are one task.
+    An item that is larger is a group of its own."""
     group: list[Item] = []
     total = 0
     for item in items:

@@ -97,7 +97,8 @@ class QueueFiles:
         )
 
     def unit_spans(self) -> list[tuple[int, int]]:
-        """Runs of queue offsets [from, until) that consume queue segments cover without a hole."""
+        """List the runs of queue offsets [from, until) that consume queue segments cover without a
+        hole."""
         spans: list[tuple[int, int]] = []
         for extent in self.consume_queue:
             start, end = -(-extent.base_offset // UNIT_SIZE), extent.end_offset // UNIT_SIZE
@@ -140,7 +141,7 @@ class TierCatalogue:
     def select(
         self, topic: str | None = None, queue_id: int | None = None, broker: str | None = None
     ) -> list[QueueFiles]:
-        """Queues that match; raises Invalid, with near names, when nothing does."""
+        """Select the queues that match; raises Invalid, with near names, when nothing does."""
         found = [
             queue
             for queue in self.queues
@@ -349,8 +350,8 @@ def _sort(
 
 
 def by_base(extents: list[SegmentExtent]) -> tuple[SegmentExtent, ...]:
-    """Sorted, each cut where the next one with content begins: a writer that met foreign bytes
-    behind its own went on in a new segment there."""
+    """Sort extents, each cut where the next one with content begins: a writer that met foreign
+    bytes behind its own went on in a new segment there."""
     found: list[SegmentExtent] = []
     limit: int | None = None
     for extent in sorted(extents, key=lambda extent: extent.base_offset, reverse=True):

@@ -31,14 +31,14 @@ class ExtentReader:
         return extent_at(self._extents, offset)
 
     def read(self, offset: int, length: int) -> memoryview:
-        """Exactly `length` bytes from `offset` (of the file) on, over any number of segments.
+        """Read exactly `length` bytes from `offset` (of the file) on, over any number of segments.
 
         Raises Corrupt where no segment covers the range, Unavailable on a backend error.
         """
         return self.prepare(offset, length)()
 
     def prepare(self, offset: int, length: int) -> Callable[[], memoryview]:
-        """`read` for another thread: what is returned reads, or raises as `read` does."""
+        """Prepare `read` for another thread: what is returned reads, or raises as `read` does."""
         places: list[tuple[FileSegment, int, int]] = []
         missing: Finding | None = None
         while length > 0:
@@ -111,7 +111,7 @@ class QueueReader:
         self._consume_queue.close()
 
     def read_units(self, offset: int, count: int) -> Units:
-        """Units of the queue offsets [offset, offset + count), which one span covers."""
+        """Read the units of the queue offsets [offset, offset + count), which one span covers."""
         data = self._consume_queue.read(offset * UNIT_SIZE, count * UNIT_SIZE)
         return np.frombuffer(data, dtype=UNIT_DTYPE)
 
@@ -139,14 +139,14 @@ class QueueReader:
         return list_again(self._provider, self.queue).commit_log_min_offset
 
     def unit_place(self, offset: int) -> tuple[SegmentId | None, int | None]:
-        """Segment and byte position of a unit, for messages to people."""
+        """Find segment and byte position of a unit, for messages to people."""
         extent = self._consume_queue.extent_at(offset * UNIT_SIZE)
         if extent is None:
             return None, None
         return extent.id, offset * UNIT_SIZE - extent.base_offset
 
     def min_offset(self) -> int:
-        """First queue offset whose message the commit log still holds.
+        """Find the first queue offset whose message the commit log still holds.
 
         Commit log and consume queue expire separately: the first units may name bytes that are
         gone. Reads O(log n) units.
@@ -168,5 +168,5 @@ class QueueReader:
         return low
 
     def max_offset(self) -> int:
-        """Queue offset behind the last message."""
+        """Return the queue offset behind the last message."""
         return self._spans[-1][1] if self._spans else 0

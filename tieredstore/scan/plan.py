@@ -51,7 +51,7 @@ def plan(
     range_bytes: int = RANGE_BYTES,
     narrow: bool = False,
 ) -> Iterator[ScanRange]:
-    """Ranges over the messages of `queues` within queue offsets [from, until) and store times
+    """Yield ranges over the messages of `queues` within queue offsets [from, until) and store times
     [since, until), in the order of the queues and of their offsets. With `narrow`, a range knows
     only the segments that it needs, so that it is small to send.
 
@@ -126,8 +126,8 @@ def _log_bytes(reader: QueueReader, start: int, end: int) -> int:
 
 
 def offset_by_time(reader: QueueReader, timestamp_ms: int) -> int:
-    """First queue offset whose store time is at or after `timestamp_ms`, the max offset when there
-    is none. Binary search; raises Corrupt where a message it meets cannot be read."""
+    """Find the first queue offset whose store time is at or after `timestamp_ms`, the max offset
+    when there is none. Binary search; raises Corrupt where a message it meets cannot be read."""
     spans = [
         (max(start, reader.min_offset()), end)
         for start, end in reader.queue.unit_spans()

@@ -49,7 +49,8 @@ class Selection:
     keys: tuple[str, ...] | None = None
 
     def queues(self, catalogue: TierCatalogue) -> list[QueueFiles]:
-        """Raises Invalid for a topic or broker that the tier has not, and for a bad pattern."""
+        """Select the queues of a catalogue. Raises Invalid for a topic or broker that the tier has
+        not, and for a bad pattern."""
         try:
             pattern = None if self.topic_pattern is None else re.compile(self.topic_pattern)
         except re.error as error:
@@ -91,7 +92,7 @@ class ScanTask:
     def read_through(
         self, provider: SegmentProvider, *, on_finding: OnFinding = raise_on_damage
     ) -> Iterator[pa.RecordBatch]:
-        """`read` over a connection that the caller has."""
+        """Do `read` over a connection that the caller has."""
         from tieredstore.scan.arrow.read import arrow_batches
 
         return arrow_batches(
@@ -107,8 +108,8 @@ def plan_ranges(
     range_bytes: int = RANGE_BYTES,
     use_index: bool = True,
 ) -> Iterator[ScanRange]:
-    """Ranges that hold every message selected, and others, which reading leaves out by tags, keys
-    and times. At most about `range_bytes` of commit log each.
+    """Yield ranges that hold every message selected, and others, which reading leaves out by tags,
+    keys and times. At most about `range_bytes` of commit log each.
 
     Keys are looked for in the index files of each broker that has them, and in the queues from an
     hour before the newest file's end on; `use_index=False` reads the queues alone. Raises Invalid,

@@ -53,7 +53,7 @@ class TieredBatchReader(DataSourceReader):
         _check_bounds(options)
 
     def partitions(self) -> list[InputPartition]:
-        """Raises Invalid, Corrupt, Unavailable."""
+        """Plan the partitions. Raises Invalid, Corrupt, Unavailable."""
         options = self._options
         if self._reader.options.tags == ():
             return []
@@ -76,7 +76,7 @@ class TieredBatchReader(DataSourceReader):
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raises Corrupt, Invalid for lost data, Unavailable."""
+        """Read a partition. Raises Corrupt, Invalid for lost data, Unavailable."""
         if isinstance(partition, TieredPartition):  # Spark makes one of its own where there is none
             yield from self._reader.batches(partition)
 
@@ -85,7 +85,7 @@ class PushDownReader(TieredBatchReader):
     """The same for sessions that push filters down; in others Spark refuses such a class."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Takes what it can; gives back what Spark has to apply."""
+        """Take the filters that can be taken; give back what Spark has to apply."""
         self._narrowing, rest = narrow_by_filters(self._narrowing, filters)
         if self._narrowing.tags is not None:
             tags = self._narrowing.tags.intersection(

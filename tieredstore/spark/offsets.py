@@ -127,7 +127,7 @@ def parse_offsets(text: str, option: str) -> dict[QueueKey, int]:
 
 
 def parse_assigned(text: str) -> frozenset[QueueKey]:
-    """`assign`: {topic: {broker: [queue ids]}}. Raises Invalid."""
+    """Parse the option `assign`: {topic: {broker: [queue ids]}}. Raises Invalid."""
     found: set[QueueKey] = set()
     for topic, brokers in _object(text, "assign").items():
         for broker, queue_ids in _require_object(brokers, "assign", topic).items():

@@ -92,7 +92,7 @@ class SourceOptions:
     given: frozenset[str]
 
     def tier(self) -> TierLocation:
-        """Raises Invalid, Unavailable."""
+        """Locate the tier. Raises Invalid, Unavailable."""
         return locate(
             self.url,
             cluster=self.cluster,
@@ -104,7 +104,7 @@ class SourceOptions:
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
-    """Options by name, of any case. Raises Invalid; what is ignored is a logged warning."""
+    """Parse options by name, of any case. Raises Invalid; what is ignored is a logged warning."""
     known = {name.lower(): name for name in NAMES}
     values = {known[key.lower()]: value for key, value in options.items() if key.lower() in known}
     given = frozenset(values)

@@ -25,7 +25,7 @@ class TieredPartition(InputPartition):
 def partitions_of(
     ranges: Sequence[ScanRange], *, partition_bytes: int, min_partitions: int
 ) -> list[TieredPartition]:
-    """Partitions of at most about `partition_bytes` of commit log each, and at least
+    """Make partitions of at most about `partition_bytes` of commit log each, and at least
     `min_partitions` where there are so many messages."""
     total = sum(one.size_bytes for one in ranges)
     most = max(partition_bytes, -(-total // MOST_PARTITIONS))

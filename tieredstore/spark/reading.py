@@ -45,7 +45,7 @@ class PartitionReader:
     report_path: str | None
 
     def batches(self, partition: TieredPartition) -> Iterator[pa.RecordBatch]:
-        """Raises Corrupt, Invalid for lost data, Unavailable."""
+        """Yield the batches of a partition. Raises Corrupt, Invalid for lost data, Unavailable."""
         provider = self.location.connect()
         try:
             for scan_range in partition.ranges:
@@ -121,7 +121,8 @@ class PartitionReader:
 
 
 def first_alive(provider: SegmentProvider, queue: QueueFiles, when_empty: int) -> int:
-    """First queue offset that the queue still has; `when_empty` for one with nothing left."""
+    """Find the first queue offset that the queue still has; `when_empty` for one with nothing
+    left."""
     if not queue.commit_log or not queue.consume_queue:
         return when_empty
     with QueueReader(provider, queue) as reader:

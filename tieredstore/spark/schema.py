@@ -57,7 +57,7 @@ class Shape:
 
     @classmethod
     def of(cls, wanted: StructType, named: tuple[str, ...] | None) -> Shape:
-        """Raises Invalid as `columns_of` does."""
+        """Make the shape of a wanted schema. Raises Invalid as `columns_of` does."""
         names = columns_of(wanted, named)
         # Spark compares the first batch with this, inner names and nullability included.
         return cls(names, to_arrow_schema(wanted, **_IN_UTC))

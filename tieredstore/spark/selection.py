@@ -23,8 +23,8 @@ def key_of(queue: QueueFiles) -> QueueKey:
 def select_queues(
     options: SourceOptions, catalogue: TierCatalogue, *, strict: bool = True
 ) -> list[QueueFiles]:
-    """Queues that the options choose. With `strict`, a topic or an assigned queue that the tier has
-    not is an error (Invalid), with near names."""
+    """Select the queues that the options choose. With `strict`, a topic or an assigned queue that
+    the tier has not is an error (Invalid), with near names."""
     if strict:
         for topic, broker, queue_id in options.assigned or ():
             catalogue.select(topic, queue_id, broker)

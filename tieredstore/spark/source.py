@@ -40,7 +40,7 @@ class RocketmqTieredDataSource(DataSource):
         return spark_schema(self._parsed.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Raises Invalid, Unavailable."""
+        """Make the reader of a batch query. Raises Invalid, Unavailable."""
         from tieredstore.spark.batch import PushDownReader, TieredBatchReader
 
         # Spark 4.1 to 4.3 keeps what it planned with pushed filters for other queries over the same
@@ -50,7 +50,7 @@ class RocketmqTieredDataSource(DataSource):
         return reader(self._parsed, Shape.of(schema, self._parsed.columns))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Raises Invalid, Unavailable."""
+        """Make the reader of a stream. Raises Invalid, Unavailable."""
         from tieredstore.spark.stream.reader import TieredStreamReader
 
         return TieredStreamReader(self._parsed, Shape.of(schema, self._parsed.columns))

@@ -91,7 +91,7 @@ job_options = collect(
 
 
 def thread_options(**workers: Any) -> Callable[[Command], Command]:
-    """Adds the options of a job that works with threads of this process. workers: settings of
+    """Add the options of a job that works with threads of this process. workers: settings of
     --workers."""
     options = {"workers": {**_WORKERS, **workers}, "report": _REPORT, "quiet": _QUIET}
     return collect("job", JobOptions, options)

@@ -8,13 +8,13 @@ from tieredstore.cli.options.collecting import Command
 
 
 def time_options(command: Command) -> Command:
-    """Adds --since and --until: store times."""
+    """Add --since and --until: store times."""
     command = click.option("--until", metavar="TIME", help="Stored before this time.")(command)
     return click.option("--since", metavar="TIME", help="Stored at this time or later.")(command)
 
 
 def topics_option(command: Command) -> Command:
-    """Adds --topics: a list of shell patterns, empty for all."""
+    """Add --topics: a list of shell patterns, empty for all."""
     return click.option(
         "--topics",
         metavar="T,…",

@@ -44,7 +44,7 @@ def tier_options(
     cluster: str | None = "Cluster name (brokerClusterName).",
     broker: str | None = "Broker name (brokerName).",
 ) -> Callable[[Command], Command]:
-    """Adds --tier, --state, --config, --cluster and --broker; the command gets them as the
+    """Add --tier, --state, --config, --cluster and --broker; the command gets them as the
     `TierOptions` `name`.
 
     flag: `from` for --from, --from-state and --from-config. The others are the texts of the

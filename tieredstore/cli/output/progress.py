@@ -16,7 +16,7 @@ BAR_SECONDS: Final = 0.1
 
 
 def rate_text(size_bytes: int, seconds: float) -> str:
-    """Megabytes a second."""
+    """Return the megabytes a second as text."""
     return f"{size_bytes / seconds / 1e6 if seconds else 0.0:,.1f} MB/s"
 
 
@@ -46,7 +46,8 @@ class Display:
             self._bar.stop()
 
     def show(self, done: int, total: int, text: str) -> None:
-        """`done` of `total`, and how to say it; not more often than somebody can read."""
+        """Show that `done` of `total` is done, with a text that says it; not more often than
+        somebody can read."""
         is_last = done >= total
         now = time.monotonic()
         wait = BAR_SECONDS if self._is_live else LINE_SECONDS

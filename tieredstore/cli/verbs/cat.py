@@ -91,8 +91,8 @@ def message_rows(
     body: BodyForm,
     names: tuple[str, ...],
 ) -> Iterator[dict[str, object]]:
-    """Rows of the messages of some ranges, with these fields at least; those with one tag if it is
-    given. After the first ones whole batches become rows, where pyarrow is installed."""
+    """Yield the rows of the messages of some ranges, with these fields at least; those with one tag
+    if it is given. After the first ones whole batches become rows, where pyarrow is installed."""
     from tieredstore.message.hashes import tags_code
     from tieredstore.scan.read.batches import read_batches
 

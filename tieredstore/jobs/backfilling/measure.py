@@ -63,7 +63,7 @@ class Measured(msgspec.Struct):
 
 
 def pack_numbers(values: Int64s) -> bytes:
-    """Numbers that mostly follow each other, in few bytes."""
+    """Pack numbers that mostly follow each other into few bytes."""
     steps = np.diff(values, prepend=0)
     low, high = (int(steps.min()), int(steps.max())) if len(steps) else (0, 0)
     # Signed: of an unsigned and a negative number numpy would make floats, which lose bits.

@@ -56,8 +56,8 @@ def columns_of(names: Sequence[str], *, lengths_only: bool) -> list[str]:
 
 
 def messages_of(rows: Rows, rules: RowRules) -> pa.RecordBatch:
-    """Rows with the columns and types that `encode_batch` takes, and topic, queue_id, queue_offset
-    (null where it is to be given) and body_length.
+    """Return the rows with the columns and types that `encode_batch` takes, and topic, queue_id,
+    queue_offset (null where it is to be given) and body_length.
 
     Times become epoch ms; a missing store time is the time of birth, or that of the job, and a
     missing time of birth the store time. Raises Invalid, with file, row group, row and column.
@@ -93,8 +93,8 @@ def messages_of(rows: Rows, rules: RowRules) -> pa.RecordBatch:
 def with_ids(
     batch: pa.RecordBatch, topic: str, queue_id: int, queue_offset: int | None
 ) -> pa.RecordBatch:
-    """Consecutive messages of a queue with ids where they have none: of topic, queue and offset,
-    so that a second attempt makes the same. Without an offset only their length is right."""
+    """Give consecutive messages of a queue ids where they have none: of topic, queue and offset, so
+    that a second attempt makes the same. Without an offset only their length is right."""
     if "properties" in batch.schema.names:
         return batch
     ids = batch.column("msg_id")

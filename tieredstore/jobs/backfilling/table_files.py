@@ -132,7 +132,7 @@ def list_table(url: str) -> list[TableFile]:
 
 
 def fingerprint(files: Sequence[TableFile]) -> str:
-    """Differs when a file was added, taken away or changed."""
+    """Return a text that differs when a file was added, taken away or changed."""
     named = [[file.name, file.size_bytes, file.changed_ms] for file in files]
     return hashlib.sha256(orjson.dumps(named)).hexdigest()
 
@@ -174,8 +174,8 @@ class Table:
     def read(
         self, file: TableFile, groups: Sequence[int], columns: Sequence[str]
     ) -> Iterator[Rows]:
-        """Rows of row groups in their order, with some of their columns. Raises
-        Invalid for a file that is not the one that was seen, Unavailable."""
+        """Read rows of row groups in their order, with some of their columns. Raises Invalid for a
+        file that is not the one that was seen, Unavailable."""
         path = file.path
         try:
             info = self._system.get_file_info(path)

@@ -107,7 +107,7 @@ class BackfillTarget:
                 raise _make_moved_error(file, start)
 
     def announce(self, starts: Sequence[tuple[QueuePlan, QueueStart]], pieces: list[Piece]) -> None:
-        """Topics, queues and segments reach the metadata; nothing is in them yet. Idempotent."""
+        """Put topics, queues and segments into the metadata; nothing is in them yet. Idempotent."""
         now_ms = self._clock.now_ms()
         with self._metadata.batch():
             for plan, start in starts:

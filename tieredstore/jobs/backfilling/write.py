@@ -166,7 +166,8 @@ class SegmentWriter:
         self._waiting: list[memoryview] = []
 
     def write(self, data: memoryview) -> None:
-        """Raises Invalid when other bytes are there that cannot be replaced, Unavailable."""
+        """Write the next bytes of the segment. Raises Invalid when other bytes are there that
+        cannot be replaced, Unavailable."""
         self._waiting.append(data)
         if sum(part.nbytes for part in self._waiting) >= self._least_bytes:
             self._flush()

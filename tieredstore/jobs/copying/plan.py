@@ -90,7 +90,8 @@ class PathPlan:
 def plan_queue(
     queue: QueueFiles, target: Sequence[TargetSegment], *, seals: bool, rewritable: bool
 ) -> PathPlan:
-    """queue: the consistent prefix that can be copied; target: all its segments there.
+    """Plan the copy of a queue. queue: the consistent prefix that can be copied; target: all its
+    segments there.
 
     seals: whether a seal changes anything in the target's backend.
     """
@@ -115,7 +116,7 @@ def plan_index(
     seals: bool,
     rewritable: bool,
 ) -> PathPlan:
-    """index: whole index segments."""
+    """Plan the copy of an index. index: whole index segments."""
     parts = [_FilePlanner(index, list(target), seals, rewritable, is_index=True)]
     return _plan(path, None, target, parts)
 

@@ -52,7 +52,7 @@ class CopyPlanner:
             yield self.queue(queue)
 
     def queue(self, queue: QueueFiles, *, fresh: bool = False) -> PathPlan:
-        """fresh: look at the origin's and the target's segments again."""
+        """Plan a queue. fresh: look at the origin's and the target's segments again."""
         segments = self._target.segments(queue.path)
         if fresh:
             queue = list_again(self._origin, queue, with_new=False)
@@ -140,8 +140,8 @@ class CopyPlanner:
             segment.close()
 
     def foreign(self) -> dict[str, str]:
-        """Paths that the target has and the origin never had, as far as can be told: a queue that
-        the state knows may have expired in the origin."""
+        """Find paths that the target has and the origin never had, as far as can be told: a queue
+        that the state knows may have expired in the origin."""
         own = {queue.path for queue in self._tier.queues} | {self.index_path}
         for topic, queue_id in self._tier.catalogue.known_queues or ():
             own.add(f"{self._tier.broker}/{topic}/{queue_id}")

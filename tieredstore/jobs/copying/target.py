@@ -119,7 +119,8 @@ class CopyTarget:
         queues: Iterable[tuple[str, int]],
         segments: Iterable[SegmentCopy],
     ) -> None:
-        """Topics with their ids, queues, and entries of segments to be made: one write."""
+        """Put topics with their ids, queues, and entries of segments to be made into the metadata:
+        one write."""
         with self.metadata.batch():
             for topic in sorted(topics, key=lambda topic: topic.topic_id):
                 found = self.metadata.add_topic(topic.topic, topic.reserve_time_hours)

@@ -52,7 +52,7 @@ class PartitionedFiles:
         self.done: list[DataFile] = []
 
     def write(self, topic: str, batch: pa.RecordBatch) -> None:
-        """Rows of one topic; the batch has `store_timestamp` and the columns of the files."""
+        """Write rows of one topic; the batch has `store_timestamp` and the columns of the files."""
         for day, rows in _by_day(batch):
             part = self._part(topic, day)
             part.add(rows.select(self._form.columns))

@@ -63,8 +63,8 @@ def make_plan(
     *,
     task_bytes: int = TASK_BYTES,
 ) -> Plan:
-    """Raises Invalid for a queue that does not go on where the target ends, Corrupt,
-    Unavailable."""
+    """Plan the ranges of an export. Raises Invalid for a queue that does not go on where the target
+    ends, Corrupt, Unavailable."""
     result = Plan(uuid.uuid4().hex, state.sequence)
     ranges: list[PlannedRange] = []
     queues = request.selection.queues(catalogue)

@@ -87,7 +87,7 @@ class Target(Protocol):
 
 
 def decode_state(data: bytes | str, where: str) -> TargetState:
-    """Raises Corrupt, and Invalid for a state of a later version."""
+    """Decode the state of a target. Raises Corrupt, and Invalid for a state of a later version."""
     try:
         state: TargetState = msgspec.json.decode(data, type=TargetState)
     except msgspec.DecodeError as error:

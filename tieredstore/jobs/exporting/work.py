@@ -61,7 +61,8 @@ class WriteOutcome:
 
 
 def write(task: WriteTask) -> WriteOutcome:
-    """Raises Corrupt, which names segment and byte, Unavailable."""
+    """Write the ranges of a task into files. Raises Corrupt, which names segment and byte,
+    Unavailable."""
     found: list[str] = []
     damage = 0
 
@@ -126,6 +127,6 @@ class MergeTask:
 
 
 def merge(task: MergeTask) -> DataFile:
-    """Raises Unavailable."""
+    """Merge the files of a task. Raises Unavailable."""
     with translate_errors(task.folder.place):
         return merge_files(task.folder.connect(), task.parts, task.form)

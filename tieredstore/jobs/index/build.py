@@ -110,7 +110,7 @@ class BuiltIndex:
 
 
 def shares(staged: Sequence[StagedRows], capacity: Capacity) -> Iterator[Share]:
-    """Full files, by store time; the last one has what is left.
+    """Yield full files, by store time; the last one has what is left.
 
     Whole blocks are dealt out by their first times, so that files overlap by a block's span at
     most; the one that a full file ends in is cut.

@@ -49,7 +49,7 @@ def key_rows(
     sizes: npt.NDArray[np.int64],
     times: npt.NDArray[np.int64],
 ) -> KeyRows:
-    """Rows of one queue; offsets and sizes: bytes, in its commit log."""
+    """Make rows of one queue; offsets and sizes: bytes, in its commit log."""
     rows = np.empty(len(hashes), ROW_DTYPE)
     rows["hash"] = hashes
     rows["topic_id"] = topic_id

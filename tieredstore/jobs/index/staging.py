@@ -89,7 +89,7 @@ def _pieces(blocks: Iterable[Buffer]) -> Iterator[bytes]:
 
 
 def read_staged(provider: SegmentProvider, file: StagedFile, position: int, length: int) -> Buffer:
-    """Exactly `length` bytes. Raises Invalid when the file is gone, Unavailable."""
+    """Read exactly `length` bytes. Raises Invalid when the file is gone, Unavailable."""
     segment = provider.open(file.id)
     try:
         return segment.read(position, length)

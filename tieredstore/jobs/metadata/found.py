@@ -45,7 +45,7 @@ class Found:
                 store.put_segment(entry)
 
     def segments(self) -> Iterator[FileSegmentMetadata]:
-        """Entries of all segments."""
+        """Yield the entries of all segments."""
         for queue in self.queues:
             path = queue_path(self.broker, queue.topic, queue.queue_id)
             for segment in queue.segments:
@@ -94,7 +94,7 @@ class Found:
     # The report
 
     def report(self, more: Iterable[Finding]) -> dict[str, object]:
-        """Fields of the JSON report. more: findings of the listing."""
+        """Return the fields of the JSON report. more: findings of the listing."""
         findings = [*more, *self._findings()]
         by_topic: dict[str, list[FoundQueue]] = defaultdict(list)
         for queue in self.queues:

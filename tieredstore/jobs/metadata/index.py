@@ -171,7 +171,7 @@ class TopicIds:
 
 
 def list_undecided_topics(topics: Iterable[str], found: Sequence[FoundIndex]) -> list[str]:
-    """Topics without a vote, while the index has ids that no topic has."""
+    """List topics without a vote, while the index has ids that no topic has."""
     voted = {topic for index in found for topic, _, _ in index.votes}
     named = {topic_id for index in found for _, topic_id, _ in index.votes}
     unnamed_ids = {topic_id for index in found for topic_id in index.topic_ids} - named

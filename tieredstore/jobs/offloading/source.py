@@ -71,7 +71,7 @@ class OffloadSource:
             self._report()
 
     def all_queues(self) -> Iterator[QueueKey]:
-        """Queues of the chosen topics, those that never go to a tier included."""
+        """Yield the queues of the chosen topics, those that never go to a tier included."""
         for key in self._source.queues():
             if self._is_chosen(key.topic):
                 yield key
@@ -143,7 +143,7 @@ class OffloadSource:
 
 
 def skipped_topics(source: OffloadSource, topic_filter: TopicFilter) -> dict[str, str]:
-    """Topics of the store that never go to a tier, and why."""
+    """List the topics of the store that never go to a tier, and why."""
     reasons = {key.topic: topic_filter.reason(key.topic) for key in source.all_queues()}
     reasons.update(source.left_out_topics())
     return {topic: reason for topic, reason in sorted(reasons.items()) if reason is not None}

@@ -77,7 +77,7 @@ def queue_cost(
 
 
 def read_requests(queue: QueueFiles) -> int:
-    """Ranged reads of a scan of the whole queue; each object is read by itself."""
+    """Count the ranged reads of a scan of the whole queue; each object is read by itself."""
     found = 0
     for extents, size in (
         (queue.commit_log, BATCH_BYTES),
@@ -90,8 +90,8 @@ def read_requests(queue: QueueFiles) -> int:
 
 
 def uploads_month(messages_s: float, bytes_s: float, config: StoreConfig) -> float:
-    """Uploads a month of a queue that grows steadily. It is uploaded at the first look at which it
-    has enough messages or bytes, or has waited for the longest time."""
+    """Estimate the uploads a month of a queue that grows steadily. It is uploaded at the first look
+    at which it has enough messages or bytes, or has waited for the longest time."""
     longest_s = max(config.adaptive_commit_max_interval_ms, config.group_commit_timeout_ms) / 1000
     enough_s = min(config.group_commit_count / messages_s, _WRITE_BYTES / bytes_s, longest_s)
     # A queue that is slower than that has a message an upload.

@@ -46,7 +46,7 @@ class Summary:
 def summarise(
     catalogue: TierCatalogue, facts: Facts, now_ms: int, config: StoreConfig, prices: Prices
 ) -> Summary:
-    """Rows in the order of names. now_ms: ages and rates are told from there."""
+    """Make rows in the order of names. now_ms: ages and rates are told from there."""
     queues: list[Row] = []
     topics: dict[str, _Topic] = {}
     for queue in catalogue.queues:

@@ -60,8 +60,8 @@ class ReportTask:
 
 
 def look(task: ReportTask) -> Facts:
-    """Facts of all ranges of a task. Damage is counted, and what it hides is left out. Raises
-    Unavailable."""
+    """Gather the facts of all ranges of a task. Damage is counted, and what it hides is left out.
+    Raises Unavailable."""
     facts = Facts()
     provider = task.location.connect()
     try:

@@ -71,5 +71,5 @@ def schema(columns: Iterable[str] | None = None) -> pa.Schema:
 
 @functools.lru_cache(maxsize=64)
 def schema_of(names: tuple[str, ...]) -> pa.Schema:
-    """`schema` of names that were checked."""
+    """Return the `schema` of names that were checked."""
     return pa.schema([(name, TYPES[name]) for name in names])

@@ -44,7 +44,7 @@ def read_batches(
     body_crcs: bool = True,
     tags_codes: frozenset[int] | None = None,
 ) -> Iterator[MessageBatch]:
-    """Batches of one range, time bounds applied.
+    """Read one range in batches, time bounds applied.
 
     tags_codes: leave out messages whose unit says that they have no tag with one of these hashes;
     those that are left may have other tags. Damage goes to `on_finding`, which by default raises
@@ -220,7 +220,7 @@ def cut_runs(
 
 
 def runs_of_rows(rows: npt.NDArray[np.intp]) -> list[npt.NDArray[np.intp]]:
-    """Ascending numbers, parted where one is missing."""
+    """Split ascending numbers where one is missing."""
     if not len(rows):
         return []
     return np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)

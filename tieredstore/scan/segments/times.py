@@ -25,7 +25,7 @@ def segment_times(
     origin: FileSegmentMetadata | None,
     target: FileSegmentMetadata | None,
 ) -> Times:
-    """Times of all messages of a segment as far as it is copied.
+    """Find the times of all messages of a segment as far as it is copied.
 
     They are the origin's own when its state speaks of just these bytes. Otherwise the messages
     that neither the origin's nor the target's entry covers are read. Raises Unavailable, and

@@ -37,8 +37,8 @@ _TRIES = 64
 def find_topic_ids(
     provider: SegmentProvider, queues: Sequence[QueueFiles], index: Iterable[SegmentExtent]
 ) -> dict[str, int]:
-    """Topic -> id for the topics of `queues`. A topic that no item names gets an id that no item
-    has. Reads all index segments once; raises Unavailable."""
+    """Find topic -> id for the topics of `queues`. A topic that no item names gets an id that no
+    item has. Reads all index segments once; raises Unavailable."""
     by_queue_id: dict[int, list[QueueFiles]] = defaultdict(list)
     for queue in queues:
         by_queue_id[queue.queue_id].append(queue)
@@ -69,7 +69,7 @@ def find_topic_ids(
 def read_items(
     provider: SegmentProvider, index: Iterable[SegmentExtent]
 ) -> Iterator[npt.NDArray[np.void]]:
-    """Items of whole index segments, in blocks that are not empty."""
+    """Read the items of whole index segments, in blocks that are not empty."""
     for extent in index:
         segment = provider.open(extent.id, extent.listing)
         try:

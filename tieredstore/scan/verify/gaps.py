@@ -90,7 +90,7 @@ class QueueFindings:
 
 
 def find_touched_segments(queue: QueueFiles, finding: Finding) -> Iterator[SegmentId]:
-    """Segments whose times are not all known for that damage."""
+    """Find the segments whose times are not all known for that damage."""
     if finding.segment is None:
         return
     yield finding.segment
@@ -102,7 +102,7 @@ def find_touched_segments(queue: QueueFiles, finding: Finding) -> Iterator[Segme
 
 
 def check_gap(provider: SegmentProvider, gap: VerifyGap) -> GapOutcome:
-    """Raises Unavailable."""
+    """Check the bytes of a gap. Raises Unavailable."""
     found = QueueFindings(gap.queue)
     with QueueReader(provider, gap.queue) as reader:
         found.look_at(reader, gap.low, gap.high, gap.anchor)

@@ -84,7 +84,7 @@ def index_files(catalogue: TierCatalogue) -> Iterator[VerifyIndex]:
 
 
 def index_chain_findings(extents: tuple[SegmentExtent, ...]) -> Iterator[Finding]:
-    """Index segments of one broker follow each other."""
+    """Check that the index segments of one broker follow each other."""
     for before, after in pairwise(extents):
         if before.end_offset != after.base_offset:
             yield damage(
@@ -101,7 +101,7 @@ def index_chain_findings(extents: tuple[SegmentExtent, ...]) -> Iterator[Finding
 def check_index_file(
     provider: SegmentProvider, file: VerifyIndex, progress: Progress
 ) -> IndexOutcome:
-    """Raises Unavailable."""
+    """Check an index file. Raises Unavailable."""
     box = FindingsBox()
 
     def on_finding(finding: Finding) -> None:

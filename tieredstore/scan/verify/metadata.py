@@ -47,8 +47,9 @@ def check_metadata(
     *,
     first_alive: int,
 ) -> None:
-    """`times`: store times seen in each segment; those of `damaged` segments are not complete.
-    Units in front of `first_alive` name expired messages, whose times nobody can tell."""
+    """Compare the metadata of a queue with its segments. `times`: store times seen in each segment;
+    those of `damaged` segments are not complete. Units in front of `first_alive` name expired
+    messages, whose times nobody can tell."""
     queue = reader.queue
     for extents in (queue.commit_log, queue.consume_queue):
         for extent in extents:

@@ -103,7 +103,7 @@ class PlanOutcome:
 
 
 def plan_queue(provider: SegmentProvider, queue: QueueFiles) -> PlanOutcome:
-    """Raises Unavailable."""
+    """Plan the check of a queue. Raises Unavailable."""
     outcome = PlanOutcome(0)
     if not queue.is_contiguous:
         # Segments of a queue that is written meanwhile may have been listed at two moments.
@@ -176,7 +176,7 @@ class Assembly:
     _damaged: set[SegmentId] = field(default_factory=set)
 
     def add_ranges(self, ranges: Sequence[VerifyRange], outcomes: Sequence[RangeOutcome]) -> None:
-        """Called once, with all of them."""
+        """Add the outcomes of the ranges: called once, with all of them."""
         queue = self.plan.queue
         position = queue.commit_log_min_offset
         loose: list[Interval] = []

@@ -21,8 +21,8 @@ Lose: TypeAlias = Callable[[int, int], None]
 def read_blocks(
     reader: QueueReader, start: int, end: int, tell: OnFinding, lose: Lose
 ) -> Iterator[tuple[int, Units]]:
-    """Units [start, end) in blocks, each with its first queue offset. What cannot be read is told,
-    and `lose` called with its first and last queue offset."""
+    """Read units [start, end) in blocks, each with its first queue offset. What cannot be read is
+    told, and `lose` called with its first and last queue offset."""
     for low, count in blocks(start, end):
         try:
             yield low, reader.read_units(low, count)
@@ -69,7 +69,7 @@ class BadUnits:
         return self._first is not None
 
     def begin_before(self, last: int) -> None:
-        """Units up to `last` are bad as well, and somebody else tells of them."""
+        """Note that units up to `last` are bad as well, and that somebody else tells of them."""
         self.last = last
 
     def add(self, units: UnitRun, usable: Bools) -> None:
@@ -90,6 +90,6 @@ class BadUnits:
 
 
 def blocks(start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Queue offsets [start, end) as (first, count) of one read each."""
+    """Cut queue offsets [start, end) into (first, count) of one read each."""
     for low in range(start, end, UNITS_PER_READ):
         yield low, min(UNITS_PER_READ, end - low)

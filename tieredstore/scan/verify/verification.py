@@ -160,7 +160,7 @@ class Verification:
         queues: list[QueueFiles] | None = None,
         with_index: bool = True,
     ) -> VerifyReport:
-        """Findings go to `on_finding`, in a stable order. Raises Unavailable."""
+        """Verify the tier. Findings go to `on_finding`, in a stable order. Raises Unavailable."""
         result = VerifyReport()
         catalogue = self._catalogue
         chosen = list(catalogue.queues) if queues is None else queues

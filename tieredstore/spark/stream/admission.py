@@ -9,8 +9,8 @@ K = TypeVar("K")
 
 
 def shares(backlogs: Mapping[K, int], most: int) -> dict[K, int]:
-    """Parts of the backlogs, together at most `most`, each in proportion to its own; what rounding
-    leaves goes to the first ones, so that a limit of one still gets on."""
+    """Cut the backlogs to parts, together at most `most`, each in proportion to its own; what
+    rounding leaves goes to the first ones, so that a limit of one still gets on."""
     total = sum(backlogs.values())
     if total <= most:
         return dict(backlogs)
@@ -24,7 +24,7 @@ def shares(backlogs: Mapping[K, int], most: int) -> dict[K, int]:
 
 
 def at_least_one(ends: dict[K, int], starts: Mapping[K, int], keys: Sequence[K]) -> None:
-    """Takes one message of the first queue where no queue would get on: one that is larger than
-    the limit must not stop a stream."""
+    """Take one message of the first queue where no queue would get on: one that is larger than the
+    limit must not stop a stream."""
     if keys and all(ends[key] <= starts[key] for key in keys):
         ends[keys[0]] = starts[keys[0]] + 1

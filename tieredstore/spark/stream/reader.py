@@ -171,7 +171,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What executors do
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raises Corrupt, Invalid for lost data, Unavailable."""
+        """Read a partition. Raises Corrupt, Invalid for lost data, Unavailable."""
         assert isinstance(partition, TieredPartition)
         yield from self._reader.batches(partition)
 

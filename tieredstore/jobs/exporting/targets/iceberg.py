@@ -64,7 +64,7 @@ class IcebergFiles:
             return self._io.new_output(self.path(name)).create()
 
     def seal(self, name: str) -> None:
-        """pyiceberg syncs nothing; what it commits is as durable."""
+        """Do nothing: pyiceberg syncs nothing, and what it commits is as durable."""
 
     def open(self, name: str) -> InputFile:
         with translate_errors(self._location):

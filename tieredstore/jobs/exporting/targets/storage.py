@@ -42,7 +42,7 @@ class Folder(Protocol):
         """For messages."""
 
     def connect(self) -> Files:
-        """Raises Invalid, Unavailable."""
+        """Open the files of the folder. Raises Invalid, Unavailable."""
 
 
 class Files(Protocol):
@@ -121,7 +121,7 @@ class ArrowFiles:
         return sorted(info.base_name for info in found)
 
     def move(self, name: str, to: str) -> bool:
-        """False where there is no file of that name (any more)."""
+        """Move a file. Returns False where there is no file of that name (any more)."""
         with translate_errors(self._url):
             try:
                 if self.is_local:
@@ -167,7 +167,8 @@ class ArrowFiles:
             sync_folder(temporary.parent)
 
     def put_new(self, name: str, data: bytes, options: Mapping[str, str]) -> bool:
-        """`put` if no file has the name; else False. Of several at once one has True."""
+        """Put a file as `put` does if no file has the name; else return False. Of several at once
+        one has True."""
         if isinstance(self._system, fs.S3FileSystem):
             return _put_new_object(self.path(name), data, options, self._url)
         if not self.is_local:
@@ -196,7 +197,7 @@ class ArrowFiles:
 
 
 def open_filesystem(url: str, options: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
-    """File system and path of a URL. Raises Invalid, Unavailable."""
+    """Return file system and path of a URL. Raises Invalid, Unavailable."""
     if "://" not in url:
         _require_options(url, options, ())
         return fs.LocalFileSystem(), str(Path(url).absolute())
