@@ -172,6 +172,24 @@ def test_a_state_directory_of_a_job_becomes_a_store(tmp_path: Path) -> None:
         put(store, "first")
 
 
+def test_a_store_that_was_shut_down_changes_nothing_any_more(tmp_path: Path) -> None:
+    with tieredstore.open_store(keys(tmp_path)) as store:
+        assert isinstance(store, DefaultMessageStore)
+        put(store, "first")
+    with tieredstore.open_store(keys(tmp_path)) as owner:
+        put(owner, "second")
+        checkpoint = (tmp_path / "checkpoint").read_bytes()
+        with pytest.raises(Invalid, match="the store is shut down"):
+            store.flush()
+        with pytest.raises(Invalid, match="the store is shut down"):
+            store.delete_topics({"orders"})
+        assert (tmp_path / "checkpoint").read_bytes() == checkpoint
+        put(owner, "third")
+        assert bodies(owner) == ["first", "second", "third"]
+    with tieredstore.open_store(keys(tmp_path)) as owner:
+        assert bodies(owner) == ["first", "second", "third"]
+
+
 def test_a_disk_without_space_for_the_lock_is_unavailable_and_nothing_stays_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -248,7 +248,7 @@ class DefaultMessageStore(StoreReads):
             if state is _State.RUNNING:
                 self._appender.close("the store is shut down")
                 self._reput.stop()
-                self.flush()
+                self._flush.flush()
                 if self._reput.error is None:
                     delete_abort_file(self.root)
         finally:
@@ -266,8 +266,10 @@ class DefaultMessageStore(StoreReads):
         """Write everything dispatched so far to disk; the checkpoint says so when this returns.
 
         Raises Unavailable, and then ever again (`StoreFlush.flush`): the store takes no more
-        messages and stays marked as unclean.
+        messages and stays marked as unclean. Raises Invalid when the store is not open: its files
+        may be another owner's.
         """
+        self._check_open()
         self._flush.flush()
 
     def health(self) -> list[ServiceHealth]:
@@ -281,9 +283,12 @@ class DefaultMessageStore(StoreReads):
         return self._commit_log
 
     def find_queue(self, topic: str, queue_id: int) -> ConsumeQueueReader | None:
-        if self._state is _State.NEW or self._state is _State.SHUT_DOWN:
-            raise Invalid(f"{self.root}: the store is {self._state.value}")
+        self._check_open()
         return self._queues.get(QueueKey(topic, queue_id))
+
+    def _check_open(self) -> None:
+        if self._state is _State.NEW or self._state is _State.SHUT_DOWN:
+            raise Invalid(f"{self.root}: the store is {self._state.value}", path=str(self.root))
 
     def _candidates(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         if self._index is None:
@@ -328,7 +333,9 @@ class DefaultMessageStore(StoreReads):
             self._reput.run_pass()
 
     def delete_topics(self, topics: set[str]) -> int:
-        """Delete the consume queues of topics; their records stay until the log expires."""
+        """Delete the consume queues of topics; their records stay until the log expires. Raises
+        Invalid when the store is not open: its files may be another owner's."""
+        self._check_open()
         # No offset is given out, and no unit written, between the two parts of a deletion.
         with self._reput.caught_up():
             return sum(self._delete_topic(topic) for topic in topics)
