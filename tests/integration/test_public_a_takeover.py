@@ -108,7 +108,7 @@ def test_uploading_goes_on_where_java_stopped(
         assert store.put_message(message).ok
     local = store.next_store
     assert isinstance(local, DefaultMessageStore)
-    local.wait_dispatched()
+    local.wait_until_dispatched()
     store.dispatcher.dispatch(QueueKey("pub_normal", 0), force=True)
     end = oracle.end("pub_normal", 0)
     file = store.flat_files.get("pub_normal", 0)

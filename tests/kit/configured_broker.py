@@ -202,7 +202,7 @@ class Broker:
             message = Message.create(topic, values.pop("body"), queue_id=queue_id, **values)
             result = self.store.put_message(message)
             assert result.ok, result.status
-        self.local.wait_dispatched()
+        self.local.wait_until_dispatched()
 
     def scan(self, *, force: bool = False) -> int:
         """Upload as the dispatcher's loop does; how many messages went."""

@@ -69,7 +69,7 @@ def put_all(store: DefaultMessageStore, messages: list[Message]) -> list[Any]:
     """Put and dispatch; each has to be accepted."""
     results = [store.put_message(message) for message in messages]
     assert all(result.ok for result in results), [r.status for r in results if not r.ok]
-    store.wait_dispatched()
+    store.wait_until_dispatched()
     return results
 
 

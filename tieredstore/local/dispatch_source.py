@@ -62,9 +62,9 @@ class LocalDispatchSource:
             return np.empty(0, dtype=UNIT_DTYPE)
         units = queue.read_units(offset, count)
         addresses = np.flatnonzero(units["tags_code"] <= MIN_EXTENDED_ADDRESS)
-        return self._with_tags_codes(units, addresses) if len(addresses) else units
+        return self._fill_tags_codes(units, addresses) if len(addresses) else units
 
-    def _with_tags_codes(
+    def _fill_tags_codes(
         self, units: npt.NDArray[np.void], rows: npt.NDArray[np.intp]
     ) -> npt.NDArray[np.void]:
         units = units.copy()

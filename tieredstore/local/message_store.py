@@ -301,7 +301,7 @@ class DefaultMessageStore(StoreReads):
         """Return the offset that the next message of a queue will get, dispatched or not."""
         return self._appender.next_offset(topic, queue_id)
 
-    def wait_dispatched(self) -> None:
+    def wait_until_dispatched(self) -> None:
         """Return when everything put before the call can be read. Raises what stopped the
         dispatch."""
         self._dispatch_to(self._commit_log.max_offset)
@@ -337,7 +337,7 @@ class DefaultMessageStore(StoreReads):
         Invalid when the store is not open: its files may be another owner's."""
         self._check_open()
         # No offset is given out, and no unit written, between the two parts of a deletion.
-        with self._reput.caught_up():
+        with self._reput.dispatch_and_hold():
             return sum(self._delete_topic(topic) for topic in topics)
 
     def _delete_topic(self, topic: str) -> int:

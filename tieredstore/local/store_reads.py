@@ -149,7 +149,9 @@ class StoreReads(MessageReader, ABC):
                 except Corrupt as error:
                     if messages:
                         return
-                    raise self._corrupt(error, queue, current, physical_offset) from error
+                    raise self._make_corrupt_error(
+                        error, queue, current, physical_offset
+                    ) from error
                 result.next_begin_offset = offset
                 if is_address:
                     message.tags_code = tags_code_of(message.tags)
@@ -168,7 +170,7 @@ class StoreReads(MessageReader, ABC):
             if not len(units) or offset >= walk_end or len(messages) >= max(max_count, 1):
                 return
 
-    def _corrupt(
+    def _make_corrupt_error(
         self, error: Corrupt, queue: ConsumeQueueReader, offset: int, physical_offset: int
     ) -> Corrupt:
         return Corrupt(

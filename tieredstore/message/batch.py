@@ -69,25 +69,29 @@ def decode_batch(body: Buffer) -> list[BatchItem]:
     position = 0
     while position < end:
         if position + _MIN_SIZE > end:
-            raise _corrupt(position, "size", f"at least {_MIN_SIZE} bytes", end - position)
+            raise _make_corrupt_error(
+                position, "size", f"at least {_MIN_SIZE} bytes", end - position
+            )
         size, _, _, flag, body_length = _HEAD.unpack_from(view, position)
         if not _MIN_SIZE <= size <= end - position:
-            raise _corrupt(position, "size", f"{_MIN_SIZE} to {end - position}", size)
+            raise _make_corrupt_error(position, "size", f"{_MIN_SIZE} to {end - position}", size)
         most = size - _MIN_SIZE
         if not 0 <= body_length <= most:
-            raise _corrupt(position, "body length", f"0 to {most}", body_length)
+            raise _make_corrupt_error(position, "body length", f"0 to {most}", body_length)
         start = position + _HEAD.size
         stop = start + body_length
         length = _LENGTH.unpack_from(view, stop)[0]
         if length != most - body_length:
-            raise _corrupt(position, "properties length", str(most - body_length), length)
+            raise _make_corrupt_error(
+                position, "properties length", str(most - body_length), length
+            )
         properties = bytes(view[stop + _LENGTH.size : position + size])
         items.append(BatchItem(flag, view[start:stop], properties))
         position += size
     return items
 
 
-def _corrupt(position: int, field: str, expected: str, found: int) -> Corrupt:
+def _make_corrupt_error(position: int, field: str, expected: str, found: int) -> Corrupt:
     return Corrupt(
         f"batch at {position}: {field}: expected {expected}, found {found}", offset=position
     )

@@ -25,7 +25,7 @@ _PIECE_BYTES = 256 * 1024
 
 
 def compress(data: Buffer, compression: CompressionType, level: int = DEFAULT_LEVEL) -> bytes:
-    """Compress a body as a producer would; mark it with `sysflag.with_compression`."""
+    """Compress a body as a producer would; mark it with `sysflag.set_compression`."""
     if compression is CompressionType.ZLIB:
         return zlib.compress(data, level)
     if compression is CompressionType.LZ4:

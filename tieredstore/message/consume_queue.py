@@ -106,12 +106,12 @@ def _check_bounds(buffer: Buffer, position: int, size: int) -> None:
         )
 
 
-def units_from(buffer: Buffer) -> npt.NDArray[np.void]:
+def view_units(buffer: Buffer) -> npt.NDArray[np.void]:
     """View whole units as UNIT_DTYPE. Raises Corrupt when the last one is cut."""
     return _view(buffer, UNIT_DTYPE)
 
 
-def batch_units_from(buffer: Buffer) -> npt.NDArray[np.void]:
+def view_batch_units(buffer: Buffer) -> npt.NDArray[np.void]:
     """View whole units as BATCH_UNIT_DTYPE. Raises Corrupt when the last one is cut."""
     return _view(buffer, BATCH_UNIT_DTYPE)
 

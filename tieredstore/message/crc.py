@@ -11,7 +11,11 @@ from __future__ import annotations
 import struct
 
 from tieredstore.message.buffers import Buffer
-from tieredstore.message.layout import PHYSICAL_OFFSET_POSITION, SYS_FLAG_POSITION, corrupt
+from tieredstore.message.layout import (
+    PHYSICAL_OFFSET_POSITION,
+    SYS_FLAG_POSITION,
+    make_corrupt_error,
+)
 
 try:
     from zlib_ng.zlib_ng import crc32 as _crc32
@@ -98,6 +102,6 @@ def renew_property_crc(buffer: bytearray | memoryview, position: int, size: int)
     """Write the right digits into a record that was changed in place. Raises Corrupt when the
     record carries no CRC block."""
     if stored_property_crc(buffer, position, size) is None:
-        raise corrupt(position, "CRC property", "the last 20 bytes", "none")
+        raise make_corrupt_error(position, "CRC property", "the last 20 bytes", "none")
     end = position + size
     buffer[end - CRC_BLOCK_SIZE : end] = crc_block(property_crc(buffer, position, size))

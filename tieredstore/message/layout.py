@@ -82,7 +82,7 @@ def host_sizes(sys_flag: int) -> tuple[int, int]:
     )
 
 
-def corrupt(position: int, field: str, expected: str, found: object) -> Corrupt:
+def make_corrupt_error(position: int, field: str, expected: str, found: object) -> Corrupt:
     """Make the error of a bad record: it names the position in the buffer, and has it as
     `offset`."""
     return Corrupt(
@@ -93,7 +93,9 @@ def corrupt(position: int, field: str, expected: str, found: object) -> Corrupt:
 def size_and_magic(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
     """Read the first eight bytes of a record. Raises Corrupt when they are not within [0, end)."""
     if position < 0 or position + BLANK_SIZE > end:
-        raise corrupt(position, "size and magic", f"8 bytes before {end}", max(end - position, 0))
+        raise make_corrupt_error(
+            position, "size and magic", f"8 bytes before {end}", max(end - position, 0)
+        )
     size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, position)
     return size, magic
 
@@ -117,11 +119,13 @@ def check_size(buffer: Buffer, position: int, end: int) -> int:
     Corrupt."""
     size, magic = size_and_magic(buffer, position, end)
     if magic not in MAGICS:
-        raise corrupt(position, "magic", "daa320a7 or daa320ab", f"{magic:08x}")
+        raise make_corrupt_error(position, "magic", "daa320a7 or daa320ab", f"{magic:08x}")
     if size < MIN_RECORD_SIZE:
-        raise corrupt(position, "size", f"at least {MIN_RECORD_SIZE}", size)
+        raise make_corrupt_error(position, "size", f"at least {MIN_RECORD_SIZE}", size)
     if position + size > end:
-        raise corrupt(position, "size", f"at most {end - position} (end of the buffer)", size)
+        raise make_corrupt_error(
+            position, "size", f"at most {end - position} (end of the buffer)", size
+        )
     return size
 
 
@@ -133,14 +137,14 @@ def locate(buffer: Buffer, position: int, size: int) -> Sections:
     born, store = host_sizes(sys_flag)
     body = position + HOSTLESS_SIZE + born + store
     if body + 3 > end:
-        raise corrupt(position, "size", f"at least {body + 3 - position}", size)
+        raise make_corrupt_error(position, "size", f"at least {body + 3 - position}", size)
     body_length = _I4.unpack_from(buffer, body - 4)[0]
     if not 0 <= body_length <= end - body - 3:
-        raise corrupt(position, "body length", f"0 to {end - body - 3}", body_length)
+        raise make_corrupt_error(position, "body length", f"0 to {end - body - 3}", body_length)
     topic = body + body_length
     if _is_v2(buffer, position):
         if topic + 4 > end:
-            raise corrupt(position, "size", f"at least {topic + 4 - position}", size)
+            raise make_corrupt_error(position, "size", f"at least {topic + 4 - position}", size)
         topic_length = _I2.unpack_from(buffer, topic)[0]
         topic += 2
     else:
@@ -149,11 +153,13 @@ def locate(buffer: Buffer, position: int, size: int) -> Sections:
             topic_length -= 256
         topic += 1
     if not 0 <= topic_length <= end - topic - 2:
-        raise corrupt(position, "topic length", f"0 to {end - topic - 2}", topic_length)
+        raise make_corrupt_error(position, "topic length", f"0 to {end - topic - 2}", topic_length)
     properties = topic + topic_length + 2
     properties_length = _I2.unpack_from(buffer, properties - 2)[0]
     if properties_length != end - properties:
-        raise corrupt(position, "properties length", str(end - properties), properties_length)
+        raise make_corrupt_error(
+            position, "properties length", str(end - properties), properties_length
+        )
     return Sections(
         born, store, body, body_length, topic, topic_length, properties, properties_length
     )

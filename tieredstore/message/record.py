@@ -245,7 +245,9 @@ class StoredMessage(msgspec.Struct, gc=False, eq=False):
         """Raise Corrupt when the body does not have its CRC."""
         found = crc32(self.body)
         if found != self.body_crc:
-            raise layout.corrupt(self.position, "body CRC", f"{self.body_crc:08x}", f"{found:08x}")
+            raise layout.make_corrupt_error(
+                self.position, "body CRC", f"{self.body_crc:08x}", f"{found:08x}"
+            )
 
 
 def decode_record(buffer: Buffer, position: int = 0, *, tags_code: int = 0) -> StoredMessage:

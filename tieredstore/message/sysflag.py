@@ -38,7 +38,7 @@ def compression_type(sys_flag: int) -> CompressionType | None:
         return None
 
 
-def with_compression(sys_flag: int, compression: CompressionType) -> int:
+def set_compression(sys_flag: int, compression: CompressionType) -> int:
     """Return the flag of a body that was compressed that way."""
     flag = sys_flag & ~COMPRESSION_TYPE_MASK
     return flag | COMPRESSED | (compression << COMPRESSION_TYPE_SHIFT)

@@ -32,7 +32,7 @@ class SegmentRead:
         """Read the bytes, blocking."""
         return self.segment.read(self.position, self.length)
 
-    def nowait(self) -> memoryview | None:
+    def read_nowait(self) -> memoryview | None:
         """Return the bytes when they are at hand, else None."""
         return self.segment.read_nowait(self.position, self.length)
 
@@ -94,7 +94,7 @@ async def run_async(steps: Steps[T], executor: Executor | None = None) -> T:
 
 
 async def _read_step(step: list[SegmentRead], executor: Executor | None) -> list[memoryview]:
-    found = [read.nowait() for read in step]
+    found = [read.read_nowait() for read in step]
     missing = [index for index, data in enumerate(found) if data is None]
     if missing:
         loop = asyncio.get_running_loop()

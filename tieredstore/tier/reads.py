@@ -139,7 +139,7 @@ class TieredReads(PluginMessageStore):
         local = self._source.queue_range(QueueKey(topic, queue_id))
         if local is None or local.min_offset >= local.max_offset:
             return low
-        return routing.earliest(low, local.min_offset)
+        return routing.find_earliest(low, local.min_offset)
 
     def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the next store's maximum, which assigns offsets; the tier's for a queue that only
@@ -202,10 +202,10 @@ class TieredReads(PluginMessageStore):
             if not self._is_enabled:
                 return local
             times = [file.min_store_timestamp_ms for file in self.flat_files.files()]
-            return routing.earliest(local, *times)
+            return routing.find_earliest(local, *times)
         if not self._is_tiered(topic):
             return local
-        return routing.earliest(local, self.fetcher.earliest_time(topic, queue_id))
+        return routing.find_earliest(local, self.fetcher.earliest_time(topic, queue_id))
 
     def get_message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
         if self._reads_tier(QueueKey(topic, queue_id), offset, 1):

@@ -45,7 +45,7 @@ def reads_tier(
     return level is StorageLevel.NOT_IN_MEM and not source.is_in_memory(key, offset, count)
 
 
-def earliest(*values: int) -> int:
+def find_earliest(*values: int) -> int:
     """Return the smallest of the offsets or times that are known; -1 (unknown) never wins."""
     return min((value for value in values if value >= 0), default=-1)
 

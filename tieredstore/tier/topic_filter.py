@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 
 from tieredstore.config import StoreConfig
 from tieredstore.message.names import LMQ_PREFIX, is_system_topic
@@ -55,11 +54,6 @@ class TopicFilter:
             self._excluded = excluded
             if reason is not None:
                 self._report(reason)
-
-    @property
-    def excluded(self) -> Mapping[str, str]:
-        """Topic -> reason, of those excluded at run time."""
-        return dict(self._excluded)
 
     def _report(self, reason: str) -> None:
         count = sum(1 for found in self._excluded.values() if found == reason)

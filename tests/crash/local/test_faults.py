@@ -332,7 +332,7 @@ def test_l05_a_dispatch_that_cannot_write_stops_puts_and_leaves_the_abort_file(
         monkeypatch.setattr(os, "pwrite", full)
         assert store.put_message(plain(number=1)).ok
         with pytest.raises(Unavailable, match="cannot write"):
-            store.wait_dispatched()
+            store.wait_until_dispatched()
         assert store.put_message(plain()).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
         monkeypatch.undo()
     assert (root / "abort").exists()

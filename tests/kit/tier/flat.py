@@ -413,7 +413,7 @@ class ListIndex:
         old = self.marks.get((topic_id, queue_id), 0)
         self.marks[topic_id, queue_id] = max(old, commit_log_offset)
 
-    def indexed_until(self, topic_id: int, queue_id: int) -> int | None:
+    def find_indexed_end(self, topic_id: int, queue_id: int) -> int | None:
         return self.marks.get((topic_id, queue_id))
 
     def checkpoint(self) -> None:

@@ -70,7 +70,7 @@ class StoreModel(RuleBasedStateMachine):
 
     @invariant()
     def everything_is_there(self) -> None:
-        self.store.wait_dispatched()
+        self.store.wait_until_dispatched()
         for (topic, queue_id), rows in self.model.items():
             assert self.store.get_max_offset_in_queue(topic, queue_id) == len(rows)
             offset = max(0, len(rows) - 5)

@@ -108,7 +108,7 @@ def test_batches_come_back_and_damaged_ones_are_corrupt(
 def test_i04_bodies_come_back_and_damaged_ones_stay_within_the_limit(
     compression: sysflag.CompressionType, body: bytes, data: st.DataObject
 ) -> None:
-    flag = sysflag.with_compression(data.draw(I32), compression)
+    flag = sysflag.set_compression(data.draw(I32), compression)
     stored = compress(body, compression)
     assert decompress(stored, flag, len(body)) == body
     broken = bytearray(stored)

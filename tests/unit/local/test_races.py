@@ -221,7 +221,7 @@ def test_a_second_message_with_an_offset_stops_the_dispatch_instead_of_being_los
         store._appender.register("T", 0).next_offset = 1
         store.put_message(plain("T", 0, 3))
         with pytest.raises(Corrupt, match="has it too"):
-            store.wait_dispatched()
+            store.wait_until_dispatched()
         assert not store.put_message(plain("T", 0, 4)).ok
         [health] = store.health()
         assert health.state is ServiceState.FAILED

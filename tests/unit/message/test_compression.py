@@ -20,7 +20,7 @@ TYPES = list(CompressionType)
 
 
 def flag(compression: CompressionType) -> int:
-    return sysflag.with_compression(0, compression)
+    return sysflag.set_compression(0, compression)
 
 
 @pytest.mark.parametrize("compression", TYPES)
@@ -31,8 +31,8 @@ def test_bodies_come_back(compression: CompressionType, body: bytes) -> None:
 
 
 def test_flags() -> None:
-    assert sysflag.with_compression(0x30, CompressionType.ZSTD) == 0x231
-    assert sysflag.with_compression(0x301, CompressionType.LZ4) == 0x101
+    assert sysflag.set_compression(0x30, CompressionType.ZSTD) == 0x231
+    assert sysflag.set_compression(0x301, CompressionType.LZ4) == 0x101
     assert sysflag.compression_type(0x001) is CompressionType.ZLIB
     assert sysflag.compression_type(0x301) is CompressionType.ZLIB
     assert sysflag.compression_type(0x401) is None

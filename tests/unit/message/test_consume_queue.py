@@ -13,15 +13,15 @@ from tieredstore.message.consume_queue import (
     UNIT_DTYPE,
     BatchUnit,
     Unit,
-    batch_units_from,
     find_last_message,
     make_units,
     pack_batch_unit,
     pack_unit,
     pack_units,
-    units_from,
     unpack_batch_unit,
     unpack_unit,
+    view_batch_units,
+    view_units,
 )
 from tieredstore.message.layout import is_head_of_message
 
@@ -50,7 +50,7 @@ def test_i06_offsets_and_tags_codes_hold_64_bits(value: int) -> None:
     rows = [(value, 2**31 - 1, value)] * 3
     assert make_units(*zip(*rows, strict=True)).tobytes() == pack_units(rows)
     assert pack_units(rows) == pack_unit(*rows[0]) * 3
-    assert units_from(pack_units(rows)).tolist() == rows
+    assert view_units(pack_units(rows)).tolist() == rows
     assert unpack_unit(pack_units(rows), 40) == rows[0]
 
 
@@ -64,10 +64,10 @@ def test_units_that_are_not_whole_are_corrupt(position: int) -> None:
 
 def test_a_torn_tail_is_corrupt_and_says_where() -> None:
     with pytest.raises(Corrupt, match="multiple of 20 bytes, found 39") as raised:
-        units_from(EXAMPLE + EXAMPLE[:-1])
+        view_units(EXAMPLE + EXAMPLE[:-1])
     assert raised.value.offset == consume_queue.UNIT_SIZE
     with pytest.raises(Corrupt, match="multiple of 46 bytes, found 20"):
-        batch_units_from(EXAMPLE)
+        view_batch_units(EXAMPLE)
 
 
 def test_values_that_do_not_fit_are_invalid() -> None:
@@ -81,7 +81,7 @@ def test_values_that_do_not_fit_are_invalid() -> None:
 
 def test_views_are_of_the_buffer() -> None:
     data = bytearray(EXAMPLE * 2)
-    units_from(data)["size"][1] = 7
+    view_units(data)["size"][1] = 7
     assert unpack_unit(data, 20).size == 7
 
 

@@ -127,7 +127,7 @@ def test_every_unit_names_its_record(golden: Path, name: str) -> None:
     seen = 0
     for path in (store / "consumequeue").glob("*/*/*"):
         data = path.read_bytes()
-        units = consume_queue.units_from(data)
+        units = consume_queue.view_units(data)
         for index, row in enumerate(units.tolist()):
             unit = consume_queue.unpack_unit(data, index * consume_queue.UNIT_SIZE)
             assert unit == row
@@ -153,7 +153,7 @@ def test_every_unit_names_its_record(golden: Path, name: str) -> None:
 def test_units_and_records_split_into_messages(golden: Path, name: str) -> None:
     store = golden / name
     log = (store / "commitlog" / "0".zfill(20)).read_bytes()
-    units = consume_queue.units_from(
+    units = consume_queue.view_units(
         (store / "consumequeue" / "TopicTest" / "1" / "0".zfill(20)).read_bytes()
     )
     first_file = units[units["physical_offset"] < 4096]
@@ -174,7 +174,7 @@ def test_the_batch_unit_and_its_inner_messages(golden: Path, name: str) -> None:
         message.physical_offset, message.size, 0, message.store_timestamp_ms, 0, 2
     )
     assert consume_queue.pack_batch_unit(unit) == data[:46]
-    assert consume_queue.batch_units_from(data)[0].tolist() == tuple(unit)
+    assert consume_queue.view_batch_units(data)[0].tolist() == tuple(unit)
     inner = inner_messages(message)
     assert [(item.queue_offset, item.flag) for item in inner] == [(0, 0), (1, 0)]
     assert [item.body for item in expand_batch(as_message(message))] == [

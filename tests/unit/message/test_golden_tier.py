@@ -10,7 +10,7 @@ import pytest
 
 from tieredstore.message.columns.records import record_columns, record_positions
 from tieredstore.message.columns.split import split_messages
-from tieredstore.message.consume_queue import pack_units, units_from
+from tieredstore.message.consume_queue import pack_units, view_units
 from tieredstore.message.hashes import tiered_key_hash, tiered_key_hashes
 from tieredstore.message.index import tiered as tiered_index
 
@@ -28,7 +28,7 @@ def segments(golden: Path, version: str, kind: str) -> list[bytes]:
 def test_segments_hold_the_messages_that_the_units_name(golden: Path, version: str) -> None:
     log = b"".join(segments(golden, version, "COMMIT_LOG"))
     [queue] = segments(golden, version, "CONSUME_QUEUE")
-    units = units_from(queue)
+    units = view_units(queue)
     assert pack_units(units.tolist()) == queue
     columns = record_columns(log, record_positions(log))
     assert columns.physical_offsets.tolist() == units["physical_offset"].tolist()

@@ -169,7 +169,7 @@ def test_the_tiers_segments_split_into_the_messages_of_the_manifest(
     for path, wanted in by_queue.items():
         first, queue = whole(path, "CONSUME_QUEUE")
         base, log = whole(path, "COMMIT_LOG")
-        units = consume_queue.units_from(queue)
+        units = consume_queue.view_units(queue)
         units = units[units["physical_offset"] >= base]  # one queue's first segment has expired
         split = split_messages(units, log, buffer_offset=base)
         assert split.is_complete

@@ -78,11 +78,11 @@ def test_force_asks_the_tier_even_for_a_queue_that_it_does_not_have() -> None:
 
 
 def test_defect_d11_an_unknown_offset_never_wins() -> None:
-    assert routing.earliest(-1, 7) == 7
-    assert routing.earliest(7, -1) == 7
-    assert routing.earliest(3, 7) == 3
-    assert routing.earliest(0, 7) == 0
-    assert routing.earliest(-1, -1) == -1
+    assert routing.find_earliest(-1, 7) == 7
+    assert routing.find_earliest(7, -1) == 7
+    assert routing.find_earliest(3, 7) == 3
+    assert routing.find_earliest(0, 7) == 0
+    assert routing.find_earliest(-1, -1) == -1
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ class BackfillTarget:
         for plan, start in starts:
             topic = self._metadata.topic(plan.topic)
             assert topic is not None
-            if index.indexed_until(topic.topic_id, plan.queue_id) is None:
+            if index.find_indexed_end(topic.topic_id, plan.queue_id) is None:
                 index.mark_indexed(topic.topic_id, plan.queue_id, start.physical_offset)
         index.checkpoint()
 

@@ -140,7 +140,7 @@ class Reput:
                 raise
 
     @contextmanager
-    def caught_up(self) -> Iterator[None]:
+    def dispatch_and_hold(self) -> Iterator[None]:
         """Dispatch all, and hold puts, within the block. Raises what stopped the dispatch."""
         with self._lock, self._appender.hold_puts():
             while self.run_pass():

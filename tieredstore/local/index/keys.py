@@ -92,7 +92,7 @@ class TopicPrefixes:
         )
         self.topics.append(topic)
 
-    def of(self, numbers: Int64s) -> UInt32s:
+    def get_hashes(self, numbers: Int64s) -> UInt32s:
         """Return the hashes of `topic#` and of `topic#T#`: uint32[n, 2]."""
         return self._hashes[numbers]
 
@@ -174,7 +174,7 @@ def _block(
     tags = np.flatnonzero(short_names == (_TAGS << 8 | 1))
     tag_values = _values(pair_starts, pair_ends, tags, 5, row_ends)
 
-    before = prefixes.of(numbers)
+    before = prefixes.get_hashes(numbers)
     tag_hashes = _hash(data, tag_values)
     codes = np.zeros(len(properties), dtype=np.int64)
     codes[tag_values.rows] = tag_hashes.view(np.int32)

@@ -29,8 +29,8 @@ from tieredstore.local.put.rows import (
 )
 from tieredstore.local.queues.light_queues import (
     LIGHT_QUEUE_ID,
+    add_light_offsets,
     light_queue_names,
-    with_light_offsets,
 )
 from tieredstore.message.buffers import Buffer
 from tieredstore.message.encoding import Message, copy_parts
@@ -102,7 +102,7 @@ class GeneralPut(PutQueues):
                 state = self._queue(topic, queue_id)
                 light = [self._queue(name, LIGHT_QUEUE_ID) for name in names]
                 if light:
-                    messages = [_with_offsets(messages[0], light)]
+                    messages = [_copy_with_offsets(messages[0], light)]
                 timestamp = max(self._now_ms(), self.last_timestamp_ms)
                 queue_offset = state.next_offset if counts else 0
                 start = self._log.max_offset
@@ -151,6 +151,6 @@ class GeneralPut(PutQueues):
         return parts, sizes
 
 
-def _with_offsets(message: Message, light: Sequence[QueueState]) -> Message:
-    properties = with_light_offsets(message.properties, [queue.next_offset for queue in light])
+def _copy_with_offsets(message: Message, light: Sequence[QueueState]) -> Message:
+    properties = add_light_offsets(message.properties, [queue.next_offset for queue in light])
     return msgspec.structs.replace(message, properties=properties)

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from tieredstore.clock import Clock
 from tieredstore.local.log.commit_log import CommitLog
-from tieredstore.local.put.rows import RowSource
+from tieredstore.local.put.rows import RowBuffer
 from tieredstore.local.topics import illegal_topic
 from tieredstore.message.encoding import DIRECT_COPY_BYTES, RecordEncoder
 from tieredstore.message.names import SCHEDULE_TOPIC
@@ -30,7 +30,7 @@ Plain: TypeAlias = tuple[QueueState, Callable[..., bytes], int, int, bytes, byte
 """A queue, and the `PlainTemplate` of its records."""
 
 
-class PutQueues(RowSource):
+class PutQueues(RowBuffer):
     """Queues are learned as messages are put in them. Takes messages between `open` and `close`.
 
     refused_topics: topics of which nothing is taken; enable_light_queues: whether a message may

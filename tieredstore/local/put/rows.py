@@ -39,7 +39,7 @@ class NoRows(list[int | bytes]):
         return self
 
 
-class RowSource:
+class RowBuffer:
     """The side of the put path that the dispatch sees.
 
     `last_timestamp_ms` is the store time of the last message. `help_dispatch` is called by a

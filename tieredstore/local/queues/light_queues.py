@@ -47,7 +47,7 @@ def _may_name(topic: str) -> bool:
     return not topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX)) and topic != SCHEDULE_TOPIC
 
 
-def with_light_offsets(properties: bytes, offsets: list[int]) -> bytes:
+def add_light_offsets(properties: bytes, offsets: list[int]) -> bytes:
     """Make the properties as they are stored: offsets added, WAIT dropped, as Java does."""
     kept = remove_property(remove_property(properties, b"WAIT"), _OFFSETS)
     if kept and not kept.endswith(b"\x02"):

@@ -31,7 +31,7 @@ from tieredstore.message.layout import (
     MAGIC_V1,
     MAGIC_V2,
     MIN_RECORD_SIZE,
-    corrupt,
+    make_corrupt_error,
 )
 from tieredstore.message.properties import find_text, is_blank, split_keys
 
@@ -107,7 +107,7 @@ def _check_positions(buffer: Buffer, positions: Positions) -> Positions:
         if low < 0 or high + MIN_RECORD_SIZE > len(buffer):
             bad = low if low < 0 else high
             room = max(len(buffer) - bad, 0) if bad >= 0 else 0
-            raise corrupt(bad, "bytes", f"at least {MIN_RECORD_SIZE}", room)
+            raise make_corrupt_error(bad, "bytes", f"at least {MIN_RECORD_SIZE}", room)
     return positions
 
 

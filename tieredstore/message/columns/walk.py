@@ -47,7 +47,7 @@ def walk_records(buffer: Buffer, start: int = 0, end: int | None = None) -> Walk
     Only sizes and magics are looked at. Runs of equal sizes are guessed and then verified as
     columns: a record counts only when every size before it is the guessed one.
     """
-    limit = _limit(buffer, start, end)
+    limit = _find_limit(buffer, start, end)
     found: list[Positions] = []
     single: list[int] = []
     position, last_size, run = start, -1, SCALAR_LIMIT
@@ -93,7 +93,7 @@ def _run_length(buffer: Buffer, position: int, size: int, magic: int, count: int
     return count if equal.all() else int(equal.argmin())
 
 
-def _limit(buffer: Buffer, start: int, end: int | None) -> int:
+def _find_limit(buffer: Buffer, start: int, end: int | None) -> int:
     limit = len(buffer) if end is None else end
     if not 0 <= start <= limit <= len(buffer):
         raise Invalid(f"records from {start} to {limit}: expected a range of {len(buffer)} bytes")

@@ -38,7 +38,7 @@ def link_items(heads: npt.NDArray[Any], slot_ids: Int64s, first_number: int) -> 
     if count == 0:
         empty = np.zeros(0, dtype=np.int32)
         return Links(empty, np.zeros(0, dtype=np.int64), empty, 0)
-    slots, order = _by_slot(slot_ids)
+    slots, order = _sort_by_slot(slot_ids)
     ends_run = np.empty(count, dtype=np.bool_)
     ends_run[-1] = True
     np.not_equal(slots[1:], slots[:-1], out=ends_run[:-1])
@@ -64,7 +64,7 @@ def link_previous(heads: npt.NDArray[Any], slot_ids: Int64s, numbers: Int32s) ->
     when `heads` are the newest items in front of them: int32[n]."""
     previous = np.empty(len(slot_ids), dtype=np.int32)
     if len(slot_ids):
-        slots, order = _by_slot(slot_ids)
+        slots, order = _sort_by_slot(slot_ids)
         ordered = np.empty(len(slot_ids), dtype=np.int32)
         ordered[1:] = numbers[order[:-1]]
         starts_run = np.empty(len(slot_ids), dtype=np.bool_)
@@ -75,7 +75,7 @@ def link_previous(heads: npt.NDArray[Any], slot_ids: Int64s, numbers: Int32s) ->
     return previous
 
 
-def _by_slot(slot_ids: Int64s) -> tuple[Int64s, Int64s]:
+def _sort_by_slot(slot_ids: Int64s) -> tuple[Int64s, Int64s]:
     """Slots in ascending order and the rows that they come from, in their order within a slot."""
     # Sorting slot and row in one number is several times faster than a stable argsort.
     bits = len(slot_ids).bit_length()

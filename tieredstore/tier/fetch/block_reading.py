@@ -81,7 +81,7 @@ def read_block(
     offsets = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
     ends = offsets + sizes
-    if _in_order(file, offsets, sizes, ends):
+    if _are_in_order(file, offsets, sizes, ends):
         spans = ends - offsets[0]
         weights = spans + MESSAGE_OVERHEAD_BYTES * np.arange(2, len(spans) + 2)
         count = min(_count_fitting(spans, limit_bytes), _count_fitting(weights, room_bytes))
@@ -90,7 +90,7 @@ def read_block(
         runs, count = _runs(file, offsets, sizes, min(limit_bytes, room_bytes))
     found = yield from _read_runs(file, key, start, units, runs)
     if check_bodies:
-        found = [_with_good_bodies(part) for part in found]
+        found = [_drop_bad_bodies(part) for part in found]
     return _block(file, key, start, start + count, found)
 
 
@@ -111,7 +111,7 @@ def _hole(file: ReadableQueue, key: QueueKey, start: int) -> Block:
     return Block(file, key, start, end, [], [], [], 0)
 
 
-def _in_order(file: ReadableQueue, offsets: Longs, sizes: Longs, ends: Longs) -> bool:
+def _are_in_order(file: ReadableQueue, offsets: Longs, sizes: Longs, ends: Longs) -> bool:
     """Whether the records follow one another inside the commit log, as good ones do."""
     return bool(
         offsets[0] >= file.commit_log_min_offset
@@ -228,7 +228,7 @@ def _is_own(
     )
 
 
-def _with_good_bodies(found: _Found) -> _Found:
+def _drop_bad_bodies(found: _Found) -> _Found:
     good = np.array([_has_good_body(message) for message in found.messages], dtype=np.bool_)
     if good.all():
         return found

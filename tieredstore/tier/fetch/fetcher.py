@@ -206,7 +206,7 @@ class MessageStoreFetcher(MessageReader):
                 or not current.end <= following < min(maximum, window_end)
             ):
                 break
-            current = self.cache.following(current)
+            current = self.cache.find_next(current)
         if size_bytes > limit_bytes and len(messages) > 1:  # only the last one reaches a limit
             following = messages.pop().queue_offset
         status = GetMessageStatus.FOUND if messages else GetMessageStatus.NO_MATCHED_MESSAGE

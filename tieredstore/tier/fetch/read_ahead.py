@@ -223,7 +223,7 @@ class ReadAheadCache:
         with self._lock:
             return self._find(key, offset, owner) is not None
 
-    def following(self, block: Block) -> Block | None:
+    def find_next(self, block: Block) -> Block | None:
         """Find the block that begins where this one ends; not counted as an access."""
         with self._lock:
             return self._find(block.key, block.end, block.owner)

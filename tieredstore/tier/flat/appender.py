@@ -245,7 +245,7 @@ class SegmentAppender:
 
     def _settle_unknown_write(self, result: UnknownWrite, end: int) -> None:
         if not self._capabilities.rewritable and not self._adopt():
-            raise self._differs()
+            raise self._make_differs_error()
         if self.commit_position < end:
             raise Unavailable(
                 f"{self._segment.id}: outcome of the write up to {end} is unknown "
@@ -274,7 +274,7 @@ class SegmentAppender:
             # Everything behind the commit position is written again, or cut off by that write.
             self._unsure = False
         elif not self._adopt() and not self._capabilities.conditional:
-            raise self._differs()
+            raise self._make_differs_error()
         # Otherwise the write that follows is told who holds the position.
 
     def _adopt(self) -> bool:
@@ -299,7 +299,7 @@ class SegmentAppender:
             )
         return size - self.commit_position
 
-    def _differs(self) -> TailDiffers:
+    def _make_differs_error(self) -> TailDiffers:
         return TailDiffers(
             f"{self._segment.id}: the bytes behind position {self.commit_position} are not those "
             "of this writer",

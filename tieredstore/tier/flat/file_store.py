@@ -108,7 +108,7 @@ class FlatFileStore:
         run_worker_pool(recover_next, threads, "tiered-recovery")
 
     def _recover(self, key: QueueKey, listings: dict[SegmentId, SegmentListing]) -> None:
-        file = self._new_file(key)
+        file = self._make_file(key)
         try:
             file.recover(listings)
         except Corrupt as error:
@@ -119,7 +119,7 @@ class FlatFileStore:
         with self._lock:
             self._files[key] = file
 
-    def _new_file(self, key: QueueKey) -> FlatMessageFile:
+    def _make_file(self, key: QueueKey) -> FlatMessageFile:
         file = FlatMessageFile(
             key.topic, key.queue_id, self.config, self.provider, self.metadata, self._clock
         )
@@ -183,7 +183,7 @@ class FlatFileStore:
             if file is None:
                 if topic in self._leaving:
                     raise Busy(f"{topic} is being deleted", topic=topic, queue_id=queue_id)
-                file = self._files[key] = self._new_file(key)
+                file = self._files[key] = self._make_file(key)
             return file
 
     def files(self) -> Iterable[FlatMessageFile]:

@@ -11,8 +11,8 @@ from tieredstore.contracts.message_store import BoundaryType
 from tieredstore.tier.flat.commit_log_file import FlatCommitLogFile
 from tieredstore.tier.flat.consume_queue_file import FlatConsumeQueueFile
 from tieredstore.tier.flat.search import (
-    first_at_or_after,
-    first_unit_from,
+    find_first_at_or_after,
+    find_first_unit,
     queue_offset_at,
     store_timestamp_at,
 )
@@ -140,11 +140,11 @@ class QueueView:
         """
         ranges = yield from self._ranges()
         if boundary is BoundaryType.LOWER:
-            found = yield from first_at_or_after(
+            found = yield from find_first_at_or_after(
                 self.commit_log, self.consume_queue, ranges, timestamp_ms
             )
             return self.consume_queue_commit_offset if found is None else found
-        after = yield from first_at_or_after(
+        after = yield from find_first_at_or_after(
             self.commit_log, self.consume_queue, ranges, timestamp_ms + 1
         )
         minimum = yield from self.min_offset()
@@ -167,7 +167,7 @@ class QueueView:
         """Find the queue offset of the first message that begins at or behind a byte of the commit
         log; None when there is none."""
         ranges = yield from self._ranges()
-        found = yield from first_unit_from(self.consume_queue, ranges, commit_log_offset)
+        found = yield from find_first_unit(self.consume_queue, ranges, commit_log_offset)
         return found
 
     def _ranges(self) -> Reading[list[tuple[int, int]]]:

@@ -38,11 +38,11 @@ def store_timestamp_at(commit_log: FlatAppendFile, offset: int) -> Reading[int]:
     return value
 
 
-def first_unit_from(
+def find_first_unit(
     consume_queue: FlatConsumeQueueFile, ranges: Sequence[tuple[int, int]], position: int
 ) -> Reading[int | None]:
     """Find the queue offset of the first message that begins at or behind a commit log offset; None
-    when there is none. ranges: as in `first_at_or_after`."""
+    when there is none. ranges: as in `find_first_at_or_after`."""
     for begin, end in ranges:
         low, high = begin, end
         while low < high:
@@ -57,7 +57,7 @@ def first_unit_from(
     return None
 
 
-def first_at_or_after(
+def find_first_at_or_after(
     commit_log: FlatAppendFile,
     consume_queue: FlatConsumeQueueFile,
     ranges: Sequence[tuple[int, int]],

@@ -107,7 +107,7 @@ class LocalIndexStoreFile(IndexStoreFile):
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise _unavailable(path, "created", error) from error
+            raise _make_unavailable_error(path, "created", error) from error
         try:
             os.ftruncate(fd, unsealed_size(slots, max_items))
             made = cls(path, begin_ms, slots, max_items, fd)
@@ -117,7 +117,7 @@ class LocalIndexStoreFile(IndexStoreFile):
             with contextlib.suppress(OSError):
                 path.unlink()
             if isinstance(error, OSError | ValueError):
-                raise _unavailable(path, "created", error) from error
+                raise _make_unavailable_error(path, "created", error) from error
             raise
         made._write_header()
         with translated_os_errors("sync", path.parent):
@@ -131,7 +131,7 @@ class LocalIndexStoreFile(IndexStoreFile):
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
-            raise _unavailable(path, "opened", error) from error
+            raise _make_unavailable_error(path, "opened", error) from error
         try:
             size, expected = os.fstat(fd).st_size, unsealed_size(slots, max_items)
             if size != expected:
@@ -151,7 +151,7 @@ class LocalIndexStoreFile(IndexStoreFile):
         except BaseException as error:
             os.close(fd)
             if isinstance(error, OSError):
-                raise _unavailable(path, "opened", error) from error
+                raise _make_unavailable_error(path, "opened", error) from error
             if isinstance(error, Corrupt) and error.path is None:
                 raise Corrupt(f"{path}: {error}", path=str(path), offset=error.offset) from error
             raise
@@ -270,7 +270,7 @@ class LocalIndexStoreFile(IndexStoreFile):
         try:
             self.path.unlink(missing_ok=True)
         except OSError as error:
-            raise _unavailable(self.path, "removed", error) from error
+            raise _make_unavailable_error(self.path, "removed", error) from error
 
     def _walk(self, slot: int) -> tuple[list[tuple[int, ...]], int]:
         """The newest items of a slot, and the number of the next one (0: that were all)."""
@@ -340,6 +340,6 @@ class LocalIndexStoreFile(IndexStoreFile):
         self._buffer[:HEADER_SIZE] = pack_header(header)
 
 
-def _unavailable(path: Path, action: str, error: OSError | ValueError) -> Unavailable:
+def _make_unavailable_error(path: Path, action: str, error: OSError | ValueError) -> Unavailable:
     reason = error.strerror if isinstance(error, OSError) else str(error)
     return Unavailable(f"{path}: cannot be {action}: {reason}", path=str(path))

@@ -64,7 +64,7 @@ class ReplayFilter:
         distinct, ranks = np.unique(offsets, return_inverse=True)
         self._queues[key] = _QueueRows(distinct, _pairs(ranks, low))
 
-    def unknown(
+    def find_unknown(
         self,
         key: tuple[int, int],
         offsets: npt.NDArray[np.int64],

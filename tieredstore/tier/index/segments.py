@@ -235,7 +235,7 @@ class IndexSegments:
             try:
                 size = self._write_piece(segment, position, piece)
             except TieredStoreError:
-                if segment_lost(segment, position):
+                if is_segment_lost(segment, position):
                     self._progress = None
                 raise
             progress.position = position + len(piece)
@@ -281,7 +281,7 @@ class IndexSegments:
         raise Unavailable(message, path=str(segment.id), offset=position)
 
 
-def segment_lost(segment: FileSegment, position: int) -> bool:
+def is_segment_lost(segment: FileSegment, position: int) -> bool:
     """Tell whether what was written before `position` is surely no longer all there."""
     try:
         return segment.size() < position

@@ -220,7 +220,7 @@ class IndexStoreService:
         """Note that all keys of a queue below an offset are in the index (or need not be)."""
         self._open_writer().mark((topic_id, queue_id), commit_log_offset)
 
-    def indexed_until(self, topic_id: int, queue_id: int) -> int | None:
+    def find_indexed_end(self, topic_id: int, queue_id: int) -> int | None:
         """Return the tiered commit log offset (bytes) up to which a queue's keys are in the index;
         None when nothing is known of the queue: it was never indexed by this store."""
         return self._open_writer().mark_of((topic_id, queue_id))

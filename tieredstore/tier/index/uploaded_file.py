@@ -67,7 +67,7 @@ class UploadedIndexStoreFile(IndexStoreFile):
             slots = infer_slots(self.size_bytes, header.items)
             first, _ = unpack_compacted_slot(data, HEADER_SIZE)
             if slots is None or first != compacted_size(slots, 0):
-                raise self._corrupt(
+                raise self._make_corrupt_error(
                     24, f"an item count that fits {self.size_bytes} bytes", header.items
                 )
             self._slots, self._header = slots, header
@@ -114,14 +114,14 @@ class UploadedIndexStoreFile(IndexStoreFile):
             or position < first
             or position + length > self.size_bytes
         ):
-            raise self._corrupt(
+            raise self._make_corrupt_error(
                 HEADER_SIZE + slot * SLOT_SIZE,
                 f"a slot within {first} and {self.size_bytes}",
                 f"position {position}, length {length}",
             )
         return position, length
 
-    def _corrupt(self, position: int, expected: str, found: object) -> Corrupt:
+    def _make_corrupt_error(self, position: int, expected: str, found: object) -> Corrupt:
         return Corrupt(
             f"index segment {self._segment.id} at {position}: expected {expected}, found {found}",
             path=str(self._segment.id),

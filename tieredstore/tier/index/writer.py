@@ -137,13 +137,13 @@ class IndexWriter:
             )
 
     def _put_rows(self, queue: QueueId, rows: IndexRows) -> int:
-        fresh = self._replay.unknown(queue, rows.offsets, rows.hashes)
+        fresh = self._replay.find_unknown(queue, rows.offsets, rows.hashes)
         if fresh is not None:
             rows = rows[fresh]
         added = 0
         try:
             while added < len(rows):
-                file = self._writable(int(rows.store_timestamps[added:].min()))
+                file = self._find_writable(int(rows.store_timestamps[added:].min()))
                 part = rows[added : added + file.room]
                 file.put(*queue, part)
                 added += len(part)
@@ -153,7 +153,7 @@ class IndexWriter:
             raise
         return added
 
-    def _writable(self, first_ms: int) -> LocalIndexStoreFile:
+    def _find_writable(self, first_ms: int) -> LocalIndexStoreFile:
         if self.files and self.files[-1].room > 0:
             return self.files[-1]
         begin_ms = self._next_begin(first_ms)

@@ -23,7 +23,7 @@ class CommitInterval:
     preferred_bytes: int
 
     @classmethod
-    def of(cls, config: StoreConfig, preferred_bytes: int) -> CommitInterval:
+    def from_config(cls, config: StoreConfig, preferred_bytes: int) -> CommitInterval:
         shortest_ms = config.group_commit_timeout_ms
         longest_ms = max(config.adaptive_commit_max_interval_ms, shortest_ms)
         if longest_ms == shortest_ms:

@@ -1,6 +1,6 @@
 """Putting uploaded messages into the key index, and putting again what a crash kept from it (D21).
 
-The index knows for each queue up to which commit log offset its keys are in (`indexed_until`).
+The index knows for each queue up to which commit log offset its keys are in (`find_indexed_end`).
 That mark is on disk before a queue gets its first byte from us, so what lies above it after a
 crash is exactly what has to be put again; it is read back from the tier.
 """
@@ -44,7 +44,7 @@ class KeyIndex(Protocol):
 
     def mark_indexed(self, topic_id: int, queue_id: int, commit_log_offset: int) -> None: ...
 
-    def indexed_until(self, topic_id: int, queue_id: int) -> int | None: ...
+    def find_indexed_end(self, topic_id: int, queue_id: int) -> int | None: ...
 
     def checkpoint(self) -> None: ...
 
@@ -52,7 +52,9 @@ class KeyIndex(Protocol):
 def mark_first(index: KeyIndex, files: Iterable[FlatMessageFile]) -> None:
     """Set the mark of queues that this index never saw to what the tier has of them (whoever
     wrote it has indexed it), on disk when the call returns."""
-    unknown = [file for file in files if index.indexed_until(file.topic_id, file.queue_id) is None]
+    unknown = [
+        file for file in files if index.find_indexed_end(file.topic_id, file.queue_id) is None
+    ]
     for file in unknown:
         index.mark_indexed(file.topic_id, file.queue_id, file.commit_log_commit_offset)
     if unknown:
@@ -80,7 +82,7 @@ def put_missing(index: KeyIndex, file: FlatMessageFile, max_bytes: int) -> bool:
     """
     left = max_bytes
     while left > 0:
-        mark = index.indexed_until(file.topic_id, file.queue_id)
+        mark = index.find_indexed_end(file.topic_id, file.queue_id)
         start = max(mark if mark is not None else 0, file.commit_log_min_offset)
         offset = run(file.offset_of_position(start))
         if offset is None:

@@ -80,7 +80,7 @@ class QueueUpload:
         self._clock = clock
         self._metrics = metrics
         self._gather_bytes = preferred_bytes
-        self._interval = CommitInterval.of(config, preferred_bytes)
+        self._interval = CommitInterval.from_config(config, preferred_bytes)
 
     @property
     def is_adaptive(self) -> bool:
@@ -315,7 +315,7 @@ class QueueUpload:
             for batch in batches:
                 indexing.put_batch(index, file, batch)
         except TieredStoreError as error:
-            self._index_failed(file, error)
+            self._note_index_failure(file, error)
         else:
             state.indexed = True
 
@@ -328,9 +328,9 @@ class QueueUpload:
             state.indexed = indexing.put_missing(self._index, file, REINDEX_BYTES)
             outcome.more = not state.indexed
         except TieredStoreError as error:
-            self._index_failed(file, error)
+            self._note_index_failure(file, error)
 
-    def _index_failed(self, file: FlatMessageFile, error: TieredStoreError) -> None:
+    def _note_index_failure(self, file: FlatMessageFile, error: TieredStoreError) -> None:
         _log.warning("%s: keys not indexed, tried again later: %s", file.path, error)
         self._count(INDEX_FAILURES_METRIC, QueueKey(file.topic, file.queue_id), 1)
 

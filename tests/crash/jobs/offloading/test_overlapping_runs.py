@@ -53,7 +53,7 @@ class World:
         with running(self.store, SYSTEM_CLOCK) as store:
             for number in range(COUNT):
                 store.put_message(plain(topic, number=number))
-            store.wait_dispatched()
+            store.wait_until_dispatched()
 
     def offload(self) -> OffloadReport:
         tier = f"file://{self.root}/tier"

@@ -103,7 +103,7 @@ def put_batch(index: IndexStoreService, number: int) -> None:
 def mark_first(index: IndexStoreService) -> None:
     """What the dispatcher does before a queue gets its first byte."""
     for queue in QUEUES:
-        if index.indexed_until(*queue) is None:
+        if index.find_indexed_end(*queue) is None:
             index.mark_indexed(*queue, 0)
     index.checkpoint()
 
@@ -144,7 +144,7 @@ def redispatch(index: IndexStoreService) -> None:
     mark_first(index)
     for number in range(BATCHES):
         (topic_id, queue_id), _, first = keys_of(number)
-        mark = index.indexed_until(topic_id, queue_id)
+        mark = index.find_indexed_end(topic_id, queue_id)
         assert mark is not None
         if first >= mark:
             put_batch(index, number)
@@ -234,7 +234,7 @@ def test_l01_power_loss_keeps_what_is_below_the_watermarks(
         index = node.open()
         for number in range(scenario.done):
             (topic_id, queue_id), _, first = keys_of(number)
-            if first < (index.indexed_until(topic_id, queue_id) or 0):
+            if first < (index.find_indexed_end(topic_id, queue_id) or 0):
                 assert all(found_in(index, number)), f"{point}: batch {number}"
         redispatch(index)
         for _ in range(2):
@@ -295,7 +295,7 @@ def test_l02_a_large_file_torn_at_any_sectors_is_made_right(tmp_path: Path, seed
     assert index.problems == []
     for number in range(synced):
         assert offsets_of(find(index, f"key-{number}")) == [number * 100]
-    mark = (index.indexed_until(1, 0) or 0) // 100
+    mark = (index.find_indexed_end(1, 0) or 0) // 100
     assert mark == synced
     put(index, [f"key-{number}" for number in range(mark, total)], first_offset=mark * 100)
     for _ in range(2):

@@ -14,7 +14,7 @@ from tieredstore.message.columns.records import record_columns
 from tieredstore.message.compression import compress
 from tieredstore.message.encoding import Message, encode_record
 from tieredstore.message.properties import encode_properties
-from tieredstore.message.sysflag import COMPRESSED, CompressionType, with_compression
+from tieredstore.message.sysflag import COMPRESSED, CompressionType, set_compression
 from tieredstore.scan.arrow.columns import ArrowColumns, find_compressed_rows
 from tieredstore.scan.arrow.encode import encode_batch
 from tieredstore.scan.arrow.schema import TYPES, schema
@@ -39,7 +39,7 @@ def stored_messages(draw: st.DrawFn) -> Message:
     if draw(st.booleans()) and message.body:
         kind = draw(st.sampled_from(CompressionType))
         message.body = compress(message.body, kind)
-        message.sys_flag = with_compression(message.sys_flag, kind)
+        message.sys_flag = set_compression(message.sys_flag, kind)
     return message
 
 

@@ -100,7 +100,7 @@ class IndexModel(RuleBasedStateMachine):
         """Then the dispatcher puts what is above the marks again, which adds nothing."""
         self.index = self.node.open()
         for (topic, queue_id), rows in self.rows.items():
-            mark = self.index.indexed_until(TOPICS[topic], queue_id)
+            mark = self.index.find_indexed_end(TOPICS[topic], queue_id)
             assert mark is not None
             again = rows[mark // 10 :]
             if again:
@@ -146,7 +146,7 @@ class IndexModel(RuleBasedStateMachine):
         if not hasattr(self, "index"):
             return
         for (topic, queue_id), end in self.ends.items():
-            assert self.index.indexed_until(TOPICS[topic], queue_id) == end
+            assert self.index.find_indexed_end(TOPICS[topic], queue_id) == end
         base, last = 0, 0
         path = "broker-a/rmq_sys_INDEX/0"
         for entry in self.node.metadata().segments(path, FileSegmentType.INDEX):

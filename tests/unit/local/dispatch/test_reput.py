@@ -74,7 +74,7 @@ def test_one_pass_for_all_builds_the_same(tmp_path: Path, built_at_once: dict[st
                 assert store.put_message(message).ok
         finally:
             store._reput._lock.release()
-        store.wait_dispatched()
+        store.wait_until_dispatched()
     assert _built(tmp_path / "s") == built_at_once
 
 
@@ -96,7 +96,7 @@ def test_rows_past_the_bound_are_dropped_and_the_log_is_read(
             assert max(helped) <= 22 * put_rows.ROW_FIELDS
         finally:
             store._reput._lock.release()
-        store.wait_dispatched()
+        store.wait_until_dispatched()
         # Rows are handed over again afterwards.
         store._reput._lock.acquire()
         try:
@@ -104,7 +104,7 @@ def test_rows_past_the_bound_are_dropped_and_the_log_is_read(
             assert len(appender._rows) == put_rows.ROW_FIELDS
         finally:
             store._reput._lock.release()
-        store.wait_dispatched()
+        store.wait_until_dispatched()
         assert store.get_max_offset_in_queue("after", 0) == 1
         store.delete_topics({"after"})
     built = _built(tmp_path / "s")

@@ -88,7 +88,7 @@ def test_a_batch_gets_consecutive_offsets_in_one_file(tmp_path: Path) -> None:
         result = store.put_messages(batch)
         assert (result.status, result.queue_offset) == (PutMessageStatus.PUT_OK, 1)
         assert (result.physical_offset, result.message_count) == (4096, 8)
-        store.wait_dispatched()
+        store.wait_until_dispatched()
         found = store.get_message("g", "B", 0, 1, 32).messages
         assert [bytes(message.body) for message in found] == [m.body for m in batch]
         assert sum(message.size for message in found) == result.wrote_bytes
@@ -332,7 +332,7 @@ def test_many_producers_get_distinct_offsets_and_lose_nothing(tmp_path: Path) ->
         for thread in threads:
             thread.join()
         assert sorted(offset for part in seen for offset in part) == list(range(1200))
-        store.wait_dispatched()
+        store.wait_until_dispatched()
         bodies = set()
         for queue_id in (0, 1):
             offset = 0

@@ -29,7 +29,7 @@ def test_a_file_that_was_made_ahead_of_a_full_one_is_not_used_yet(tmp_path: Path
     with running(small_config(tmp_path / "s")) as store:
         put_all(store, [plain(number=0)])
         store.put_message(plain(number=1, body=b"x" * 3900))  # does not fit: the file is ended
-        store.wait_dispatched()
+        store.wait_until_dispatched()
     last = tmp_path / "s" / "commitlog" / f"{4096:020d}"
     last.write_bytes(bytes(4096))
     units = tmp_path / "s" / "consumequeue" / "T" / "0" / f"{0:020d}"

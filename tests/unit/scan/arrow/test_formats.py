@@ -17,7 +17,7 @@ from tieredstore.message.compression import compress
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.encoding import Message
 from tieredstore.message.record import decode_record
-from tieredstore.message.sysflag import CompressionType, with_compression
+from tieredstore.message.sysflag import CompressionType, set_compression
 from tieredstore.scan.arrow.read import arrow_batches
 from tieredstore.scan.arrow.schema import TYPES, UNIT_COLUMNS
 from tieredstore.scan.findings import Finding
@@ -68,7 +68,7 @@ def compressed(number: int, topic: str) -> Message:
     if number % 4:
         kind = list(CompressionType)[number % len(CompressionType)]
         made.body = compress(bytes(made.body) * 50, kind)
-        made.sys_flag = with_compression(made.sys_flag, kind)
+        made.sys_flag = set_compression(made.sys_flag, kind)
     return made
 
 
@@ -176,7 +176,7 @@ def test_a_body_that_inflates_beyond_its_cap_is_named_with_segment_and_byte(
     builder = TierBuilder(tmp_path, messages_per_segment=2)
     bomb = message("t", 0, 3)
     bomb.body = compress(bytes(1 << 20), CompressionType.ZLIB)
-    bomb.sys_flag = with_compression(bomb.sys_flag, CompressionType.ZLIB)
+    bomb.sys_flag = set_compression(bomb.sys_flag, CompressionType.ZLIB)
     messages = [message("t", 0, n) for n in range(5)]
     messages[3] = bomb
     items = builder.queue("t", 0, messages, first_offset=9)

@@ -23,7 +23,7 @@ from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message.compression import compress
 from tieredstore.message.encoding import Message
-from tieredstore.message.sysflag import CompressionType, with_compression
+from tieredstore.message.sysflag import CompressionType, set_compression
 from tieredstore.scan.arrow import read as arrow_read
 from tieredstore.scan.arrow.read import arrow_batches
 from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS, TYPES, UNIT_COLUMNS, schema
@@ -221,7 +221,7 @@ def test_a_corrupt_unit_is_counted(
 
 
 def packed(body: bytes, kind: CompressionType = CompressionType.ZLIB) -> Message:
-    return Message.create("z", compress(body, kind), sys_flag=with_compression(0, kind))
+    return Message.create("z", compress(body, kind), sys_flag=set_compression(0, kind))
 
 
 def test_i04_a_body_inflates_under_a_cap_and_a_batch_too(

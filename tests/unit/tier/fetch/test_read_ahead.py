@@ -136,8 +136,8 @@ def test_find_gives_the_block_that_holds_an_offset() -> None:
     assert cache.find(KEY, 10, OWNER) is second
     assert cache.find(KEY, 20, OWNER) is None
     assert cache.find(QueueKey("topic", 1), 0, OWNER) is None
-    assert cache.following(first) is second
-    assert cache.following(second) is None
+    assert cache.find_next(first) is second
+    assert cache.find_next(second) is None
     assert cache.next_start(KEY, 3) == 10
     assert cache.next_start(KEY, 10) is None
 

@@ -243,7 +243,7 @@ def test_a_damaged_watermark_file_is_a_problem_and_no_more(node: Node) -> None:
     (node.directory / FILE_NAME).write_bytes(b'{"version": 1, "clean": tru')
     service = node.open()
     assert len(service.problems) == 1
-    assert service.indexed_until(1, 0) is None
+    assert service.find_indexed_end(1, 0) is None
     assert offsets_of(find(service, "a")) == [0]
 
 
@@ -275,26 +275,26 @@ def test_names_that_are_not_ours_are_left_alone(node: Node) -> None:
 
 def test_watermarks_say_how_far_each_queue_is_indexed(node: Node) -> None:
     service = node.open()
-    assert service.indexed_until(1, 0) is None
+    assert service.find_indexed_end(1, 0) is None
     put(service, ["a", "b"], first_offset=1000)
     put(service, ["c"], topic_id=3, queue_id=7, first_offset=5)
     service.mark_indexed(4, 0, 123)
     service.mark_indexed(4, 0, 100)
     for _ in range(2):
-        assert service.indexed_until(1, 0) == 1200
-        assert service.indexed_until(3, 7) == 105
-        assert service.indexed_until(4, 0) == 123
+        assert service.find_indexed_end(1, 0) == 1200
+        assert service.find_indexed_end(3, 7) == 105
+        assert service.find_indexed_end(4, 0) == 123
         service.stop()
         service = node.open()
     service.forget(4, 0)
-    assert service.indexed_until(4, 0) is None
+    assert service.find_indexed_end(4, 0) is None
 
 
 def test_the_caller_may_say_that_keyless_messages_follow(node: Node) -> None:
     service = node.open()
     zero, size = np.zeros(1, np.int64), np.full(1, 10, np.int32)
     service.put_keys(1, "T", 0, ["k"], zero, size, zero, indexed_until=500)
-    assert service.indexed_until(1, 0) == 500
+    assert service.find_indexed_end(1, 0) == 500
 
 
 def test_defect_d21_keys_put_but_not_marked_are_not_doubled(node: Node) -> None:
@@ -306,7 +306,7 @@ def test_defect_d21_keys_put_but_not_marked_are_not_doubled(node: Node) -> None:
     put(service, ["c", "d"], first_offset=200)
     put(service, ["x"], queue_id=9, first_offset=200)
     service = node.open()
-    assert service.indexed_until(1, 0) == 200
+    assert service.find_indexed_end(1, 0) == 200
     assert put(service, ["c", "d", "d", "e"], first_offset=200) == 2
     assert put(service, ["x"], queue_id=9, first_offset=200) == 0
     [name] = node.local_names()
@@ -354,7 +354,7 @@ def test_l05_a_full_disk_refuses_keys_and_recovers(
         with pytest.raises(Unavailable, match="No space"):
             put(service, ["a"])
         assert node.local_names() == []
-        assert service.indexed_until(1, 0) is None
+        assert service.find_indexed_end(1, 0) is None
     put(service, ["a"])
     assert offsets_of(find(service, "a")) == [0]
 
@@ -414,7 +414,7 @@ def test_l05_a_batch_that_failed_half_way_is_put_again_without_doubles(
         patch.setattr(local_file.LocalIndexStoreFile, "create", staticmethod(create_once))
         with pytest.raises(Unavailable):
             put(service, keys)
-    assert service.indexed_until(1, 0) is None
+    assert service.find_indexed_end(1, 0) is None
     assert put(service, keys) == 6
     assert sum(header_of(node.directory / name)[4] for name in node.local_names()) == 25
     assert all_found(service, keys)

@@ -100,7 +100,7 @@ def test_the_interval_is_the_time_that_fills_a_write_within_bounds(
 
 
 def test_without_a_preferred_size_every_interval_is_javas() -> None:
-    interval = CommitInterval.of(config(), 0)
+    interval = CommitInterval.from_config(config(), 0)
     assert [interval.interval_ms(rate) for rate in (0, 1, 1e9)] == [30_000] * 3
     assert not interval.is_due(30_000, 1 << 40, 0)
     assert interval.is_due(30_001, 1, 0)
