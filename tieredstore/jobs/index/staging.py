@@ -117,7 +117,7 @@ class StagedIndex:
         return self.file.size_bytes
 
     def pieces(self, start: int, length: int) -> Iterator[tuple[int, Buffer]]:
-        """Yield pieces as `IndexSource.pieces` does. Raises Invalid when the file is gone."""
+        """Yield pieces as `UploadableIndex.pieces` does. Raises Invalid when the file is gone."""
         for position in range(start, self.size_bytes, length):
             count = min(length, self.size_bytes - position)
             yield position, read_staged(self.provider, self.file, position, count)

@@ -54,12 +54,12 @@ def prepare(
     commit_log_offset: int,
     *,
     first_offset: int,
-    source: str,
+    path: str,
 ) -> RecordBatch:
     """Copy records into one buffer and give them physical offsets from `commit_log_offset` on.
 
-    units: the source's consume queue units, for sizes and tags codes. Raises Corrupt, naming
-    `source` and the queue offset, when sizes or magics in the records differ from the units.
+    units: the consume queue units of the records, for sizes and tags codes. Raises Corrupt, naming
+    `path` and the queue offset, when sizes or magics in the records differ from the units.
     """
     sizes = units["size"].astype(np.int64)
     ends = np.cumsum(sizes)
@@ -68,12 +68,12 @@ def prepare(
     total = int(ends[-1]) if len(ends) else 0
     if len(buffer) != total or (total and int(sizes.min()) < layout.MIN_RECORD_SIZE):
         raise Corrupt(
-            f"{source}: {len(sizes)} units from queue offset {first_offset} on name {total} "
+            f"{path}: {len(sizes)} units from queue offset {first_offset} on name {total} "
             f"bytes, their records have {len(buffer)}",
             offset=first_offset,
-            path=source,
+            path=path,
         )
-    _check_headers(buffer, starts, sizes, first_offset, source)
+    _check_headers(buffer, starts, sizes, first_offset, path)
     offsets = starts + commit_log_offset
     columns.rewrite_physical_offsets(buffer, starts, offsets)
     return RecordBatch(
@@ -89,7 +89,7 @@ def prepare(
 
 
 def _check_headers(
-    buffer: bytearray, starts: Int64s, sizes: Int64s, first_offset: int, source: str
+    buffer: bytearray, starts: Int64s, sizes: Int64s, first_offset: int, path: str
 ) -> None:
     found = view_unaligned(buffer, ">i4")[starts]
     magics = view_unaligned(buffer, ">u4")[starts + layout.MAGIC_POSITION]
@@ -97,8 +97,8 @@ def _check_headers(
     if not good.all():
         bad = int(np.argmin(good))
         raise Corrupt(
-            f"{source}: record of queue offset {first_offset + bad}: expected size "
+            f"{path}: record of queue offset {first_offset + bad}: expected size "
             f"{int(sizes[bad])}, found size {int(found[bad])} and magic {int(magics[bad]):08x}",
             offset=first_offset + bad,
-            path=source,
+            path=path,
         )

@@ -209,7 +209,7 @@ class FlatMessageFile(QueueView):
                 units,
                 records,
                 self.commit_log.append_offset,
-                source=self.path,
+                path=self.path,
                 first_offset=self.consume_queue_max_offset,
             )
             done = 0

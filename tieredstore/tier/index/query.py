@@ -23,13 +23,13 @@ def query_files(
     wanted: Wanted,
     local: Sequence[LocalIndexStoreFile],
     uploaded: Sequence[UploadedIndexStoreFile],
-    report: Callable[[str, TieredStoreError], None],
+    on_failure: Callable[[str, TieredStoreError], None],
 ) -> Reading[list[IndexItem]]:
     """Find the newest `wanted.limit` distinct items, by topic, queue and offset.
 
-    Files are given by ascending age of creation and asked from the last on. One that fails is
-    reported and left out; Unavailable is raised only when nothing was found and a file could not
-    be reached, since that is not an answer.
+    Files are given by ascending age of creation and asked from the last on. One that fails is left
+    out (`on_failure` gets its name and error); Unavailable is raised only when nothing was found
+    and a file could not be reached, since that is not an answer.
     """
     found: dict[tuple[int, int, int], IndexItem] = {}
     unreachable: Unavailable | None = None
@@ -39,7 +39,7 @@ def query_files(
         try:
             _merge(found, local_file.find(wanted))
         except TieredStoreError as error:
-            report(str(local_file.path), error)
+            on_failure(str(local_file.path), error)
     may_hold = [file for file in reversed(uploaded) if file.latest_ms >= wanted.begin_ms]
     for start in range(0, len(may_hold), FAN_OUT):
         if len(found) >= wanted.limit:
@@ -48,7 +48,7 @@ def query_files(
         outcomes = yield from join_readings([file.find(wanted) for file in group])
         for file, outcome in zip(group, outcomes, strict=True):
             if isinstance(outcome, TieredStoreError):
-                report(str(file), outcome)
+                on_failure(str(file), outcome)
                 if isinstance(outcome, Unavailable):
                     unreachable = outcome
             else:

@@ -41,7 +41,7 @@ WRITE_ATTEMPTS = 3
 _log = logging.getLogger(__name__)
 
 
-class IndexSource(Protocol):
+class UploadableIndex(Protocol):
     """A compacted file to upload, equal to itself alone: its size in bytes, begin and end."""
 
     @property
@@ -66,7 +66,7 @@ class CompactedIndex:
     end_ms: int
 
     def pieces(self, start: int, length: int) -> Iterator[tuple[int, Buffer]]:
-        """Yield pieces as `IndexSource.pieces` does."""
+        """Yield pieces as `UploadableIndex.pieces` does."""
         position = start
         try:
             with self.path.open("rb") as file:
@@ -87,7 +87,7 @@ class CompactedIndex:
 
 @dataclass(slots=True)
 class _Progress:
-    source: IndexSource
+    index_file: UploadableIndex
     base_offset: int
     position: int
 
@@ -120,7 +120,7 @@ class IndexSegments:
                 files.append(UploadedIndexStoreFile(segment, adopted))
         return files
 
-    def upload(self, source: IndexSource) -> UploadedIndexStoreFile:
+    def upload(self, index_file: UploadableIndex) -> UploadedIndexStoreFile:
         """Write a compacted file as the next segment, in pieces, and record it durably.
 
         After a failure the next call goes on where this process stopped. Raises Unavailable to
@@ -130,10 +130,10 @@ class IndexSegments:
         entry = self._announce()
         segment = self._provider.open(entry.id)
         try:
-            self._write(segment, source, entry.base_offset)
-            entry.size = source.size_bytes
-            entry.begin_timestamp_ms = source.begin_ms
-            entry.end_timestamp_ms = source.end_ms
+            self._write(segment, index_file, entry.base_offset)
+            entry.size = index_file.size_bytes
+            entry.begin_timestamp_ms = index_file.begin_ms
+            entry.end_timestamp_ms = index_file.end_ms
             self._metadata.put_segment(entry)
             # The local copy is removed next, so sizes and times must be on disk now.
             self._metadata.flush()
@@ -223,15 +223,21 @@ class IndexSegments:
         self._metadata.put_segment(entry)
         return entry
 
-    def _write(self, segment: FileSegment, source: IndexSource, base_offset: int) -> None:
+    def _write(self, segment: FileSegment, index_file: UploadableIndex, base_offset: int) -> None:
         progress = self._progress
-        if progress is None or progress.source != source or progress.base_offset != base_offset:
+        if (
+            progress is None
+            or progress.index_file != index_file
+            or progress.base_offset != base_offset
+        ):
             start = (
-                0 if self._provider.capabilities.rewritable else _keep_common_start(segment, source)
+                0
+                if self._provider.capabilities.rewritable
+                else _keep_common_start(segment, index_file)
             )
-            progress = self._progress = _Progress(source, base_offset, start)
+            progress = self._progress = _Progress(index_file, base_offset, start)
         size = progress.position
-        for position, piece in source.pieces(progress.position, self._piece_bytes()):
+        for position, piece in index_file.pieces(progress.position, self._piece_bytes()):
             try:
                 size = self._write_piece(segment, position, piece)
             except TieredStoreError:
@@ -239,10 +245,11 @@ class IndexSegments:
                     self._progress = None
                 raise
             progress.position = position + len(piece)
-        if size != source.size_bytes:
+        if size != index_file.size_bytes:
             self._progress = None
             raise Unavailable(
-                f"{segment.id}: expected {source.size_bytes} bytes after the upload, found {size}",
+                f"{segment.id}: expected {index_file.size_bytes} bytes after the upload, "
+                f"found {size}",
                 path=str(segment.id),
                 offset=size,
             )
@@ -297,14 +304,14 @@ def _seal(segment: FileSegment) -> None:
         _log.warning("%s: not sealed: %s", segment.id, error)
 
 
-def _keep_common_start(segment: FileSegment, source: IndexSource) -> int:
+def _keep_common_start(segment: FileSegment, index_file: UploadableIndex) -> int:
     """Bytes from which an upload may go on where bytes cannot be written again.
 
     What is there is compared; when it is not the start of this file, it is removed.
     """
     size = segment.size()
-    if size <= source.size_bytes:
-        for position, piece in source.pieces(0, PIECE_BYTES):
+    if size <= index_file.size_bytes:
+        for position, piece in index_file.pieces(0, PIECE_BYTES):
             length = min(len(piece), size - position)
             if length <= 0:
                 return size

@@ -330,10 +330,10 @@ class IndexStoreService:
         if file.valid_count() == 0:
             writer.remove(file)
             return
-        source = compact_file(file, self.directory / COMPACTING)
-        self._uploaded = (*self._uploaded, self.segments.upload(source))
+        compacted = compact_file(file, self.directory / COMPACTING)
+        self._uploaded = (*self._uploaded, self.segments.upload(compacted))
         writer.remove(file)
-        source.path.unlink(missing_ok=True)
+        compacted.path.unlink(missing_ok=True)
         self._metrics.count("rocketmq_tiered_store_x_index_files_uploaded_total")
 
     def _drop(self, bases: set[int]) -> None:
