@@ -60,7 +60,7 @@ class ConsumeQueueStoreContract:
         return again
 
     def test_a_new_store_has_no_queues(self, store: ConsumeQueueStoreInterface) -> None:
-        assert [*store.keys()] == []
+        assert [*store.list_queues()] == []
         assert [*store] == []
         assert store.get(KEY) is None
         assert store.max_physical_offset == 0
@@ -75,7 +75,7 @@ class ConsumeQueueStoreContract:
         assert (queue.min_offset, queue.max_offset, queue.max_physical_offset) == (0, 0, 0)
         assert len(queue.read_units(0, 9)) == 0
         assert queue.unit(0) is None
-        assert list(self.reopen(store, tmp_path).keys()) == []
+        assert list(self.reopen(store, tmp_path).list_queues()) == []
 
     @pytest.mark.parametrize("count", COUNTS)
     def test_what_was_put_is_there_also_after_reopening(
@@ -84,7 +84,7 @@ class ConsumeQueueStoreContract:
         for number in range(3):
             fill(store.get_or_create(QueueKey("T", number)), 0, count + number)
         for opened in (store, self.reopen(store, tmp_path)):
-            assert sorted(opened.keys()) == [QueueKey("T", number) for number in range(3)]
+            assert sorted(opened.list_queues()) == [QueueKey("T", number) for number in range(3)]
             assert opened.max_physical_offset == end_of(count + 1)
             for queue in opened:
                 end = count + queue.queue_id

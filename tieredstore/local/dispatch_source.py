@@ -28,25 +28,25 @@ read of each, where other queues' records lie among them."""
 class LocalDispatchSource:
     """A DispatchSource over a local store.
 
-    keys: the store's queues now; topics: its topic table now. Compaction topics are left out, since
-    their consume queues are not their contents; batch topics have no queue here.
+    list_queues: the store's queues now; topics: its topic table now. Compaction topics are left
+    out, since their consume queues are not their contents; batch topics have no queue here.
     """
 
     def __init__(
         self,
         store: StoreReads,
-        keys: Callable[[], Iterable[QueueKey]],
+        list_queues: Callable[[], Iterable[QueueKey]],
         topics: Callable[[], TopicTable],
     ) -> None:
         self._store = store
-        self._keys = keys
+        self._list_queues = list_queues
         self._topics = topics
         self._guard: Callable[[QueueKey], int | None] = lambda _: None
 
     def queues(self) -> list[QueueKey]:
         """List all queues, system topics and light queues included, compaction topics not."""
         table = self._topics()
-        return [key for key in self._keys() if not table.is_compaction(key.topic)]
+        return [key for key in self._list_queues() if not table.is_compaction(key.topic)]
 
     def queue_range(self, key: QueueKey) -> QueueRange | None:
         """Return the range of the messages that may be dispatched now."""
@@ -190,7 +190,9 @@ class LocalDispatchSource:
         """Find the compaction and batch topics that have messages."""
         table = self._topics()
         found = {
-            key.topic: "compaction topic" for key in self._keys() if table.is_compaction(key.topic)
+            key.topic: "compaction topic"
+            for key in self._list_queues()
+            if table.is_compaction(key.topic)
         }
         found.update(dict.fromkeys(self._store.batch_topics, "batch consume queue (BatchCQ)"))
         return found

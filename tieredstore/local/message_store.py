@@ -137,7 +137,9 @@ class DefaultMessageStore(StoreReads):
         # The appender's own methods: one call less for each message.
         self.put_message = self._appender.put
         self.put_messages = self._appender.put_batch
-        self._source = LocalDispatchSource(self, self._queues.keys, lambda: read_topics(self.root))
+        self._source = LocalDispatchSource(
+            self, self._queues.list_queues, lambda: read_topics(self.root)
+        )
 
     # Life cycle
 

@@ -65,7 +65,7 @@ class ReadOnlyMessageStore(StoreReads):
         self._index_shape: IndexShape | None = None
         self._refreshed_ms = 0
         self._is_unclean = False
-        self._source = LocalDispatchSource(self, self.keys, lambda: read_topics(self.root))
+        self._source = LocalDispatchSource(self, self.list_queues, lambda: read_topics(self.root))
 
     @property
     def is_live(self) -> bool:
@@ -123,7 +123,7 @@ class ReadOnlyMessageStore(StoreReads):
                 # The owner may have deleted files and made others of the same names.
                 self._files.close()
 
-    def keys(self) -> list[QueueKey]:
+    def list_queues(self) -> list[QueueKey]:
         """List the queues that have a folder now."""
         self.refresh()
         return sorted(list_queues(self.root / CONSUME_QUEUE_DIRECTORY))

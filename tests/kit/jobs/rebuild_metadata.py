@@ -86,7 +86,7 @@ class World:
 
     def view(self, state: Path) -> Facts:
         with self.opened(state) as store:
-            assert not store.broken
+            assert not store.broken_queues
             return {
                 file.path: {
                     "offsets": (file.consume_queue_min_offset, file.consume_queue_commit_offset),

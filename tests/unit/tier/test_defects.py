@@ -525,7 +525,7 @@ def test_a_bad_queue_is_named_and_the_others_open() -> None:
     tier.table.segment_table[entry.id] = entry
     tier.contents[entry.id] = tier.contents.pop(consume_queue_id(0))
     store = tier.store()
-    assert [key.queue_id for key in store.broken] == [0]
+    assert [key.queue_id for key in store.broken_queues] == [0]
     assert store.get("TopicA", 0) is None
     with pytest.raises(Corrupt):
         store.get_or_create("TopicA", 0)

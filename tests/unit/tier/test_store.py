@@ -418,7 +418,7 @@ def test_w03_a_topic_deleted_in_the_middle_of_an_upload_is_not_announced_again(
     outcomes = world.store.dispatcher.scan(force=True)
     assert len(calls) >= call
     assert [outcome.error for outcome in outcomes if outcome.error is not None] == []
-    assert world.store.dispatcher.failing == {}
+    assert world.store.dispatcher.failing_queues == {}
     metadata = world.store.flat_files.metadata
     assert metadata.topic(TOPIC) is None
     assert [entry for entry in metadata.segments() if TOPIC in entry.path] == []

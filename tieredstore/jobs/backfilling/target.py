@@ -91,7 +91,7 @@ class BackfillTarget:
         return found
 
     def _refuse_broken(self, plan: QueuePlan) -> None:
-        for key, error in self._flat_files.broken.items():
+        for key, error in self._flat_files.broken_queues.items():
             if (key.topic, key.queue_id) == (plan.topic, plan.queue_id):
                 raise error
 

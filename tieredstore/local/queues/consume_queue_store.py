@@ -89,7 +89,7 @@ class ConsumeQueueStore:
             queue = self._queues[key] = self._make_queue(key)
         return queue
 
-    def keys(self) -> list[QueueKey]:
+    def list_queues(self) -> list[QueueKey]:
         return list(self._queues)
 
     def __iter__(self) -> Iterator[ConsumeQueue]:

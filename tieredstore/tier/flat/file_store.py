@@ -61,7 +61,7 @@ class FlatFileStore:
     def load(self) -> None:
         """Open all queues that the metadata has, from one listing of the broker's prefix.
 
-        A queue whose data is bad is left out and named by `broken`. Raises Unavailable, and
+        A queue whose data is bad is left out and named by `broken_queues`. Raises Unavailable, and
         Corrupt when the tier has data of this broker and the metadata knows nothing of it (D18).
         """
         is_writer = self._writer is not None and self.provider.capabilities.conditional
@@ -78,7 +78,7 @@ class FlatFileStore:
                 f"{self.config.broker_name!r}, the metadata none; rebuild the metadata first",
                 path=self.config.broker_name,
             )
-        keys = [
+        queue_keys = [
             QueueKey(topic.topic, queue.queue_id)
             for topic in self.metadata.topics()
             for queue in self.metadata.queues(topic.topic)
@@ -94,7 +94,7 @@ class FlatFileStore:
             _log.error(
                 "%s: %d segments in the tier are not in the metadata; rebuild it", path, len(ids)
             )
-        pending = iter(keys)
+        pending = iter(queue_keys)
 
         def recover_next() -> bool:
             with self._lock:
@@ -104,7 +104,9 @@ class FlatFileStore:
             return key is not None
 
         # A task for each queue would cost as much as opening it.
-        threads = min(_RECOVERY_THREADS, max(self.config.max_pending_limit // 4, 1), len(keys))
+        threads = min(
+            _RECOVERY_THREADS, max(self.config.max_pending_limit // 4, 1), len(queue_keys)
+        )
         run_worker_pool(recover_next, threads, "tiered-recovery")
 
     def _recover(self, key: QueueKey, listings: dict[SegmentId, SegmentListing]) -> None:
@@ -162,14 +164,14 @@ class FlatFileStore:
             writer.check()
 
     @property
-    def broken(self) -> dict[QueueKey, Corrupt]:
+    def broken_queues(self) -> dict[QueueKey, Corrupt]:
         """Queues that could not be opened, and why."""
         with self._lock:
             return dict(self._broken)
 
     def get(self, topic: str, queue_id: int) -> FlatMessageFile | None:
         """Return the queue's file; None for a queue that the tier does not have (or could not open,
-        see `broken`)."""
+        see `broken_queues`)."""
         return self._files.get(QueueKey(topic, queue_id))
 
     def get_or_create(self, topic: str, queue_id: int) -> FlatMessageFile:

@@ -88,7 +88,7 @@ class MessageStoreDispatcher:
         )
 
     @property
-    def failing(self) -> dict[QueueKey, str]:
+    def failing_queues(self) -> dict[QueueKey, str]:
         """Queues whose last visit failed, and how."""
         return dict(self._failing)
 
@@ -110,7 +110,7 @@ class MessageStoreDispatcher:
         self._loop.stop()
 
     def health(self) -> list[ServiceHealth]:
-        """Tell how the background loop is; `failing` says which queues are not uploaded."""
+        """Tell how the background loop is; `failing_queues` says which queues are not uploaded."""
         return [self._loop.health()]
 
     def finish(self) -> None:
@@ -156,13 +156,13 @@ class MessageStoreDispatcher:
         if not self.is_enabled:
             return []
         self._check_fenced()
-        keys = [key for key in self._source.queues() if self._has_work(key)]
-        keys, failed = self._announce(keys)
-        if not keys:
+        queue_keys = [key for key in self._source.queues() if self._has_work(key)]
+        queue_keys, failed = self._announce(queue_keys)
+        if not queue_keys:
             return failed
-        visits = _Visits(keys)
+        visits = _Visits(queue_keys)
         limit = max(self._config.max_pending_limit // 4, 1)
-        workers = min(self._config.dispatch_threads, limit, len(keys))
+        workers = min(self._config.dispatch_threads, limit, len(queue_keys))
         run_worker_pool(lambda: self._work(visits, force), workers, "tiered-upload")
         if visits.given_up:
             _log.error("%s is unavailable, trying again later", self._flat_files.provider.url)
@@ -269,7 +269,7 @@ class MessageStoreDispatcher:
         except TieredStoreError:
             return False
 
-    def _announce(self, keys: list[QueueKey]) -> tuple[list[QueueKey], list[DispatchOutcome]]:
+    def _announce(self, queue_keys: list[QueueKey]) -> tuple[list[QueueKey], list[DispatchOutcome]]:
         """Give all new queues their metadata in one write; returns the queues to visit, and what
         came of those that cannot be."""
         self._flat_files.check_writer()
@@ -279,7 +279,7 @@ class MessageStoreDispatcher:
         new: list[FlatMessageFile] = []
         try:
             with self._flat_files.metadata.batch():
-                for key in keys:
+                for key in queue_keys:
                     try:
                         file = self._flat_files.get_or_create(key.topic, key.queue_id)
                         available = self._source.queue_range(key)
@@ -342,8 +342,8 @@ class MessageStoreDispatcher:
 class _Visits:
     """The queues of one scan, shared by its workers; a queue with more to do goes to the end."""
 
-    def __init__(self, keys: Iterable[QueueKey]) -> None:
-        self._queue = deque(keys)
+    def __init__(self, queue_keys: Iterable[QueueKey]) -> None:
+        self._queue = deque(queue_keys)
         self._lock = threading.Lock()
         self._unavailable = 0
         self.outcomes: dict[QueueKey, DispatchOutcome] = {}

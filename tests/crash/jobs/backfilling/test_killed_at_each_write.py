@@ -61,7 +61,7 @@ def check_what_a_broker_finds(root: Path) -> None:
     metadata.load()
     flat_files = FlatFileStore(config, provider, metadata)
     flat_files.load()
-    assert flat_files.broken == {}
+    assert flat_files.broken_queues == {}
     for file in flat_files.files():
         assert file.read_only_reason is None
         for offset in range(file.consume_queue.min_unit, file.consume_queue.commit_unit):

@@ -289,7 +289,7 @@ def test_defect_d24_a_local_store_behind_the_tier_stops_its_queue(rig: Rig) -> N
     assert outcome.status is DispatchStatus.FAILED
     assert isinstance(outcome.error, Corrupt)
     assert outcome.error.offset == 6
-    assert KEY in rig.dispatcher.failing
+    assert KEY in rig.dispatcher.failing_queues
     # New messages take the same queue offsets: they are not the ones in the tier.
     rig.source.put(KEY, 6, 6, body_size=33)
     outcome = rig.one()
@@ -411,7 +411,7 @@ def test_a_failing_queue_stops_no_other_and_goes_on_later(rig: Rig) -> None:
     state["on"] = False
     rig.dispatcher.scan(force=True)
     assert rig.offsets() == [0, 1, 2]
-    assert rig.dispatcher.failing == {}
+    assert rig.dispatcher.failing_queues == {}
     assert len(existing(rig.store, KEY).commit_log.segments) == 1
 
 
