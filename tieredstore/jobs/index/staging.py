@@ -105,7 +105,7 @@ def read_staged(provider: SegmentProvider, file: StagedFile, position: int, leng
 
 @dataclass(frozen=True, slots=True)
 class StagedIndex:
-    """An index file in a staging place (or in a tier), as an `IndexSource`."""
+    """An index file in a staging place (or in a tier), as an `UploadableIndex`."""
 
     file: StagedFile
     begin_ms: int
