@@ -89,7 +89,7 @@ class SqliteFileSegment:
         try:
             with self._provider.transaction() as db:
                 if position > (size := db.execute(SIZE, self._key).fetchone()[0]):
-                    raise checks.beyond_end(self.id, position, size)
+                    raise checks.make_hole_error(self.id, position, size)
                 # What was at the position and behind it goes.
                 for start, piece in db.execute(READ, (*self._key, position + 1, position)):
                     data = piece[: position - start] + data
@@ -106,7 +106,7 @@ class SqliteFileSegment:
         first = position - rows[0][0] if rows else 0
         found = b"".join(data for _, data in rows)[first : first + length]
         if len(found) < length:
-            raise checks.ends_before(self.id, position, length, len(found))
+            raise checks.make_short_read_error(self.id, position, length, len(found))
         return memoryview(found)
 
     def read_nowait(self, position: int, length: int) -> None:

@@ -32,7 +32,7 @@ def check_range(id: SegmentId, position: int, length: int) -> None:
         )
 
 
-def beyond_end(id: SegmentId, position: int, size_bytes: int) -> Invalid:
+def make_hole_error(id: SegmentId, position: int, size_bytes: int) -> Invalid:
     """Make the error of a write that would leave a hole."""
     return Invalid(
         f"segment {id}: write at position {position}, but the segment ends at {size_bytes}",
@@ -41,7 +41,7 @@ def beyond_end(id: SegmentId, position: int, size_bytes: int) -> Invalid:
     )
 
 
-def ends_before(id: SegmentId, position: int, length: int, found: int) -> Corrupt:
+def make_short_read_error(id: SegmentId, position: int, length: int, found: int) -> Corrupt:
     """Make the error of a read past the end; `found` is the number of bytes that are there."""
     return Corrupt(
         f"segment {id}: expected {length} bytes at position {position}, found {found} before "

@@ -80,7 +80,7 @@ def fields_by_key(declared: type[msgspec.Struct]) -> dict[str, msgspec.structs.F
     return {info.encode_name: info for info in msgspec.structs.fields(declared)}
 
 
-def meta_of(info: msgspec.structs.FieldInfo) -> msgspec.Meta:
+def get_meta(info: msgspec.structs.FieldInfo) -> msgspec.Meta:
     """Return the annotation of a field: description, limits, whether it is a secret."""
     for part in typing.get_args(info.type):
         if isinstance(part, msgspec.Meta):
@@ -89,7 +89,7 @@ def meta_of(info: msgspec.structs.FieldInfo) -> msgspec.Meta:
 
 
 def is_secret(info: msgspec.structs.FieldInfo) -> bool:
-    return bool((meta_of(info).extra or {}).get("secret"))
+    return bool((get_meta(info).extra or {}).get("secret"))
 
 
 def read_settings(declared: type[_Settings], properties: PluginProperties) -> _Settings:

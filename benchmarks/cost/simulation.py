@@ -28,7 +28,7 @@ from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.memory.objects import MemoryObjectClient
-from tieredstore.providers.s3.meter import Meter, file_type_of
+from tieredstore.providers.s3.meter import Meter, find_file_type
 from tieredstore.tier.expiry import TierExpiry
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.topic_filter import TopicFilter
@@ -145,7 +145,7 @@ class MeteredMemoryClient(MemoryObjectClient):
     def request(self, operation: str, key: str) -> None:
         self.meter.count(
             _OPERATIONS[operation],
-            file_type_of(key),
+            find_file_type(key),
             "200",
             sent_bytes=0,
             received_bytes=0,
@@ -224,7 +224,7 @@ class SteadySource:
     def topic_reserve_hours(self) -> dict[str, int]:
         return {}
 
-    def left_out_topics(self) -> Mapping[str, str]:
+    def find_excluded_topics(self) -> Mapping[str, str]:
         return {}
 
     def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:

@@ -68,7 +68,7 @@ class ChunkAppender:
         chain = self._load_chain(state, authority, position)
         if position > chain.size_bytes:
             authority.check()  # it may have been lost, and the segment made again, only now
-            raise checks.beyond_end(state.id, position, chain.size_bytes)
+            raise checks.make_hole_error(state.id, position, chain.size_bytes)
         if not length:
             return Written(position)
         if position == chain.size_bytes and not chain.is_closed:
@@ -198,7 +198,7 @@ class ChunkAppender:
     ) -> WriteResult:
         """Of an object of ours: written if the chain has it, or its bytes in a merged run."""
         if not chain.holes and chain.size_bytes >= position + length:
-            own = chain.overlapping(position, length)[0]
+            own = chain.find_extents(position, length)[0]
             is_own = (own.start, own.end, own.is_chunk) == (position, position + length, True)
             if is_own or self._holds(state, chain, position, buffers, length):
                 return Written(position + length)
@@ -253,7 +253,7 @@ class ChunkAppender:
             if not authority.number:
                 return UnknownWrite(f"segment {state.id}: {position} is inside a larger object")
             chain.check_whole(state.folder, position, 1)
-            extent = chain.overlapping(position, 1)[0]
+            extent = chain.find_extents(position, 1)[0]
             head = self._client.head(state.key(extent.name))
         is_stale = epoch_number(head) < authority.number or writer(head) == authority.stamp
         return FencedWrite(chain.size_bytes, writer(head), is_stale)

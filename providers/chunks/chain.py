@@ -95,7 +95,7 @@ class Chain:
     def is_closed(self) -> bool:
         return self.sealed or self.marked
 
-    def overlapping(self, position: int, length: int) -> tuple[Extent, ...]:
+    def find_extents(self, position: int, length: int) -> tuple[Extent, ...]:
         """Return the extents that hold bytes of [position, position + length)."""
         first = bisect.bisect_right(self.extents, position, key=_end)
         last = bisect.bisect_left(self.extents, position + length, key=_start)
@@ -122,7 +122,7 @@ class Chain:
     def with_merged(self, start: int, end: int, modified_ms: int) -> Chain | None:
         """Return the chain with one object in place of the extents of [start, end); None when these
         are others."""
-        old = self.overlapping(start, end - start)
+        old = self.find_extents(start, end - start)
         if self.sealed or not old or old[0].start != start or old[-1].end != end:
             return None
         first = self.extents.index(old[0])
@@ -233,7 +233,7 @@ def _garbage(chain: Chain, everything: list[Extent]) -> tuple[Garbage, ...]:
     garbage = []
     for extent in everything:
         if extent.name not in used and extent.start < chain.size_bytes:
-            covers = chain.overlapping(extent.start, max(extent.length, 1))
+            covers = chain.find_extents(extent.start, max(extent.length, 1))
             if covers:
                 covered_ms = max(cover.modified_ms for cover in covers)
                 garbage.append(Garbage(extent.name, max(covered_ms, extent.modified_ms)))

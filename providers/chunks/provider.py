@@ -111,7 +111,7 @@ class ChunkProvider:
     def open(self, id: SegmentId, listing: SegmentListing | None = None) -> ChunkFileSegment:
         """Open a segment. A listing of size 0 without a token says that the segment is known to be
         absent."""
-        state = self._states.of(id)
+        state = self._states.get_state(id)
         if listing is not None:
             if isinstance(listing.token, Chain):
                 state.adopt(listing.token)

@@ -60,7 +60,7 @@ class ChunkFileSegment:
         epoch is lost, Corrupt for a segment with a hole."""
         state = self._state
         checks.check_range(state.id, position, 0)
-        authority = self._services.writers.of(state.broker_name)
+        authority = self._services.writers.get_authority(state.broker_name)
         with state.write_lock:
             if self._is_sealed:
                 raise checks.make_sealed_error(state.id, position)
@@ -86,7 +86,7 @@ class ChunkFileSegment:
                     problem = error
             elif not is_remembered:
                 there = max(0, chain.size_bytes - position)
-                raise checks.ends_before(state.id, position, length, there)
+                raise checks.make_short_read_error(state.id, position, length, there)
             # Longer by now, merged and deleted underneath, or made again: the listing tells.
             chain, is_remembered = None, False
         assert problem is not None
@@ -99,9 +99,9 @@ class ChunkFileSegment:
         incarnation, chain = state.incarnation, state.chain
         if chain is None or chain.holes or chain.size_bytes < position + length:
             return None
-        found = self._services.blocks.at_hand(incarnation, position, length)
+        found = self._services.blocks.read_nowait(incarnation, position, length)
         if found is None:
-            found = self._services.reader.at_hand(state.folder, chain, position, length)
+            found = self._services.reader.read_nowait(state.folder, chain, position, length)
         return memoryview(found) if found is not None else None
 
     def seal(self) -> None:
@@ -110,7 +110,7 @@ class ChunkFileSegment:
         state = self._state
         if self._is_sealed:
             return
-        authority = self._services.writers.of(state.broker_name)
+        authority = self._services.writers.get_authority(state.broker_name)
         with state.write_lock:
             self._services.appender.seal(state, authority)
             self._is_sealed = True
@@ -118,7 +118,7 @@ class ChunkFileSegment:
 
     def delete(self) -> None:
         state = self._state
-        authority = self._services.writers.of(state.broker_name)
+        authority = self._services.writers.get_authority(state.broker_name)
         self._services.compactor.delete(state, authority)
         self._is_sealed = False
 

@@ -138,7 +138,7 @@ class SegmentStates:
             weakref.WeakValueDictionary()
         )
 
-    def of(self, id: SegmentId) -> SegmentState:
+    def get_state(self, id: SegmentId) -> SegmentState:
         """Return the state of a segment. Raises Invalid for an impossible name."""
         with self._lock:
             state = self._states.get(id)

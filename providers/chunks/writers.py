@@ -59,7 +59,7 @@ class Writers:
             self._epochs[broker_name] = epoch
         return epoch
 
-    def of(self, broker_name: str) -> Authority:
+    def get_authority(self, broker_name: str) -> Authority:
         """Return the authority with which this process writes there. Raises Invalid as
         `check_may_write`."""
         self.check_may_write()

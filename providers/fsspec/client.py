@@ -18,9 +18,9 @@ from tieredstore.contracts.segment import Buffer
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.providers.checks import total_bytes
 from tieredstore.providers.chunks.client import ClientLimits, CopiedPart, ObjectInfo, Part
-from tieredstore.providers.fsspec.errors import ABSENT, ErrorMapper, secrets_of
-from tieredstore.providers.fsspec.listing import files_below, parse_modified_ms, require_bucket
-from tieredstore.providers.fsspec.writes import MAX_PUT_BYTES, is_unfinished, writes_for
+from tieredstore.providers.fsspec.errors import ABSENT, ErrorMapper, find_secrets
+from tieredstore.providers.fsspec.listing import list_files, parse_modified_ms, require_bucket
+from tieredstore.providers.fsspec.writes import MAX_PUT_BYTES, choose_writes, is_unfinished
 
 COPY_PIECE_BYTES = 8 << 20
 """Bytes of a copied part that are in memory at a time."""
@@ -34,7 +34,7 @@ class FsspecClient:
     """An ObjectClient below `root` (a path or a bucket with a prefix) of a filesystem.
 
     options: storage options of the filesystem; they never show in a URL or a message.
-    atomic_writes: see `fsspec_writes.writes_for`. Raises Invalid when the protocol is unknown or
+    atomic_writes: see `fsspec_writes.choose_writes`. Raises Invalid when the protocol is unknown or
     its package is missing.
     """
 
@@ -49,11 +49,11 @@ class FsspecClient:
     ) -> None:
         self._url = f"{protocol}://{root.rstrip('/')}"
         self._clock = clock
-        self._errors = ErrorMapper(self._url, secrets_of(options or {}))
+        self._errors = ErrorMapper(self._url, find_secrets(options or {}))
         self._filesystem = _filesystem(protocol, options or {}, self._errors)
         with self._errors.translate_errors("open", ""):
             self._root = str(fsspec.core.strip_protocol(self._url)).rstrip("/")
-        self._writes = writes_for(self._filesystem, protocol, atomic_writes=atomic_writes)
+        self._writes = choose_writes(self._filesystem, protocol, atomic_writes=atomic_writes)
 
     @property
     def url(self) -> str:
@@ -164,7 +164,7 @@ class FsspecClient:
         with self._errors.translate_errors("list", prefix):
             found = {
                 self._key(str(details["name"])): details
-                for details in files_below(self._filesystem, self._path(folder))
+                for details in list_files(self._filesystem, self._path(folder))
             }
         keys = [
             key

@@ -41,7 +41,7 @@ def is_secret_name(name: str) -> bool:
     return bool(_SECRET_NAME.search(name))
 
 
-def secrets_of(options: Mapping[str, Any]) -> tuple[str, ...]:
+def find_secrets(options: Mapping[str, Any]) -> tuple[str, ...]:
     """Collect the values of storage options that no message may show, the longest first."""
     found: set[str] = set()
 

@@ -27,7 +27,7 @@ def has_flat_find(filesystem: AbstractFileSystem) -> bool:
     return kind.find is not AbstractFileSystem.find
 
 
-def files_below(filesystem: AbstractFileSystem, folder: str) -> Iterator[Mapping[str, Any]]:
+def list_files(filesystem: AbstractFileSystem, folder: str) -> Iterator[Mapping[str, Any]]:
     """Yield fsspec's details of each file below a folder, in any order; none when it is not there.
 
     Raises what the filesystem raises, and Invalid when the bucket itself is missing.

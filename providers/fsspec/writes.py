@@ -17,7 +17,7 @@ from fsspec.spec import AbstractFileSystem
 
 from tieredstore.contracts.segment import Buffer
 from tieredstore.errors import Invalid
-from tieredstore.providers.fsspec.listing import files_below, parse_modified_ms
+from tieredstore.providers.fsspec.listing import list_files, parse_modified_ms
 
 MAX_PUT_BYTES = 64 << 20
 """Up to here an object is made of bytes in memory; larger ones go through a file on local disk."""
@@ -48,7 +48,7 @@ class Writes(Protocol):
         ...
 
 
-def writes_for(
+def choose_writes(
     filesystem: AbstractFileSystem, protocol: str, *, atomic_writes: bool = False
 ) -> Writes:
     """Choose the way to write by protocol. atomic_writes: the caller vouches that a `pipe_file` or
@@ -179,7 +179,7 @@ class RenamedWrites:
 
     def abort(self, folder: str, prefix: str, older_than_ms: int) -> int:
         count = 0
-        for details in files_below(self._filesystem, folder):
+        for details in list_files(self._filesystem, folder):
             path = str(details["name"])
             is_ours = is_unfinished(path) and path.startswith(prefix)
             if is_ours and parse_modified_ms(details) <= older_than_ms:

@@ -131,7 +131,7 @@ class MemoryFileSegment:
         with self._lock:
             size = len(self._contents.get(self._id, b""))
             if position > size:
-                raise checks.beyond_end(self._id, position, size)
+                raise checks.make_hole_error(self._id, position, size)
             if data or size:
                 content = self._contents.setdefault(self._id, bytearray())
                 content[position:] = data
@@ -142,7 +142,7 @@ class MemoryFileSegment:
         with self._lock:
             found = bytes(self._contents.get(self._id, b"")[position : position + length])
         if len(found) < length:
-            raise checks.ends_before(self._id, position, length, len(found))
+            raise checks.make_short_read_error(self._id, position, length, len(found))
         return memoryview(found)
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:

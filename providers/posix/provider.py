@@ -234,7 +234,7 @@ class PosixFileSegment:
                 raise checks.make_sealed_error(self._id, position)
             size = self.size()
             if position > size:
-                raise checks.beyond_end(self._id, position, size)
+                raise checks.make_hole_error(self._id, position, size)
             if not length and position == size:
                 return Written(position)
             try:
@@ -253,7 +253,7 @@ class PosixFileSegment:
         try:
             file = self._files.take(self._path)
         except FileNotFoundError:
-            raise checks.ends_before(self._id, position, length, 0) from None
+            raise checks.make_short_read_error(self._id, position, length, 0) from None
         except OSError as error:
             raise self._error("open for reading", error) from error
         try:
@@ -261,7 +261,7 @@ class PosixFileSegment:
                 if length > _UNCHECKED_READ_BYTES:  # no memory for what is not there
                     there = max(0, self._calls.fstat(fd).st_size - position)
                     if there < length:
-                        raise checks.ends_before(self._id, position, length, there)
+                        raise checks.make_short_read_error(self._id, position, length, there)
                 return self._read_range(fd, position, length)
         except OSError as error:
             raise self._error(f"read {length} bytes at {position}", error) from error
@@ -388,7 +388,7 @@ class PosixFileSegment:
                     raise self._error("read", error) from error
                 continue
             if not piece:
-                raise checks.ends_before(self._id, position, length, found)
+                raise checks.make_short_read_error(self._id, position, length, found)
             pieces.append(piece)
             found += len(piece)
         return memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))

@@ -16,7 +16,7 @@ from tieredstore.errors import Invalid, Unavailable
 from tieredstore.message.crc import raw_crc32
 from tieredstore.providers.chunks.chain import WHOLE_NAME
 from tieredstore.providers.chunks.client import ClientLimits, ObjectInfo, Part
-from tieredstore.providers.s3.errors import whole_answers
+from tieredstore.providers.s3.errors import require_whole_answers
 from tieredstore.providers.s3.fast_reads.fast_path import FastPath
 from tieredstore.providers.s3.fast_reads.obstore_reader import NO_ANSWER
 from tieredstore.providers.s3.lane import Lane, S3Failure, ServerClock
@@ -152,7 +152,7 @@ class S3Client:
         except S3Failure as failure:
             if failure.status == 412:
                 return False
-            raise failure.of_write() from None
+            raise failure.make_write_error() from None
         if self._settings.checksums == "required" and answer.get("ChecksumCRC32") != checksum:
             raise Invalid(
                 f"{self._place.describe_operation('PutObject', key)}: the endpoint does not "
@@ -179,7 +179,7 @@ class S3Client:
             if is_absent(failure):
                 return None
             raise failure.error from None
-        with whole_answers(self._place.describe_operation("HeadObject", key)):
+        with require_whole_answers(self._place.describe_operation("HeadObject", key)):
             return ObjectInfo(
                 key,
                 answer["ContentLength"],
@@ -229,7 +229,7 @@ class S3Client:
                 self._place.describe_operation("ListObjectsV2", ""),
                 key="",
                 Bucket=self._place.bucket,
-                Prefix=self._place.full(""),
+                Prefix=self._place.add_prefix(""),
                 MaxKeys=1,
             )
         except S3Failure as failure:
@@ -275,7 +275,7 @@ class S3Client:
                     key=keys[0],
                     Bucket=self._place.bucket,
                     Delete={
-                        "Objects": [{"Key": self._place.full(key)} for key in left],
+                        "Objects": [{"Key": self._place.add_prefix(key)} for key in left],
                         "Quiet": True,
                     },
                 )
@@ -291,7 +291,7 @@ class S3Client:
                 raise kind(f"{text} ({code})", path=first)
             if attempt == self._settings.max_attempts:
                 raise Unavailable(f"{text} ({code})", path=first)
-            left = [self._place.relative(error["Key"]) for error in errors]
+            left = [self._place.remove_prefix(error["Key"]) for error in errors]
             self._bulk_lane.clock.wait(threading.Event(), _RETRY_PAUSE_MS << attempt)
 
     def _call(
@@ -310,7 +310,7 @@ class S3Client:
             key=key,
             size_bytes=size_bytes,
             Bucket=self._place.bucket,
-            Key=self._place.full(key),
+            Key=self._place.add_prefix(key),
             **params,
         )
 

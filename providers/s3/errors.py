@@ -91,7 +91,7 @@ class Answer:
     date: str = ""
 
 
-def answer_of(error: botocore_errors.ClientError) -> Answer:
+def read_answer(error: botocore_errors.ClientError) -> Answer:
     found = error.response.get("Error", {})
     meta = error.response.get("ResponseMetadata", {})
     headers = meta.get("HTTPHeaders", {})
@@ -105,7 +105,7 @@ def answer_of(error: botocore_errors.ClientError) -> Answer:
     )
 
 
-def error_of_answer(answer: Answer, what: str) -> TieredStoreError:
+def make_answer_error(answer: Answer, what: str) -> TieredStoreError:
     """Make the error of an answer. what: operation and object, for the message."""
     code, status = answer.code, answer.status
     if code in _BY_CODE:
@@ -133,7 +133,7 @@ def error_of_answer(answer: Answer, what: str) -> TieredStoreError:
 
 
 @contextmanager
-def whole_answers(what: str) -> Iterator[None]:
+def require_whole_answers(what: str) -> Iterator[None]:
     """Raise Unavailable for a field that an answer has not got: it is no answer then."""
     try:
         yield
@@ -171,7 +171,7 @@ def _endpoint(error: botocore_errors.BotoCoreError | botocore_errors.HTTPClientE
     return f"{url.scheme}://{host}" if port is None else f"{url.scheme}://{host}:{port}"
 
 
-def error_of_library(error: Exception, what: str, *, sent: bool = False) -> TieredStoreError:
+def make_library_error(error: Exception, what: str, *, sent: bool = False) -> TieredStoreError:
     """Make the error of a failure without an answer that could be read. The texts of such failures
     may hold a proxy's password and are not used. sent: whether an attempt left, which may have been
     applied."""

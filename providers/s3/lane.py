@@ -18,13 +18,13 @@ from tieredstore.providers.s3.errors import (
     EXPIRED,
     THROTTLES,
     Answer,
-    answer_of,
-    error_of_answer,
-    error_of_library,
     is_not_sent,
+    make_answer_error,
+    make_library_error,
+    read_answer,
 )
 from tieredstore.providers.s3.limits import Gate, TokenBucket
-from tieredstore.providers.s3.meter import Meter, file_type_of
+from tieredstore.providers.s3.meter import Meter, find_file_type
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client as BotoClient
@@ -50,7 +50,7 @@ class S3Failure(Exception):
     def code(self) -> str:
         return self.answer.code if self.answer is not None else ""
 
-    def of_write(self) -> TieredStoreError:
+    def make_write_error(self) -> TieredStoreError:
         """Make the error of a conditional write: Busy when surely nothing was done and it may be
         tried again, Unavailable when it may have been done."""
         again = self.code in CONFLICTS or self.code in THROTTLES or self.status in {409, 429}
@@ -172,16 +172,16 @@ class Lane:
         params: dict[str, Any],
     ) -> Any:
         with self.gate.permit() as wave:
-            call = _Call(file_type_of(key), wave)
+            call = _Call(find_file_type(key), wave)
             self._current.call = call
             try:
                 answer = getattr(client, method)(**params)
             except ClientError as error:
-                refusal = answer_of(error)
-                failed = error_of_answer(refusal, what)
+                refusal = read_answer(error)
+                failed = make_answer_error(refusal, what)
                 raise S3Failure(failed, refusal, uncertain=call.uncertain) from None
             except Exception as error:
-                failed = error_of_library(error, what, sent=call.began > 0)
+                failed = make_library_error(error, what, sent=call.began > 0)
                 raise S3Failure(failed, None, uncertain=call.uncertain) from None
             finally:
                 self._current.call = None

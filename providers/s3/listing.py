@@ -9,7 +9,7 @@ from typing import Any
 
 from tieredstore.errors import Unavailable
 from tieredstore.providers.chunks.client import ObjectInfo
-from tieredstore.providers.s3.errors import whole_answers
+from tieredstore.providers.s3.errors import require_whole_answers
 from tieredstore.providers.s3.lane import Lane, S3Failure
 from tieredstore.providers.s3.place import S3Place
 
@@ -35,8 +35,8 @@ def list_objects(
     what = place.describe_operation("ListObjectsV2", prefix)
     params: dict[str, Any] = {}
     if start_after:
-        params["StartAfter"] = place.full(start_after)
-    last = place.full(start_after).encode() if start_after else b""
+        params["StartAfter"] = place.add_prefix(start_after)
+    last = place.add_prefix(start_after).encode() if start_after else b""
     for page in _pages(lane, place, prefix, params):
         for found in page.get("Contents", ()):
             full = found.get("Key", "")
@@ -45,9 +45,9 @@ def list_objects(
             if full.encode() <= last:
                 raise _wrong(place, prefix, f"{full!r} after {last.decode(errors='replace')!r}")
             last = full.encode()
-            with whole_answers(what):
+            with require_whole_answers(what):
                 info = ObjectInfo(
-                    place.relative(full),
+                    place.remove_prefix(full),
                     found["Size"],
                     epoch_ms(found["LastModified"]),
                     etag=found.get("ETag", "").strip('"'),
@@ -58,7 +58,7 @@ def list_objects(
 def list_folders(lane: Lane, place: S3Place) -> list[str]:
     """List the names of what is between the tier's prefix and the next slash."""
     return [
-        place.relative(found["Prefix"]).rstrip("/")
+        place.remove_prefix(found["Prefix"]).rstrip("/")
         for page in _pages(lane, place, "", {"Delimiter": "/"})
         for found in page.get("CommonPrefixes", ())
     ]
@@ -79,9 +79,11 @@ def list_uploads(lane: Lane, place: S3Place, prefix: str) -> Iterator[OpenUpload
             **params,
         )
         for found in page.get("Uploads", ()):
-            with whole_answers(what):
+            with require_whole_answers(what):
                 upload = OpenUpload(
-                    place.relative(found["Key"]), found["UploadId"], epoch_ms(found["Initiated"])
+                    place.remove_prefix(found["Key"]),
+                    found["UploadId"],
+                    epoch_ms(found["Initiated"]),
                 )
             yield upload
         if not page.get("IsTruncated"):

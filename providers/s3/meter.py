@@ -45,7 +45,7 @@ class Meter:
         elapsed_ms: float,
     ) -> None:
         """Count one attempt. status: the HTTP status, or `none` without an answer."""
-        cost = self.prices.of_request(operation) + self.prices.of_bytes(received_bytes)
+        cost = self.prices.price_request(operation) + self.prices.price_bytes(received_bytes)
         with self._lock:
             row = self._rows.setdefault((operation, file_type), _Row())
             row.requests += 1
@@ -81,7 +81,7 @@ class Meter:
             )
 
 
-def file_type_of(key: str) -> str:
+def find_file_type(key: str) -> str:
     """Find the type in a key or a listing's prefix: `…/<TYPE>/<segment>/<object>`."""
     parts = key.split("/")
     for part in reversed(parts):

@@ -12,7 +12,7 @@ from typing import Any
 
 from tieredstore.errors import Invalid, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.client import ClientLimits, CopiedPart, Part
-from tieredstore.providers.s3.errors import whole_answers
+from tieredstore.providers.s3.errors import require_whole_answers
 from tieredstore.providers.s3.lane import Lane, S3Failure
 from tieredstore.providers.s3.place import S3Place
 from tieredstore.providers.s3.reading import is_absent
@@ -79,7 +79,7 @@ class Multipart:
             answer = self._call("create_multipart_upload", "CreateMultipartUpload", key, **params)
         except S3Failure as failure:
             raise failure.error from None
-        with whole_answers(self.place.describe_operation("CreateMultipartUpload", key)):
+        with require_whole_answers(self.place.describe_operation("CreateMultipartUpload", key)):
             upload_id: str = answer["UploadId"]
             return upload_id
 
@@ -91,7 +91,10 @@ class Multipart:
                     "upload_part_copy",
                     "UploadPartCopy",
                     key,
-                    CopySource={"Bucket": self.place.bucket, "Key": self.place.full(part.key)},
+                    CopySource={
+                        "Bucket": self.place.bucket,
+                        "Key": self.place.add_prefix(part.key),
+                    },
                     CopySourceRange=f"bytes={part.position}-{part.position + part.length - 1}",
                     **params,
                 ).get("CopyPartResult", {})
@@ -116,7 +119,7 @@ class Multipart:
                     path=part.key,
                 ) from None
             raise failure.error from None
-        with whole_answers(self.place.describe_operation(f"part {number} of", key)):
+        with require_whole_answers(self.place.describe_operation(f"part {number} of", key)):
             return {"PartNumber": number, "ETag": answer["ETag"]}
 
     def _complete(self, key: str, upload_id: str, uploaded: list[dict[str, Any]]) -> bool:
@@ -135,7 +138,7 @@ class Multipart:
             if failure.code == "NoSuchUpload" and self._is_there(key):
                 # an earlier attempt, whose reply was lost, or somebody else: the caller compares
                 return False
-            raise failure.of_write() from None
+            raise failure.make_write_error() from None
         return True
 
     def _is_there(self, key: str) -> bool:
@@ -163,7 +166,7 @@ class Multipart:
             key=key,
             size_bytes=size_bytes,
             Bucket=self.place.bucket,
-            Key=self.place.full(key),
+            Key=self.place.add_prefix(key),
             **params,
         )
 

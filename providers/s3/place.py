@@ -20,7 +20,7 @@ class S3Place:
     def url(self) -> str:
         return f"s3://{self.bucket}/{self.prefix}" if self.prefix else f"s3://{self.bucket}"
 
-    def full(self, key: str) -> str:
+    def add_prefix(self, key: str) -> str:
         """Return the key in the bucket. Raises Invalid when S3 has no such long ones."""
         found = f"{self.prefix}/{key}" if self.prefix else key
         size = len(found.encode())
@@ -32,7 +32,7 @@ class S3Place:
             )
         return found
 
-    def relative(self, full: str) -> str:
+    def remove_prefix(self, full: str) -> str:
         return full[len(self.prefix) + 1 :] if self.prefix else full
 
     def describe_operation(self, operation: str, key: str) -> str:

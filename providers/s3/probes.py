@@ -87,7 +87,7 @@ class _S3Probes:
         """Check that a listing in small pages has everything once, in order."""
         name = "paging"
         names = [f"page/{name}" for name in _PAGE_NAMES]
-        keys = [self._place.full(self._folder + name) for name in names]
+        keys = [self._place.add_prefix(self._folder + name) for name in names]
         for name_of_key in names:
             self._put_object(name_of_key, b"x")
         found: list[str] = []
@@ -95,7 +95,7 @@ class _S3Probes:
         for _ in range(len(keys) + 1):
             page = self._bucket(
                 "list_objects_v2",
-                Prefix=self._place.full(f"{self._folder}page/"),
+                Prefix=self._place.add_prefix(f"{self._folder}page/"),
                 MaxKeys=_PAGE_KEYS,
                 **params,
             )
@@ -127,7 +127,7 @@ class _S3Probes:
 
     def small_parts(self) -> ProbeResult:
         """Check a part below 5 MiB that is not the last one."""
-        name, key = "small parts", self._place.full(f"{self._folder}s3-parts")
+        name, key = "small parts", self._place.add_prefix(f"{self._folder}s3-parts")
         upload = self._bucket("create_multipart_upload", Key=key)["UploadId"]
         try:
             parts = []
@@ -170,7 +170,7 @@ class _S3Probes:
 
     def lifecycle(self) -> ProbeResult:
         def judge(answer: Mapping[str, Any]) -> ProbeResult:
-            return judge_rules(answer.get("Rules", ()), self._place.full(""))
+            return judge_rules(answer.get("Rules", ()), self._place.add_prefix(""))
 
         return self._setting("lifecycle", "get_bucket_lifecycle_configuration", judge)
 
@@ -212,7 +212,7 @@ class _S3Probes:
 
     def _object(self, method: str, key: str, **params: Any) -> Any:
         """A request for an object of the folder. Raises S3Failure."""
-        full = self._place.full(self._folder + key)
+        full = self._place.add_prefix(self._folder + key)
         return self._request(method, self._folder + key, Key=full, **params)
 
     def _call_object(self, method: str, key: str, **params: Any) -> Any:

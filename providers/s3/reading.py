@@ -90,7 +90,7 @@ class RangeReader:
                     size_bytes=wanted,
                     consume=partial(self._take, what, first, wanted),
                     Bucket=self.place.bucket,
-                    Key=self.place.full(key),
+                    Key=self.place.add_prefix(key),
                     Range=f"bytes={first}-{first + wanted - 1}",
                     **({"IfMatch": etag} if etag else {}),
                 )

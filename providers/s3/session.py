@@ -19,7 +19,7 @@ from botocore.credentials import (
 )
 
 from tieredstore.errors import Invalid, TieredStoreError
-from tieredstore.providers.s3.errors import error_of_library
+from tieredstore.providers.s3.errors import make_library_error
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client as BotoClient
@@ -52,7 +52,7 @@ def make_client(settings: S3Settings, *, bulk: bool) -> BotoClient:
     except TieredStoreError:
         raise
     except Exception as error:
-        raise error_of_library(error, f"s3://{settings.bucket}") from None
+        raise make_library_error(error, f"s3://{settings.bucket}") from None
 
 
 def check_endpoint(endpoint: str) -> None:

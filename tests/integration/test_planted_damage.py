@@ -94,7 +94,7 @@ def image_of(tier: Path, state: Path) -> TierImage:
     path = state / "config" / "tieredStoreMetadata.json"
     metadata = DefaultMetadataStore(path, BROKER, read_only=True)
     try:
-        return TierImage.of(provider, metadata)
+        return TierImage.read(provider, metadata)
     finally:
         provider.close()
         metadata.close()

@@ -74,7 +74,7 @@ class DispatchSource(Protocol):
         """Return `reserve.time` of the topics that set it, in hours."""
         ...
 
-    def left_out_topics(self) -> Mapping[str, str]:
+    def find_excluded_topics(self) -> Mapping[str, str]:
         """Return the topics with messages that `queues` leaves out, since a tier cannot hold them
         as queues (BatchCQ, compaction: D25), and why."""
         ...

@@ -24,7 +24,7 @@ class Prices:
     transfer: float = 0.0
     storage: float = 0.023
 
-    def of_request(self, operation: str) -> float:
+    def price_request(self, operation: str) -> float:
         """Return the price of a request, US dollars. operation: as S3 calls it."""
         if operation.startswith(("Delete", "Abort")):
             price = self.delete
@@ -36,11 +36,11 @@ class Prices:
             price = self.write
         return price / _MILLION
 
-    def of_bytes(self, received_bytes: int) -> float:
+    def price_bytes(self, received_bytes: int) -> float:
         """Return the price of received bytes, US dollars."""
         return received_bytes * self.transfer / _GIB
 
-    def of_storage(self, size_bytes: float) -> float:
+    def price_storage(self, size_bytes: float) -> float:
         """Return the price of stored bytes, US dollars a month."""
         return size_bytes * self.storage / _GIB
 

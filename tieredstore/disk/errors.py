@@ -38,7 +38,7 @@ def translate_os_error(
 
 
 @contextmanager
-def translated_os_errors(
+def wrap_os_errors(
     action: str, path: str | Path, *, invalid: frozenset[int] = NOT_ALLOWED
 ) -> Iterator[None]:
     """Translate what the block raises. For calls that are rare: a block costs a microsecond."""

@@ -186,7 +186,7 @@ class LocalDispatchSource:
         """Return `reserve.time` of the topics that set it, hours."""
         return self._topics().reserve_hours()
 
-    def left_out_topics(self) -> dict[str, str]:
+    def find_excluded_topics(self) -> dict[str, str]:
         """Find the compaction and batch topics that have messages."""
         table = self._topics()
         found = {

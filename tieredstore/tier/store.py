@@ -177,7 +177,7 @@ class TieredMessageStore(TieredReads):
                     "tieredBackendServiceProvider",
                     self._provider.url,
                 )
-        for topic, reason in self._source.left_out_topics().items():
+        for topic, reason in self._source.find_excluded_topics().items():
             self.topic_filter.exclude(topic, reason)
         self.index.recover(is_writer=self._is_writer)
         opened.callback(lambda: self.index.stop(force=self._is_writer))

@@ -47,7 +47,7 @@ class BlockReader:
                 self._cache.put((incarnation, number), content)
         return self._cut_content(blocks, position, length)
 
-    def at_hand(self, incarnation: int, position: int, length: int) -> bytes | None:
+    def read_nowait(self, incarnation: int, position: int, length: int) -> bytes | None:
         """Return the content when all of it is in kept blocks, else None."""
         blocks: dict[int, bytes] = {}
         for number in self._numbers(position, length):

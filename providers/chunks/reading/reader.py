@@ -67,7 +67,7 @@ class ChunkReader:
                 )
         return contents
 
-    def at_hand(self, folder: str, chain: Chain, position: int, length: int) -> bytes | None:
+    def read_nowait(self, folder: str, chain: Chain, position: int, length: int) -> bytes | None:
         """Return the content when no request is needed, else None."""
         pieces = []
         for part in self._ranges(folder, chain, position, length):
@@ -84,7 +84,7 @@ class ChunkReader:
             self.hedge.close()
 
     def _ranges(self, folder: str, chain: Chain, position: int, length: int) -> Iterable[Range]:
-        for extent in chain.overlapping(position, length):
+        for extent in chain.find_extents(position, length):
             first, last = max(position, extent.start), min(position + length, extent.end)
             while first < last:
                 end = min(first + self._settings.read_part_bytes, last)

@@ -86,7 +86,7 @@ class Maintenance:
         if broker_name in self._writers.get_held_epochs() and self._compactor.needs_work_later(
             chain
         ):
-            state = self._states.of(id)
+            state = self._states.get_state(id)
             state.adopt(chain)
             self._enqueue(state)
 
@@ -124,7 +124,7 @@ class Maintenance:
         epoch.check()
         for listing in self._sweep(broker_name):
             if isinstance(listing.token, Chain) and self._compactor.needs_work_later(listing.token):
-                state = self._states.of(listing.id)
+                state = self._states.get_state(listing.id)
                 state.adopt(listing.token)
                 state.look_again_for_garbage(listing.token)
                 self._enqueue(state)

@@ -22,7 +22,7 @@ from tieredstore.providers.s3.fast_reads.obstore_reader import (
     ObstoreReader,
     ReaderSettings,
 )
-from tieredstore.providers.s3.meter import file_type_of
+from tieredstore.providers.s3.meter import find_file_type
 from tieredstore.providers.s3.session import addressing_style, open_session
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class FastPath:
         self._lane.request_rate.take(1)
         self._lane.byte_rate.take(length)
         with self._lane.gate.permit():
-            return reader.get_range(self._place.full(key), position, length)
+            return reader.get_range(self._place.add_prefix(key), position, length)
 
     def _open_reader(self) -> ObstoreReader | None:
         with self._lock:
@@ -127,7 +127,7 @@ class FastPath:
     def _count(self, key: str, status: str, received_bytes: int, elapsed_ms: float) -> None:
         self._lane.meter.count(
             "GetObject",
-            file_type_of(key),
+            find_file_type(key),
             status,
             sent_bytes=0,
             received_bytes=received_bytes,

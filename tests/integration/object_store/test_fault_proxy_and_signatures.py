@@ -10,13 +10,13 @@ from types_boto3_s3.client import S3Client
 
 from tests.kit.object_store.servers import ObjectStore
 from tieredstore.testing.fault_proxy.faults import (
+    answer_other_range,
+    answer_whole_object,
     corrupt_upload,
     cut_body,
     drop_from_list,
     ignore_conditions,
     lose_reply,
-    other_range,
-    whole_object,
 )
 from tieredstore.testing.fault_proxy.http import Credentials
 from tieredstore.testing.fault_proxy.proxy import FaultProxy
@@ -77,8 +77,8 @@ def test_a_fault_that_changes_the_request_is_signed_again(
     proxied: ObjectStore, client: S3Client, proxy: FaultProxy
 ) -> None:
     client.put_object(Bucket=proxied.bucket, Key=KEY, Body=DATA)
-    proxy.inject(whole_object(), "GetObject", calls={1})
-    proxy.inject(other_range(5, honest=False), "GetObject", calls={2})
+    proxy.inject(answer_whole_object(), "GetObject", calls={1})
+    proxy.inject(answer_other_range(5, honest=False), "GetObject", calls={2})
     proxy.inject(ignore_conditions(), "PutObject", calls={1})
     ranged = {"Bucket": proxied.bucket, "Key": KEY, "Range": "bytes=10-19"}
     answers = [client.get_object(**ranged) for _ in range(3)]  # type: ignore[arg-type]

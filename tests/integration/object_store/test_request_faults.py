@@ -21,6 +21,8 @@ from tieredstore.providers.s3.client import S3Client
 from tieredstore.testing.fault_proxy.faults import (
     answer,
     answer_after,
+    answer_other_range,
+    answer_whole_object,
     corrupt_upload,
     cut_body,
     drop_from_list,
@@ -28,11 +30,9 @@ from tieredstore.testing.fault_proxy.faults import (
     hold,
     lose_reply,
     lose_request,
-    other_range,
     reorder_list,
     shorten_body,
     slow_down,
-    whole_object,
 )
 from tieredstore.testing.fault_proxy.http import Forward, Reply, Request
 from tieredstore.testing.fault_proxy.proxy import FaultProxy
@@ -297,7 +297,13 @@ def test_o05_bytes_damaged_on_their_way_up_are_refused_and_sent_again(
 
 @pytest.mark.parametrize(
     "fault",
-    [whole_object(), other_range(5), other_range(-5), shorten_body(50), answer(200, "")],
+    [
+        answer_whole_object(),
+        answer_other_range(5),
+        answer_other_range(-5),
+        shorten_body(50),
+        answer(200, ""),
+    ],
     ids=["whole", "later", "earlier", "short", "no-range"],
 )
 def test_o06_another_range_than_the_one_asked_for_is_never_taken_for_it(

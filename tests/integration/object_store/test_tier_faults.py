@@ -17,12 +17,12 @@ from tieredstore.contracts.segment import FileSegment, FileSegmentType, UnknownW
 from tieredstore.errors import Corrupt, Invalid, TieredStoreError, Unavailable
 from tieredstore.testing.fault_proxy.faults import (
     answer,
+    answer_whole_object,
     cut_body,
     drop_from_list,
     ignore_conditions,
     lose_reply,
     slow_down,
-    whole_object,
 )
 from tieredstore.testing.fault_proxy.proxy import FaultProxy
 from tieredstore.testing.provider.samples import content, segment_id, write_whole
@@ -203,7 +203,7 @@ def provider_url(proxy: FaultProxy, provider: S3Provider) -> str:
     return ObjectStore("versitygw", proxy.endpoint, bucket, "").url(**OPTIONS)
 
 
-@pytest.mark.parametrize("fault", [cut_body(0), whole_object()], ids=["cut", "whole"])
+@pytest.mark.parametrize("fault", [cut_body(0), answer_whole_object()], ids=["cut", "whole"])
 def test_o06_reads_that_never_come_right_are_errors(
     provider: S3Provider, proxy: FaultProxy, fault: Any
 ) -> None:

@@ -373,7 +373,7 @@ class ListSource:
     def topic_reserve_hours(self) -> dict[str, int]:
         return self.reserve
 
-    def left_out_topics(self) -> dict[str, str]:
+    def find_excluded_topics(self) -> dict[str, str]:
         return {}
 
     def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:

@@ -195,7 +195,7 @@ class InMemoryStore(MessageReader):
     def topic_reserve_hours(self) -> dict[str, int]:
         return self.reserve_hours
 
-    def left_out_topics(self) -> dict[str, str]:
+    def find_excluded_topics(self) -> dict[str, str]:
         return self.left_out
 
     def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:

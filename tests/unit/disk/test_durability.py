@@ -12,7 +12,7 @@ import pytest
 
 from tests.kit.simulated_files import File, SimulatedFiles
 from tieredstore.disk import sync
-from tieredstore.disk.errors import translate_os_error, translated_os_errors
+from tieredstore.disk.errors import translate_os_error, wrap_os_errors
 from tieredstore.disk.file_operations import FILES
 from tieredstore.disk.locks import is_file_at, lock_file
 from tieredstore.errors import Invalid, Unavailable
@@ -146,6 +146,6 @@ def test_what_no_second_try_mends_is_invalid(number: int, kind: type) -> None:
     assert (error.path, error.offset) == ("/a/file", 7)
     with (
         pytest.raises(Unavailable, match="cannot sync"),
-        translated_os_errors("sync", "/a/file", invalid=frozenset()),
+        wrap_os_errors("sync", "/a/file", invalid=frozenset()),
     ):
         raise OSError(number, "text")

@@ -112,7 +112,7 @@ def test_defect_d25_what_no_tier_can_hold_is_left_out_with_a_reason(
         '"Unused":{"attributes":{"cleanup.policy":"COMPACTION"}}}}'
     )
     source = open_read_only(root).dispatch_source
-    assert source.left_out_topics() == {
+    assert source.find_excluded_topics() == {
         "TopicTest": "compaction topic",
         "BT": "batch consume queue (BatchCQ)",
     }

@@ -14,6 +14,8 @@ import pytest
 from tieredstore.testing.fault_proxy.faults import (
     answer,
     answer_after,
+    answer_other_range,
+    answer_whole_object,
     change_list,
     corrupt_body,
     corrupt_upload,
@@ -25,11 +27,9 @@ from tieredstore.testing.fault_proxy.faults import (
     ignore_conditions,
     lose_reply,
     lose_request,
-    other_range,
     reorder_list,
     shorten_body,
     slow_down,
-    whole_object,
 )
 from tieredstore.testing.fault_proxy.http import Forward, Reply, Request
 from tieredstore.testing.fault_proxy.proxy import FaultProxy
@@ -244,9 +244,9 @@ def test_bytes_are_flipped_on_both_ways(proxy: FaultProxy, server: Server) -> No
 
 
 def test_ranges_are_answered_wrongly(proxy: FaultProxy) -> None:
-    proxy.inject(whole_object(), calls={1})
-    proxy.inject(other_range(5), calls={2})
-    proxy.inject(other_range(5, honest=False), calls={3})
+    proxy.inject(answer_whole_object(), calls={1})
+    proxy.inject(answer_other_range(5), calls={2})
+    proxy.inject(answer_other_range(5, honest=False), calls={3})
     proxy.inject(shorten_body(3), calls={4})
     found = [ask(proxy, Range="bytes=10-19") for _ in range(4)]
     assert [status for status, _, _ in found] == [200, 206, 206, 206]

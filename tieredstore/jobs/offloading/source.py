@@ -38,7 +38,9 @@ class OffloadSource:
 
     def check_topics(self) -> None:
         """Raise Invalid for a pattern that no topic of the store matches."""
-        names = sorted({key.topic for key in self._source.queues()} | {*self.left_out_topics()})
+        names = sorted(
+            {key.topic for key in self._source.queues()} | {*self.find_excluded_topics()}
+        )
         for pattern in self._topics:
             if not any(fnmatchcase(name, pattern) for name in names):
                 import difflib
@@ -129,11 +131,11 @@ class OffloadSource:
     def topic_reserve_hours(self) -> dict[str, int]:
         return self._source.topic_reserve_hours()
 
-    def left_out_topics(self) -> dict[str, str]:
+    def find_excluded_topics(self) -> dict[str, str]:
         """Return the chosen topics that are left out, and why."""
         return {
             topic: reason
-            for topic, reason in self._source.left_out_topics().items()
+            for topic, reason in self._source.find_excluded_topics().items()
             if self._is_chosen(topic)
         }
 
@@ -145,5 +147,5 @@ class OffloadSource:
 def skipped_topics(source: OffloadSource, topic_filter: TopicFilter) -> dict[str, str]:
     """List the topics of the store that never go to a tier, and why."""
     reasons = {key.topic: topic_filter.reason(key.topic) for key in source.all_queues()}
-    reasons.update(source.left_out_topics())
+    reasons.update(source.find_excluded_topics())
     return {topic: reason for topic, reason in sorted(reasons.items()) if reason is not None}

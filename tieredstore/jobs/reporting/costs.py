@@ -58,9 +58,10 @@ def queue_cost(
     `past_ms`."""
     requests = read_requests(queue)
     cost = Cost(
-        storage_usd_month=prices.of_storage(queue.size_bytes),
+        storage_usd_month=prices.price_storage(queue.size_bytes),
         read_requests=requests,
-        read_usd=requests * prices.of_request("GetObject") + prices.of_bytes(queue.size_bytes),
+        read_usd=requests * prices.price_request("GetObject")
+        + prices.price_bytes(queue.size_bytes),
     )
     if messages:
         past_s = max(past_ms / 1000, _SCAN_S)
@@ -69,9 +70,9 @@ def queue_cost(
         puts = 2 * uploads_month(messages / past_s, log_bytes / past_s, config)
         cost.write_requests_month = puts * (2 + 2 / _MERGED)
         cost.write_usd_month = puts * (
-            prices.of_request("PutObject") * (1 + 1 / _MERGED)
-            + prices.of_request("GetObject")
-            + prices.of_request("DeleteObjects") / _MERGED
+            prices.price_request("PutObject") * (1 + 1 / _MERGED)
+            + prices.price_request("GetObject")
+            + prices.price_request("DeleteObjects") / _MERGED
         )
     return cost
 
@@ -106,5 +107,5 @@ def broker_cost(objects: int, prices: Prices) -> Cost:
     requests = MONTH_S / _EPOCH_S + 30 * max(-(-objects // LIST_KEYS), 1)
     return Cost(
         write_requests_month=requests,
-        write_usd_month=requests * prices.of_request("ListObjectsV2"),
+        write_usd_month=requests * prices.price_request("ListObjectsV2"),
     )

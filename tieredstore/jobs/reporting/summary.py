@@ -247,7 +247,7 @@ def _share_index(
     for topic, (low, high) in zip(topics.values(), pairwise(borders), strict=True):
         if high > low:
             topic.index_bytes = size_bytes * high // borders[-1] - size_bytes * low // borders[-1]
-            topic.cost.storage_usd_month += prices.of_storage(topic.index_bytes)
+            topic.cost.storage_usd_month += prices.price_storage(topic.index_bytes)
 
 
 def _size(extents: Iterable[SegmentExtent]) -> int:

@@ -1,9 +1,9 @@
 """Plants damage in a copy of a tier, so that one can see whether it is found.
 
-`TierImage.of` reads a tier into memory, `Damager` plants kinds of damage at seeded random places of
-it, `TierImage.write` makes it a tier again (on any provider) and its metadata a state directory:
+`TierImage.read` reads a tier into memory, `Damager` plants kinds of damage at seeded random places
+of it, `TierImage.write` makes it a tier again (on any provider) and its metadata a state directory:
 
-    image = TierImage.of(provider, metadata)
+    image = TierImage.read(provider, metadata)
     planted = Damager(image, seed=7).plant("body-bit")
     image.write(other_provider, state)
 

@@ -50,7 +50,7 @@ class TierImage:
     """(broker, topic, queue id) of each queue that the metadata knows."""
 
     @classmethod
-    def of(cls, provider: SegmentProvider, metadata: MetadataStore) -> TierImage:
+    def read(cls, provider: SegmentProvider, metadata: MetadataStore) -> TierImage:
         """Read a tier and its metadata, which is loaded here. Raises Unavailable, Corrupt."""
         segments = {}
         for listing in provider.list():
@@ -127,16 +127,16 @@ class TierImage:
         serial = max((topic.topic_id for topic in self.topics.values()), default=0)
         return orjson.dumps({**tables, "topicMetadataTable": topics, "topicSerialNumber": serial})
 
-    def of_type(self, path: str, type: FileSegmentType) -> list[SegmentId]:
+    def list_segments(self, path: str, type: FileSegmentType) -> list[SegmentId]:
         """Return the segments of one file, by base offset."""
         found = (one for one in self.segments if one.path == path and one.type is type)
         return sorted(found, key=lambda one: one.base_offset)
 
     def messages(self, path: str) -> list[StoredAt]:
         """Return the messages of a sound queue that have not expired."""
-        logs = self.of_type(path, LOG)
+        logs = self.list_segments(path, LOG)
         found = []
-        for units in self.of_type(path, UNITS):
+        for units in self.list_segments(path, UNITS):
             table = np.frombuffer(bytes(self.segments[units]), UNIT_DTYPE)
             for number, unit in enumerate(table):
                 offset, size = int(unit["physical_offset"]), int(unit["size"])

@@ -200,7 +200,7 @@ def _zeroed_page(places: Places) -> Planted:
 
 def _log_grown(places: Places) -> Planted:
     def has_next(segment: SegmentId) -> bool:
-        return places.image.of_type(segment.path, LOG)[-1] != segment
+        return places.image.list_segments(segment.path, LOG)[-1] != segment
 
     segment = places.segment(LOG, has_next)
     size = len(places.image.segments[segment])
@@ -259,7 +259,9 @@ def _unit_tags(places: Places) -> Planted:
 
 
 def _units_torn(places: Places) -> Planted:
-    segment = places.segment(UNITS, lambda one: places.image.of_type(one.path, UNITS)[-1] == one)
+    segment = places.segment(
+        UNITS, lambda one: places.image.list_segments(one.path, UNITS)[-1] == one
+    )
     data = places.image.segments[segment]
     cut = places.choose_between(len(data) // UNIT_SIZE // 2, len(data) // UNIT_SIZE) * UNIT_SIZE
     del data[cut + places.choose_between(1, UNIT_SIZE) :]
@@ -341,7 +343,7 @@ def _metadata_time(places: Places) -> Planted:
 def _metadata_lacks(places: Places) -> Planted:
     def is_known_from_zero(segment: SegmentId) -> bool:
         # Without the only segment, nobody knows where the expired messages end.
-        return places.image.of_type(segment.path, LOG)[0].base_offset == 0
+        return places.image.list_segments(segment.path, LOG)[0].base_offset == 0
 
     segment = places.segment(LOG, is_known_from_zero)
     del places.image.entries[segment]
@@ -354,7 +356,7 @@ def _metadata_lacks(places: Places) -> Planted:
 
 def _metadata_invents(places: Places) -> Planted:
     segment = places.segment(LOG)
-    last = places.image.of_type(segment.path, LOG)[-1]
+    last = places.image.list_segments(segment.path, LOG)[-1]
     base = last.base_offset + len(places.image.segments[last])
     invented = replace(last, base_offset=base)
     entry = replace(places.image.entries[last], base_offset=base)
@@ -371,7 +373,7 @@ def _topic_id(places: Places) -> Planted:
 
 def _stray_segment(places: Places) -> Planted:
     segment = places.segment(LOG)
-    last = places.image.of_type(segment.path, LOG)[-1]
+    last = places.image.list_segments(segment.path, LOG)[-1]
     base = last.base_offset + len(places.image.segments[last]) + places.choose_between(1, 1 << 20)
     stray = replace(last, base_offset=base)
     places.image.segments[stray] = bytearray(places.choose_between(1, 1000))

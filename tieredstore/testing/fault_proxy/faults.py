@@ -74,7 +74,7 @@ def hold(reached: threading.Event, go_on: threading.Event, *, applied: bool = Fa
 def answer(status: int, code: str, message: str = "injected", **headers: str) -> Fault:
     """Refuse with an S3 error; the server does nothing. Headers are named with underscores:
     `retry_after="1"`."""
-    return lambda request, _forward: error_reply(request, status, code, message, **headers)
+    return lambda request, _forward: make_error_reply(request, status, code, message, **headers)
 
 
 def answer_after(status: int, code: str, message: str = "injected") -> Fault:
@@ -82,7 +82,7 @@ def answer_after(status: int, code: str, message: str = "injected") -> Fault:
 
     def fault(request: Request, forward: Forward) -> Reply:
         forward(request)
-        return error_reply(request, status, code, message)
+        return make_error_reply(request, status, code, message)
 
     return fault
 
@@ -91,7 +91,7 @@ def slow_down() -> Fault:
     return answer(503, "SlowDown", "Please reduce your request rate.")
 
 
-def error_reply(
+def make_error_reply(
     request: Request, status: int, code: str, message: str = "injected", **headers: str
 ) -> Reply:
     """Make the reply of an S3 error; a HEAD gets its head only."""
@@ -136,15 +136,15 @@ def shorten_body(to_bytes: int) -> Fault:
     return change_reply(lambda reply: reply.with_body(reply.body[:to_bytes]))
 
 
-def whole_object() -> Fault:
+def answer_whole_object() -> Fault:
     """Answer a range with 200 and the whole object. On a server that checks signatures the proxy
     needs credentials."""
     return lambda request, forward: forward(request.drop_headers("Range"))
 
 
-def other_range(shift: int, *, honest: bool = True) -> Fault:
+def answer_other_range(shift: int, *, honest: bool = True) -> Fault:
     """Answer a range with one `shift` bytes away; Content-Range says so when `honest`, and what was
-    asked for when not. The proxy needs credentials, as for `whole_object`."""
+    asked for when not. The proxy needs credentials, as for `answer_whole_object`."""
 
     def fault(request: Request, forward: Forward) -> Reply:
         asked = re.fullmatch(r"bytes=(\d+)-(\d+)", request.header("Range") or "")

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore.disk.errors import translated_os_errors
+from tieredstore.disk.errors import wrap_os_errors
 from tieredstore.disk.sync import allocate, sync_file, sync_folder
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.message.index.tiered import (
@@ -120,7 +120,7 @@ class LocalIndexStoreFile(IndexStoreFile):
                 raise _make_unavailable_error(path, "created", error) from error
             raise
         made._write_header()
-        with translated_os_errors("sync", path.parent):
+        with wrap_os_errors("sync", path.parent):
             sync_folder(path.parent)
         return made
 
@@ -227,7 +227,7 @@ class LocalIndexStoreFile(IndexStoreFile):
         count = self.item_count
         with self._fd_lock:
             if self._fd >= 0 and count != self.synced_items:
-                with translated_os_errors("sync", self.path):
+                with wrap_os_errors("sync", self.path):
                     sync_file(self._fd)
         self.synced_items = count
 
@@ -313,7 +313,7 @@ class LocalIndexStoreFile(IndexStoreFile):
         with self._fd_lock:
             if self._fd < 0:
                 raise Unavailable(f"{self.path}: the file is closed", path=str(self.path))
-            with translated_os_errors(f"reserve {end - start} bytes at {start}", self.path):
+            with wrap_os_errors(f"reserve {end - start} bytes at {start}", self.path):
                 allocate(self._fd, start, end - start)
         self._allocated_end = end
 

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import msgspec
 
-from tieredstore.disk.errors import RETRY_LATER, translate_os_error, translated_os_errors
+from tieredstore.disk.errors import RETRY_LATER, translate_os_error, wrap_os_errors
 from tieredstore.disk.file_operations import FILES
 from tieredstore.errors import Corrupt, Invalid
 
@@ -97,5 +97,5 @@ def save_watermarks(directory: Path, watermarks: Watermarks) -> None:
     ]
     document = _Document(FORMAT_VERSION, watermarks.clean, rows, watermarks.files)
     path = directory / FILE_NAME
-    with translated_os_errors("replace", path):
+    with wrap_os_errors("replace", path):
         FILES.replace_file(path, msgspec.json.encode(document))

@@ -149,10 +149,10 @@ def test_only_whole_extents_are_replaced() -> None:
 
 def test_extents_of_a_range() -> None:
     chain = listed(c0=5, c5=10, c15=1)
-    assert [extent.start for extent in chain.overlapping(4, 2)] == [0, 5]
-    assert [extent.start for extent in chain.overlapping(5, 10)] == [5]
-    assert chain.overlapping(16, 5) == ()
-    assert chain.overlapping(0, 16) == chain.extents
+    assert [extent.start for extent in chain.find_extents(4, 2)] == [0, 5]
+    assert [extent.start for extent in chain.find_extents(5, 10)] == [5]
+    assert chain.find_extents(16, 5) == ()
+    assert chain.find_extents(0, 16) == chain.extents
 
 
 def test_an_extent_at_the_start_of_its_object_skips_nothing() -> None:

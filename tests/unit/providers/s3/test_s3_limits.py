@@ -9,7 +9,7 @@ import pytest
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.usage import Prices
 from tieredstore.providers.s3.limits import Gate, TokenBucket
-from tieredstore.providers.s3.meter import Meter, file_type_of
+from tieredstore.providers.s3.meter import Meter, find_file_type
 
 
 def bucket(rate: int) -> tuple[TokenBucket, ManualClock]:
@@ -99,7 +99,7 @@ def test_more_than_the_limit_wait_for_their_turn() -> None:
 )
 def test_each_operation_has_the_price_of_its_class(operation: str, price: float) -> None:
     prices = Prices(write=1e6, list=2e6, read=3e6, delete=4e6)
-    assert prices.of_request(operation) == price
+    assert prices.price_request(operation) == price
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_each_operation_has_the_price_of_its_class(operation: str, price: float)
     ],
 )
 def test_a_key_tells_the_file_type(key: str, expected: str) -> None:
-    assert file_type_of(key) == expected
+    assert find_file_type(key) == expected
 
 
 def test_usage_adds_up() -> None:

@@ -236,7 +236,7 @@ class TestBlocks:
             if position + length <= size:
                 found = blocks.read(1, size, position, length, fetch)
                 assert found == data[position : position + length]
-                at_hand = blocks.at_hand(1, position, length)
+                at_hand = blocks.read_nowait(1, position, length)
                 assert at_hand is None or at_hand == found
 
 
