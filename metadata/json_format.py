@@ -48,9 +48,9 @@ class Limits:
     max_journal_bytes: int = 8 << 20
 
 
-def parse(data: bytes, source: str, limits: Limits) -> Tables:
-    """Parse a metadata file into tables; `source` names the file in errors. Raises Corrupt."""
-    return _Parser(source, limits).parse(data)
+def parse(data: bytes, file_name: str, limits: Limits) -> Tables:
+    """Parse a metadata file into tables; `file_name` names the file in errors. Raises Corrupt."""
+    return _Parser(file_name, limits).parse(data)
 
 
 class _Duplicate(ValueError):
@@ -79,8 +79,8 @@ def _decode(text: str) -> Any:
 
 
 class _Parser:
-    def __init__(self, source: str, limits: Limits) -> None:
-        self._source = source
+    def __init__(self, file_name: str, limits: Limits) -> None:
+        self._file_name = file_name
         self._limits = limits
 
     def parse(self, data: bytes) -> Tables:
@@ -289,7 +289,7 @@ class _Parser:
         raise self._corrupt(where, f"nested deeper than {self._limits.max_depth}")
 
     def _corrupt(self, where: str, found: str) -> Corrupt:
-        return Corrupt(f"{self._source}: {where}: {found}", path=self._source)
+        return Corrupt(f"{self._file_name}: {where}: {found}", path=self._file_name)
 
 
 _SEGMENT_FIELDS = frozenset(

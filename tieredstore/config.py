@@ -332,14 +332,14 @@ class LoadedConfig:
 
 
 def config_from_properties(
-    properties: Mapping[str, str], *, source: str, serving: bool = False
+    properties: Mapping[str, str], *, origin: str, serving: bool = False
 ) -> LoadedConfig:
     """Build a StoreConfig from string properties.
 
     Unknown `tiered…` and `readAhead…` keys are warnings with the nearest match, except those of
     plugins, which the registry checks; all other keys of Java's that nothing here reads are named
     in one warning; what neither Java nor this project knows is ignored. Raises Invalid on a bad
-    value, naming key and `source`; with `serving` (a process that accepts messages) also on the
+    value, naming key and `origin`; with `serving` (a process that accepts messages) also on the
     settings of `REFUSED_VALUES`.
     """
     known: dict[str, Any] = {}
@@ -353,30 +353,30 @@ def config_from_properties(
                 f"{source}: {key}: expected text, as in a broker.conf, found {kind}", path=source
             )
         if key in FIELDS_BY_KEY:
-            known[key] = _parse(key, value, source)
+            known[key] = _parse(key, value, origin)
         elif key in UNUSED_SETTINGS:
-            warnings.append(f"{source}: {key} has no effect: {UNUSED_SETTINGS[key]}")
+            warnings.append(f"{origin}: {key} has no effect: {UNUSED_SETTINGS[key]}")
         else:
             rest[key] = value
         # Java reads TRUE as true.
         if key in REFUSED_VALUES and value.lower() == REFUSED_VALUES[key][0].lower():
-            refused.append(f"{source}: {key}={value} is refused: {REFUSED_VALUES[key][1]}")
+            refused.append(f"{origin}: {key}={value} is refused: {REFUSED_VALUES[key][1]}")
     if serving and refused:
-        raise Invalid(refused[0], path=source)
+        raise Invalid(refused[0], path=origin)
     core = (key for key in rest if not key.startswith(PLUGIN_PREFIXES))
-    warnings += find_unknown_settings(core, ("tiered", "readAhead"), FIELDS_BY_KEY, source)
+    warnings += find_unknown_settings(core, ("tiered", "readAhead"), FIELDS_BY_KEY, origin)
     unsupported = find_unsupported(rest)
     if unsupported:
-        warnings.append(f"{source}: keys that are not supported: {', '.join(unsupported)}")
+        warnings.append(f"{origin}: keys that are not supported: {', '.join(unsupported)}")
     names = {FIELDS_BY_KEY[key].name: value for key, value in known.items()}
-    config = StoreConfig(**names, plugin_properties=PluginProperties(rest, source))
+    config = StoreConfig(**names, plugin_properties=PluginProperties(rest, origin))
     return LoadedConfig(config, frozenset(known), tuple(warnings), tuple(refused))
 
 
-def _parse(key: str, value: str, source: str) -> object:
+def _parse(key: str, value: str, origin: str) -> object:
     if key == "tieredStorageLevel":
         return StorageLevel.parse(value)
-    return parse_value(FIELDS_BY_KEY[key], value, source)
+    return parse_value(FIELDS_BY_KEY[key], value, origin)
 
 
 def load_broker_conf(
@@ -399,4 +399,4 @@ def load_broker_conf(
             f"{path}: cannot be read as a properties file: {error}", path=str(path)
         ) from (error)
     properties.update(overrides or {})
-    return config_from_properties(properties, source=str(path), serving=serving)
+    return config_from_properties(properties, origin=str(path), serving=serving)

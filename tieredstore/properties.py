@@ -42,12 +42,12 @@ _JAVA_LITERALS = {
 class PluginProperties(Mapping[str, str]):
     """The properties that are not the core's. Values may be secrets: the repr has the keys alone.
 
-    source: where they are from, for messages.
+    origin: where they are from, for messages.
     """
 
-    def __init__(self, values: Mapping[str, str] | None = None, source: str = "config") -> None:
+    def __init__(self, values: Mapping[str, str] | None = None, origin: str = "config") -> None:
         self._values = dict(values or {})
-        self.source = source
+        self.origin = origin
 
     def __getitem__(self, key: str) -> str:
         return self._values[key]
@@ -67,9 +67,9 @@ class PluginProperties(Mapping[str, str]):
     def __repr__(self) -> str:
         return f"PluginProperties({', '.join(sorted(self._values))})"
 
-    def with_values(self, values: Mapping[str, str], source: str) -> PluginProperties:
+    def with_values(self, values: Mapping[str, str], origin: str) -> PluginProperties:
         """Return a copy in which `values` win."""
-        return PluginProperties({**self._values, **values}, source)
+        return PluginProperties({**self._values, **values}, origin)
 
 
 _Settings = TypeVar("_Settings", bound=msgspec.Struct)
@@ -96,7 +96,7 @@ def read_settings(declared: type[_Settings], properties: PluginProperties) -> _S
     """Read the declared settings with the values that the properties have. Raises Invalid."""
     known = fields_by_key(declared)
     values = {
-        known[key].name: parse_value(known[key], value, properties.source)
+        known[key].name: parse_value(known[key], value, properties.origin)
         for key, value in properties.items()
         if key in known
     }
@@ -104,7 +104,7 @@ def read_settings(declared: type[_Settings], properties: PluginProperties) -> _S
 
 
 def find_unknown_settings(
-    names: Iterable[str], prefixes: tuple[str, ...], known: Iterable[str], source: str
+    names: Iterable[str], prefixes: tuple[str, ...], known: Iterable[str], origin: str
 ) -> list[str]:
     """Return a line for each name with one of the prefixes that is not known, with the nearest
     match."""
@@ -114,7 +114,7 @@ def find_unknown_settings(
         if name.startswith(prefixes) and name not in candidates:
             close = difflib.get_close_matches(name, candidates, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            lines.append(f"{source}: unknown key {name}{hint}")
+            lines.append(f"{origin}: unknown key {name}{hint}")
     return lines
 
 
@@ -157,13 +157,13 @@ def base_type(annotation: Any) -> type[Any]:
     return base
 
 
-def parse_value(info: msgspec.structs.FieldInfo, value: str, source: str) -> object:
-    """Parse one value, written as Java reads it. Raises Invalid naming key and source, never a
+def parse_value(info: msgspec.structs.FieldInfo, value: str, origin: str) -> object:
+    """Parse one value, written as Java reads it. Raises Invalid naming key and origin, never a
     secret."""
     key, kind = info.encode_name, base_type(info.type)
     shown = "a secret" if is_secret(info) else repr(value)
     if not _JAVA_LITERALS.get(kind, _ANY).fullmatch(value):
-        raise Invalid(f"{source}: {key}: expected a {kind.__name__}, found {shown}", path=source)
+        raise Invalid(f"{origin}: {key}: expected a {kind.__name__}, found {shown}", path=origin)
     if issubclass(kind, enum.Enum):
         # by its value, or by its name
         names = {str(name): member for name, member in kind.__members__.items()}
@@ -173,4 +173,4 @@ def parse_value(info: msgspec.structs.FieldInfo, value: str, source: str) -> obj
         return msgspec.convert(value, info.type, strict=False)
     except msgspec.ValidationError as error:
         reason = "not valid" if is_secret(info) else str(error)
-        raise Invalid(f"{source}: {key}={shown}: {reason}", path=source) from None
+        raise Invalid(f"{origin}: {key}={shown}: {reason}", path=origin) from None

@@ -179,7 +179,7 @@ def _find_unknown_settings(provider: Any, config: StoreConfig) -> list[str]:
         return []
     properties = config.plugin_properties
     known = [*FIELDS_BY_KEY, *fields_by_key(declared)]
-    return find_unknown_settings(properties, tuple(declared.PREFIXES), known, properties.source)
+    return find_unknown_settings(properties, tuple(declared.PREFIXES), known, properties.origin)
 
 
 def metadata_store(

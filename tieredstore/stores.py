@@ -52,10 +52,10 @@ def open_store(
 
 def _load_config(config: str | Path | Mapping[str, str]) -> LoadedConfig:
     if isinstance(config, Mapping):
-        return config_from_properties(config, source="open_store")
+        return config_from_properties(config, origin="open_store")
     path = Path(config)
     if path.is_dir():
-        return config_from_properties({"storePathRootDir": str(path)}, source=str(path))
+        return config_from_properties({"storePathRootDir": str(path)}, origin=str(path))
     if not path.exists():
         raise Invalid(
             f"{path}: expected a broker.conf or a store's directory, found nothing", path=str(path)

@@ -191,9 +191,9 @@ class _ObjectProbes:
         name, limits = "multipart", self._client.limits
         size = limits.min_part_bytes + 1
         data = _pattern(size)
-        source, key = self._folder + "source", self._folder + "composed"
-        self._client.put_if_absent(source, [data], {})
-        parts: list[Part] = [CopiedPart(source, 0, size), [b"tail"]]
+        original, key = self._folder + "source", self._folder + "composed"
+        self._client.put_if_absent(original, [data], {})
+        parts: list[Part] = [CopiedPart(original, 0, size), [b"tail"]]
         if not self._client.compose(key, parts, {"w": "1:doctor"}):
             return ProbeResult(name, Verdict.UNSAFE, "a new object was refused as taken")
         info = self._client.head(key)

@@ -133,12 +133,12 @@ class MemoryObjectClient:
             self.request("PUT_PART", key)
             return b"".join(part)
         self.request("COPY_PART", key)
-        source = self._store.objects.get(part.key)
-        if source is None:
+        found = self._store.objects.get(part.key)
+        if found is None:
             raise Unavailable(f"{key}: {part.key} is not there to be copied", path=key)
-        content = source.content[part.position : part.position + part.length]
+        content = found.content[part.position : part.position + part.length]
         if len(content) != part.length:
-            raise Invalid(f"{key}: {part.key} ends at {len(source.content)}")
+            raise Invalid(f"{key}: {part.key} ends at {len(found.content)}")
         return content
 
     def _make(self, key: str, content: bytes, metadata: Mapping[str, str]) -> bool:

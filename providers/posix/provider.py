@@ -78,7 +78,7 @@ class PosixProvider:
             near = find_near_setting("tieredStoreFilePath", config.plugin_properties)
             if near is not None:
                 raise Invalid(
-                    f"{config.plugin_properties.source}: tieredStoreFilePath is not set, and "
+                    f"{config.plugin_properties.origin}: tieredStoreFilePath is not set, and "
                     f"{near} is no key: did you mean tieredStoreFilePath?"
                 )
         return cls(

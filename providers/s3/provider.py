@@ -58,8 +58,8 @@ class S3Provider(ChunkProvider):
             raise Invalid(f"tier {url}: expected a bucket, such as s3://bucket/prefix")
         own = query_properties(S3Settings, url.query, str(url))
         place = {"objectStoreBucket": url.authority, "tieredStoreS3Prefix": url.path.strip("/")}
-        source = f"tier {url}"
-        properties = config.plugin_properties.with_values({**own, **place}, source)
+        origin = f"tier {url}"
+        properties = config.plugin_properties.with_values({**own, **place}, origin)
         read_settings(S3Settings, properties)  # a bad value is told now, with the URL
         return msgspec.structs.replace(config, plugin_properties=properties)
 

@@ -136,15 +136,15 @@ class _AssumedRole(CredentialProvider):
         )
 
 
-def _with_role(source: botocore.session.Session, settings: S3Settings) -> botocore.session.Session:
+def _with_role(base: botocore.session.Session, settings: S3Settings) -> botocore.session.Session:
     extra = {"RoleSessionName": _SESSION_NAME}
     if settings.external_id:
         extra["ExternalId"] = settings.external_id
-    credentials = source.get_credentials()
+    credentials = base.get_credentials()
     if credentials is None:
         raise Invalid("tieredStoreS3RoleArn: there are no credentials to assume the role with")
     fetcher = AssumeRoleCredentialFetcher(
-        client_creator=source.create_client,
+        client_creator=base.create_client,
         source_credentials=credentials,
         role_arn=settings.role_arn,
         extra_args=extra,

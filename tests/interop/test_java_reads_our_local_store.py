@@ -93,7 +93,7 @@ def test_java_reads_every_message_and_finds_every_key_of_our_local_store(
     java: JavaTools, tmp_path: Path
 ) -> None:
     conf = {**BROKER_CONF, "storePathRootDir": str(tmp_path / "root" / "store")}
-    store = DefaultMessageStore(config_from_properties(conf, source="test").config)
+    store = DefaultMessageStore(config_from_properties(conf, origin="test").config)
     store.load()
     store.start()
     try:

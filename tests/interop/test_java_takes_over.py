@@ -48,7 +48,7 @@ def wanted_view(messages: list[dict[str, Any]], topic: str) -> dict[tuple[int, i
 def put_ours(store_root: Path, manifest: Manifest) -> list[dict[str, Any]]:
     """Append to the store that Java left, with our own local store."""
     conf = {**manifest["brokerConf"], "storePathRootDir": str(store_root)}
-    store = DefaultMessageStore(config_from_properties(conf, source="test").config)
+    store = DefaultMessageStore(config_from_properties(conf, origin="test").config)
     store.load()
     store.start()
     wanted = []

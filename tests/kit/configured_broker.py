@@ -60,7 +60,7 @@ def properties(root: Path, **keys: object) -> dict[str, str]:
 
 def conf(root: Path, **keys: object) -> LoadedConfig:
     """The configuration of those properties, without a warning."""
-    loaded = config_from_properties(properties(root, **keys), source="broker.conf")
+    loaded = config_from_properties(properties(root, **keys), origin="broker.conf")
     assert loaded.warnings == ()
     return loaded
 

@@ -77,14 +77,14 @@ class SimulatedFiles(FileOperations):
             self.make_or_empty(path)
         return SimulatedAppender(self, self.names[path])
 
-    def rename(self, source: Path, target: Path) -> None:
+    def rename(self, path: Path, new_path: Path) -> None:
         self.step()
-        self.change({target: self.names[source], source: None})
+        self.change({new_path: self.names[path], path: None})
 
-    def link(self, source: Path, target: Path) -> bool:
+    def link(self, path: Path, new_path: Path) -> bool:
         self.step()
-        assert target not in self.names
-        self.change({target: self.names[source]})
+        assert new_path not in self.names
+        self.change({new_path: self.names[path]})
         return True
 
     def unlink(self, path: Path) -> None:

@@ -82,7 +82,7 @@ def test_defaults_are_those_of_java_5_5_0() -> None:
     ],
 )
 def test_storage_level_takes_names_and_integers(text: str, level: int) -> None:
-    loaded = config_from_properties({"tieredStorageLevel": text}, source="t")
+    loaded = config_from_properties({"tieredStorageLevel": text}, origin="t")
     assert loaded.config.storage_level == level
 
 
@@ -103,30 +103,30 @@ def test_storage_level_takes_names_and_integers(text: str, level: int) -> None:
 )
 def test_a_bad_value_is_an_error_that_names_key_and_source(key: str, value: str) -> None:
     with pytest.raises(Invalid) as caught:
-        config_from_properties({key: value}, source="broker.conf")
+        config_from_properties({key: value}, origin="broker.conf")
     assert key in str(caught.value)
     assert "tieredStorageLevel" in str(caught.value) or "broker.conf" in str(caught.value)
 
 
 def test_an_unknown_tiered_key_is_a_warning_with_the_nearest_match() -> None:
-    loaded = config_from_properties({"tieredStoreGroupCommitCout": "1"}, source="t")
+    loaded = config_from_properties({"tieredStoreGroupCommitCout": "1"}, origin="t")
     assert "tieredStoreGroupCommitCount" in loaded.warnings[0]
 
 
 def test_all_keys_of_java_that_nothing_reads_are_in_one_warning() -> None:
     keys = {"namesrvAddr": "x", "fileReservedTime": "1", "aclEnable": "false", "ourOwn": "1"}
-    [warning] = config_from_properties(keys, source="broker.conf").warnings
+    [warning] = config_from_properties(keys, origin="broker.conf").warnings
     assert warning == "broker.conf: keys that are not supported: fileReservedTime, namesrvAddr"
 
 
 def test_a_key_of_nobody_may_be_a_plugin_s() -> None:
-    assert config_from_properties({"acmeTierBucket": "b"}, source="t").warnings == ()
+    assert config_from_properties({"acmeTierBucket": "b"}, origin="t").warnings == ()
 
 
 @pytest.mark.parametrize("key", sorted(UNUSED_SETTINGS))
 def test_unused_keys_change_nothing_and_say_so(key: str) -> None:
-    loaded = config_from_properties({key: "true"}, source="t")
-    plain = config_from_properties({}, source="t")
+    loaded = config_from_properties({key: "true"}, origin="t")
+    plain = config_from_properties({}, origin="t")
     assert msgspec.structs.asdict(loaded.config) == msgspec.structs.asdict(plain.config)
     assert key in loaded.warnings[0]
 
@@ -134,9 +134,9 @@ def test_unused_keys_change_nothing_and_say_so(key: str) -> None:
 @pytest.mark.parametrize("key", sorted(REFUSED_VALUES))
 def test_a_serving_process_refuses_what_would_weaken_it(key: str) -> None:
     value = REFUSED_VALUES[key][0]
-    config_from_properties({key: value}, source="t")
+    config_from_properties({key: value}, origin="t")
     with pytest.raises(Invalid, match=key):
-        config_from_properties({key: value}, source="t", serving=True)
+        config_from_properties({key: value}, origin="t", serving=True)
 
 
 def test_overrides_win_over_the_file(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ CONF = {
 
 
 def test_a_third_party_s_provider_gets_its_keys_from_broker_conf() -> None:
-    loaded = config_from_properties(CONF, source="broker.conf")
+    loaded = config_from_properties(CONF, origin="broker.conf")
     assert loaded.warnings == ()
     registry.segment_provider(loaded.config).close()
     assert AcmeProvider.found == AcmeSettings(bucket="b", parts=7, mode=Mode.FAST)
@@ -73,7 +73,7 @@ def test_an_unknown_key_of_a_plugin_is_a_warning_with_the_nearest_match(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     properties = {**CONF, "acmeTierBuckets": "x", "listenPort": "1", "objectStoreEndpoint": "y"}
-    config = config_from_properties(properties, source="broker.conf").config
+    config = config_from_properties(properties, origin="broker.conf").config
     with caplog.at_level(logging.WARNING):
         registry.segment_provider(config).close()
     assert caplog.messages == [
@@ -115,7 +115,7 @@ def test_properties_show_their_keys_alone() -> None:
     assert repr(properties) == "PluginProperties(a, b)"
     more = properties.with_values({"b": "2", "c": "3"}, "tier")
     assert dict(more) == {"a": "hush", "b": "2", "c": "3"}
-    assert more.source == "tier"
+    assert more.origin == "tier"
     assert dict(properties) == {"a": "hush", "b": "hush"}
     assert hash(properties) == hash(PluginProperties({"a": "hush", "b": "hush"}))
     assert properties != more

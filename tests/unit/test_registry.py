@@ -176,12 +176,12 @@ def test_a_provider_that_does_not_tell_its_clusters_is_invalid_there() -> None:
 @pytest.mark.parametrize("key", ["tieredStoreFilepath", "tieredstorefilepath", "tieredStorePath"])
 def test_a_misspelt_path_stops_a_posix_tier_that_has_none(key: str, tmp_path: Path) -> None:
     keys = {"tieredBackendServiceProvider": "posix", key: str(tmp_path)}
-    loaded = config_from_properties(keys, source="broker.conf")
+    loaded = config_from_properties(keys, origin="broker.conf")
     with pytest.raises(Invalid, match=f"{key} is no key: did you mean tieredStoreFilePath"):
         registry.segment_provider(loaded.config)
     # With a path the other one is a warning.
     loaded = config_from_properties(
-        {**keys, "tieredStoreFilePath": str(tmp_path)}, source="broker.conf"
+        {**keys, "tieredStoreFilePath": str(tmp_path)}, origin="broker.conf"
     )
     assert key in loaded.warnings[0] or key.islower()
     registry.segment_provider(loaded.config).close()
@@ -190,7 +190,7 @@ def test_a_misspelt_path_stops_a_posix_tier_that_has_none(key: str, tmp_path: Pa
 @pytest.mark.parametrize("key", ["tieredStoreS3Profile", "listenPort", "storePathIndex"])
 def test_another_key_stops_no_posix_tier(key: str) -> None:
     keys = {"tieredBackendServiceProvider": "posix", key: "x"}
-    loaded = config_from_properties(keys, source="broker.conf")
+    loaded = config_from_properties(keys, origin="broker.conf")
     registry.segment_provider(loaded.config).close()
 
 

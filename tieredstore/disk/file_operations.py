@@ -70,13 +70,13 @@ class FileOperations:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if empty else 0)
         return _Appender(os.open(path, flags, 0o644))
 
-    def rename(self, source: Path, target: Path) -> None:
-        source.replace(target)
+    def rename(self, path: Path, new_path: Path) -> None:
+        path.replace(new_path)
 
-    def link(self, source: Path, target: Path) -> bool:
+    def link(self, path: Path, new_path: Path) -> bool:
         """Give a file a second name; False where the file system has none."""
         try:
-            target.hardlink_to(source)
+            new_path.hardlink_to(path)
         except OSError as error:
             if error.errno in _NO_LINKS:
                 return False

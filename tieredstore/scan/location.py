@@ -90,7 +90,7 @@ def load_config(
     if cluster is not None:
         overrides["brokerClusterName"] = cluster
     if path is None:
-        return config_from_properties(overrides, source="command line")
+        return config_from_properties(overrides, origin="command line")
     return load_broker_conf(path, overrides)
 
 

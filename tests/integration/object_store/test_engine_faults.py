@@ -140,7 +140,7 @@ def tiered_store(root: Path, url: str) -> TieredMessageStore:
         "tieredStorageLevel": "FORCE",
         "tieredStoreGroupCommitSize": "1",
     }
-    config = registry.tier_at(config_from_properties(conf, source="test").config, url)
+    config = registry.tier_at(config_from_properties(conf, origin="test").config, url)
     local = DefaultMessageStore(config)
     store = TieredMessageStore(
         local,
@@ -222,7 +222,7 @@ def test_w02_a_second_broker_takes_over_and_the_first_one_stops(
     put(broker, range(5))
     assert upload(broker) == []
     config = registry.tier_at(
-        config_from_properties({"brokerClusterName": CLUSTER}, source="test").config,
+        config_from_properties({"brokerClusterName": CLUSTER}, origin="test").config,
         versitygw.url(),
     )
     with closing(registry.segment_provider(config)) as other:

@@ -100,13 +100,13 @@ class KillableOperations(FileOperations):
         self._writes.next("journal open")
         return _KillableAppend(super().open_append(path, empty=empty), self._writes)
 
-    def rename(self, source: Path, target: Path) -> None:
+    def rename(self, path: Path, new_path: Path) -> None:
         self._writes.next("metadata rename")
-        super().rename(source, target)
+        super().rename(path, new_path)
 
-    def link(self, source: Path, target: Path) -> bool:
+    def link(self, path: Path, new_path: Path) -> bool:
         self._writes.next("metadata link")
-        return super().link(source, target)
+        return super().link(path, new_path)
 
     def unlink(self, path: Path) -> None:
         self._writes.next("metadata unlink")

@@ -81,13 +81,13 @@ class FaultyFiles(FileOperations):
         self._next("open_append")
         return FaultyAppender(self, super().open_append(path, empty=empty))
 
-    def rename(self, source: Path, target: Path) -> None:
+    def rename(self, path: Path, new_path: Path) -> None:
         self._next("rename")
-        super().rename(source, target)
+        super().rename(path, new_path)
 
-    def link(self, source: Path, target: Path) -> bool:
+    def link(self, path: Path, new_path: Path) -> bool:
         self._next("link")
-        return super().link(source, target)
+        return super().link(path, new_path)
 
     def unlink(self, path: Path) -> None:
         self._next("unlink")

@@ -53,7 +53,7 @@ def check_what_a_broker_finds(root: Path) -> None:
         "storePathRootDir": str(root / "state"),
         "tieredStoreFilePath": str(root / "tier"),
     }
-    config = config_from_properties(properties, source="test").config
+    config = config_from_properties(properties, origin="test").config
     provider = PosixProvider(root / "tier", "cluster-a", fsync=False)
     metadata = DefaultMetadataStore(
         root / "state/config/tieredStoreMetadata.json", "broker-a", read_only=True

@@ -271,7 +271,7 @@ def test_our_store_serves_it_by_offset_time_and_key(tmp_path: Path) -> None:
             "storePathRootDir": str(tmp_path / "local"),
             "tieredStoreFilePath": str(tmp_path / "tier"),
         },
-        source="test",
+        origin="test",
     ).config
     store = TieredMessageStore(
         DefaultMessageStore(config),

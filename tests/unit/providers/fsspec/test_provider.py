@@ -79,7 +79,7 @@ def test_s01_options_that_are_no_json_are_not_shown() -> None:
             "tieredStoreFsspecUrl": "memory://x",
             "tieredStoreFsspecOptions": f"secret={SECRET}",
         },
-        source="broker.conf",
+        origin="broker.conf",
     ).config
     with pytest.raises(Invalid) as caught:
         registry.segment_provider(config)

@@ -44,7 +44,7 @@ def assert_no_secret(text: str) -> None:
 
 
 def test_s01_reprs_have_no_secret() -> None:
-    loaded = config_from_properties(PROPERTIES, source="broker.conf")
+    loaded = config_from_properties(PROPERTIES, origin="broker.conf")
     with closing(S3Provider.from_config(loaded.config)) as provider:
         for found in (loaded, loaded.config, provider, provider.client, provider.client.url):
             assert_no_secret(repr(found))
@@ -53,7 +53,7 @@ def test_s01_reprs_have_no_secret() -> None:
 
 
 def test_a_configuration_goes_to_another_process_whole() -> None:
-    config = config_from_properties(PROPERTIES, source="broker.conf").config
+    config = config_from_properties(PROPERTIES, origin="broker.conf").config
     assert pickle.loads(pickle.dumps(config)) == config
 
 

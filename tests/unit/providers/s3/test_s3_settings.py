@@ -435,7 +435,7 @@ def test_the_key_reaches_the_chunk_log(key: str, server: ScriptedServer) -> None
         "tieredStoreS3Region": "eu-central-1",
         key: value,
     }
-    config = config_from_properties(properties, source="broker.conf").config
+    config = config_from_properties(properties, origin="broker.conf").config
     with closing(S3Provider.from_config(config)) as provider:
         assert found(provider._settings) == expected
         assert found(ChunkSettings()) != expected
