@@ -48,7 +48,7 @@ def test_the_example_is_short_and_the_page_says_how_short() -> None:
     assert code <= 100
     assert len(TEST.read_text().splitlines()) <= 20
     page = " ".join((ROOT / "docs" / "providers.md").read_text().split())
-    assert f"in {code} lines;" in page
+    assert f"in {code} lines of code;" in page
     assert f"proves it in {test}." in page
 
 
