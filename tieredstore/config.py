@@ -350,7 +350,7 @@ def config_from_properties(
         if not isinstance(cast("object", value), str):  # not shown: it may be a secret
             kind = type(value).__name__
             raise Invalid(
-                f"{source}: {key}: expected text, as in a broker.conf, found {kind}", path=source
+                f"{origin}: {key}: expected text, as in a broker.conf, found {kind}", path=origin
             )
         if key in FIELDS_BY_KEY:
             known[key] = _parse(key, value, origin)

@@ -200,7 +200,7 @@ def test_a_disk_without_space_for_the_lock_is_unavailable_and_nothing_stays_lock
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", fail)
         with pytest.raises(Unavailable, match="lock: cannot write"):
-            DefaultMessageStore(config_from_properties(keys(root), source="test").config).load()
+            DefaultMessageStore(config_from_properties(keys(root), origin="test").config).load()
     assert not is_owned(root)
     assert root / "lock" not in [path.resolve() for path in Path("/proc/self/fd").iterdir()]
 
