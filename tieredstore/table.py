@@ -118,7 +118,7 @@ class Tier:
         out. Raises Invalid.
         """
         _require("pyarrow", "arrow")
-        from tieredstore.scan.arrow.schema import chosen
+        from tieredstore.scan.arrow.schema import choose_columns
 
         now_ms = SYSTEM_CLOCK.now_ms()
         selection = Selection(
@@ -136,7 +136,9 @@ class Tier:
         options = ReadOptions(
             batch_bytes, check_bodies, body_limit_bytes, selection.tags, selection.keys
         )
-        return Scan(self, selection, chosen(columns), options, on_finding, use_index=use_index)
+        return Scan(
+            self, selection, choose_columns(columns), options, on_finding, use_index=use_index
+        )
 
 
 class Scan:

@@ -89,7 +89,7 @@ class JobRun:
     _started: float = field(default_factory=time.monotonic)
     _started_at: float = field(default_factory=time.time)
 
-    def once(self, step: str, action: Callable[[], Outcome], kind: Any) -> Outcome:
+    def do_once(self, step: str, action: Callable[[], Outcome], kind: Any) -> Outcome:
         """Return the outcome of `action`, called only if no run of this job has come past it. A
         kill between its end and the journal's line calls it again: it must be idempotent.
 

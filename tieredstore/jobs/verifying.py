@@ -63,7 +63,7 @@ def run_verify(
     provider = location.connect()
     try:
         listings = _listings(provider, location)
-        pinned = run.once("pin", lambda: _pin(provider, location, listings), _Pinned)
+        pinned = run.do_once("pin", lambda: _pin(provider, location, listings), _Pinned)
         unreadable = pinned.metadata_error is not None
         if unreadable:
             tell(

@@ -341,15 +341,15 @@ def _sort(
             broker,
             topic,
             queue_id,
-            by_base(found.get(FileSegmentType.COMMIT_LOG, [])),
-            by_base(found.get(FileSegmentType.CONSUME_QUEUE, [])),
+            sort_by_base(found.get(FileSegmentType.COMMIT_LOG, [])),
+            sort_by_base(found.get(FileSegmentType.CONSUME_QUEUE, [])),
         )
         for (broker, topic, queue_id), found in sorted(files.items())
     )
-    return queues, {broker: by_base(found) for broker, found in sorted(indexes.items())}
+    return queues, {broker: sort_by_base(found) for broker, found in sorted(indexes.items())}
 
 
-def by_base(extents: list[SegmentExtent]) -> tuple[SegmentExtent, ...]:
+def sort_by_base(extents: list[SegmentExtent]) -> tuple[SegmentExtent, ...]:
     """Sort extents, each cut where the next one with content begins: a writer that met foreign
     bytes behind its own went on in a new segment there."""
     found: list[SegmentExtent] = []
@@ -385,8 +385,8 @@ def list_again(
 
     return replace(
         queue,
-        commit_log=by_base(choose(FileSegmentType.COMMIT_LOG, queue.commit_log)),
-        consume_queue=by_base(choose(FileSegmentType.CONSUME_QUEUE, queue.consume_queue)),
+        commit_log=sort_by_base(choose(FileSegmentType.COMMIT_LOG, queue.commit_log)),
+        consume_queue=sort_by_base(choose(FileSegmentType.CONSUME_QUEUE, queue.consume_queue)),
     )
 
 

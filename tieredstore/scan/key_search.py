@@ -31,7 +31,7 @@ from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import OnFinding, damage, raise_on_damage
-from tieredstore.scan.read.batches import whole_records
+from tieredstore.scan.read.batches import find_whole_records
 from tieredstore.tier.index.item import IndexItem
 from tieredstore.tier.index.matching import MAX_CHAIN_ITEMS, Wanted
 from tieredstore.tier.index.uploaded_file import UploadedIndexStoreFile
@@ -176,7 +176,7 @@ def _message_at(
 ) -> StoredMessage | None:
     """The message that an item names if it has the key; None when it has not or is gone."""
     place, size = np.array([item.offset]), np.array([item.size])
-    if not whole_records(queue, place, size)[0]:
+    if not find_whole_records(queue, place, size)[0]:
         return None
     with QueueReader(provider, queue) as reader:
         data = reader.commit_log.read(item.offset, item.size)
@@ -249,7 +249,7 @@ def _message_starting_at(
             if int(unit["physical_offset"]) != physical_offset:
                 continue
             place, size = np.array([physical_offset]), np.array([int(unit["size"])])
-            if not whole_records(queue, place, size)[0]:
+            if not find_whole_records(queue, place, size)[0]:
                 continue
             message = decode_record(
                 reader.commit_log.read(physical_offset, int(unit["size"])),

@@ -15,7 +15,7 @@ from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.errors import Invalid
 from tieredstore.jobs.run import TASK_BYTES
 from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES
-from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS, chosen
+from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS, choose_columns
 from tieredstore.scan.location import TierLocation, locate
 from tieredstore.scan.read.batches import BATCH_BYTES
 from tieredstore.scan.read.options import ReadOptions
@@ -215,8 +215,8 @@ def _columns(get: _Getter) -> tuple[str, ...] | None:
     """None for the default ones without properties."""
     names = get("columns", _names)
     if not get("includeProperties", _boolean):
-        return None if names is None else chosen(names)
-    names = chosen(names or DEFAULT_COLUMNS)
+        return None if names is None else choose_columns(names)
+    names = choose_columns(names or DEFAULT_COLUMNS)
     return names if "properties" in names else (*names, "properties")
 
 

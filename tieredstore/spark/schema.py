@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tieredstore.errors import Invalid
-from tieredstore.scan.arrow.schema import chosen, schema
+from tieredstore.scan.arrow.schema import choose_columns, schema
 
 _IN_UTC: dict[str, Any] = (
     {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
@@ -30,7 +30,7 @@ def columns_of(wanted: StructType, named: tuple[str, ...] | None) -> tuple[str, 
     if not wanted.fields:
         raise Invalid("schema: expected at least one column, found none")
     try:
-        names = chosen(wanted.fieldNames())
+        names = choose_columns(wanted.fieldNames())
     except Invalid as error:
         raise Invalid(f"schema: {error}") from error
     for field, ours in zip(wanted.fields, spark_schema(names).fields, strict=True):

@@ -129,12 +129,12 @@ def test_once_is_once_and_again_if_it_did_not_end(journal: Journal) -> None:
 
     run = JobRun("test", LocalRunner(), journal)
     with pytest.raises(Killed):
-        run.once("commit", action, Done)
-    assert run.once("commit", action, Done) == Done("x", 2)
-    assert run.once("commit", action, Done) == Done("x", 2)
+        run.do_once("commit", action, Done)
+    assert run.do_once("commit", action, Done) == Done("x", 2)
+    assert run.do_once("commit", action, Done) == Done("x", 2)
     assert len(calls) == 2
     with pytest.raises(Invalid, match="another version"):
-        run.once("commit", action, int)
+        run.do_once("commit", action, int)
 
 
 def test_gathered_keeps_neighbours_together_within_bounds() -> None:

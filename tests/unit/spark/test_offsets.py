@@ -14,7 +14,7 @@ from tieredstore.spark.offsets import (
     parse_offsets,
     to_json,
 )
-from tieredstore.spark.stream.admission import at_least_one, shares
+from tieredstore.spark.stream.admission import admit_one, shares
 
 KNOWN = Incarnation(3, 111, 1_700_000_000_123, 258, 42)
 POSITIONS = {("orders", "b", 1): Position(4), ("orders", "b", 0): Position(112, KNOWN)}
@@ -64,7 +64,7 @@ def test_shares_are_fair_and_never_above_the_limit() -> None:
 
 def test_one_message_is_taken_where_nothing_would_be() -> None:
     ends = {"a": 4, "b": 7}
-    at_least_one(ends, {"a": 4, "b": 7}, ["a", "b"])
+    admit_one(ends, {"a": 4, "b": 7}, ["a", "b"])
     assert ends == {"a": 5, "b": 7}
-    at_least_one(ends, {"a": 4, "b": 7}, ["a", "b"])
+    admit_one(ends, {"a": 4, "b": 7}, ["a", "b"])
     assert ends == {"a": 5, "b": 7}

@@ -38,7 +38,7 @@ def backfill_frame(
     elif type(frame).__module__.startswith("pandas."):
         table = _write_parquet(pa.Table.from_pandas(frame, preserve_index=False), Path(staging))
     elif type(frame).__module__.startswith("pyspark.sql."):
-        table = run.once("stage", lambda: _write_parquet_by_spark(frame, str(staging)), str)
+        table = run.do_once("stage", lambda: _write_parquet_by_spark(frame, str(staging)), str)
     else:
         raise Invalid(
             "backfill: expected a pandas or Spark DataFrame or a pyarrow Table, found "

@@ -74,7 +74,7 @@ def run_backfill(
     """
     options = options or BackfillOptions()
     _check(options)
-    files = run.once("source", lambda: list_table(table), list[TableFile])
+    files = run.do_once("source", lambda: list_table(table), list[TableFile])
     with open_target(tier, take_over=options.take_over) as target:
         past = _locate_note(target, table, files, options)
         if past.exists():
@@ -82,7 +82,7 @@ def run_backfill(
         rules = RowRules(
             options.topic,
             options.queues,
-            run.once("now", lambda: int(time.time() * 1000), int),
+            run.do_once("now", lambda: int(time.time() * 1000), int),
             tier.config.broker_name,
             tier.config.broker_cluster_name,
             tier.config.max_message_size_bytes,
@@ -99,7 +99,7 @@ def run_backfill(
             past.parent.mkdir(parents=True, exist_ok=True)
             FILES.replace_file(past, orjson.dumps(result, option=orjson.OPT_INDENT_2))
 
-        run.once("record", record, None)
+        run.do_once("record", record, None)
         return run.report({**result, "done_before": False})
 
 
@@ -138,9 +138,9 @@ def _plan_pieces(
         starts_of(plans, found, broker)  # what is wrong now may be right when it is run again
         return found
 
-    ends = run.once("pin", pin, dict[str, QueueStart])
+    ends = run.do_once("pin", pin, dict[str, QueueStart])
     most = min(options.segment_bytes, tier.config.commit_log_max_size_bytes)
-    limit = run.once("segment_bytes", lambda: most, int)
+    limit = run.do_once("segment_bytes", lambda: most, int)
     starts = starts_of(plans, ends, broker)
     return [
         _Pieces(plan, start, list(pieces_of(plan, broker, start, limit)))
@@ -166,7 +166,7 @@ def _write(
     ]
     if not all(f"write:{task.key}" in run.journal for task in tasks):
         target.check_ends(starts)  # later, `commit` compares unit by unit
-    run.once("announce", lambda: target.announce(starts, pieces), None)
+    run.do_once("announce", lambda: target.announce(starts, pieces), None)
     outcomes = run.map("write", write, tasks, list[WrittenPiece])
     codes = iter([piece.tags_codes for outcome in outcomes for piece in outcome])
     for queue in queues:
@@ -176,8 +176,8 @@ def _write(
             tags_codes = np.concatenate([unpack_numbers(code) for code in of_queue])
             target.commit(queue.plan, queue.start, queue.pieces, tags_codes)
 
-        run.once(f"commit:{path_of(queue.plan, tier.config.broker_name)}", commit, None)
-    run.once("index", lambda: target.index([queue.plan for queue in queues]), None)
+        run.do_once(f"commit:{path_of(queue.plan, tier.config.broker_name)}", commit, None)
+    run.do_once("index", lambda: target.index([queue.plan for queue in queues]), None)
 
 
 def _result(table: str, queues: Sequence[_Pieces]) -> dict[str, object]:

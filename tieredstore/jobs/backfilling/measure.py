@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 from tieredstore.errors import Invalid
 from tieredstore.jobs.backfilling.rows import (
     RowRules,
+    add_message_ids,
     columns_of,
     first_failing,
     messages_of,
     topic_fault,
-    with_ids,
 )
 from tieredstore.jobs.backfilling.table_files import Place, Table, TableFile
 from tieredstore.jobs.run import gather_groups
@@ -141,7 +141,7 @@ def _sizes(
     batch: pa.RecordBatch, place: Place, names: list[str], numbers: Int64s, max_body_bytes: int
 ) -> Int64s:
     lengths = np.array([len(topic_field(name)[1]) for name in names], np.int64)[numbers]
-    batch = with_ids(batch, "", 0, None)
+    batch = add_message_ids(batch, "", 0, None)
 
     def sizes_of(part: pa.RecordBatch, topic_lengths: Int64s) -> Int64s:
         bodies = part.column("body_length").to_numpy().astype(np.int64)

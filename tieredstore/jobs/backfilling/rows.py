@@ -90,7 +90,7 @@ def messages_of(rows: Rows, rules: RowRules) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(found)
 
 
-def with_ids(
+def add_message_ids(
     batch: pa.RecordBatch, topic: str, queue_id: int, queue_offset: int | None
 ) -> pa.RecordBatch:
     """Give consecutive messages of a queue ids where they have none: of topic, queue and offset, so

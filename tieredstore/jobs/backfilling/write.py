@@ -14,7 +14,7 @@ from tieredstore.contracts.segment import FileSegment, FileSegmentType, SegmentI
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.jobs.backfilling.measure import pack_numbers, unpack_numbers
 from tieredstore.jobs.backfilling.plan import Piece
-from tieredstore.jobs.backfilling.rows import RowRules, columns_of, messages_of, with_ids
+from tieredstore.jobs.backfilling.rows import RowRules, add_message_ids, columns_of, messages_of
 from tieredstore.jobs.backfilling.table_files import BATCH_BYTES, Table, TableFile
 from tieredstore.scan.arrow.buffers import Int64s
 from tieredstore.scan.arrow.encode import encode_batch
@@ -119,7 +119,7 @@ def _write_piece(
     queue_offset, physical_offset = piece.queue_offset, piece.physical_offset
     for batch in _batches(messages, at, piece.size_bytes):
         encoded = encode_batch(
-            with_ids(batch, piece.topic, piece.queue_id, queue_offset),
+            add_message_ids(batch, piece.topic, piece.queue_id, queue_offset),
             topic=piece.topic,
             queue_id=piece.queue_id,
             queue_offset=queue_offset,

@@ -44,7 +44,7 @@ def plan_copy(
     _refuse_other_ids(target, tier)
     plans = CopyPlanner(origin, target, tier, options)
     summaries = [plan.summary() for plan in (*plans.queues(), plans.index())]
-    for path, conflict in plans.foreign().items():
+    for path, conflict in plans.find_foreign_paths().items():
         there = sum(segment.real_bytes for segment in target.segments(path))
         summaries.append(PathSummary(path, 0, there, 0, conflict, there))
     return [summary for summary in summaries if summary.segments or summary.conflict]
@@ -159,7 +159,7 @@ class _Job:
 
     def _refuse_or_replace(self, plans: list[PathPlan], index: PathPlan) -> None:
         """Nothing is written when the target holds something else."""
-        foreign = self._planner.foreign()
+        foreign = self._planner.find_foreign_paths()
         wrong = [p.conflict for p in (*plans, index) if p.conflict is not None and not p.is_gap]
         wrong += foreign.values()
         if wrong and not self._options.replace:
@@ -293,7 +293,7 @@ class _Job:
                 if self._origin.open(item.id).size():
                     raise
                 # It has expired, and so have the messages that it names.
-                self._target.remove(self._of(item))
+                self._target.remove(self._find_segment(item))
                 again = self._planner.index(fresh=True)
                 if again.segments and again.segments[0].id == item.id:
                     raise
@@ -302,7 +302,7 @@ class _Job:
             self._target.complete(item.id, item.end, times)
             self._on_segment(is_index=True)
 
-    def _of(self, item: SegmentCopy) -> list[TargetSegment]:
+    def _find_segment(self, item: SegmentCopy) -> list[TargetSegment]:
         return [s for s in self._target.list_segments_again(item.id.path) if s.id == item.id]
 
     # Progress

@@ -96,10 +96,12 @@ def plan_queue(
     seals: whether a seal changes anything in the target's backend.
     """
     parts = [
-        _FilePlanner(queue.commit_log, _of(target, FileSegmentType.COMMIT_LOG), seals, rewritable),
+        _FilePlanner(
+            queue.commit_log, _select_type(target, FileSegmentType.COMMIT_LOG), seals, rewritable
+        ),
         _FilePlanner(
             queue.consume_queue,
-            _of(target, FileSegmentType.CONSUME_QUEUE),
+            _select_type(target, FileSegmentType.CONSUME_QUEUE),
             seals,
             rewritable,
             may_have_holes=True,
@@ -121,7 +123,7 @@ def plan_index(
     return _plan(path, None, target, parts)
 
 
-def _of(target: Sequence[TargetSegment], type: FileSegmentType) -> list[TargetSegment]:
+def _select_type(target: Sequence[TargetSegment], type: FileSegmentType) -> list[TargetSegment]:
     return [segment for segment in target if segment.id.type is type]
 
 

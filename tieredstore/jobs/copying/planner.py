@@ -139,7 +139,7 @@ class CopyPlanner:
         finally:
             segment.close()
 
-    def foreign(self) -> dict[str, str]:
+    def find_foreign_paths(self) -> dict[str, str]:
         """Find paths that the target has and the origin never had, as far as can be told: a queue
         that the state knows may have expired in the origin."""
         own = {queue.path for queue in self._tier.queues} | {self.index_path}

@@ -55,7 +55,7 @@ def run_export(
             listed.append(_catalogue(location))
         return listed[0]
 
-    plan = run.once(
+    plan = run.do_once(
         "pin", lambda: _pin_plan(location, catalogue(), request, target, task_bytes), Plan
     )
     _require_turn(run, target, plan, request)
@@ -92,7 +92,7 @@ def run_export(
     files: list[DataFile] = [*kept, *run.map("merge", merge, merges, DataFile)]
     names = sorted({file.name for file in (*staged, *files)})
     if plan.positions or not plan.base:
-        commit: str | None = run.once(
+        commit: str | None = run.do_once(
             "commit",
             lambda: _commit_once(run, target, plan, request, location, written, files, names),
             str,

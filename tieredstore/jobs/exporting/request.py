@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tieredstore.errors import Invalid
-from tieredstore.scan.arrow.schema import chosen
+from tieredstore.scan.arrow.schema import choose_columns
 from tieredstore.scan.tasks import Selection
 from tieredstore.tier_url import show_url
 
@@ -95,7 +95,7 @@ class ExportRequest:
     @property
     def column_names(self) -> tuple[str, ...]:
         """Columns of the target. Raises Invalid for unknown ones."""
-        names = list(chosen(self.columns))
+        names = list(choose_columns(self.columns))
         if self.properties and "properties" not in names:
             names.append("properties")
         return (*(name for name in PARTITION_COLUMNS if name not in names), *names)

@@ -84,8 +84,8 @@ def run_compact_index(
         raise Invalid("compact index needs the state directory: it names topics and index files")
     with open_index_tier(location, take_over=options.take_over) as tier:
         capacity = Capacity.of(tier.config)
-        uploaded = run.once("upload", lambda: _upload(tier, location), _Uploaded)
-        pinned = run.once("pin", lambda: _pin(tier, capacity), _Pinned)
+        uploaded = run.do_once("upload", lambda: _upload(tier, location), _Uploaded)
+        pinned = run.do_once("pin", lambda: _pin(tier, capacity), _Pinned)
         collected: list[Collected] = []
         committed = Committed((), 0)
         if pinned.merged or not pinned.is_by_time:

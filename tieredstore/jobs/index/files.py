@@ -98,7 +98,7 @@ def commit(
         )
         return Committed(added, sum(index.is_there for index in gone))
 
-    return run.once("commit", work, Committed)
+    return run.do_once("commit", work, Committed)
 
 
 def summary(collected: Sequence[Collected], committed: Committed) -> dict[str, object]:

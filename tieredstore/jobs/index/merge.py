@@ -29,7 +29,7 @@ from tieredstore.message.names import index_path
 from tieredstore.scan.catalogue import QueueFiles, list_again
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.location import TierLocation
-from tieredstore.scan.read.batches import cut_runs, whole_records
+from tieredstore.scan.read.batches import cut_runs, find_whole_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def _with_times(
     """Rows that name a message of the queue, with its store time."""
     queue = reader.queue
     offsets, sizes = rows["offset"].astype(np.int64), rows["size"].astype(np.int64)
-    whole = whole_records(queue, offsets, sizes)
+    whole = find_whole_records(queue, offsets, sizes)
     _complain(queue, rows[~whole], "bytes that no segment has", complaints)
     rows, offsets, sizes = rows[whole], offsets[whole], sizes[whole]
     for part in cut_runs(queue, offsets, sizes) if len(rows) else ():

@@ -61,7 +61,7 @@ def run_rebuild_index(
         raise Invalid("replacing all index files by those of some messages loses the others' keys")
     with open_index_tier(location, take_over=options.take_over) as tier:
         capacity = Capacity.of(tier.config)
-        pinned = run.once("pin", lambda: _pin(tier, options), _Pinned)
+        pinned = run.do_once("pin", lambda: _pin(tier, options), _Pinned)
         with staging_of(run, location, options.staging) as staging:
             tasks = list(_tasks(tier, location, staging, capacity, pinned))
             collected = run.map("collect", collect, tasks, Collected)

@@ -73,12 +73,12 @@ def run_rebuild_metadata(
         files.check_free()
 
         def moment() -> int:
-            present = files.present()
+            present = files.list_present()
             if present and not options.force and not options.dry_run:
                 raise files.refusal(present)
             return clock.now_ms()
 
-        moment_ms = run.once("moment", moment, int)
+        moment_ms = run.do_once("moment", moment, int)
         check_writer = _check_nothing
         if not options.dry_run:
             epoch = take_right(stack, provider, broker, state, take_over=options.take_over)

@@ -16,7 +16,7 @@ from tieredstore.jobs.metadata.probes import Probe, probes_of
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
 from tieredstore.message.record import StoredMessage
-from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, by_base
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, sort_by_base
 from tieredstore.scan.findings import Finding, damage, note
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanRange
@@ -129,7 +129,7 @@ def _check_bases(queue: QueueFiles, findings: list[Finding]) -> QueueFiles:
     )
     good = (extent.listing for extent in queue.consume_queue if extent not in bad)
     whole = [SegmentExtent(found.id, found.size_bytes, found) for found in good if found]
-    queue = replace(queue, consume_queue=by_base(whole))
+    queue = replace(queue, consume_queue=sort_by_base(whole))
     findings += (
         note(
             "segment-overlap",

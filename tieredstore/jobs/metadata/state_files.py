@@ -32,7 +32,7 @@ class StateFiles:
         self._state = state
         self.main = state / METADATA_FILE
 
-    def present(self) -> list[Path]:
+    def list_present(self) -> list[Path]:
         """List the files that are there and hold something."""
         files = (self._make_path(name) for name in _NAMES)
         return [file for file in files if file.exists() and file.stat().st_size]
@@ -56,7 +56,7 @@ class StateFiles:
         suffix = f".replaced-{clock.now_ms()}"
         try:
             staged = self._stage_metadata(staging, fill, clock)
-            present = self.present()
+            present = self.list_present()
             if self.main not in present or self.main.read_bytes() != staged.read_bytes():
                 if present and not force:
                     raise self.refusal(present)

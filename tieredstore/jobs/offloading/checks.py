@@ -65,7 +65,7 @@ def _check_directories(store: Path, target: TierTarget) -> None:
                 )
 
 
-def held_back(store: ReadOnlyMessageStore) -> str | None:
+def explain_partial_copy(store: ReadOnlyMessageStore) -> str | None:
     """Say why only a part of the store can be copied now, in one line; None when all can."""
     until_ms = store.served_until_ms
     if until_ms is None:

@@ -18,11 +18,11 @@ from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.usage import read_usage
 from tieredstore.errors import Unavailable
-from tieredstore.jobs.offloading.checks import held_back, offload_target
+from tieredstore.jobs.offloading.checks import explain_partial_copy, offload_target
 from tieredstore.jobs.offloading.options import OffloadOptions
 from tieredstore.jobs.offloading.plan import DryRun, dry_run
 from tieredstore.jobs.offloading.report import OffloadReport
-from tieredstore.jobs.offloading.source import OffloadSource, skipped_topics
+from tieredstore.jobs.offloading.source import OffloadSource, list_skipped_topics
 from tieredstore.jobs.run import FailureCallback, JobProgress, JobRun, ProgressCallback
 from tieredstore.jobs.stopping import StopSignal
 from tieredstore.jobs.target import TierTarget, own_tier
@@ -167,7 +167,7 @@ def plan_offload(options: OffloadOptions, *, clock: Clock = SYSTEM_CLOCK) -> Dry
 
 def _open_store(options: OffloadOptions, target: TierTarget, clock: Clock) -> ReadOnlyMessageStore:
     store = open_read_only(options.store, target.config, clock)
-    notice = held_back(store)
+    notice = explain_partial_copy(store)
     if notice is not None:
         _log.warning("%s", notice)
     return store
@@ -192,7 +192,7 @@ class _Job:
     def new_report(self) -> OffloadReport:
         queues = list(self.source.queues())
         return OffloadReport(
-            queues=len(queues), skipped=skipped_topics(self.source, self.topic_filter)
+            queues=len(queues), skipped=list_skipped_topics(self.source, self.topic_filter)
         )
 
 

@@ -144,7 +144,7 @@ class OffloadSource:
         del guard
 
 
-def skipped_topics(source: OffloadSource, topic_filter: TopicFilter) -> dict[str, str]:
+def list_skipped_topics(source: OffloadSource, topic_filter: TopicFilter) -> dict[str, str]:
     """List the topics of the store that never go to a tier, and why."""
     reasons = {key.topic: topic_filter.reason(key.topic) for key in source.all_queues()}
     reasons.update(source.find_excluded_topics())

@@ -72,7 +72,7 @@ def run_report(
         provider.close()
         if metadata is not None:
             metadata.close()
-    pin = run.once("pin", partial(_pin, catalogue, given.now_ms), Pin)
+    pin = run.do_once("pin", partial(_pin, catalogue, given.now_ms), Pin)
     tasks = list(_tasks(location, catalogue, pin, given.keys_percent))
     facts = Facts()
     for found in run.map("look", look, tasks, Facts):
@@ -81,7 +81,7 @@ def run_report(
         if finding.severity is Severity.DAMAGE:
             facts.add_finding(str(finding.to_error()))
     summary = summarise(catalogue, facts, pin.now_ms, location.config, prices)
-    files = run.once(
+    files = run.do_once(
         "commit",
         partial(_write, to, location, summary, facts, pin.now_ms, given.keys_percent, prices),
         list[str],

@@ -48,7 +48,7 @@ class ArrowColumns:
         return self._properties
 
     def record_batch(self, names: tuple[str, ...]) -> pa.RecordBatch:
-        """Make a batch of columns that `schema.chosen` gave."""
+        """Make a batch of columns that `schema.choose_columns` gave."""
         return pa.RecordBatch.from_arrays(
             [self.column(name) for name in names], schema=schema_of(names)
         )

@@ -18,7 +18,7 @@ from tieredstore.errors import Corrupt
 from tieredstore.message.compression import decompress
 from tieredstore.scan.arrow.buffers import Bools, make_constant_text
 from tieredstore.scan.arrow.columns import ArrowColumns, find_compressed_rows
-from tieredstore.scan.arrow.schema import UNIT_COLUMNS, chosen, schema_of
+from tieredstore.scan.arrow.schema import UNIT_COLUMNS, choose_columns, schema_of
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding, OnFinding, damage, raise_on_damage
 from tieredstore.scan.plan import ScanRange
@@ -47,7 +47,7 @@ def arrow_batches(
     byte; when it returns, the message is left out. A batch holds bodies that inflate to 64 MiB
     together, or one body. Raises Invalid for unknown columns, Unavailable.
     """
-    names = chosen(columns)
+    names = choose_columns(columns)
     if needs_records(names, scan_range, options):
         yield from _from_records(provider, scan_range, names, options, on_finding)
     else:

@@ -46,7 +46,7 @@ DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name != "properties")
 """Properties as a map cost more than all other columns together: they are read when named."""
 
 
-def chosen(columns: Iterable[str] | None) -> tuple[str, ...]:
+def choose_columns(columns: Iterable[str] | None) -> tuple[str, ...]:
     """Return the columns asked for, DEFAULT_COLUMNS for None. Raises Invalid for a name that is no
     column, a name that is there twice, and for no name at all."""
     names = DEFAULT_COLUMNS if columns is None else tuple(columns)
@@ -66,7 +66,7 @@ def chosen(columns: Iterable[str] | None) -> tuple[str, ...]:
 
 def schema(columns: Iterable[str] | None = None) -> pa.Schema:
     """Return the schema of batches with those columns. Raises Invalid."""
-    return schema_of(chosen(columns))
+    return schema_of(choose_columns(columns))
 
 
 @functools.lru_cache(maxsize=64)

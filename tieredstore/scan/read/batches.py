@@ -126,7 +126,7 @@ def unit_blocks(
             yield usable
 
 
-def usable_units(reader: QueueReader, units: Units, first: int) -> tuple[UnitRun, Bools]:
+def find_usable_units(reader: QueueReader, units: Units, first: int) -> tuple[UnitRun, Bools]:
     """Return the units from queue offset `first` on, and which of them name bytes that one commit
     log segment has."""
     offsets = units["physical_offset"].astype(np.int64)
@@ -135,22 +135,22 @@ def usable_units(reader: QueueReader, units: Units, first: int) -> tuple[UnitRun
     owner = _owners(bases, offsets)
     # A unit may name the coda at the end of an old segment: its message begins the next one.
     offsets[offsets == ends[owner] - CODA_SIZE] += CODA_SIZE
-    usable = whole_records(reader.queue, offsets, sizes)
+    usable = find_whole_records(reader.queue, offsets, sizes)
     if not usable.all() and reader.see_growth():
-        usable = whole_records(reader.queue, offsets, sizes)
+        usable = find_whole_records(reader.queue, offsets, sizes)
     numbers = np.arange(first, first + len(units), dtype=np.int64)
     return UnitRun(numbers, offsets, sizes, units["tags_code"].astype(np.int64)), usable
 
 
 def _usable(reader: QueueReader, units: Units, first: int, on_finding: OnFinding) -> UnitRun | None:
-    found, usable = usable_units(reader, units, first)
+    found, usable = find_usable_units(reader, units, first)
     if usable.all():
         return found
     for group in runs_of_rows(np.flatnonzero(~usable)):
         row = int(group[0])
         last = first + int(group[-1])
         offset, size = int(found.offsets[row]), int(found.sizes[row])
-        on_finding(unusable_finding(reader, offset, size, first + row, last))
+        on_finding(make_unusable_finding(reader, offset, size, first + row, last))
     return found.take(usable) if usable.any() else None
 
 
@@ -188,7 +188,7 @@ def _owners(bases: Int64s, offsets: Int64s) -> Int64s | np.int64:
     return owners
 
 
-def whole_records(queue: QueueFiles, offsets: Int64s, sizes: Int64s) -> Bools:
+def find_whole_records(queue: QueueFiles, offsets: Int64s, sizes: Int64s) -> Bools:
     """Return bool[n]: whether one commit log segment has all bytes [offset, offset + size)."""
     bases, ends = _borders(queue)
     owner = _owners(bases, offsets)
@@ -226,7 +226,9 @@ def runs_of_rows(rows: npt.NDArray[np.intp]) -> list[npt.NDArray[np.intp]]:
     return np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
 
 
-def unusable_finding(reader: QueueReader, offset: int, size: int, first: int, last: int) -> Finding:
+def make_unusable_finding(
+    reader: QueueReader, offset: int, size: int, first: int, last: int
+) -> Finding:
     """Make the finding that the units of queue offsets `first` to `last` name no whole record; the
     first of them says `offset` and `size`."""
     segment, position = reader.unit_place(first)

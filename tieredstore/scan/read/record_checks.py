@@ -45,7 +45,7 @@ def check_run(
     `buffer` begins at tiered offset `start`."""
     checks = _RunChecks(queue, buffer, start, run, body_crcs=body_crcs)
     batch = checks.batch()
-    for finding in checks.in_order():
+    for finding in checks.sort_findings():
         on_finding(finding)
     return batch
 
@@ -77,7 +77,7 @@ class _RunChecks:
         self._findings: list[Finding] = []
         self._segment, self._base = place_of(queue, start)
 
-    def in_order(self) -> list[Finding]:
+    def sort_findings(self) -> list[Finding]:
         return sorted(self._findings, key=lambda finding: finding.queue_offset or 0)
 
     def _add(

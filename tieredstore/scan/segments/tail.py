@@ -24,7 +24,7 @@ from tieredstore.message.layout import BLANK_SIZE, is_head_of_message
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 from tieredstore.scan.extents import QueueReader
-from tieredstore.scan.read.batches import whole_records
+from tieredstore.scan.read.batches import find_whole_records
 
 _log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class _TailSearch(NamedTuple):
         queue = self.reader.queue
         offsets = units["physical_offset"].astype(np.int64)
         sizes = units["size"].astype(np.int64)
-        listed = whole_records(queue, offsets, sizes)
+        listed = find_whole_records(queue, offsets, sizes)
         if self.proof is Proof.HEAD:
             listed |= (offsets < queue.commit_log_min_offset) & (offsets >= 0) & (sizes > 0)
         return listed
@@ -119,7 +119,7 @@ def read_message(
     try:
         unit = reader.read_units(offset, 1)[0]
         place, size = int(unit["physical_offset"]), int(unit["size"])
-        if not whole_records(reader.queue, np.array([place]), np.array([size]))[0]:
+        if not find_whole_records(reader.queue, np.array([place]), np.array([size]))[0]:
             return None
         message = decode_record(reader.commit_log.read(place, size))
         if check_body:

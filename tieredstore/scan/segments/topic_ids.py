@@ -27,7 +27,7 @@ from tieredstore.message.index.tiered import (
 from tieredstore.message.record import decode_record
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 from tieredstore.scan.extents import QueueReader
-from tieredstore.scan.read.batches import whole_records
+from tieredstore.scan.read.batches import find_whole_records
 
 _ITEMS_AT_ONCE = 1 << 16
 _TRIES = 64
@@ -91,7 +91,7 @@ def _topic_of(provider: SegmentProvider, queues: Iterable[QueueFiles], item: np.
     """The topic of the message that an item names, if one of its keys has the item's hash."""
     offset, size, key_hash = int(item["offset"]), int(item["size"]), int(item["hash"])
     for queue in queues:
-        if not whole_records(queue, np.array([offset]), np.array([size]))[0]:
+        if not find_whole_records(queue, np.array([offset]), np.array([size]))[0]:
             continue
         with QueueReader(provider, queue) as reader:
             try:

@@ -25,7 +25,7 @@ from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import OnFinding, damage
 from tieredstore.scan.read.batch import Bools, Int64s
-from tieredstore.scan.read.batches import cut_runs, whole_records
+from tieredstore.scan.read.batches import cut_runs, find_whole_records
 from tieredstore.scan.read.record_checks import has_topic
 from tieredstore.scan.verify.java_times import java_store_times
 
@@ -226,10 +226,10 @@ class _GroupCheck:
         group = group.take(~expired)
         offsets = group.items["offset"].astype(np.int64)
         sizes = group.items["size"].astype(np.int64)
-        whole = whole_records(self._queue, offsets, sizes)
+        whole = find_whole_records(self._queue, offsets, sizes)
         if not whole.all() and self._reader.see_growth():
             self._queue = self._reader.queue
-            whole = whole_records(self._queue, offsets, sizes)
+            whole = find_whole_records(self._queue, offsets, sizes)
         self._add(group.take(~whole), 12, "an item names bytes that no segment has", "a message")
         group, offsets, sizes = group.take(whole), offsets[whole], sizes[whole]
         if not len(group):
@@ -270,7 +270,7 @@ class _GroupCheck:
         good: Bools = (headers["size"] == sizes) & ((magic == MAGIC_V1) | (magic == MAGIC_V2))
         good &= headers["physical_offset"] == offsets
         good &= headers["queue_id"] == self._queue.queue_id
-        columns, rows = _decodable(buffer, positions, np.flatnonzero(good))
+        columns, rows = _decode_columns(buffer, positions, np.flatnonzero(good))
         good[:] = False
         if columns is not None:
             right_topic = has_topic(buffer, columns, self._queue.topic)
@@ -346,7 +346,7 @@ class _GroupCheck:
         return right
 
 
-def _decodable(
+def _decode_columns(
     buffer: memoryview, positions: Int64s, rows: Rows
 ) -> tuple[RecordColumns | None, Rows]:
     """Columns of the records at `positions[rows]` that can be decoded, and their rows."""

@@ -24,10 +24,10 @@ from tieredstore.scan.findings import Finding, OnFinding, damage, note
 from tieredstore.scan.read.batch import Bools, Int64s, MessageBatch, UnitRun
 from tieredstore.scan.read.batches import (
     BATCH_BYTES,
+    find_usable_units,
     load_runs,
     read_checked_run,
     runs_of_units,
-    usable_units,
 )
 from tieredstore.scan.verify.gaps import QueueFindings
 from tieredstore.scan.verify.java_times import java_store_times
@@ -147,7 +147,7 @@ class RangeVerifier:
             units = reader.read_units(before, 1)
         except Corrupt:
             return  # reported by the other one
-        found, usable = usable_units(reader, units, before)
+        found, usable = find_usable_units(reader, units, before)
         # Of units that name nothing, the range of the first one tells.
         self._previous = (before, found.end) if usable[0] else (before, -1)
 
@@ -157,7 +157,7 @@ class RangeVerifier:
             bad.begin_before(self._previous[0])
         start, end = self._range.from_offset, self._range.until_offset
         for low, units in read_blocks(reader, start, end, tell, self._found.lose_units):
-            found, usable = usable_units(reader, units, low)
+            found, usable = find_usable_units(reader, units, low)
             if not usable.all():
                 bad.add(found, usable)
                 found = found.take(usable)
@@ -167,7 +167,7 @@ class RangeVerifier:
             if not bad.is_open or bad.last != low - 1:
                 break
             try:
-                found, usable = usable_units(reader, reader.read_units(low, count), low)
+                found, usable = find_usable_units(reader, reader.read_units(low, count), low)
             except Corrupt:
                 break
             stop = int(usable.argmax()) if usable.any() else len(usable)

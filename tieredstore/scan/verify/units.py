@@ -12,7 +12,7 @@ from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.extents import QueueReader, Units
 from tieredstore.scan.findings import OnFinding, damage
 from tieredstore.scan.read.batch import Bools, UnitRun
-from tieredstore.scan.read.batches import UNITS_PER_READ, runs_of_rows, unusable_finding
+from tieredstore.scan.read.batches import UNITS_PER_READ, make_unusable_finding, runs_of_rows
 
 Lose: TypeAlias = Callable[[int, int], None]
 """Told of messages that nobody can look at: first and last queue offset."""
@@ -84,7 +84,7 @@ class BadUnits:
     def tell(self) -> None:
         if self._first is not None and self.last is not None:
             number, offset, size = self._first
-            self._tell(unusable_finding(self._reader, offset, size, number, self.last))
+            self._tell(make_unusable_finding(self._reader, offset, size, number, self.last))
             self._lose(number, self.last)
         self._first = None
 

@@ -23,7 +23,7 @@ def shares(backlogs: Mapping[K, int], most: int) -> dict[K, int]:
     return found
 
 
-def at_least_one(ends: dict[K, int], starts: Mapping[K, int], keys: Sequence[K]) -> None:
+def admit_one(ends: dict[K, int], starts: Mapping[K, int], keys: Sequence[K]) -> None:
     """Take one message of the first queue where no queue would get on: one that is larger than the
     limit must not stop a stream."""
     if keys and all(ends[key] <= starts[key] for key in keys):

@@ -26,7 +26,7 @@ from tieredstore.spark.partitions import TieredPartition, partitions_of
 from tieredstore.spark.reading import PartitionReader, data_loss, warn_of_loss
 from tieredstore.spark.schema import Shape
 from tieredstore.spark.selection import check_named, resolve_bound, select_queues
-from tieredstore.spark.stream.admission import at_least_one, shares
+from tieredstore.spark.stream.admission import admit_one, shares
 from tieredstore.spark.stream.view import QueueView, TierView
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for key, size in shares(sizes, self._options.max_bytes_per_trigger).items():
                 if size < sizes[key]:
                     ends[key] = waiting[key].view.end_within(waiting[key].start, ends[key], size)
-        at_least_one(ends, {key: one.start for key, one in waiting.items()}, list(waiting))
+        admit_one(ends, {key: one.start for key, one in waiting.items()}, list(waiting))
         return ends
 
     def _ranges(
