@@ -156,7 +156,7 @@ class MessageReader(Protocol):
         message_filter: MessageFilter | None = None,
         max_bytes: int = MAX_GET_BYTES,
     ) -> GetMessageResult:
-        """Get as `get` does, in RocketMQ's words; see `GetRequest`."""
+        """Get as `get` does, with the parameters of Java's getMessage; see `GetRequest`."""
         return self.get(
             GetRequest(topic, queue_id, offset, max_count, max_bytes, group, message_filter)
         )
@@ -171,7 +171,7 @@ class MessageReader(Protocol):
         message_filter: MessageFilter | None = None,
         max_bytes: int = MAX_GET_BYTES,
     ) -> GetMessageResult:
-        """Get as `get_async` does, in RocketMQ's words; see `GetRequest`."""
+        """Get as `get_async` does, with the parameters of Java's getMessage; see `GetRequest`."""
         return await self.get_async(
             GetRequest(topic, queue_id, offset, max_count, max_bytes, group, message_filter)
         )
@@ -211,8 +211,13 @@ class MessageStore(MessageReader, Protocol):
         """Read the message that starts at a byte of the (local) commit log."""
         ...
 
-    def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int: ...
-    def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int: ...
+    def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """Return the offset of a queue's first message, 0 for an unknown queue."""
+        ...
+
+    def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """Return the offset behind a queue's last message, 0 for an unknown queue."""
+        ...
 
     def get_offset_in_queue_by_time(
         self,
@@ -220,7 +225,10 @@ class MessageStore(MessageReader, Protocol):
         queue_id: int,
         timestamp_ms: int,
         boundary: BoundaryType = BoundaryType.LOWER,
-    ) -> int: ...
+    ) -> int:
+        """Find a queue offset by store time. LOWER: the first message at or after the time, else
+        the end. UPPER: the last one at or before it, else the first."""
+        ...
 
     def get_earliest_message_time(
         self, topic: str | None = None, queue_id: int | None = None

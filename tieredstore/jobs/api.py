@@ -5,7 +5,8 @@ Of every call:
 
 workers: processes of this machine that work. With 1 the work is done in this process; more need a
 script to have `if __name__ == "__main__":`. runner: where the tasks run instead, such as a
-`tieredstore.spark.runner.SparkRunner`. progress: told how far the job is. work: a folder for the
+`tieredstore.spark.runner.SparkRunner`. progress: called with a `JobProgress`, which
+says how far the job is. work: a folder for the
 journal, by which a job that was killed goes on when it is called again with the same arguments; the
 user's state directory by default. Raises Invalid, Busy (the same job runs), Unavailable, and what
 the call itself names.
@@ -64,8 +65,9 @@ def export(
     """Write what the target does not have yet, each message exactly once.
 
     format: parquet (a folder `to`), delta (a table in `to`) or iceberg (`table` of a pyiceberg
-    `catalog`). topics: names, or shell patterns such as `order_*`; all without. The rest is as in
-    `ExportRequest`. Raises Corrupt, Fenced (another export committed meanwhile).
+    `catalog`). topics: names, or shell patterns such as `order_*`; empty for all. The rest is as in
+    `tieredstore.jobs.exporting.request.ExportRequest`. Raises Corrupt, Fenced (another export
+    committed meanwhile).
     """
     with _require_arrow("export"):
         from tieredstore.jobs.exporting import Accept, ExportRequest, Format, OnCorrupt, run_export
@@ -119,7 +121,7 @@ def verify(
 ) -> JobReport:
     """Check every byte of a tier, or of one topic or queue of it (then without the index).
 
-    Goes on after damage: the report has the first 10,000 findings, `on_finding` is told all. No
+    Goes on after damage: the report has the first 10,000 findings, `on_finding` gets all. No
     journal is kept without `work`, for the tier may be another one at the next call.
     """
     from tieredstore.jobs.verifying import run_verify
@@ -154,7 +156,9 @@ def report(
 ) -> JobReport:
     """Say what a tier holds and costs: `report.html` and Parquet tables in the folder `to`.
 
-    keys_percent, prices: see `ReportOptions`. as_of: ages are told from then instead of from now.
+    keys_percent: of how many of a hundred blocks of messages the keys are read. prices: USD, as in
+    `tieredstore.jobs.reporting.job.ReportOptions`. as_of: the time up to which ages count, in place
+    of now.
     """
     with _require_arrow("report"):
         from tieredstore.jobs.reporting.job import ReportOptions, run_report
@@ -291,7 +295,7 @@ def backfill(
 
     state: the state directory of whoever writes the tier, or a new one. cluster, broker: names in
     the tier, unless `config` (a broker.conf) or `properties` (its keys) give them. The rest is as
-    in `BackfillOptions`. Raises Fenced (a broker runs), Corrupt.
+    in `tieredstore.jobs.backfilling.job.BackfillOptions`. Raises Fenced (a broker runs), Corrupt.
     """
     with _require_arrow("backfill"):
         from tieredstore.jobs.backfilling import BackfillOptions, backfill_target, run_backfill
@@ -344,9 +348,9 @@ def offload(
     """Copy what a broker's `store` (its storePathRootDir) has and a tier lacks.
 
     Needs no journal: the tier says where to go on. What failed for one queue is in the report, and
-    `on_failure` is told the error. stop: ends it in good order, also from a signal handler.
-    workers: threads that upload. The rest is as in `OffloadOptions`. Raises Fenced (another
-    writer), Corrupt.
+    `on_failure` gets the error. stop: ends the run in good order, also from a signal handler.
+    workers: threads that upload. The rest is as in
+    `tieredstore.jobs.offloading.options.OffloadOptions`. Raises Fenced (another writer), Corrupt.
     """
     from tieredstore.jobs.offloading.job import run_offload
     from tieredstore.jobs.offloading.options import OffloadOptions
@@ -386,8 +390,8 @@ def copy(
     """Copy a broker's part of a tier to the URL `to`: segments, metadata, index.
 
     Needs no journal: the target says where to go on. stop, on_failure: as in `offload`. workers:
-    queues copied at a time, by threads. The rest is as in `CopyRequest`. Raises Fenced (another
-    writer), Corrupt.
+    queues copied at a time, by threads. The rest is as in
+    `tieredstore.jobs.copying.ends.CopyRequest`. Raises Fenced (another writer), Corrupt.
     """
     from tieredstore.jobs.copying.ends import CopyRequest, run_copy
 

@@ -39,6 +39,7 @@ from tieredstore.local.recovery.store_lock import has_abort_file, is_owned
 from tieredstore.local.store_reads import NO_TIME_LIMIT_MS, StoreReads, record_time
 from tieredstore.local.topics import read_topics
 from tieredstore.message.record import Message
+from tieredstore.service_thread import ServiceHealth
 
 REFRESH_INTERVAL_MS: Final = 1_000
 
@@ -98,6 +99,10 @@ class ReadOnlyMessageStore(StoreReads):
 
     def start(self) -> None:
         """Start nothing: nothing runs in the background."""
+
+    def health(self) -> list[ServiceHealth]:
+        """Return nothing: there are no background loops."""
+        return []
 
     def shutdown(self) -> None:
         """Close the files. Idempotent."""

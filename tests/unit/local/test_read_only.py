@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import tieredstore
 from tests.kit.local_stores import (
     FOREVER,
     PUBLIC_A_SIZES,
@@ -24,6 +25,7 @@ from tieredstore.contracts.message_store import GetMessageStatus, MessageStore
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.local.read_only import REFRESH_INTERVAL_MS, open_read_only
 from tieredstore.message.tag_filter import TagFilter
+from tieredstore.service_thread import MonitoredServices
 
 KEY = QueueKey("T", 0)
 
@@ -98,6 +100,12 @@ def test_reading_leaves_no_trace(public_a: Path, tmp_path: Path) -> None:
     reader.query_message("pub_normal", "pubn-K0", 9, *FOREVER)
     reader.shutdown()
     assert _snapshot(public_a / "store") == before
+
+
+def test_a_store_for_reading_has_no_background_loops(public_a: Path) -> None:
+    with tieredstore.open_store(public_a / "store", read_only=True) as store:
+        assert isinstance(store, MonitoredServices)
+        assert store.health() == []
 
 
 def test_nothing_can_be_put(public_a: Path) -> None:
