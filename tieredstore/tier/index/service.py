@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from tieredstore.errors import Corrupt, Fenced, Invalid, TieredStoreError
 from tieredstore.message.hashes import tiered_key_hash_candidates, tiered_key_hashes
 from tieredstore.message.index.tiered import compacted_size
 from tieredstore.metrics import Metrics
-from tieredstore.service_thread import ServiceHealth, ServiceThread
+from tieredstore.service_thread import ServiceHealth, ServiceState, ServiceThread
 from tieredstore.tier.index.compaction import compact_file
 from tieredstore.tier.index.item import IndexItem
 from tieredstore.tier.index.local_file import IndexRows, LocalIndexStoreFile
@@ -159,8 +160,12 @@ class IndexStoreService:
             file.close()
 
     def health(self) -> list[ServiceHealth]:
-        """Tell how the background loop is."""
-        return [self._loop.health()]
+        """Tell how the background loop is: FAILED once the right to write is lost, since the
+        rounds that follow upload nothing."""
+        found = self._loop.health()
+        if self._fenced is not None:
+            found = replace(found, state=ServiceState.FAILED, error=self._fenced)
+        return [found]
 
     # Writing
 

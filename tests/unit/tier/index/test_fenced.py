@@ -9,6 +9,7 @@ import pytest
 
 from tests.kit.tier.flat import T0, Tier, config
 from tieredstore.errors import Fenced
+from tieredstore.service_thread import ServiceState
 from tieredstore.tier.index import IndexStoreService
 
 
@@ -41,3 +42,29 @@ def test_nothing_is_uploaded_or_expired_once_the_right_to_write_is_lost(tmp_path
         index.expire(2**62)
     assert tier.objects() == before
     index.stop(force=False)
+
+
+def test_the_loop_is_failed_as_long_as_the_right_to_write_is_lost(tmp_path: Path) -> None:
+    def check_writer() -> None:
+        raise Fenced("another writer is live")
+
+    tier = Tier()
+    index = IndexStoreService(
+        config(),
+        tier.provider,
+        tier.metadata,
+        tmp_path,
+        tier.clock,
+        check_writer=check_writer,
+    )
+    index.recover()
+    with pytest.raises(Fenced):
+        index.tick()
+    index.tick()  # nothing is tried again
+    index.start()
+    try:
+        [health] = index.health()
+        assert health.state is ServiceState.FAILED
+        assert "another writer is live" in str(health.error)
+    finally:
+        index.stop(force=False)
