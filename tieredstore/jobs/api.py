@@ -294,8 +294,9 @@ def backfill(
     there yet, behind what its queues have.
 
     state: the state directory of whoever writes the tier, or a new one. cluster, broker: names in
-    the tier, unless `config` (a broker.conf) or `properties` (its keys) give them. The rest is as
-    in `tieredstore.jobs.backfilling.job.BackfillOptions`. Raises Fenced (a broker runs), Corrupt.
+    the tier, unless `config` (a broker.conf) or `properties` (its settings) give them. The rest is
+    as in `tieredstore.jobs.backfilling.job.BackfillOptions`. Raises Fenced (a broker runs),
+    Corrupt.
     """
     with _require_arrow("backfill"):
         from tieredstore.jobs.backfilling import BackfillOptions, backfill_target, run_backfill

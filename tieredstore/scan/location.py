@@ -24,7 +24,7 @@ METADATA_FILE = "config/tieredStoreMetadata.json"
 
 @dataclass(frozen=True, slots=True)
 class TierLocation:
-    """A tier to read. Picklable, keys of the configuration included.
+    """A tier to read. Picklable, access keys in the configuration included.
 
     broker: the only one that is wanted, None for all. state: the state directory, if known.
     """
@@ -60,8 +60,8 @@ def locate(
 ) -> TierLocation:
     """Locate the tier at a URL. Cluster and broker may be left out where the tier has one cluster.
 
-    config: a broker.conf; properties: keys of one that beat it. Raises Invalid or Unavailable with
-    a line that says what to do.
+    config: a broker.conf; properties: settings of one that beat it. Raises Invalid or
+    Unavailable with a line that says what to do.
     """
     loaded = load_config(config, cluster=cluster, broker=broker, properties=properties)
     placed_config = place_tier(loaded.config, url, state=state)

@@ -175,7 +175,7 @@ def warn_of_ignored_hadoop_settings(names: Iterable[str]) -> None:
     if ignored:
         _log.warning(
             "rocketmq_tiered reads S3 with a client of its own and ignores %s; give endpoint and "
-            "region in the path (s3://bucket/prefix?endpoint=…&region=…) and keys by the "
+            "region in the path (s3://bucket/prefix?endpoint=…&region=…) and access keys by the "
             "environment of the executors or the option config",
             ", ".join(ignored),
         )
@@ -271,7 +271,7 @@ def _corrupt_records(text: str, name: str) -> str:
 
 
 def _properties(text: str, name: str) -> dict[str, str]:
-    """JSON, for option names lose their case on the way and keys of a broker.conf have one."""
+    """JSON, for option names lose their case on the way and settings of a broker.conf have one."""
     try:
         found = json.loads(text)
     except ValueError:

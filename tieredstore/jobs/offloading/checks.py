@@ -52,14 +52,14 @@ def _check_directories(store: Path, target: TierTarget) -> None:
         raise Invalid(
             f"store {store}: no commitlog in it; give a broker's storePathRootDir", path=str(store)
         )
-    sources = [store] if log is None else [store, log]
-    targets = [("--state", target.state)] + ([] if tier is None else [("--tier", tier)])
-    for what, place in targets:
-        for source in sources:
+    folders = [store] if log is None else [store, log]
+    places = [("--state", target.state)] + ([] if tier is None else [("--tier", tier)])
+    for what, place in places:
+        for folder in folders:
             inside = place.resolve()
-            if inside == source.resolve() or source.resolve() in inside.parents:
+            if inside == folder.resolve() or folder.resolve() in inside.parents:
                 raise Invalid(
-                    f"{what} {place}: is in the store {source}, where offload never writes; "
+                    f"{what} {place}: is in the store {folder}, where offload never writes; "
                     "choose a directory outside it",
                     path=str(place),
                 )

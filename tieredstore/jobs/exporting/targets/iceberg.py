@@ -34,7 +34,7 @@ _NO_METRICS = ("body", "keys.element", "properties.key", "properties.value")
 
 @dataclass(frozen=True, slots=True)
 class IcebergFolder:
-    """Files at a location that pyiceberg opens. Picklable, keys of the catalog included."""
+    """Files at a location that pyiceberg opens. Picklable, access keys of the catalog included."""
 
     location: str
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
