@@ -9,6 +9,7 @@ from tests.kit.jobs.rebuild_metadata import facts_of
 from tests.kit.object_store.servers import ObjectStore
 from tests.kit.object_store.tiers import open_tier
 from tests.kit.tier_builder import BROKER, small_tier
+from tieredstore.tier.state_lock import LOCK_FILE
 
 
 def test_processes_make_the_metadata_of_a_tier_of_objects(
@@ -32,7 +33,7 @@ def test_processes_make_the_metadata_of_a_tier_of_objects(
     writer.close()
     assert refused.code == 5
     assert "broker-a" in one_line(refused)
-    assert not made.exists()
+    assert [path.name for path in made.iterdir()] == [LOCK_FILE]
 
     ran = tieredstore(*rebuild)
 
