@@ -30,6 +30,11 @@ class Unavailable(TieredStoreError):
     """A backend or a file could not be reached now: retry later."""
 
 
+class Exhausted(Unavailable):
+    """The machine has no space, descriptors or memory left now: what was asked is not done, nothing
+    is damaged, and it works again by itself once there is some."""
+
+
 class Fenced(TieredStoreError):
     """Another writer owns this tier or segment: stop writing."""
 

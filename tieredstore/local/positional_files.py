@@ -114,7 +114,7 @@ class PositionalFiles:
             with self.open_files.take(path, self._flags) as fd:
                 sync_file(fd)
         except OSError as error:
-            raise translate_os_error(error, "sync", path) from error
+            raise translate_os_error(error, "sync", path, is_sync=True) from error
 
     def delete(self, path: str | Path) -> None:
         """Delete a file and what is open of it. No error where there is none."""

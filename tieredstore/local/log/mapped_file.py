@@ -128,7 +128,7 @@ class MappedFile:
         try:
             sync_path(self.path)
         except OSError as error:
-            raise translate_os_error(error, "sync", self.path) from error
+            raise translate_os_error(error, "sync", self.path, is_sync=True) from error
 
     def close(self) -> None:
         """Drop the mapping; it goes with the last view of it."""

@@ -1,0 +1,103 @@
+"""RunningFlags: whether a local store may be written and read now, and why not.
+
+One place for all services (put, dispatch, flush, index, cleaning); `docs/local-store.md` says which
+error raises which flag. The flags are RocketMQ's.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+
+class RunningFlag(enum.IntFlag):
+    """What is wrong with a store; the bits of Java's RunningFlags."""
+
+    NOT_READABLE = 1
+    NOT_WRITEABLE = 2
+    WRITE_LOGICS_QUEUE_ERROR = 4
+    WRITE_INDEX_FILE_ERROR = 8
+    DISK_FULL = 16
+    FENCED = 32
+    LOGIC_DISK_FULL = 64
+
+
+_STOPS_PUTS: Final = ~RunningFlag.NOT_READABLE
+_STOPS_DISPATCH: Final = (
+    RunningFlag.NOT_WRITEABLE
+    | RunningFlag.WRITE_LOGICS_QUEUE_ERROR
+    | RunningFlag.WRITE_INDEX_FILE_ERROR
+    | RunningFlag.LOGIC_DISK_FULL
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RaisedFlag:
+    """One flag that is up. reason: a sentence for people; is_lasting: only a restart clears it."""
+
+    flag: RunningFlag
+    reason: str
+    is_lasting: bool
+
+
+class RunningFlags:
+    """The flags of one store. Thread-safe.
+
+    on_change: called after each change, outside of the lock; it must not fail.
+    """
+
+    def __init__(self) -> None:
+        self._raised: dict[RunningFlag, RaisedFlag] = {}
+        self._lock = threading.Lock()
+        self.on_change: Callable[[], object] = lambda: None
+
+    def set(self, flag: RunningFlag, reason: str, *, lasting: bool = False) -> None:
+        """Raise a flag. A lasting reason stays in place of later ones."""
+        with self._lock:
+            before = self._raised.get(flag)
+            if (
+                before is not None
+                and (before.is_lasting or before.reason == reason)
+                and not (lasting and not before.is_lasting)
+            ):
+                return
+            self._raised[flag] = RaisedFlag(flag, reason, lasting)
+        self.on_change()
+
+    def clear(self, flag: RunningFlag) -> None:
+        """Lower a flag, unless its reason is lasting. Idempotent."""
+        with self._lock:
+            before = self._raised.get(flag)
+            if before is None or before.is_lasting:
+                return
+            del self._raised[flag]
+        self.on_change()
+
+    def list_raised(self) -> list[RaisedFlag]:
+        """List the flags that are up, the lasting ones first."""
+        with self._lock:
+            return sorted(self._raised.values(), key=lambda it: (not it.is_lasting, it.flag))
+
+    @property
+    def is_writeable(self) -> bool:
+        """Whether messages may be put."""
+        return self.why_not_writeable() is None
+
+    @property
+    def is_queue_writeable(self) -> bool:
+        """Whether the dispatch may write consume queues (a full disk does not stop it)."""
+        return not any(raised.flag & _STOPS_DISPATCH for raised in self.list_raised())
+
+    @property
+    def is_readable(self) -> bool:
+        return not any(raised.flag & RunningFlag.NOT_READABLE for raised in self.list_raised())
+
+    def why_not_writeable(self) -> str | None:
+        """Return the reason for which no message may be put; None when one may."""
+        for raised in self.list_raised():
+            if raised.flag & _STOPS_PUTS:
+                return raised.reason
+        return None
