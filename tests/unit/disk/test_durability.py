@@ -15,7 +15,7 @@ from tieredstore.disk import sync
 from tieredstore.disk.errors import translate_os_error, wrap_os_errors
 from tieredstore.disk.file_operations import FILES
 from tieredstore.disk.locks import is_file_at, lock_file
-from tieredstore.errors import Invalid, Unavailable
+from tieredstore.errors import Exhausted, Invalid, Unavailable
 from tieredstore.testing.faults import SimulatedCrash
 
 PATH = Path("/state/file")
@@ -131,7 +131,8 @@ def test_a_lock_file_that_is_removed_while_it_is_locked_is_not_taken(
 @pytest.mark.parametrize(
     ("number", "kind"),
     [
-        (errno.ENOSPC, Unavailable),
+        (errno.ENOSPC, Exhausted),
+        (errno.EMFILE, Exhausted),
         (errno.EIO, Unavailable),
         (errno.ENOENT, Unavailable),
         (errno.EACCES, Invalid),
@@ -149,3 +150,8 @@ def test_what_no_second_try_mends_is_invalid(number: int, kind: type) -> None:
         wrap_os_errors("sync", "/a/file", invalid=frozenset()),
     ):
         raise OSError(number, "text")
+
+
+def test_l05_a_failed_sync_is_never_passing() -> None:
+    error = translate_os_error(OSError(errno.ENOSPC, "text"), "sync", "/a/file", is_sync=True)
+    assert type(error) is Unavailable
