@@ -172,6 +172,40 @@ class ConsumeQueueStoreContract:
             found = {queue_key: walk(opened.get_or_create(queue_key)) for queue_key in (KEY, other)}
             assert found == {KEY: [0, 1, 2], other: list(range(5, 25))}
 
+    @pytest.mark.parametrize("first", [1, 9, 10, 14, 100])
+    @pytest.mark.parametrize("count", [0, 35])
+    def test_a_queue_is_made_to_begin_at_an_offset(
+        self, store: ConsumeQueueStoreInterface, tmp_path: Path, first: int, count: int
+    ) -> None:
+        queue = store.get_or_create(KEY)
+        if count:
+            fill(queue, 0, count)
+        queue.initialize_with_offset(first)
+        again = self.reopen(store, tmp_path)
+        for opened in (store, again):
+            found = opened.get(KEY)
+            assert found is not None
+            found.correct_min_offset(1)
+            assert (found.min_offset, found.max_offset) == (first, first)
+            assert found.max_physical_offset == 0
+            assert walk(found) == []
+            assert len(found.read_units(first - 1, 9)) == 0
+        fill(again.get_or_create(KEY), first, 13)
+        for opened in (again, self.reopen(again, tmp_path)):
+            found = opened.get(KEY)
+            assert found is not None
+            assert (found.min_offset, found.max_offset) == (first, first + 13)
+            assert walk(found) == list(range(first, first + 13))
+
+    def test_a_queue_that_is_made_to_begin_at_zero_is_gone(
+        self, store: ConsumeQueueStoreInterface, tmp_path: Path
+    ) -> None:
+        queue = store.get_or_create(KEY)
+        fill(queue, 5, 20)
+        queue.initialize_with_offset(0)
+        assert (queue.min_offset, queue.max_offset, queue.max_physical_offset) == (0, 0, 0)
+        assert [*self.reopen(store, tmp_path).list_queues()] == []
+
     @pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "a\0b"])
     def test_a_topic_that_can_be_none_is_corrupt(
         self, store: ConsumeQueueStoreInterface, topic: str

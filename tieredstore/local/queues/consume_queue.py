@@ -296,8 +296,18 @@ class ConsumeQueue:
         if begin < 0 or not self._file_size:
             return
         begin -= begin % self._file_size
-        for start in range(begin, self.max_offset * UNIT_SIZE, self._file_size):
+        # The file that an empty queue begins with as well: without it the offset would be lost.
+        end = max(self.max_offset * UNIT_SIZE, begin + 1)
+        for start in range(begin, end, self._file_size):
             self._files.sync(self._path(start))
+
+    def initialize_with_offset(self, offset: int) -> None:
+        """Delete what is there and let the queue begin, empty, at an offset."""
+        self.destroy()
+        with self._lock:
+            if offset > 0:
+                self._begin_at(offset)
+                self.dirty_from = self._start
 
     def destroy(self) -> None:
         """Delete the queue's files."""

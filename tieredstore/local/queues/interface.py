@@ -73,6 +73,11 @@ class ConsumeQueueInterface(ConsumeQueueReader, Protocol):
         there is none."""
         ...
 
+    def initialize_with_offset(self, offset: int) -> None:
+        """Drop all units; the queue is empty and begins (min and max) at an offset, also after it
+        was opened again. At 0 nothing is left of it."""
+        ...
+
 
 class ConsumeQueueStoreInterface(Protocol):
     """All queues of the owner. Iterating gives each queue that was loaded or made."""
