@@ -118,7 +118,7 @@ class LocalDispatchSource:
         if span is None:
             raise Corrupt(
                 f"expected {count} messages at {begin} to {end} of the commit log, which holds "
-                f"{log.min_offset} to {log.max_offset}",
+                f"{log.min_offset} to {log.readable_offset}",
                 offset=begin,
             )
         return span
@@ -153,7 +153,7 @@ class LocalDispatchSource:
         queue = self._store.find_queue(*key)
         unit = None if queue is None else queue.unit(offset)
         log = self._store.commit_log
-        return unit is not None and log.min_offset <= unit[0] < log.max_offset
+        return unit is not None and log.min_offset <= unit[0] < log.readable_offset
 
     def is_in_memory(self, key: QueueKey, offset: int, count: int) -> bool:
         """Tell whether the pages of these messages are resident; False for messages that are not

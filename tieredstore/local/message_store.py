@@ -98,6 +98,7 @@ class DefaultMessageStore(StoreReads):
             Path(log_path) if log_path else self.root / COMMIT_LOG_DIRECTORY,
             config.mapped_file_size_commit_log_bytes,
             self._files,
+            sync_flush=config.flush_disk_type == "SYNC_FLUSH",
         )
         self._queues: ConsumeQueueStoreInterface = ConsumeQueueStore(
             self.root, self._files, config.mapped_file_size_consume_queue_bytes

@@ -102,7 +102,7 @@ class StoreReads(MessageReader, ABC):
         limit_bytes = request.limit_bytes
         config = self._config
         log = self.commit_log
-        log_end = log.max_offset
+        log_end = log.readable_offset
         units_left = max(config.max_filter_message_size_bytes // UNIT_SIZE, max_count)
         messages = result.messages
         walk_end = queue.roll_next_file(offset)

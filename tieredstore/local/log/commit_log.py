@@ -1,7 +1,8 @@
 """The commit log of a store that this process owns: files, tail, reads and the place to append.
 
 Records lie one after the other (`docs/formats/record.md`); one that does not fit into the rest of a
-file is preceded by a blank record and begins the next file.
+file is preceded by a blank record and begins the next file. The positions, in bytes of the log:
+min_offset ≤ flushed_offset ≤ readable_offset ≤ max_offset.
 """
 
 from __future__ import annotations
@@ -35,13 +36,23 @@ class CommitLogReader(Protocol):
         ...
 
     @property
-    def max_offset(self) -> int:
-        """Behind the last readable byte."""
+    def readable_offset(self) -> int:
+        """Behind the last byte that can be read."""
+        ...
+
+    @property
+    def confirm_offset(self) -> int:
+        """Behind the last byte that may be dispatched."""
+        ...
+
+    @property
+    def flushed_offset(self) -> int:
+        """Behind the last byte that is known to be on disk."""
         ...
 
     def get(self, offset: int, size: int) -> memoryview | None:
-        """Return these bytes; None when they are not all within [min_offset, max_offset) and one
-        file."""
+        """Return these bytes; None when they are not all within [min_offset, readable_offset) and
+        one file."""
         ...
 
     def is_resident(self, offset: int, size: int) -> bool:
@@ -50,16 +61,28 @@ class CommitLogReader(Protocol):
 
 
 class CommitLog:
-    """One writer (who holds the store's put lock), any number of readers."""
+    """One writer (who holds the store's put lock), any number of readers.
 
-    def __init__(self, directory: Path, file_size: int, open_files: PositionalFiles) -> None:
+    max_offset: behind the last byte that was appended; flushed_offset: behind the last one that a
+    sync brought to disk. sync_flush: whether only what is on disk may be dispatched (SYNC_FLUSH).
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        file_size: int,
+        open_files: PositionalFiles,
+        *,
+        sync_flush: bool = False,
+    ) -> None:
         self.file_size = file_size
         self.min_offset = 0
         self.max_offset = 0
+        self.flushed_offset = 0
+        self._sync_flush = sync_flush
         self._directory = directory
         self._open_files = open_files
         self._files: list[MappedFile] = []
-        self._synced_offset = 0
         # For the writer: the file that it writes to, and up to where a record may end in it before
         # `make_room` has to be asked.
         self.view = memoryview(b"")
@@ -86,7 +109,15 @@ class CommitLog:
             for offset in run.offsets
         ]
         self.min_offset, self.max_offset = run.start, run.end
-        self._synced_offset = run.end
+        self.flushed_offset = run.end
+
+    @property
+    def readable_offset(self) -> int:
+        return self.max_offset
+
+    @property
+    def confirm_offset(self) -> int:
+        return self.flushed_offset if self._sync_flush else self.readable_offset
 
     @property
     def is_empty(self) -> bool:
@@ -101,27 +132,29 @@ class CommitLog:
         return self._files[(offset - self._files[0].from_offset) // self.file_size]
 
     def get(self, offset: int, size: int) -> memoryview | None:
-        if size < 0 or offset < self.min_offset or offset + size > self.max_offset:
+        end = self.readable_offset
+        if size < 0 or offset < self.min_offset or offset + size > end:
             return None
-        file = self._file(offset) if offset < self.max_offset else None
+        file = self._file(offset) if offset < end else None
         inside = offset % self.file_size
         if file is None or inside + size > self.file_size:
             return None
         return file.view[inside : inside + size]
 
     def is_resident(self, offset: int, size: int) -> bool:
-        if not self.min_offset <= offset <= self.max_offset - size:
+        if not self.min_offset <= offset <= self.readable_offset - size:
             return False
         path = str(self.path_of(offset))
         return self._open_files.is_resident(path, offset % self.file_size, size)
 
     def rest_of_file(self, offset: int) -> memoryview:
         """Return everything readable from an offset on, up to the end of its file."""
-        end = min(offset - offset % self.file_size + self.file_size, self.max_offset)
+        end = min(offset - offset % self.file_size + self.file_size, self.readable_offset)
         return self.get(offset, end - offset) or memoryview(b"")
 
     def set_tail(self, offset: int) -> None:
-        """End the log here: what lies behind is no message and is wiped. Raises Unavailable."""
+        """End the log here: what lies behind is no message and is wiped; what lies before counts as
+        flushed. Raises Unavailable."""
         while self._files and self._files[-1].from_offset >= max(offset, self.min_offset + 1):
             file = self._files.pop()
             file.close()
@@ -131,7 +164,7 @@ class CommitLog:
             inside = offset - file.from_offset
             if any(file.view[inside : inside + 8]):
                 _wipe(file, inside)
-        self.max_offset = self._synced_offset = offset
+        self.max_offset = self.flushed_offset = offset
 
     def make_room(self, size: int) -> int:
         """Return where the next `size` bytes go, at `max_offset` or at the beginning of the next
@@ -170,13 +203,15 @@ class CommitLog:
         self._files.append(file)
         return file
 
-    def sync(self) -> None:
-        """Sync the log: what was appended so far is on disk when this returns."""
-        end = self.max_offset
+    def sync(self) -> int:
+        """Bring what is readable now to disk; returns the new `flushed_offset`. One thread at a
+        time. Raises Unavailable; then nothing moved."""
+        end = self.readable_offset
         for file in self._files:
-            if file.from_offset < end and file.from_offset + file.size > self._synced_offset:
+            if file.from_offset < end and file.from_offset + file.size > self.flushed_offset:
                 file.sync()
-        self._synced_offset = end
+        self.flushed_offset = end
+        return end
 
     def close(self) -> None:
         """Drop the mappings."""

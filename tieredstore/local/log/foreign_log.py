@@ -30,7 +30,15 @@ class ForeignCommitLog:
         return self.run.start
 
     @property
-    def max_offset(self) -> int:
+    def readable_offset(self) -> int:
+        return self.run.end
+
+    @property
+    def confirm_offset(self) -> int:
+        return self.run.end
+
+    @property
+    def flushed_offset(self) -> int:
         return self.run.end
 
     def _place(self, offset: int, size: int) -> tuple[str, int] | None:

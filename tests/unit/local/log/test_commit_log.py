@@ -89,3 +89,20 @@ def test_what_lies_behind_the_tail_is_wiped_and_nothing_in_front_of_it(
     assert last == DATA[FILE_SIZE : FILE_SIZE + 10].ljust(FILE_SIZE, b"\0")
     log.set_tail(FIRST + 5)
     assert [path.name for path in tmp_path.iterdir()] == [f"{FIRST:020}"]
+
+
+def test_what_is_flushed_moves_with_the_sync_alone_and_the_dispatch_with_it(
+    tmp_path: Path,
+) -> None:
+    files = PositionalFiles(writable=True)
+    plain = CommitLog(tmp_path / "a", FILE_SIZE, files)
+    synced = CommitLog(tmp_path / "b", FILE_SIZE, files, sync_flush=True)
+    with closing(files.open_files), closing(plain), closing(synced):
+        for log in (plain, synced):
+            position = log.make_room(100)
+            log.view[position : position + 100] = DATA[:100]
+            log.max_offset = 100
+            assert (log.readable_offset, log.flushed_offset) == (100, 0)
+        assert (plain.confirm_offset, synced.confirm_offset) == (100, 0)
+        for log in (plain, synced):
+            assert log.sync() == log.flushed_offset == log.confirm_offset == 100
