@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import random
+import time
 from dataclasses import dataclass, field
 
 import msgspec
 import pyarrow as pa
 
 from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.errors import Unavailable
 from tieredstore.jobs.exporting.files import FileForm, PartitionedFiles, merge_files
 from tieredstore.jobs.exporting.state import DataFile
-from tieredstore.jobs.exporting.targets.storage import Folder, translate_errors
+from tieredstore.jobs.exporting.targets.storage import Files, Folder, translate_errors
 from tieredstore.scan.arrow.read import arrow_batches
 from tieredstore.scan.findings import Finding, OnFinding, Severity, raise_on_damage
 from tieredstore.scan.location import TierLocation
@@ -19,6 +23,9 @@ from tieredstore.scan.plan import ScanRange
 _NEEDED = ("store_timestamp", "queue_offset", "physical_offset")
 MOST_FINDINGS = 20
 """Kept of each task, as text."""
+MAX_ATTEMPTS = 3
+"""At one task, where the target is not local."""
+_log = logging.getLogger(__name__)
 
 
 class LastRow(msgspec.Struct, frozen=True, array_like=True):
@@ -61,8 +68,22 @@ class WriteOutcome:
 
 
 def write(task: WriteTask) -> WriteOutcome:
-    """Write the ranges of a task into files. Raises Corrupt, which names segment and byte,
-    Unavailable."""
+    """Write the ranges of a task into files. Raises Corrupt, which names segment and byte, and
+    Unavailable: for a local target at once, for a remote one after `MAX_ATTEMPTS`, each of which
+    writes files of its own. The target's client tries again only what it knows to be passing."""
+    files = task.folder.connect()
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        try:
+            return _write_once(task, files)
+        except Unavailable as error:
+            if files.is_local or attempt == MAX_ATTEMPTS:
+                raise
+            _log.warning("task %s of the export is tried again: %s", task.key, error)
+            time.sleep(attempt * random.uniform(0.5, 1))  # noqa: S311
+    raise AssertionError
+
+
+def _write_once(task: WriteTask, target: Files) -> WriteOutcome:
     found: list[str] = []
     damage = 0
 
@@ -74,7 +95,7 @@ def write(task: WriteTask) -> WriteOutcome:
                 found.append(f"{finding.kind}: {finding}")
 
     on_finding: OnFinding = keep if task.skip else raise_on_damage
-    files = PartitionedFiles(task.folder.connect(), task.form)
+    files = PartitionedFiles(target, task.form)
     provider = task.location.connect()
     with translate_errors(task.folder.place):
         try:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -306,3 +309,51 @@ def test_a_first_offset_that_the_queue_has_not_reached_stays_one(
     exported.run()
     tier.append("orders", 0, 5)
     assert exported.run()["rows"] == 0
+
+
+class Flaky:
+    """A folder elsewhere, whose files cannot be sealed a number of times."""
+
+    def __init__(self, folder: Any, failures: list[str], *, is_local: bool) -> None:
+        self.place = folder.place
+        self._folder = folder
+        self._failures = failures
+        self._is_local = is_local
+
+    def connect(self) -> Any:
+        files = self._folder.connect()
+        seal = files.seal
+
+        def flaky_seal(name: str) -> None:
+            if self._failures:
+                raise Unavailable(f"{name}: {self._failures.pop()}")
+            seal(name)
+
+        return SimpleNamespace(
+            is_local=self._is_local,
+            create=files.create,
+            seal=flaky_seal,
+            open=files.open,
+            delete=files.delete,
+        )
+
+
+@pytest.mark.parametrize(("count", "is_local"), [(2, False), (3, False), (1, True)])
+def test_o01_an_answer_that_the_client_does_not_know_is_tried_again(
+    exported: Export, monkeypatch: pytest.MonkeyPatch, count: int, is_local: bool
+) -> None:
+    """Up to two times of a remote target; never of a disk of this machine."""
+    failures = ["HTTP status 400"] * count
+    monkeypatch.setattr("tieredstore.jobs.exporting.work.time.sleep", lambda _: None)
+    monkeypatch.setattr(
+        job,
+        "write",
+        lambda task: write(replace(task, folder=Flaky(task.folder, failures, is_local=is_local))),
+    )
+    if is_local or count > 2:
+        with pytest.raises(Unavailable, match="HTTP status 400"):
+            exported.run()
+        assert failures == []
+        return
+    assert exported.run()["rows"] == 24
+    assert exported.places() == places_of(exported.tier)

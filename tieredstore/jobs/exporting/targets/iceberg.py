@@ -53,6 +53,7 @@ class IcebergFiles:
     def __init__(self, location: str, properties: Mapping[str, str]) -> None:
         from pyiceberg.io import load_file_io
 
+        self.is_local = location.startswith(("/", "file:"))
         self._location = location
         self._io = load_file_io(dict(properties), location)
 

@@ -46,7 +46,12 @@ class Folder(Protocol):
 
 
 class Files(Protocol):
-    """Files of a folder by their names, which may have slashes. Raise Unavailable."""
+    """Files of a folder by their names, which may have slashes. Raise Unavailable.
+
+    is_local: on this machine's disks, where a second try at once mends nothing.
+    """
+
+    is_local: bool
 
     def create(self, name: str) -> OutputStream: ...
 
