@@ -6,13 +6,13 @@ from __future__ import annotations
 import enum
 from abc import abstractmethod
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import msgspec
 
 from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.durability import FlushFuture
 
 if TYPE_CHECKING:
     from tieredstore.contracts.dispatch_source import DispatchSource
@@ -51,6 +51,11 @@ class PutMessageStatus(enum.Enum):
     UNKNOWN_ERROR = 9
 
 
+DURABLE: Final = FlushFuture(PutMessageStatus.PUT_OK)
+"""Of puts that wait for no flush: ASYNC_FLUSH, and messages with the property WAIT=false. They are
+as durable as was promised when the put returns."""
+
+
 class BoundaryType(enum.Enum):
     """LOWER: first message at or after a time. UPPER: last message at or before it."""
 
@@ -70,8 +75,8 @@ class PutMessageResult(msgspec.Struct, frozen=True, gc=False):
     """Outcome of one put, or of one batch (a Struct: one is made per message).
 
     physical_offset and queue_offset are those of the first message, wrote_bytes and
-    message_count cover all. `durable` completes when the flush mode's promise holds. reason: why
-    nothing was stored, empty when all was.
+    message_count cover all. durable: over when the flush mode's promise holds, and whether it does;
+    never before. reason: why nothing was stored, empty when all was.
     """
 
     status: PutMessageStatus
@@ -80,12 +85,21 @@ class PutMessageResult(msgspec.Struct, frozen=True, gc=False):
     wrote_bytes: int
     message_count: int
     store_timestamp_ms: int
-    durable: Future[None]
+    durable: FlushFuture
     reason: str = ""
 
     @property
     def ok(self) -> bool:
         return self.status is PutMessageStatus.PUT_OK
+
+
+async def wait_until_durable(result: PutMessageResult) -> PutMessageResult:
+    """Wait for the flush of a put; returns the result with the status that came of it."""
+    durable = result.durable
+    if durable is DURABLE:
+        return result
+    status = await durable
+    return result if status is result.status else msgspec.structs.replace(result, status=status)
 
 
 class GetRequest(msgspec.Struct, frozen=True, gc=False):
@@ -200,6 +214,16 @@ class MessageStore(MessageReader, Protocol):
 
     def put_messages(self, messages: Sequence[Message]) -> PutMessageResult:
         """Put messages of one topic and queue, with consecutive offsets, all or none."""
+        ...
+
+    async def put_message_async(self, message: Message) -> PutMessageResult:
+        """Put as `put_message` does and wait, without blocking the event loop, until the message is
+        as durable as the flush mode promises. The status is FLUSH_DISK_TIMEOUT when it is stored
+        but was not brought to disk in time."""
+        ...
+
+    async def put_messages_async(self, messages: Sequence[Message]) -> PutMessageResult:
+        """Put as `put_messages` does and wait as `put_message_async` does."""
         ...
 
     def wait_until_visible(self, result: PutMessageResult) -> None:

@@ -63,6 +63,12 @@ class PluginMessageStore(MessageReader):
     def put_messages(self, messages: Sequence[Message]) -> PutMessageResult:
         return self.next_store.put_messages(messages)
 
+    async def put_message_async(self, message: Message) -> PutMessageResult:
+        return await self.next_store.put_message_async(message)
+
+    async def put_messages_async(self, messages: Sequence[Message]) -> PutMessageResult:
+        return await self.next_store.put_messages_async(messages)
+
     def wait_until_visible(self, result: PutMessageResult) -> None:
         self.next_store.wait_until_visible(result)
 

@@ -11,7 +11,7 @@ from typing import Final
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.contracts.message_store import PutMessageResult
+from tieredstore.contracts.message_store import PutMessageResult, wait_until_durable
 from tieredstore.disk.errors import translate_os_error
 from tieredstore.errors import Invalid
 from tieredstore.local.dispatch.reput import Reput
@@ -299,6 +299,14 @@ class DefaultMessageStore(StoreReads):
         return self._index.candidates(key_hash, begin_ms, end_ms)
 
     # The rest of a MessageStore
+
+    async def put_message_async(self, message: Message) -> PutMessageResult:
+        """Put one message and wait until it is durable (Java's asyncPutMessage)."""
+        return await wait_until_durable(self.put_message(message))
+
+    async def put_messages_async(self, messages: Sequence[Message]) -> PutMessageResult:
+        """Put a batch and wait until it is durable."""
+        return await wait_until_durable(self.put_messages(messages))
 
     def next_offset(self, topic: str, queue_id: int) -> int:
         """Return the offset that the next message of a queue will get, dispatched or not."""

@@ -188,6 +188,14 @@ class ReadOnlyMessageStore(StoreReads):
         """Raise Invalid: the store is open for reading."""
         self._refuse_write()
 
+    async def put_message_async(self, message: Message) -> PutMessageResult:  # noqa: ARG002
+        """Raise Invalid: the store is open for reading."""
+        self._refuse_write()
+
+    async def put_messages_async(self, messages: Sequence[Message]) -> PutMessageResult:  # noqa: ARG002
+        """Raise Invalid: the store is open for reading."""
+        self._refuse_write()
+
     def wait_until_visible(self, result: PutMessageResult) -> None:  # noqa: ARG002
         """Raise Invalid: the store is open for reading."""
         self._refuse_write()

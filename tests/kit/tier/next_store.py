@@ -5,13 +5,13 @@ from __future__ import annotations
 import bisect
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
 
 import numpy as np
 import numpy.typing as npt
 
 from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey, QueueRange
 from tieredstore.contracts.message_store import (
+    DURABLE,
     BoundaryType,
     GetMessageResult,
     GetMessageStatus,
@@ -59,15 +59,19 @@ class InMemoryStore(MessageReader):
         stored = decode_record(record, tags_code=tags_code(message.tags))
         self.queues_[key].append((position, stored))
         self.records.append(stored)
-        durable: Future[None] = Future()
-        durable.set_result(None)
         return PutMessageResult(
-            PutMessageStatus.PUT_OK, position, offset, len(record), 1, self.now_ms, durable
+            PutMessageStatus.PUT_OK, position, offset, len(record), 1, self.now_ms, DURABLE
         )
 
     def put_messages(self, messages: Sequence[Message]) -> PutMessageResult:
         results = [self.put_message(message) for message in messages]
         return results[0]
+
+    async def put_message_async(self, message: Message) -> PutMessageResult:
+        return self.put_message(message)
+
+    async def put_messages_async(self, messages: Sequence[Message]) -> PutMessageResult:
+        return self.put_messages(messages)
 
     def wait_until_visible(self, result: PutMessageResult) -> None:
         assert result.ok

@@ -12,12 +12,12 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from tieredstore.contracts.message_store import PutMessageResult, PutMessageStatus
+from tieredstore.contracts.message_store import DURABLE, PutMessageResult, PutMessageStatus
 from tieredstore.errors import TieredStoreError
 from tieredstore.local.put.general import GeneralPut
 from tieredstore.local.put.queues import Plain
-from tieredstore.local.put.refusals import DURABLE, NO_MESSAGES, refuse, refuse_by_error
-from tieredstore.local.put.rows import MAX_ROW_PROPERTIES_BYTES, Rows
+from tieredstore.local.put.refusals import NO_MESSAGES, refuse, refuse_by_error
+from tieredstore.local.put.rows import MAX_ROW_PROPERTIES_BYTES, Rows, waits_for_nothing
 from tieredstore.message.buffers import Buffer
 from tieredstore.message.crc import CRC_MASK, raw_crc32
 from tieredstore.message.encoding import Message, find_unfit_number
@@ -106,9 +106,9 @@ class MessageAppender(GeneralPut):
             rows += (state.number, position, size, timestamp, queue_offset, properties)
             log.max_offset = end
             state.next_offset = queue_offset + 1
+            durable = self.durability
             if self._is_idle:
-                self._is_idle = False
-                self.wake.set()
+                self._wake_idle()
         except TieredStoreError as error:
             return refuse_by_error(error)
         except struct.error:
@@ -117,7 +117,9 @@ class MessageAppender(GeneralPut):
             lock.release()
         if len(rows) > self._help_values:
             self._backlog()
-        return PutMessageResult(_OK, position, queue_offset, size, 1, timestamp, DURABLE)
+        if durable is not DURABLE and waits_for_nothing(properties):
+            durable = DURABLE
+        return PutMessageResult(_OK, position, queue_offset, size, 1, timestamp, durable)
 
     def put_batch(self, messages: Sequence[Message]) -> PutMessageResult:
         """Append messages of one queue with consecutive offsets in one file, all or none."""
@@ -147,6 +149,7 @@ class MessageAppender(GeneralPut):
                     self._log.view[inside : inside + len(data)] = data
                     waiting = self._publish(rows, start + len(data), timestamp)
                     state.next_offset = queue_offset + len(messages)
+                durable = self._durability_of(messages)
             except TieredStoreError as error:
                 return refuse_by_error(error)
             except struct.error:
@@ -156,7 +159,7 @@ class MessageAppender(GeneralPut):
         if waiting > self._help_values:
             self._backlog()
         return PutMessageResult(
-            _OK, start, queue_offset, len(data), len(messages), timestamp, DURABLE
+            _OK, start, queue_offset, len(data), len(messages), timestamp, durable
         )
 
     def _encode_plain(

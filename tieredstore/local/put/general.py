@@ -16,7 +16,6 @@ from tieredstore.contracts.message_store import PutMessageResult, PutMessageStat
 from tieredstore.errors import Invalid, TieredStoreError
 from tieredstore.local.put.queues import PutQueues, QueueState
 from tieredstore.local.put.refusals import (
-    DURABLE,
     find_fault,
     find_fault_of_batch,
     refuse,
@@ -136,9 +135,10 @@ class GeneralPut(PutQueues):
                 state.next_offset = queue_offset + len(messages)
             for other in light:
                 other.next_offset += 1
+            durable = self._durability_of(messages)
         if waiting > self._help_values:
             self._backlog()
-        return PutMessageResult(_OK, start, queue_offset, total, len(messages), timestamp, DURABLE)
+        return PutMessageResult(_OK, start, queue_offset, total, len(messages), timestamp, durable)
 
     def _encode(
         self, messages: Sequence[Message], queue_offset: int, position: int, timestamp: int

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, cast
 
-from tieredstore.contracts.message_store import PutMessageResult, PutMessageStatus
+from tieredstore.contracts.message_store import DURABLE, PutMessageResult, PutMessageStatus
 from tieredstore.errors import Busy, Invalid, TieredStoreError
 from tieredstore.local.queues.light_queues import names_light_queues
 from tieredstore.local.topics import illegal_topic
@@ -16,10 +15,6 @@ from tieredstore.message.sysflag import INNER_BATCH, TRANSACTION_MASK
 
 if TYPE_CHECKING:
     from tieredstore.message.buffers import Buffer
-
-DURABLE: Final[Future[None]] = Future()
-"""Under ASYNC_FLUSH a message is as durable as it was promised when the put returns."""
-DURABLE.set_result(None)
 
 NO_MESSAGES: Final = "batch: expected messages, found none"
 

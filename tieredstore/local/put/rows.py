@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple, Self
 
+from tieredstore.contracts.durability import FlushFuture
+from tieredstore.contracts.message_store import DURABLE
 from tieredstore.local.log.commit_log import CommitLog
+from tieredstore.message.encoding import Message
+from tieredstore.message.properties import find_text
 
 ROW_FIELDS: Final = 6
 """A row: queue number, physical offset, size, store time, queue offset, properties. The queue
@@ -21,6 +25,15 @@ MAX_ROW_PROPERTIES_BYTES: Final = 4_096
 """Larger properties are not kept in a row: they would make MAX_ROWS no bound."""
 
 Rows = list[int | bytes]
+
+
+def waits_for_nothing(properties: bytes) -> bool:
+    """Tell whether a message's producer does not wait for a flush (Java's isWaitStoreMsgOK): WAIT
+    is there and not true."""
+    if b"WAIT\x01" not in properties:
+        return False
+    text = find_text(properties, b"WAIT")
+    return text is not None and text.lower() != "true"
 
 
 class WaitingRows(NamedTuple):
@@ -44,16 +57,19 @@ class RowBuffer:
 
     `last_timestamp_ms` is the store time of the last message. `help_dispatch` is called by a
     producer that finds HELP_ROWS rows waiting; `wake` is set when rows come after none were left.
+    durability: of the messages that are put now, read with the put lock held; the flush swaps it.
     """
 
     def __init__(self, log: CommitLog) -> None:
         self.last_timestamp_ms = 0
         self.wake = threading.Event()
+        self.durability: FlushFuture = DURABLE
         self.help_dispatch: Callable[[], object] = lambda: None
         self._log = log
         self._lock = threading.RLock()  # the put lock
         self._rows: Rows = []
-        self._is_idle = False
+        self._is_idle = False  # whether somebody waits for the next put
+        self._idle: list[threading.Event] = []
         self._help_values = HELP_ROWS * ROW_FIELDS
 
     @contextmanager
@@ -68,9 +84,38 @@ class RowBuffer:
         self._log.max_offset = end
         self.last_timestamp_ms = timestamp
         if self._is_idle:
-            self._is_idle = False
-            self.wake.set()
+            self._wake_idle()
         return len(self._rows)
+
+    def _wake_idle(self) -> None:
+        """Wake those who wait for a put, with the put lock held."""
+        self._is_idle = False
+        for event in self._idle:
+            event.set()
+        self._idle = []
+
+    def wake_at_put(self, event: threading.Event, offset: int) -> None:
+        """Set `event` at the next put; at once when the log has grown beyond `offset` already."""
+        with self._lock:
+            if self._log.max_offset > offset:
+                event.set()
+            elif event not in self._idle:
+                self._idle = [*self._idle, event]
+                self._is_idle = True
+
+    def _durability_of(self, messages: Sequence[Message]) -> FlushFuture:
+        """What the result of a put carries; the caller holds the put lock."""
+        durable = self.durability
+        if durable is not DURABLE and all(waits_for_nothing(it.properties) for it in messages):
+            return DURABLE
+        return durable
+
+    def swap_durability(self, durability: FlushFuture) -> tuple[FlushFuture, int]:
+        """Give the messages that are put from now on another durability; returns the one before,
+        and where the log ends for it."""
+        with self._lock:
+            before, self.durability = self.durability, durability
+            return before, self._log.max_offset
 
     def _backlog(self) -> None:
         self.help_dispatch()
@@ -86,7 +131,8 @@ class RowBuffer:
             if isinstance(rows, NoRows):
                 return WaitingRows([], self._log.max_offset, True)
             self._rows = []
-            self._is_idle = not rows
+            if not rows:
+                self.wake_at_put(self.wake, self._log.max_offset)
             return WaitingRows(rows, self._log.max_offset, False)
 
     def resume_rows(self, offset: int) -> bool:
