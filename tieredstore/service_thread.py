@@ -63,10 +63,10 @@ class ServiceThread:
     interval, four times, … up to `max_backoff_ms` (by default the interval: no longer than ever).
 
     interval_ms: between two rounds; None: a round comes only when `wake` is called. waits_first:
-    whether the first round comes after an interval. duty: called, and nothing else, when it is
-    woken before a failed round is due again; by default a wake begins that round. on_error: told
-    of each TieredStoreError in place of the log. late_after_ms: see `health`. wake_event: what
-    `wake` sets, where others set it too.
+    whether the first round comes after an interval; first_delay_ms: after this time. duty: called,
+    and nothing else, when it is woken before a failed round is due again; by default a wake begins
+    that round. on_error: told of each TieredStoreError in place of the log. late_after_ms: see
+    `health`. wake_event: what `wake` sets, where others set it too.
     """
 
     def __init__(
@@ -78,6 +78,7 @@ class ServiceThread:
         clock: Clock = SYSTEM_CLOCK,
         max_backoff_ms: int = 0,
         waits_first: bool = False,
+        first_delay_ms: int | None = None,
         duty: Callable[[], object] | None = None,
         on_error: Callable[[TieredStoreError], None] | None = None,
         late_after_ms: int = LATE_AFTER_MS,
@@ -88,7 +89,8 @@ class ServiceThread:
         self._interval_ms = interval_ms
         self._clock = clock
         self._max_backoff_ms = max(max_backoff_ms, interval_ms or 0)
-        self._waits_first = waits_first
+        self._first_delay_ms = first_delay_ms
+        self._waits_first = waits_first or first_delay_ms is not None
         self._duty = duty
         self._on_error = on_error
         self._late_after_ms = late_after_ms
@@ -159,7 +161,8 @@ class ServiceThread:
         """Run rounds in the thread, until `stop`."""
         try:
             if self._waits_first:
-                self._wait(self._interval_ms)
+                first_ms = self._first_delay_ms
+                self._wait(self._interval_ms if first_ms is None else first_ms)
             retry_ms: int | None = None
             while not self._stopping:
                 now_ms = self._due_ms = self._clock.now_ms()

@@ -7,8 +7,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.clock import SYSTEM_CLOCK, Clock, RetentionClock
 from tieredstore.config import StoreConfig
+from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS
 from tieredstore.errors import TieredStoreError
 from tieredstore.metrics import Metrics
 from tieredstore.service_thread import ServiceHealth, ServiceThread
@@ -39,6 +40,8 @@ class TierExpiry:
     not, topics without a `reserve.time` of their own keep everything, since Java's default of
     72 hours would delete an uploaded backlog at the first run; the outcome and the log name what
     would go. reserve_hours: the topics' `reserve.time` as the broker has them now.
+
+    Ages go by `retention_clock`, so a wall clock that jumps ahead deletes nothing.
     """
 
     def __init__(
@@ -54,6 +57,8 @@ class TierExpiry:
         self._config = config
         self._flat_files = flat_files
         self._clock = clock
+        self.retention_clock = RetentionClock(clock)
+        self.retention_clock.begin()
         self._metrics = metrics if metrics is not None else Metrics()
         self._reserve_hours = reserve_hours
         self._explicit = retention_is_explicit
@@ -70,6 +75,10 @@ class TierExpiry:
         """Run every `tieredStoreDeleteFileInterval`, the first time after one interval; nothing
         when `tieredStoreDeleteFileEnable` is false."""
         if self._config.delete_file_enable:
+            times = (entry.end_timestamp_ms for entry in self._flat_files.metadata.segments())
+            self.retention_clock.begin(
+                max((time for time in times if time < NEVER_WRITTEN_MS), default=-1)
+            )
             self._loop.start()
 
     def stop(self) -> None:
@@ -87,7 +96,7 @@ class TierExpiry:
         self._take_over_reserve_hours()
         outcome = ExpiryOutcome()
         kept: defaultdict[str, int] = defaultdict(int)
-        now_ms = self._clock.now_ms()
+        now_ms = self.retention_clock.now_ms()
         for file in self._flat_files.files():
             if self._loop.is_stopping:
                 break

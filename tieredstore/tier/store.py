@@ -89,6 +89,7 @@ class TieredMessageStore(TieredReads):
             clock,
             metrics=metrics,
             retention_hours=self.expiry.longest_retention_hours,
+            retention_clock=self.expiry.retention_clock,
             check_writer=flat_files.check_writer,
         )
         self._threads = ThreadPoolExecutor(READ_THREADS, "tiered-fetch")

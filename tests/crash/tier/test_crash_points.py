@@ -132,7 +132,7 @@ def scenario(world: World, faults: Faults) -> None:
     """All steps from the one on in which an earlier process ended."""
     with world.process(faults) as (dispatcher, _, expiry, clock):
         for time_ms, prepare, action in steps(world.source)[world.step :]:
-            clock.set(T0 + time_ms)
+            clock.advance_to(T0 + time_ms)
             if prepare is not None:
                 prepare()
             if action == "scan":

@@ -67,7 +67,7 @@ class Rig:
 def test_messages_older_than_the_retention_go() -> None:
     rig = Rig()
     file = rig.queue()
-    rig.tier.clock.set(T0 + 10 * HOUR_MS + 3)  # the newest of the first segment is 1 ms too old
+    rig.tier.clock.advance_to(T0 + 10 * HOUR_MS + 3)  # the newest of the first segment is 1 ms too old
     outcome = rig.expiry.run_once()
     assert (outcome.segments, outcome.errors) == (2, {})
     assert rig.offsets(file) == [2, 3, 4, 5]
@@ -78,10 +78,10 @@ def test_messages_older_than_the_retention_go() -> None:
 def test_a_topic_has_its_own_retention_when_it_is_above_zero() -> None:
     rig = Rig(reserve={"Short": 1, "Long": 100, "None": 0})
     files = {topic: rig.queue(topic) for topic in ("Short", "Long", "None", "Default")}
-    rig.tier.clock.set(T0 + 2 * HOUR_MS)
+    rig.tier.clock.advance_to(T0 + 2 * HOUR_MS)
     rig.expiry.run_once()
     assert [topic for topic, file in files.items() if not rig.offsets(file)] == ["Short"]
-    rig.tier.clock.set(T0 + 11 * HOUR_MS)
+    rig.tier.clock.advance_to(T0 + 11 * HOUR_MS)
     rig.expiry.run_once()
     assert [topic for topic, file in files.items() if rig.offsets(file)] == ["Long"]
     assert rig.tier.table.topic_table["Short"].reserve_time_hours == 1  # where Java looks
@@ -94,7 +94,7 @@ def test_a_topic_has_its_own_retention_when_it_is_above_zero() -> None:
 def test_nothing_expires_by_a_retention_that_nobody_set(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig(explicit=False, reserve={"Own": 1})
     kept, own = rig.queue(), rig.queue("Own")
-    rig.tier.clock.set(T0 + 1000 * HOUR_MS)
+    rig.tier.clock.advance_to(T0 + 1000 * HOUR_MS)
     with caplog.at_level(logging.WARNING):
         outcome = rig.expiry.run_once()
         rig.expiry.run_once()
@@ -122,7 +122,7 @@ def test_defect_d07_a_failing_queue_stops_no_other() -> None:
     rig = Rig()
     bad, good = rig.queue(), rig.queue("TopicB")
 
-    rig.tier.clock.set(T0 + 1000 * HOUR_MS)
+    rig.tier.clock.advance_to(T0 + 1000 * HOUR_MS)
     original = rig.tier.metadata.put_segment
 
     def failing(segment: FileSegmentMetadata) -> None:
@@ -149,7 +149,7 @@ def test_what_cannot_be_deleted_is_counted_and_tried_again() -> None:
     def stuck(self: object) -> NoReturn:
         raise Unavailable("stuck")
 
-    rig.tier.clock.set(T0 + 1000 * HOUR_MS)
+    rig.tier.clock.advance_to(T0 + 1000 * HOUR_MS)
     try:
         patch(segment_type, delete=stuck)
         outcome = rig.expiry.run_once()
@@ -165,7 +165,7 @@ def test_a_writer_that_lost_its_epoch_deletes_nothing() -> None:
     file = rig.queue()
     become_writer(rig.store)
     rig.tier.provider.acquire_writer(BROKER, take_over=True)
-    rig.tier.clock.set(T0 + 1000 * HOUR_MS)
+    rig.tier.clock.advance_to(T0 + 1000 * HOUR_MS)
     with pytest.raises(Fenced):
         rig.expiry.run_once()
     assert len(rig.offsets(file)) == 6
@@ -179,6 +179,34 @@ def test_c01_a_clock_far_back_expires_nothing() -> None:
     assert len(rig.offsets(file)) == 6
 
 
+@pytest.mark.parametrize("years", [1, 10])
+def test_c02_a_wall_clock_that_jumps_ahead_expires_nothing(years: int) -> None:
+    rig = Rig()
+    file = rig.queue()
+    rig.tier.clock.set(T0 + years * 365 * 24 * HOUR_MS)
+    for _ in range(3):
+        rig.tier.clock.advance(HOUR_MS)
+        assert rig.expiry.run_once().segments == 0
+    rig.tier.clock.set(T0 + 3 * HOUR_MS)
+    assert rig.expiry.run_once().segments == 0
+    assert len(rig.offsets(file)) == 6
+
+
+def test_c02_a_broker_that_starts_with_a_wall_clock_far_ahead_expires_nothing() -> None:
+    rig = Rig()
+    file = rig.queue()
+    rig.tier.clock.set(T0 + 10 * 365 * 24 * HOUR_MS)
+    patch(rig.tier.clock, wait=lambda event, _: event.wait(60))
+    rig.expiry.start()
+    try:
+        assert rig.expiry.run_once().segments == 0
+        assert len(rig.offsets(file)) == 6
+        rig.tier.clock.advance(25 * HOUR_MS)  # it stays so: it is believed after a day
+        assert rig.expiry.run_once().segments > 0
+    finally:
+        rig.expiry.stop()
+
+
 def test_the_job_waits_one_interval_and_can_be_switched_off() -> None:
     rig = Rig(delete_file_enable=False)
     rig.expiry.start()
@@ -186,10 +214,11 @@ def test_the_job_waits_one_interval_and_can_be_switched_off() -> None:
 
     rig = Rig(delete_file_interval_ms=12_345)
     file = rig.queue()
-    rig.tier.clock.set(T0 + 1000 * HOUR_MS)
+    rig.tier.clock.advance_to(T0 + 1000 * HOUR_MS)
     waits, ran = [], threading.Event()
 
     def wait(event: threading.Event, timeout_ms: int) -> bool:
+        rig.expiry.retention_clock.begin()  # the wall clock is believed, whatever came last
         waits.append((timeout_ms, len(rig.offsets(file))))
         if len(waits) == 2:
             ran.set()

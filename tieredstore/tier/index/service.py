@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore.clock import Clock
+from tieredstore.clock import Clock, RetentionClock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.contracts.segment import SegmentProvider
@@ -54,8 +54,9 @@ class IndexStoreService:
     """Thread-safe. Call `recover` first, `stop` last; `start` runs the background loop.
 
     root: the broker's `storePathRootDir`. retention_hours: longest retention of any topic, asked
-    at each expiry; nothing expires without it or when it gives None. check_writer: raises Fenced
-    when the right to write is lost; asked before each upload and expiry. problems: what recovery
+    at each expiry; nothing expires without it or when it gives None. retention_clock: what ages go
+    by. check_writer: raises Fenced when the right to write is lost; asked before each upload and
+    expiry. problems: what recovery
     could not use, one line each.
     """
 
@@ -69,6 +70,7 @@ class IndexStoreService:
         *,
         metrics: Metrics | None = None,
         retention_hours: Callable[[], int | None] | None = None,
+        retention_clock: RetentionClock | None = None,
         check_writer: Callable[[], None] = lambda: None,
     ) -> None:
         self.directory = Path(root) / DIRECTORY
@@ -84,6 +86,7 @@ class IndexStoreService:
         self._clock = clock
         self._metrics = metrics if metrics is not None else Metrics()
         self._retention_hours = retention_hours
+        self._retention_clock = retention_clock or RetentionClock(clock)
         self._check_writer = check_writer
         self._writer: IndexWriter | None = None
         # By ascending base; replaced whole, so that readers need no lock.
@@ -127,7 +130,7 @@ class IndexStoreService:
             dict(watermarks.indexed_until),
             lambda: max((file.begin_ms for file in self._uploaded), default=0),
         )
-        self._next_expiry_ms = self._clock.now_ms() + self._config.delete_file_interval_ms
+        self._next_expiry_ms = self._clock.monotonic_ms() + self._config.delete_file_interval_ms
         self.checkpoint()
 
     def start(self) -> None:
@@ -308,12 +311,12 @@ class IndexStoreService:
         if self._fenced is not None:
             return
         self.seal_and_upload()
-        now = self._clock.now_ms()
-        if self._config.delete_file_enable and now >= self._next_expiry_ms:
-            self._next_expiry_ms = now + self._config.delete_file_interval_ms
+        passed_ms = self._clock.monotonic_ms()
+        if self._config.delete_file_enable and passed_ms >= self._next_expiry_ms:
+            self._next_expiry_ms = passed_ms + self._config.delete_file_interval_ms
             hours = self._retention_hours() if self._retention_hours is not None else None
             if hours is not None:
-                self.expire(now - hours * _HOUR_MS)
+                self.expire(self._retention_clock.now_ms() - hours * _HOUR_MS)
 
     def _open_writer(self) -> IndexWriter:
         if self._writer is None:

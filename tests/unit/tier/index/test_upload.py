@@ -316,10 +316,10 @@ def test_defect_d22_the_index_lives_as_long_as_the_longest_retention(node: Node)
     service.seal_and_upload()
     hour = 3_600_000
     node.retention_hours = 200
-    node.clock.set(NOW + 200 * hour)
+    node.clock.advance_to(NOW + 200 * hour)
     service.tick()
     assert len(entries(node)) == 1
-    node.clock.set(NOW + 202 * hour)
+    node.clock.advance_to(NOW + 202 * hour)
     service.tick()
     assert entries(node) == []
 
