@@ -18,7 +18,7 @@ class Clock(Protocol):
         ...
 
     def monotonic_ms(self) -> int:
-        """Return a time that only passes, milliseconds from an unknown beginning: nobody sets it."""
+        """Return a time that only passes, milliseconds from an unknown beginning."""
         ...
 
     def wait(self, event: threading.Event, timeout_ms: int) -> bool:

@@ -67,7 +67,9 @@ class Rig:
 def test_messages_older_than_the_retention_go() -> None:
     rig = Rig()
     file = rig.queue()
-    rig.tier.clock.advance_to(T0 + 10 * HOUR_MS + 3)  # the newest of the first segment is 1 ms too old
+    rig.tier.clock.advance_to(
+        T0 + 10 * HOUR_MS + 3
+    )  # the newest of the first segment is 1 ms too old
     outcome = rig.expiry.run_once()
     assert (outcome.segments, outcome.errors) == (2, {})
     assert rig.offsets(file) == [2, 3, 4, 5]
