@@ -4,30 +4,63 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.message_store import BoundaryType
 from tieredstore.errors import Corrupt
-from tieredstore.local.queues.interface import ConsumeQueueInterface, ConsumeQueueStoreInterface
-from tieredstore.message.consume_queue import pack_unit
+from tieredstore.local.queues.interface import (
+    ConsumeQueueInterface,
+    ConsumeQueueReader,
+    ConsumeQueueStoreInterface,
+    QueueUnits,
+)
+from tieredstore.local.queues.time_search import offset_by_time
+from tieredstore.message.consume_queue import make_units
 
 KEY = QueueKey("T", 0)
 COUNTS = [1, 9, 10, 11, 35]
 
 
-def units(first: int, count: int) -> bytes:
-    """Messages of 50 bytes every 100 bytes of the log: unit q at 100 * q."""
-    return b"".join(pack_unit(q * 100, 50, q) for q in range(first, first + count))
+def units_of(key: QueueKey, first: int, count: int, at: int = 0) -> QueueUnits:
+    """Messages of 50 bytes every 100 bytes of the log, stored every 10 ms: unit q at `at` + 100 * q
+    and 10 * q."""
+    offsets = np.arange(first, first + count, dtype=np.int64)
+    units = make_units(at + offsets * 100, np.full(count, 50, dtype=np.int64), offsets)
+    return QueueUnits(key, first, units, offsets * 10)
 
 
 def end_of(offset: int) -> int:
     return offset * 100 + 50
 
 
-def fill(queue: ConsumeQueueInterface, first: int, count: int) -> None:
-    queue.append(first, units(first, count), end_of(first + count - 1))
+def record_time(physical_offset: int) -> int:
+    """The store times of `units_of`, as a commit log would tell them."""
+    return physical_offset // 10
+
+
+def fill(store: ConsumeQueueStoreInterface, key: QueueKey, first: int, count: int) -> None:
+    store.append([units_of(key, first, count)], end_of(first + count - 1))
+
+
+def find_by_time(queue: ConsumeQueueReader, timestamp_ms: int, boundary: BoundaryType) -> int:
+    return offset_by_time(
+        lambda offset: queue.store_time(offset, record_time),
+        queue.min_offset,
+        queue.max_offset,
+        timestamp_ms,
+        boundary,
+    )
+
+
+def loaded(store: ConsumeQueueStoreInterface, key: QueueKey) -> ConsumeQueueInterface:
+    queue = store.get(key)
+    assert queue is not None
+    return queue
 
 
 def walk(queue: ConsumeQueueInterface) -> list[int]:
@@ -49,22 +82,29 @@ class ConsumeQueueStoreContract:
     def open_store(self, root: Path) -> ConsumeQueueStoreInterface: ...
 
     @pytest.fixture
-    def store(self, tmp_path: Path) -> ConsumeQueueStoreInterface:
-        return self.open_store(tmp_path)
+    def store(self, tmp_path: Path) -> Iterator[ConsumeQueueStoreInterface]:
+        store = self.open_store(tmp_path)
+        yield store
+        store.close()
 
-    def reopen(self, store: ConsumeQueueStoreInterface, root: Path) -> ConsumeQueueStoreInterface:
+    def reopen(
+        self, store: ConsumeQueueStoreInterface, root: Path, min_physical_offset: int = 0
+    ) -> ConsumeQueueStoreInterface:
         store.sync()
+        store.close()
         again = self.open_store(root)
-        for queue in again:
-            queue.correct_min_offset(0)
+        again.correct_min_offset(min_physical_offset)
         return again
 
     def test_a_new_store_has_no_queues(self, store: ConsumeQueueStoreInterface) -> None:
         assert [*store.list_queues()] == []
-        assert [*store] == []
+        assert [*store.find_queues_after(0)] == []
         assert store.get(KEY) is None
-        assert store.max_physical_offset == 0
+        assert store.find_last_message() is None
+        assert store.max_physical_offset == store.dispatch_from == 0
         assert store.delete("T") == 0
+        assert store.delete_expired(1000) == 0
+        store.truncate(0)
 
     def test_a_queue_without_units_is_empty_and_leaves_no_trace(
         self, store: ConsumeQueueStoreInterface, tmp_path: Path
@@ -75,18 +115,25 @@ class ConsumeQueueStoreContract:
         assert (queue.min_offset, queue.max_offset, queue.max_physical_offset) == (0, 0, 0)
         assert len(queue.read_units(0, 9)) == 0
         assert queue.unit(0) is None
+        assert queue.store_time(0, record_time) == -1
         assert list(self.reopen(store, tmp_path).list_queues()) == []
 
     @pytest.mark.parametrize("count", COUNTS)
     def test_what_was_put_is_there_also_after_reopening(
         self, store: ConsumeQueueStoreInterface, tmp_path: Path, count: int
     ) -> None:
-        for number in range(3):
-            fill(store.get_or_create(QueueKey("T", number)), 0, count + number)
-        for opened in (store, self.reopen(store, tmp_path)):
-            assert sorted(opened.list_queues()) == [QueueKey("T", number) for number in range(3)]
-            assert opened.max_physical_offset == end_of(count + 1)
-            for queue in opened:
+        keys = [QueueKey("T", number) for number in range(3)]
+        store.append([units_of(key, 0, count + key.queue_id) for key in keys], end_of(count + 1))
+        for again in (False, True):
+            opened = self.reopen(store, tmp_path) if again else store
+            assert sorted(opened.list_queues()) == keys
+            assert opened.max_physical_offset == opened.dispatch_from == end_of(count + 1)
+            assert opened.find_last_message() == ((count + 1) * 100, 50)
+            assert [(q.topic, q.queue_id) for q in opened.find_queues_after(end_of(count))] == [
+                keys[2]
+            ]
+            for key in keys:
+                queue = loaded(opened, key)
                 end = count + queue.queue_id
                 assert (queue.min_offset, queue.max_offset) == (0, end)
                 assert queue.max_physical_offset == end_of(end - 1)
@@ -94,83 +141,175 @@ class ConsumeQueueStoreContract:
                 assert queue.unit(end - 1) == (100 * (end - 1), 50, end - 1)
                 assert queue.unit(end) is queue.unit(-1) is None
                 assert queue.path_of(0)
+            opened.close()
 
     def test_nothing_is_read_outside_of_the_queue(self, store: ConsumeQueueStoreInterface) -> None:
-        queue = store.get_or_create(KEY)
-        fill(queue, 0, 5)
+        fill(store, KEY, 0, 5)
+        queue = loaded(store, KEY)
         for offset, count in ((-1, 3), (5, 1), (99, 9), (0, 0), (2, -1)):
             assert len(queue.read_units(offset, count)) == 0
         assert [unit[2] for unit in queue.read_units(3, 99).tolist()] == [3, 4]
         assert all(queue.roll_next_file(offset) > offset for offset in range(5))
 
+    @pytest.mark.parametrize(
+        "others",
+        [
+            [("T", 1), ("T", 2), ("T", 256)],
+            [("T\x01", 0), ("T0", 0), ("S", 0), ("U", 0), ("TT", 0)],
+            [("T\x01\x01\x01\x01\x01\x01", 0), ("%LMQ%T", 0), ("T\u00e9", 0)],
+        ],
+    )
+    def test_reads_never_enter_a_queue_that_looks_alike(
+        self, store: ConsumeQueueStoreInterface, tmp_path: Path, others: list[tuple[str, int]]
+    ) -> None:
+        keys = [KEY, *(QueueKey(*other) for other in others)]
+        for number, key in enumerate(keys):
+            store.append([units_of(key, number, 12 + number, at=10_000 * number)], 1)
+        for again in (False, True):
+            opened = self.reopen(store, tmp_path) if again else store
+            assert sorted(opened.list_queues()) == sorted(keys)
+            for number, key in enumerate(keys):
+                queue = loaded(opened, key)
+                assert (queue.min_offset, queue.max_offset) == (number, 12 + 2 * number)
+                places: list[int] = []
+                while number + len(places) < queue.max_offset:
+                    taken = queue.read_units(number + len(places), 10_000)
+                    places += taken["physical_offset"].tolist()
+                assert places == [10_000 * number + 100 * q for q in range(number, 12 + 2 * number)]
+                assert len(queue.read_units(queue.max_offset, 10)) == 0
+                assert len(queue.read_units(queue.min_offset - 1, 10)) == 0
+
     def test_units_that_are_there_are_skipped(self, store: ConsumeQueueStoreInterface) -> None:
-        queue = store.get_or_create(KEY)
-        fill(queue, 0, 5)
-        fill(queue, 0, 5)
+        fill(store, KEY, 0, 5)
+        fill(store, KEY, 0, 5)
+        queue = loaded(store, KEY)
         assert queue.max_offset == 5
-        fill(queue, 3, 9)
+        fill(store, KEY, 3, 9)
         assert (queue.max_offset, queue.max_physical_offset) == (12, end_of(11))
         assert walk(queue) == list(range(12))
+
+    def test_a_round_may_have_a_queue_more_than_once(
+        self, store: ConsumeQueueStoreInterface, tmp_path: Path
+    ) -> None:
+        other = QueueKey("U", 0)
+        groups = [units_of(KEY, 0, 3), units_of(other, 0, 1), units_of(KEY, 3, 9)]
+        store.append(groups, end_of(11))
+        for again in (False, True):
+            opened = self.reopen(store, tmp_path) if again else store
+            assert walk(loaded(opened, KEY)) == list(range(12))
+            assert walk(loaded(opened, other)) == [0]
 
     def test_units_that_would_lose_messages_are_refused(
         self, store: ConsumeQueueStoreInterface
     ) -> None:
-        queue = store.get_or_create(KEY)
-        fill(queue, 0, 5)
+        fill(store, KEY, 0, 5)
         with pytest.raises(Corrupt):  # a hole
-            fill(queue, 7, 1)
+            fill(store, KEY, 7, 1)
         with pytest.raises(Corrupt):  # another message at an offset that is taken
-            queue.append(3, pack_unit(9999, 50, 3), 10_049)
-        assert walk(queue) == list(range(5))
+            store.append([units_of(KEY, 3, 1, at=9999)], 10_349)
+        assert walk(loaded(store, KEY)) == list(range(5))
 
     @pytest.mark.parametrize("first", [1, 9, 10, 14])
     def test_a_queue_may_begin_anywhere(
         self, store: ConsumeQueueStoreInterface, tmp_path: Path, first: int
     ) -> None:
-        fill(store.get_or_create(KEY), first, 13)
-        for opened in (store, self.reopen(store, tmp_path)):
-            queue = opened.get(KEY)
-            assert queue is not None
+        fill(store, KEY, first, 13)
+        for again in (False, True):
+            queue = loaded(self.reopen(store, tmp_path) if again else store, KEY)
             assert (queue.min_offset, queue.max_offset) == (first, first + 13)
             assert walk(queue) == list(range(first, first + 13))
 
     def test_the_minimum_follows_the_log(self, store: ConsumeQueueStoreInterface) -> None:
-        queue = store.get_or_create(KEY)
-        fill(queue, 0, 40)
+        fill(store, KEY, 0, 40)
+        queue = loaded(store, KEY)
         for physical, minimum in ((0, 0), (1, 1), (2000, 20), (2001, 21), (3900, 39), (9999, 40)):
-            queue.correct_min_offset(physical)
+            store.correct_min_offset(physical)
             assert queue.min_offset == minimum
             assert walk(queue) == list(range(minimum, 40))
+
+    @pytest.mark.parametrize("physical", [0, 1, 999, 1000, 2550, 3900, 9999])
+    def test_what_has_expired_is_deleted_and_the_queue_goes_on(
+        self, store: ConsumeQueueStoreInterface, tmp_path: Path, physical: int
+    ) -> None:
+        short = QueueKey("T", 1)
+        fill(store, KEY, 0, 40)
+        fill(store, short, 0, 1)
+        minimum = min(-(-physical // 100), 40)
+        store.correct_min_offset(physical)
+        store.delete_expired(physical)
+        assert store.delete_expired(physical) == 0
+        again = self.reopen(store, tmp_path, physical)
+        assert sorted(again.list_queues()) == [KEY, short]
+        assert walk(loaded(again, KEY)) == list(range(minimum, 40))
+        assert loaded(again, short).max_offset == 1
+        fill(again, KEY, 40, 3)
+        assert walk(loaded(again, KEY)) == list(range(minimum, 43))
+
+    def test_both_boundaries_of_a_search_by_time(
+        self, store: ConsumeQueueStoreInterface, tmp_path: Path
+    ) -> None:
+        times = np.array([100, 100, 120, 150, 150, 150, 200], dtype=np.int64)
+        places = make_units(times * 10, np.full(len(times), 5), np.arange(len(times)))
+        store.append([QueueUnits(KEY, 5, places, times), units_of(QueueKey("T", 1), 0, 9)], 2005)
+        for again in (False, True):
+            queue = loaded(self.reopen(store, tmp_path) if again else store, KEY)
+            assert {
+                time: (
+                    find_by_time(queue, time, BoundaryType.LOWER),
+                    find_by_time(queue, time, BoundaryType.UPPER),
+                )
+                for time in (0, 99, 100, 101, 149, 150, 151, 199, 200, 201)
+            } == {
+                0: (5, 5),
+                99: (5, 5),
+                100: (5, 6),
+                101: (7, 6),
+                149: (8, 7),
+                150: (8, 10),
+                151: (11, 10),
+                199: (11, 10),
+                200: (11, 11),
+                201: (12, 11),
+            }
 
     @pytest.mark.parametrize("kept", [0, 1, 9, 10, 15, 34])
     def test_what_is_truncated_does_not_come_back(
         self, store: ConsumeQueueStoreInterface, tmp_path: Path, kept: int
     ) -> None:
         short = QueueKey("T", 1)
-        fill(store.get_or_create(KEY), 0, 35)
-        fill(store.get_or_create(short), 0, 1)
-        store.truncate(end_of(kept - 1) if kept else 0)
-        again = self.reopen(store, tmp_path)
-        for opened in (store, again):
+        fill(store, KEY, 0, 35)
+        fill(store, short, 0, 1)
+        end = end_of(kept - 1) if kept else 0
+        store.truncate(end)
+        again = store
+        for number in (0, 1):
+            again = self.reopen(store, tmp_path) if number else store
+            assert again.max_physical_offset <= end
+            assert again.dispatch_from <= end
+            assert [*again.find_queues_after(end)] == []
             for key, expected in ((KEY, kept), (short, min(kept, 1))):
-                queue = opened.get_or_create(key)
+                queue = again.get_or_create(key)
                 assert queue.max_offset == expected
                 assert walk(queue) == list(range(expected))
-        fill(again.get_or_create(KEY), kept, 2)
+        fill(again, KEY, kept, 2)
         assert walk(self.reopen(again, tmp_path).get_or_create(KEY)) == list(range(kept + 2))
 
     def test_a_deleted_topic_begins_at_zero_again(
         self, store: ConsumeQueueStoreInterface, tmp_path: Path
     ) -> None:
-        other = QueueKey("U", 0)
-        for key in (KEY, QueueKey("T", 1), other):
-            fill(store.get_or_create(key), 5, 20)
+        others = [QueueKey("U", 0), QueueKey("TT", 0), QueueKey("S", 0)]
+        for key in (KEY, QueueKey("T", 1), *others):
+            fill(store, key, 5, 20)
         assert store.delete("T") == 2
         assert store.get_or_create(KEY).max_offset == 0
-        fill(store.get_or_create(KEY), 0, 3)
-        for opened in (store, self.reopen(store, tmp_path)):
-            found = {queue_key: walk(opened.get_or_create(queue_key)) for queue_key in (KEY, other)}
-            assert found == {KEY: [0, 1, 2], other: list(range(5, 25))}
+        fill(store, KEY, 0, 3)
+        for again in (False, True):
+            opened = self.reopen(store, tmp_path) if again else store
+            assert walk(opened.get_or_create(KEY)) == [0, 1, 2]
+            for key in others:
+                assert walk(opened.get_or_create(key)) == list(range(5, 25))
+        assert opened.delete("T") >= 1
+        assert KEY not in set(self.reopen(opened, tmp_path).list_queues())
 
     @pytest.mark.parametrize("first", [1, 9, 10, 14, 100])
     @pytest.mark.parametrize("count", [0, 35])
@@ -179,21 +318,20 @@ class ConsumeQueueStoreContract:
     ) -> None:
         queue = store.get_or_create(KEY)
         if count:
-            fill(queue, 0, count)
+            fill(store, KEY, 0, count)
         queue.initialize_with_offset(first)
-        again = self.reopen(store, tmp_path)
-        for opened in (store, again):
-            found = opened.get(KEY)
-            assert found is not None
-            found.correct_min_offset(1)
+        opened = store
+        for again in (False, True):
+            opened = self.reopen(store, tmp_path) if again else store
+            opened.correct_min_offset(1)
+            found = loaded(opened, KEY)
             assert (found.min_offset, found.max_offset) == (first, first)
             assert found.max_physical_offset == 0
             assert walk(found) == []
             assert len(found.read_units(first - 1, 9)) == 0
-        fill(again.get_or_create(KEY), first, 13)
-        for opened in (again, self.reopen(again, tmp_path)):
-            found = opened.get(KEY)
-            assert found is not None
+        fill(opened, KEY, first, 13)
+        for again in (False, True):
+            found = loaded(self.reopen(opened, tmp_path) if again else opened, KEY)
             assert (found.min_offset, found.max_offset) == (first, first + 13)
             assert walk(found) == list(range(first, first + 13))
 
@@ -201,7 +339,7 @@ class ConsumeQueueStoreContract:
         self, store: ConsumeQueueStoreInterface, tmp_path: Path
     ) -> None:
         queue = store.get_or_create(KEY)
-        fill(queue, 5, 20)
+        fill(store, KEY, 5, 20)
         queue.initialize_with_offset(0)
         assert (queue.min_offset, queue.max_offset, queue.max_physical_offset) == (0, 0, 0)
         assert [*self.reopen(store, tmp_path).list_queues()] == []

@@ -135,6 +135,7 @@ class DefaultMessageStore(StoreReads):
         self._flush = StoreFlush(
             self.root, self._commit_log, self._queues, self._index, self._appender, self._reput
         )
+        self._appender.find_next_offset = self._find_next_offset
         # The appender's own methods: one call less for each message.
         self.put_message = self._appender.put
         self.put_messages = self._appender.put_batch
@@ -200,18 +201,14 @@ class DefaultMessageStore(StoreReads):
             self._index.load()
             self._index.end_timestamp_ms = checkpoint.index_msg_timestamp_ms
         recover_normally(self.root, log, self._queues)
-        for queue in self._queues:
-            state = self._appender.register(queue.topic, queue.queue_id)
-            state.next_offset = queue.max_offset
-        self._reput.offset = max(self._queues.max_physical_offset, log.min_offset)
+        self._reput.offset = max(self._queues.dispatch_from, log.min_offset)
         self._appender.last_timestamp_ms = self._last_timestamp_ms()
         self._reput.timestamp_ms = self._appender.last_timestamp_ms
 
     def _last_timestamp_ms(self) -> int:
         """Store time of the last message, from which later ones go on."""
-        last = max(self._queues, key=lambda queue: queue.max_physical_offset, default=None)
-        unit = None if last is None else last.unit(last.max_offset - 1)
-        time = -1 if unit is None else record_time(self._commit_log, unit[0])
+        last = self._queues.find_last_message()
+        time = -1 if last is None else record_time(self._commit_log, last[0])
         now = self._clock.now_ms()
         if time > now + FUTURE_TOLERANCE_MS:
             _log.warning(
@@ -232,9 +229,8 @@ class DefaultMessageStore(StoreReads):
         scanned_ms = self._reput.timestamp_ms
         if scanned_ms <= self._clock.now_ms() + FUTURE_TOLERANCE_MS:
             self._appender.last_timestamp_ms = max(self._appender.last_timestamp_ms, scanned_ms)
-        for queue in self._queues:
-            state = self._appender.register(queue.topic, queue.queue_id)
-            state.next_offset = queue.max_offset
+        for state in self._appender.queues:
+            state.next_offset = self._find_next_offset(state.topic, state.queue_id)
         self._reput.start()
         if self._config.broker_role == "SLAVE":
             self._appender.close("brokerRole=SLAVE: messages come from the master")
@@ -258,8 +254,14 @@ class DefaultMessageStore(StoreReads):
             if state is not _State.SHUT_DOWN:
                 self._close_files()
 
+    def _find_next_offset(self, topic: str, queue_id: int) -> int:
+        """The offset of the next message of a queue of which all has been dispatched."""
+        queue = self._queues.get(QueueKey(topic, queue_id))
+        return 0 if queue is None else queue.max_offset
+
     def _close_files(self) -> None:
         self._commit_log.close()
+        self._queues.close()
         if self._index is not None:
             self._index.close()
         self._files.close()

@@ -36,7 +36,7 @@ from tieredstore.local.queues.interface import ConsumeQueueReader
 from tieredstore.local.queues.time_search import offset_by_time
 from tieredstore.local.recovery.checkpoint import checkpoint_time_ns, read_checkpoint
 from tieredstore.local.recovery.store_lock import has_abort_file, is_owned
-from tieredstore.local.store_reads import NO_TIME_LIMIT_MS, StoreReads, record_time
+from tieredstore.local.store_reads import NO_TIME_LIMIT_MS, StoreReads
 from tieredstore.local.topics import read_topics
 from tieredstore.message.record import Message
 from tieredstore.service_thread import ServiceHealth
@@ -156,8 +156,7 @@ class ReadOnlyMessageStore(StoreReads):
         if self.is_live:
             # A unit that is not whole yet leads nowhere: it is later than everything.
             def time_of(offset: int) -> int:
-                unit = queue.unit(offset)
-                time = -1 if unit is None else record_time(self._log, unit[0])
+                time = queue.store_time(offset, self._record_time)
                 return NO_TIME_LIMIT_MS if time < 0 else time
 
             queue.max_offset = offset_by_time(

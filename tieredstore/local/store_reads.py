@@ -234,7 +234,7 @@ class StoreReads(MessageReader, ABC):
         if queue is None:
             return 0
         return offset_by_time(
-            lambda offset: self._store_time(queue, offset),
+            lambda offset: queue.store_time(offset, self._record_time),
             queue.min_offset,
             queue.max_offset,
             timestamp_ms,
@@ -250,16 +250,19 @@ class StoreReads(MessageReader, ABC):
             log = self.commit_log
             return record_time(log, log.min_offset)
         queue = self._readable_queue(topic, queue_id)
-        return -1 if queue is None else self._store_time(queue, queue.min_offset)
+        return -1 if queue is None else self._time_of_message(queue, queue.min_offset)
 
     def get_message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
         """Read the store time of a message, -1 when it is not there."""
         queue = self._readable_queue(topic, queue_id)
-        return -1 if queue is None else self._store_time(queue, offset)
+        return -1 if queue is None else self._time_of_message(queue, offset)
 
-    def _store_time(self, queue: ConsumeQueueReader, offset: int) -> int:
+    def _time_of_message(self, queue: ConsumeQueueReader, offset: int) -> int:
         unit = queue.unit(offset)
-        return -1 if unit is None else record_time(self.commit_log, unit[0])
+        return -1 if unit is None else self._record_time(unit[0])
+
+    def _record_time(self, physical_offset: int) -> int:
+        return record_time(self.commit_log, physical_offset)
 
     def query_message(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int

@@ -23,7 +23,7 @@ from tieredstore.local.index.service import IndexService
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.put.appender import MessageAppender
 from tieredstore.local.put.rows import ROW_FIELDS, SPECIAL, Rows
-from tieredstore.local.queues.interface import ConsumeQueueInterface, ConsumeQueueStoreInterface
+from tieredstore.local.queues.interface import ConsumeQueueStoreInterface, QueueUnits
 from tieredstore.local.queues.light_queues import LIGHT_QUEUE_ID, light_queue_offsets
 from tieredstore.message.columns.records import (
     RecordColumns,
@@ -32,7 +32,7 @@ from tieredstore.message.columns.records import (
     topics,
     walk_records,
 )
-from tieredstore.message.consume_queue import make_units, pack_unit
+from tieredstore.message.consume_queue import UNIT_DTYPE, make_units, pack_unit
 from tieredstore.message.hashes import local_key_hash, tags_code
 from tieredstore.message.layout import is_blank_record
 from tieredstore.message.names import SCHEDULE_TOPIC
@@ -80,7 +80,7 @@ class Reput:
         self._dispatch_light_queues = dispatch_light_queues
         self._lock = threading.RLock()  # taken before the put lock
         self._prefixes = TopicPrefixes()
-        self._by_number: list[ConsumeQueueInterface] = []
+        self._by_number: list[QueueKey] = []
         # It is woken by the put path, which sets the event itself.
         self._loop = ServiceThread("reput", self._run_passes, None, wake_event=appender.wake)
 
@@ -241,27 +241,26 @@ class Reput:
         self._learn_queues()
         entries = index_entries(self._prefixes, numbers, rows[5::ROW_FIELDS])
         units = make_units(offsets, sizes, entries.tags_codes)
-        ends = offsets + sizes
         queue_offsets = rows[4::ROW_FIELDS]
         order = np.argsort(numbers, kind="stable")
         grouped = numbers[order]
         starts = np.flatnonzero(np.append(True, grouped[1:] != grouped[:-1])).tolist()
+        times = rows[3::ROW_FIELDS]
+        timestamps = np.array(times, dtype=np.int64)
+        groups = []
         for start, stop in zip(starts, [*starts[1:], len(order)], strict=True):
             chosen = order[start:stop]
-            queue = self._by_number[int(grouped[start])]
+            key = self._by_number[int(grouped[start])]
             first = queue_offsets[int(chosen[0])]
-            queue.append(first, units[chosen].tobytes(), int(ends[chosen[-1]]))
-        times = rows[3::ROW_FIELDS]
+            groups.append(QueueUnits(key, first, units[chosen], timestamps[chosen]))
+        self._queues.append(groups, int(offsets[-1] + sizes[-1]))
         if self._index is not None and len(entries.rows):
-            timestamps = np.array(times, dtype=np.int64)
             self._index.put(entries.hashes, offsets[entries.rows], timestamps[entries.rows])
         self.timestamp_ms = times[-1]
 
     def _learn_queues(self) -> None:
         for state in self._appender.queues[len(self._by_number) :]:
-            self._by_number.append(
-                self._queues.get_or_create(QueueKey(state.topic, state.queue_id))
-            )
+            self._by_number.append(QueueKey(state.topic, state.queue_id))
             self._prefixes.add(state.topic)
 
     def _dispatch_record(self, offset: Any, size: Any) -> None:
@@ -271,14 +270,19 @@ class Reput:
         message = decode_record(record)
         kind = message.sys_flag & TRANSACTION_MASK
         topic, properties = message.topic, message.properties_bytes
+        groups = []
         if kind not in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
-            unit = pack_unit(offset, size, self._tags_code(message, topic, properties))
-            queue = self._queues.get_or_create(QueueKey(topic, message.queue_id))
-            queue.append(message.queue_offset, unit, offset + size)
+            packed = pack_unit(offset, size, self._tags_code(message, topic, properties))
+            unit = np.frombuffer(packed, dtype=UNIT_DTYPE)
+            time = np.array([message.store_timestamp_ms], dtype=np.int64)
+            places = [(QueueKey(topic, message.queue_id), message.queue_offset)]
             if self._dispatch_light_queues:
-                for name, light_offset in light_queue_offsets(topic, properties):
-                    light = self._queues.get_or_create(QueueKey(name, LIGHT_QUEUE_ID))
-                    light.append(light_offset, unit, offset + size)
+                places += [
+                    (QueueKey(name, LIGHT_QUEUE_ID), light_offset)
+                    for name, light_offset in light_queue_offsets(topic, properties)
+                ]
+            groups = [QueueUnits(key, number, unit, time) for key, number in places]
+        self._queues.append(groups, offset + size)
         if self._index is not None and kind != TRANSACTION_ROLLBACK:
             hashes = [local_key_hash(topic, key) for key in index_keys_of(properties)]
             count = len(hashes)

@@ -34,7 +34,8 @@ class PutQueues(RowBuffer):
     """Queues are learned as messages are put in them. Takes messages between `open` and `close`.
 
     refused_topics: topics of which nothing is taken; enable_light_queues: whether a message may
-    name light queues that it belongs to as well.
+    name light queues that it belongs to as well; find_next_offset: the next offset of a queue that
+    is not known yet.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class PutQueues(RowBuffer):
         super().__init__(log)
         self.queues: list[QueueState] = []
         self.refused_topics: frozenset[str] = frozenset()
+        self.find_next_offset: Callable[[str, int], int] = lambda _topic, _queue_id: 0
         self._by_key: dict[tuple[str, int], QueueState] = {}
         # Queues whose messages may take the short way; none while nothing may be put.
         self._plain: dict[tuple[str, int], Plain] = {}
@@ -89,7 +91,9 @@ class PutQueues(RowBuffer):
         key = (topic, queue_id)
         state = self._by_key.get(key)
         if state is None:
+            next_offset = self.find_next_offset(topic, queue_id)
             state = QueueState(topic, queue_id, len(self.queues))
+            state.next_offset = next_offset
             self.queues.append(state)
             self._by_key[key] = state
             if self._log.closed_reason is None:
@@ -107,7 +111,7 @@ class PutQueues(RowBuffer):
     def next_offset(self, topic: str, queue_id: int) -> int:
         """Return the offset that the next message of a queue will get."""
         state = self._by_key.get((topic, queue_id))
-        return 0 if state is None else state.next_offset
+        return self.find_next_offset(topic, queue_id) if state is None else state.next_offset
 
     def restart_queues(self, topic: str) -> None:
         """Let the next messages of a topic's queues get offset 0."""

@@ -8,6 +8,7 @@ units before it; they are never a message.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +166,11 @@ class ConsumeQueue:
         units = self.read_units(offset, 1)
         return None if not len(units) else units[0].item()
 
+    def store_time(self, offset: int, record_time: Callable[[int], int]) -> int:
+        """Read the store time of one message from its record; -1 outside the queue."""
+        unit = self.unit(offset)
+        return -1 if unit is None else record_time(unit[0])
+
     # Everything below is for the owner only.
 
     def append(self, offset: int, units: bytes, max_physical_offset: int) -> None:
@@ -273,20 +279,36 @@ class ConsumeQueue:
         """Set min_offset to the first message that the commit log still holds (max_offset when
         there is none); blank units never count."""
 
-        def is_held(offset: int) -> bool:
-            begin, size, _ = self._read_file(offset, 1)[0].item()
-            return bool(size != BLANK_SIZE_FIELD and begin >= min_physical_offset)
-
         low, high = self._start // UNIT_SIZE, self.max_offset
-        if low < high and is_held(low):
+        if low < high and self._is_held(low, min_physical_offset):
             high = low  # as mostly: one look instead of a search
         while low < high:
             middle = (low + high) // 2
-            if is_held(middle):
+            if self._is_held(middle, min_physical_offset):
                 high = middle
             else:
                 low = middle + 1
         self.min_offset = low
+
+    def _is_held(self, offset: int, min_physical_offset: int) -> bool:
+        begin, size, _ = self._read_file(offset, 1)[0].item()
+        return bool(size != BLANK_SIZE_FIELD and begin >= min_physical_offset)
+
+    def delete_expired(self, min_physical_offset: int) -> int:
+        """Delete the leading files without a message that the commit log still holds, never the
+        one with the tail; returns how many."""
+        deleted = 0
+        with self._lock:
+            while self._start + self._file_size < self.max_offset * UNIT_SIZE:
+                end = (self._start + self._file_size) // UNIT_SIZE
+                if self._is_held(end - 1, min_physical_offset):
+                    break
+                path = self._path(self._start)
+                self.min_offset = max(self.min_offset, end)
+                self._start = end * UNIT_SIZE
+                self._files.delete(path)
+                deleted += 1
+        return deleted
 
     def sync(self) -> None:
         """Sync the files: the units are on disk when this returns."""
@@ -295,7 +317,7 @@ class ConsumeQueue:
             self.dirty_from = -1
         if begin < 0 or not self._file_size:
             return
-        begin -= begin % self._file_size
+        begin = max(begin - begin % self._file_size, self._start)
         # The file that an empty queue begins with as well: without it the offset would be lost.
         end = max(self.max_offset * UNIT_SIZE, begin + 1)
         for start in range(begin, end, self._file_size):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +12,7 @@ from tieredstore.disk.errors import translate_os_error
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.consume_queue import ConsumeQueue
+from tieredstore.local.queues.interface import QueueUnits
 
 CONSUME_QUEUE_DIRECTORY: Final = "consumequeue"
 BATCH_DIRECTORY: Final = "batchconsumequeue"
@@ -92,29 +93,63 @@ class ConsumeQueueStore:
     def list_queues(self) -> list[QueueKey]:
         return list(self._queues)
 
-    def __iter__(self) -> Iterator[ConsumeQueue]:
-        return iter(list(self._queues.values()))
+    def _all(self) -> list[ConsumeQueue]:
+        return list(self._queues.values())
+
+    def append(self, groups: Sequence[QueueUnits], dispatched_offset: int) -> None:  # noqa: ARG002
+        """Put the units of a round of dispatch, queue by queue."""
+        for group in groups:
+            begin, size, _ = group.units[-1].item()
+            self.get_or_create(group.key).append(group.offset, group.units.tobytes(), begin + size)
+
+    @property
+    def dispatch_from(self) -> int:
+        """End of the last message that any queue knows: nothing else is kept beside the units."""
+        return self.max_physical_offset
 
     @property
     def max_physical_offset(self) -> int:
         """End of the last message that any queue knows (bytes of the commit log)."""
-        return max((queue.max_physical_offset for queue in self), default=0)
+        return max((queue.max_physical_offset for queue in self._all()), default=0)
+
+    def find_last_message(self) -> tuple[int, int] | None:
+        """Find (physical offset, size) of the last message in the log that any queue knows."""
+        last = max(self._all(), key=lambda queue: queue.max_physical_offset, default=None)
+        unit = None if last is None else last.unit(last.max_offset - 1)
+        return None if unit is None else unit[:2]
+
+    def find_queues_after(self, physical_offset: int) -> Iterator[ConsumeQueue]:
+        """Find the queues with a message that ends behind a byte of the commit log."""
+        for queue in self._all():
+            if queue.max_physical_offset > physical_offset:
+                yield queue
+
+    def correct_min_offset(self, min_physical_offset: int) -> None:
+        """Set each min_offset to the first message that the commit log still holds."""
+        for queue in self._all():
+            queue.correct_min_offset(min_physical_offset)
+
+    def delete_expired(self, min_physical_offset: int) -> int:
+        """Delete the files that lie wholly before a byte of the commit log; returns how many."""
+        return sum(queue.delete_expired(min_physical_offset) for queue in self._all())
 
     def truncate(self, physical_offset: int) -> None:
         """Drop the units at the tails whose messages are not wholly before a commit log offset."""
-        for queue in self:
-            if queue.max_physical_offset > physical_offset:
-                queue.truncate(physical_offset)
+        for queue in self.find_queues_after(physical_offset):
+            queue.truncate(physical_offset)
 
     def delete(self, topic: str) -> int:
         """Delete the files of a topic's queues, which begin at 0 again; returns how many queues
         there were."""
-        queues = [queue for queue in self if queue.topic == topic]
+        queues = [queue for queue in self._all() if queue.topic == topic]
         for queue in queues:
             queue.destroy()
         return len(queues)
 
     def sync(self) -> None:
         """Sync the queues: all units put so far are on disk when this returns."""
-        for queue in self:
+        for queue in self._all():
             queue.sync()
+
+    def close(self) -> None:
+        """Do nothing: the files are the store's."""

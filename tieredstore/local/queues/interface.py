@@ -1,4 +1,4 @@
-"""What the store needs of consume queues, whatever keeps them: files, or later RocksDB.
+"""What the store needs of consume queues, whatever keeps them: files, or RocksDB.
 
 Queue q of a topic has a unit for each of its messages (physical offset, size, tags code:
 `docs/formats/consume-queue.md`). Offsets are queue offsets unless named physical, which are bytes
@@ -7,8 +7,8 @@ of the commit log. `tests/kit/consume_queues.py` has the contract as tests.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from tieredstore.contracts.dispatch_source import QueueKey
 
 Units = npt.NDArray[np.void]
 """Units as an array of `message.consume_queue.UNIT_DTYPE`."""
+Int64s = npt.NDArray[np.int64]
 
 
 class ConsumeQueueReader(Protocol):
@@ -40,6 +41,14 @@ class ConsumeQueueReader(Protocol):
         """Read (physical offset, size, tags code) of one message; None outside the queue."""
         ...
 
+    def store_time(self, offset: int, record_time: Callable[[int], int]) -> int:
+        """Return the store time (epoch ms) of one message; -1 outside the queue.
+
+        record_time: reads it from the record at a byte of the commit log (-1 when there is none),
+        for queues whose units do not hold it.
+        """
+        ...
+
     def roll_next_file(self, offset: int) -> int:
         """Return where a get that begins at an offset stops walking: the first offset of the next
         file, as in Java; at `max_offset` or behind it where there are no files."""
@@ -50,27 +59,22 @@ class ConsumeQueueReader(Protocol):
         ...
 
 
+class QueueUnits(NamedTuple):
+    """Consecutive units of one queue, from one round of dispatch. offset: queue offset of the first
+    one; store_timestamps_ms: store time of each, epoch ms."""
+
+    key: QueueKey
+    offset: int
+    units: Units
+    store_timestamps_ms: Int64s
+
+
 class ConsumeQueueInterface(ConsumeQueueReader, Protocol):
     """One queue of the owner: one writer, any number of readers, which see whole units only."""
 
     @property
     def max_physical_offset(self) -> int:
         """End of the last message that was put in the queue; 0 when unknown."""
-        ...
-
-    def append(self, offset: int, units: bytes, max_physical_offset: int) -> None:
-        """Put consecutive units, the first of which belongs to an offset.
-
-        Units that the queue already has are skipped, so records may be dispatched again. A new
-        queue may begin anywhere. Raises Corrupt for units that leave a hole behind the last one,
-        and for another message at an offset that is taken. max_physical_offset: end of the last
-        message.
-        """
-        ...
-
-    def correct_min_offset(self, min_physical_offset: int) -> None:
-        """Set min_offset to the first message that the commit log still holds; max_offset when
-        there is none."""
         ...
 
     def initialize_with_offset(self, offset: int) -> None:
@@ -80,11 +84,12 @@ class ConsumeQueueInterface(ConsumeQueueReader, Protocol):
 
 
 class ConsumeQueueStoreInterface(Protocol):
-    """All queues of the owner. Iterating gives each queue that was loaded or made."""
+    """All queues of the owner. What is not asked for costs nothing where there are very many: a
+    queue may be opened when it is first used."""
 
     def load(self) -> None:
-        """Open every queue and find its tail; its minimum is only right once `correct_min_offset`
-        was called. Raises Corrupt, Invalid or Unavailable."""
+        """Open the queues and find their tails; their minima are only right once
+        `correct_min_offset` was called. Raises Corrupt, Invalid or Unavailable."""
         ...
 
     def get(self, key: QueueKey) -> ConsumeQueueInterface | None: ...
@@ -96,11 +101,42 @@ class ConsumeQueueStoreInterface(Protocol):
 
     def list_queues(self) -> Iterable[QueueKey]: ...
 
-    def __iter__(self) -> Iterator[ConsumeQueueInterface]: ...
+    def append(self, groups: Sequence[QueueUnits], dispatched_offset: int) -> None:
+        """Put the units of a round of dispatch.
+
+        Units that a queue already has are skipped, so records may be dispatched again. A new queue
+        may begin anywhere. Raises Corrupt for units that leave a hole behind the last one, and for
+        another message at an offset that is taken; the groups before that one may be put then.
+        dispatched_offset: byte of the commit log up to which all records have been put.
+        """
+        ...
+
+    @property
+    def dispatch_from(self) -> int:
+        """Byte of the commit log up to which, as far as the queues know, records were put."""
+        ...
 
     @property
     def max_physical_offset(self) -> int:
         """End of the last message that any queue knows."""
+        ...
+
+    def find_last_message(self) -> tuple[int, int] | None:
+        """Find (physical offset, size) of the last message in the log that any queue knows."""
+        ...
+
+    def find_queues_after(self, physical_offset: int) -> Iterator[ConsumeQueueInterface]:
+        """Find the queues with a message that ends behind a byte of the commit log."""
+        ...
+
+    def correct_min_offset(self, min_physical_offset: int) -> None:
+        """Set each min_offset to the first message that the commit log still holds; max_offset when
+        there is none."""
+        ...
+
+    def delete_expired(self, min_physical_offset: int) -> int:
+        """Delete what lies wholly before a byte of the commit log; returns how many files, or
+        queues in a database, it was deleted from. Each queue keeps its max_offset."""
         ...
 
     def truncate(self, physical_offset: int) -> None:
@@ -113,4 +149,8 @@ class ConsumeQueueStoreInterface(Protocol):
 
     def sync(self) -> None:
         """Sync the queues: all units put so far are on disk when this returns."""
+        ...
+
+    def close(self) -> None:
+        """Give up what is open. Idempotent; nothing is synced."""
         ...

@@ -24,5 +24,4 @@ def recover_normally(root: Path, log: CommitLog, queues: ConsumeQueueStoreInterf
         tail = find_tail(log, queues)
         log.set_tail(tail)
         queues.truncate(tail)
-    for queue in queues:
-        queue.correct_min_offset(log.min_offset)
+    queues.correct_min_offset(log.min_offset)

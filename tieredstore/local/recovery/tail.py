@@ -44,14 +44,14 @@ def find_tail(log: CommitLog, queues: ConsumeQueueStoreInterface) -> int:
 
 def _find_last_known(log: CommitLog, queues: ConsumeQueueStoreInterface) -> int | None:
     """Where the last message that a queue knows begins, if it is there and valid."""
-    last = max(queues, key=lambda queue: queue.max_physical_offset, default=None)
-    if last is None or last.max_physical_offset <= log.min_offset:
+    last = queues.find_last_message()
+    if last is None:
+        return None if queues.max_physical_offset > log.min_offset else log.min_offset
+    begin, size = last
+    if begin + size <= log.min_offset:
         return log.min_offset
-    unit = last.unit(last.max_offset - 1)
-    if unit is None:
-        return None
-    record = log.get(unit[0], unit[1])
-    return unit[0] if record is not None and _is_valid(record, unit[0]) else None
+    record = log.get(begin, size)
+    return begin if record is not None and _is_valid(record, begin) else None
 
 
 def _check_end(chunk: memoryview, offset: int, positions: list[int]) -> int:
@@ -67,9 +67,7 @@ def _check_end(chunk: memoryview, offset: int, positions: list[int]) -> int:
 
 def _refuse_hole(log: CommitLog, queues: ConsumeQueueStoreInterface, offset: int) -> int:
     """The offset, as the tail, unless a valid message that a queue knows lies behind it."""
-    for queue in queues:
-        if queue.max_physical_offset <= offset:
-            continue
+    for queue in queues.find_queues_after(offset):
         for number in range(queue.max_offset - 1, queue.min_offset - 1, -1):
             unit = queue.unit(number)
             if unit is None or unit[0] <= offset:
