@@ -76,8 +76,8 @@ class PutMessageResult(msgspec.Struct, frozen=True, gc=False):
 
     physical_offset and queue_offset are those of the first message, wrote_bytes and
     message_count cover all. durable: over when the flush mode's promise holds, and whether it does;
-    never before. reason: why nothing was stored, empty when all was. ok: whether the status is PUT_OK
-    (a field, since each caller asks).
+    never before. reason: why nothing was stored, empty when all was. ok: whether the status is
+    PUT_OK (a field, since each caller asks).
     """
 
     status: PutMessageStatus

@@ -18,8 +18,8 @@ from tests.kit.local_stores import plain, running, small_config
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.message.crc import crc32
 from tieredstore.message.columns.records import Stop, walk_records
+from tieredstore.message.crc import crc32
 from tieredstore.message.record import Message, decode_record
 
 MEBIBYTE = 1 << 20

@@ -71,8 +71,7 @@ class MessageAppender(GeneralPut):
         with self._lock:
             try:
                 timestamp = self._now_ms()
-                if timestamp < self.last_timestamp_ms:
-                    timestamp = self.last_timestamp_ms
+                timestamp = max(timestamp, self.last_timestamp_ms)
                 log = self._log
                 position = log.max_offset
                 end = position + size
