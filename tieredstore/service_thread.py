@@ -70,7 +70,7 @@ class WakeEvent(threading.Event):
     def __init__(self) -> None:
         super().__init__()
         self._tokens: SimpleQueue[None] = SimpleQueue()  # set while one is in it
-        self.set = partial(self._tokens.put, None)  # type: ignore[method-assign]
+        self.set = partial(self._tokens.put, None)
 
     def is_set(self) -> bool:
         return not self._tokens.empty()
