@@ -344,6 +344,22 @@ class ConsumeQueueStoreContract:
         assert (queue.min_offset, queue.max_offset, queue.max_physical_offset) == (0, 0, 0)
         assert [*self.reopen(store, tmp_path).list_queues()] == []
 
+    @pytest.mark.parametrize("physical", [0, 1, 900, 901, 1000, 1950, 3400, 3401, 99_999])
+    def test_a_deletion_of_what_expired_corrects_the_minimum(
+        self, store: ConsumeQueueStoreInterface, tmp_path: Path, physical: int
+    ) -> None:
+        late = QueueKey("T", 1)
+        fill(store, KEY, 0, 35)
+        fill(store, late, 15, 3)
+        store.delete_expired(physical)
+        again = self.reopen(store, tmp_path, physical)
+        for opened in (store, again):
+            for key, begin, end in ((KEY, 0, 35), (late, 15, 18)):
+                minimum = min(max(-(-physical // 100), begin), end)
+                queue = loaded(opened, key)
+                assert (queue.min_offset, queue.max_offset) == (minimum, end)
+                assert walk(queue) == list(range(minimum, end))
+
     @pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "a\0b"])
     def test_a_topic_that_can_be_none_is_corrupt(
         self, store: ConsumeQueueStoreInterface, topic: str

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tieredstore.disk.errors import translate_os_error
 from tieredstore.disk.open_files import MAX_OPEN_FILES, OpenFiles
-from tieredstore.disk.sync import sync_file
+from tieredstore.disk.sync import sync_file, sync_folder
 from tieredstore.errors import Corrupt
 
 _PAGE_BYTES = 4096
@@ -124,6 +124,13 @@ class PositionalFiles:
             pass
         except OSError as error:
             raise translate_os_error(error, "delete", path) from error
+
+    def sync_folder(self, path: str | Path) -> None:
+        """Put creations and deletions in a folder on disk."""
+        try:
+            sync_folder(path)
+        except OSError as error:
+            raise translate_os_error(error, "sync the folder", path, is_sync=True) from error
 
     def close(self) -> None:
         """Close all. A later call opens again what it needs."""

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tieredstore.disk.errors import translate_os_error
-from tieredstore.errors import Corrupt, Invalid
+from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.message.index import local as local_index
 from tieredstore.message.index.local import (
@@ -79,8 +79,18 @@ def candidates(
     files: PositionalFiles, path: str, shape: IndexShape, key_hash: int, begin_ms: int, end_ms: int
 ) -> Iterator[int]:
     """Find the physical offsets of the messages that may have the key, newest first: the hash is
-    the same and the store time may lie in [begin, end]. Raises Corrupt when the file is too
-    short."""
+    the same and the store time may lie in [begin, end]. Nothing of a file that has expired
+    meanwhile. Raises Corrupt when the file is too short."""
+    try:
+        yield from _walk(files, path, shape, key_hash, begin_ms, end_ms)
+    except Unavailable:
+        if Path(path).exists():
+            raise
+
+
+def _walk(
+    files: PositionalFiles, path: str, shape: IndexShape, key_hash: int, begin_ms: int, end_ms: int
+) -> Iterator[int]:
     header = read_header(files, path)
     if header.index_count <= 1 or header.end_timestamp_ms < begin_ms:
         return
@@ -94,10 +104,11 @@ def candidates(
     while 0 < number < limit:
         data = files.read(path, ITEM_SIZE, items + number * ITEM_SIZE)
         item = LocalIndexItem(number, *_ITEM.unpack(data))
-        if item.hash == key_hash:
-            earliest, latest = local_index.time_range_ms(header, item)
-            if latest >= begin_ms and earliest <= end_ms:
-                yield item.physical_offset
+        earliest, latest = local_index.time_range_ms(header, item)
+        if latest < begin_ms:
+            return  # all others are older, as in Java: a hot key has chains of millions
+        if item.hash == key_hash and earliest <= end_ms:
+            yield item.physical_offset
         number, limit = item.previous, number
 
 

@@ -18,6 +18,7 @@ from tieredstore.local.index.reader import (
     candidates,
     check_shape,
     index_paths,
+    read_header,
 )
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.message.index.local import LocalIndexHeader
@@ -29,8 +30,8 @@ Int64s = npt.NDArray[np.int64]
 class IndexService:
     """Key index of one store. One thread puts, any number query.
 
-    end_timestamp_ms: store time of the last entry of the last *full* file, which is what the
-    checkpoint says about the index; 0 while no file is full.
+    end_timestamp_ms: store time of the last entry of the last *full* file that is on disk, which is
+    what the checkpoint says about the index; 0 while there is none.
     """
 
     def __init__(self, root: Path, shape: IndexShape, files: PositionalFiles, clock: Clock) -> None:
@@ -42,6 +43,8 @@ class IndexService:
         self._lock = threading.Lock()
         self._paths: list[str] = []
         self._current: IndexFile | None = None
+        # Files that became full and are not on disk yet: path, store time of the last entry.
+        self._full: list[tuple[str, int]] = []
 
     def load(self) -> None:
         """Find the files. Raises Corrupt for one of another size."""
@@ -81,9 +84,9 @@ class IndexService:
                 header.end_physical_offset = last.end_physical_offset
             if last.end_timestamp_ms > 0:
                 header.begin_timestamp_ms = header.end_timestamp_ms = last.end_timestamp_ms
-            self._current.sync()
             self._current.close()
-            self.end_timestamp_ms = last.end_timestamp_ms
+            with self._lock:  # `sync` brings it to disk: the dispatch does not wait for that
+                self._full.append((self._paths[-1], last.end_timestamp_ms))
         path = self._new_path()
         file = IndexFile.create(path, self._shape, header)
         with self._lock:
@@ -106,9 +109,32 @@ class IndexService:
             yield from candidates(self._files, path, self._shape, key_hash, begin_ms, end_ms)
 
     def sync(self) -> None:
-        """Sync the files: the entries put so far are on disk when this returns."""
-        if self._current is not None:
-            self._current.sync()
+        """Sync the files, the full ones first: the entries put so far are on disk when this
+        returns. Raises Unavailable."""
+        with self._lock:
+            full, current = list(self._full), self._current
+        for path, end_timestamp_ms in full:
+            self._files.sync(path)
+            self.end_timestamp_ms = end_timestamp_ms
+        with self._lock:
+            del self._full[: len(full)]
+        if current is not None:
+            current.sync()
+
+    def delete_expired(self, min_physical_offset: int) -> int:
+        """Delete the files whose messages all lie before a commit log offset, the newest never;
+        returns how many. Raises Unavailable; then the next call goes on."""
+        count = 0
+        while len(self._paths) > 1:
+            path = self._paths[0]
+            end = read_header(self._files, path).end_physical_offset
+            if end >= min_physical_offset or any(path == full for full, _ in self._full):
+                break
+            self._files.delete(path)
+            with self._lock:
+                del self._paths[0]
+            count += 1
+        return count
 
     def close(self) -> None:
         """Drop the mapping."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tieredstore.errors import Corrupt
+from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.local.log.file_names import file_name, list_files
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.interface import Units
@@ -42,6 +42,7 @@ class ConsumeQueue:
         "_end",
         "_file_size",
         "_files",
+        "_is_owner",
         "_lock",
         "_start",
         "dirty_from",
@@ -71,6 +72,7 @@ class ConsumeQueue:
         self._file_size = file_size or 0
         self._start = 0  # bytes: first byte of the first file, first byte behind the last one
         self._end = 0
+        self._is_owner = True
         self._lock = threading.Lock()
 
     def load(self, *, owner: bool) -> None:
@@ -78,6 +80,7 @@ class ConsumeQueue:
 
         The tail is the first unit that is no unit (size 0); `truncate` corrects it afterwards.
         """
+        self._is_owner = owner
         run = list_files(
             self._directory,
             file_size=self._file_size or None,
@@ -159,7 +162,19 @@ class ConsumeQueue:
         if count <= 0 or not self.min_offset <= offset < maximum:
             return np.empty(0, dtype=UNIT_DTYPE)
         per_file = self.units_per_file
-        return self._read_file(offset, min(count, maximum - offset, per_file - offset % per_file))
+        count = min(count, maximum - offset, per_file - offset % per_file)
+        try:
+            return self._read_file(offset, count)
+        except Unavailable:
+            if not self._was_deleted(offset):
+                raise
+            return np.empty(0, dtype=UNIT_DTYPE)
+
+    def _was_deleted(self, offset: int) -> bool:
+        """Whether the file of an offset was expired while it was read."""
+        if not self._is_owner and not Path(self.path_of(offset)).exists():
+            self.min_offset = max(self.min_offset, self.roll_next_file(offset))
+        return offset < self.min_offset
 
     def unit(self, offset: int) -> tuple[int, int, int] | None:
         """Read (physical offset, size, tags code) of one message; None outside the queue."""
@@ -278,7 +293,10 @@ class ConsumeQueue:
     def correct_min_offset(self, min_physical_offset: int) -> None:
         """Set min_offset to the first message that the commit log still holds (max_offset when
         there is none); blank units never count."""
+        with self._lock:
+            self._correct_min_offset(min_physical_offset)
 
+    def _correct_min_offset(self, min_physical_offset: int) -> None:
         low, high = self._start // UNIT_SIZE, self.max_offset
         if low < high and self._is_held(low, min_physical_offset):
             high = low  # as mostly: one look instead of a search
@@ -295,25 +313,26 @@ class ConsumeQueue:
         return bool(size != BLANK_SIZE_FIELD and begin >= min_physical_offset)
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Delete the leading files without a message that the commit log still holds, never the
-        one with the tail; returns how many."""
-        deleted = 0
+        """Correct the minimum, then delete the files in front of it, the last one never; returns
+        how many. Raises Unavailable; then the next call goes on."""
         with self._lock:
-            while self._start + self._file_size < self.max_offset * UNIT_SIZE:
-                end = (self._start + self._file_size) // UNIT_SIZE
-                if self._is_held(end - 1, min_physical_offset):
-                    break
-                path = self._path(self._start)
-                self.min_offset = max(self.min_offset, end)
-                self._start = end * UNIT_SIZE
-                self._files.delete(path)
-                deleted += 1
-        return deleted
+            self._correct_min_offset(min_physical_offset)
+            count = 0
+            # The oldest first, each for good before the next: whatever is lost, no gap is left.
+            while (
+                self._start + self._file_size <= self.min_offset * UNIT_SIZE
+                and self._start + self._file_size < self._end
+            ):
+                self._files.delete(self._path(self._start))
+                self._start += self._file_size
+                self._files.sync_folder(self._directory)
+                count += 1
+            return count
 
     def sync(self) -> None:
         """Sync the files: the units are on disk when this returns."""
         with self._lock:
-            begin = self.dirty_from
+            begin = max(self.dirty_from, self._start) if self.dirty_from >= 0 else -1
             self.dirty_from = -1
         if begin < 0 or not self._file_size:
             return
@@ -321,7 +340,11 @@ class ConsumeQueue:
         # The file that an empty queue begins with as well: without it the offset would be lost.
         end = max(self.max_offset * UNIT_SIZE, begin + 1)
         for start in range(begin, end, self._file_size):
-            self._files.sync(self._path(start))
+            try:
+                self._files.sync(self._path(start))
+            except Unavailable:
+                if self._start <= start < self._end:
+                    raise  # else it was deleted meanwhile
 
     def initialize_with_offset(self, offset: int) -> None:
         """Delete what is there and let the queue begin, empty, at an offset."""

@@ -129,14 +129,15 @@ class ConsumeQueueStore:
         for queue in self._all():
             queue.correct_min_offset(min_physical_offset)
 
-    def delete_expired(self, min_physical_offset: int) -> int:
-        """Delete the files that lie wholly before a byte of the commit log; returns how many."""
-        return sum(queue.delete_expired(min_physical_offset) for queue in self._all())
-
     def truncate(self, physical_offset: int) -> None:
         """Drop the units at the tails whose messages are not wholly before a commit log offset."""
         for queue in self.find_queues_after(physical_offset):
             queue.truncate(physical_offset)
+
+    def delete_expired(self, min_physical_offset: int) -> int:
+        """Correct each queue's minimum and delete the files in front of it, a queue's last one
+        never; returns how many files that were. Raises Unavailable."""
+        return sum(queue.delete_expired(min_physical_offset) for queue in self._all())
 
     def delete(self, topic: str) -> int:
         """Delete the files of a topic's queues, which begin at 0 again; returns how many queues

@@ -134,13 +134,15 @@ class ConsumeQueueStoreInterface(Protocol):
         there is none."""
         ...
 
-    def delete_expired(self, min_physical_offset: int) -> int:
-        """Delete what lies wholly before a byte of the commit log; returns how many files, or
-        queues in a database, it was deleted from. Each queue keeps its max_offset."""
-        ...
-
     def truncate(self, physical_offset: int) -> None:
         """Drop the units at the tails whose messages are not wholly before a commit log offset."""
+        ...
+
+    def delete_expired(self, min_physical_offset: int) -> int:
+        """Let go of the units that lead to messages before a commit log offset, the log's minimum:
+        correct each queue's minimum, then free what space that gives. max_offset stays, also when
+        nothing is left. Returns how many files, or queues in a database, something was deleted
+        from. Readers meet no error. Raises Unavailable; then the next call goes on."""
         ...
 
     def delete(self, topic: str) -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.kit.local_stores import FOREVER, START_MS, plain, put_all, running, small_config
 from tieredstore.clock import ManualClock
-from tieredstore.errors import Invalid
+from tieredstore.errors import Invalid, Unavailable
 from tieredstore.local.index.reader import IndexShape, infer_shape, read_header
 from tieredstore.local.index.service import IndexService
 from tieredstore.local.positional_files import PositionalFiles
@@ -51,6 +51,8 @@ def test_a_new_file_begins_where_the_last_one_ended(tmp_path: Path) -> None:
     _put(service, 1, 19)
     full = read_header(PositionalFiles(writable=False), service._paths[0])
     _put(service, 20, 1)
+    assert service.end_timestamp_ms == 0  # the full file is not on disk yet
+    service.sync()
     assert service.end_timestamp_ms == full.end_timestamp_ms == START_MS + 19 * 500
     header = read_header(PositionalFiles(writable=False), service._paths[1])
     assert header.begin_timestamp_ms == START_MS + 20 * 500
@@ -119,3 +121,84 @@ def test_a_shape_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
     path.write_bytes(bytes(36) + (7).to_bytes(4, "big") + b"\xff" * 400)
     with pytest.raises(Invalid, match="give maxHashSlotNum and maxIndexNum"):
         infer_shape(PositionalFiles(writable=False), str(path), SHAPE)
+
+
+def test_a_full_file_is_synced_by_the_next_sync_and_not_by_the_dispatch(tmp_path: Path) -> None:
+    service = _service(tmp_path)
+    synced: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PositionalFiles, "sync", lambda _, path: synced.append(path))
+        _put(service, 1, 45)
+        assert synced == []
+        service.sync()
+        assert synced == service._paths[:2]
+        service.sync()
+        assert len(synced) == 2
+    assert service.end_timestamp_ms == START_MS + 38 * 500
+
+
+def test_a_failed_sync_of_a_full_file_says_nothing_of_it(tmp_path: Path) -> None:
+    service = _service(tmp_path)
+    _put(service, 1, 25)
+
+    def fail(_: PositionalFiles, path: str) -> None:
+        raise Unavailable(f"{path}: cannot sync")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PositionalFiles, "sync", fail)
+        with pytest.raises(Unavailable):
+            service.sync()
+    assert service.end_timestamp_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("min_physical", "kept"), [(0, 4), (1900, 4), (1901, 3), (3800, 3), (5700, 2), (99_999, 1)]
+)
+def test_files_of_expired_messages_are_deleted_the_newest_never(
+    tmp_path: Path, min_physical: int, kept: int
+) -> None:
+    service = _service(tmp_path)
+    _put(service, 1, 60)
+    assert service.delete_expired(min_physical) == 0  # what is full has to be on disk first
+    service.sync()
+    assert service.delete_expired(min_physical) == 4 - kept
+    assert len([*(tmp_path / "index").iterdir()]) == kept
+    assert service.delete_expired(min_physical) == 0
+    first = 1 + (4 - kept) * 19
+    assert [*service.candidates(0, *FOREVER)] == [
+        n * 100 for n in range(60, first - 1, -1) if n % 5 == 0
+    ]
+    service.close()
+    again = _service(tmp_path)
+    _put(again, 61, 30)
+    assert len([*again.candidates(0, *FOREVER)]) == len([n for n in range(first, 91) if n % 5 == 0])
+
+
+def test_a_query_goes_on_when_its_files_expire(tmp_path: Path) -> None:
+    service = _service(tmp_path)
+    _put(service, 1, 60)
+    service.sync()
+    found = service.candidates(0, *FOREVER)
+    assert next(found) == 6000
+    service.delete_expired(99_999)
+    service._files.close()
+    assert [*found] == []
+
+
+def test_a_walk_of_a_hot_key_ends_with_the_window(tmp_path: Path) -> None:
+    shape = IndexShape(7, 2000)
+    service = IndexService(tmp_path, shape, PositionalFiles(writable=True), ManualClock(START_MS))
+    numbers = np.arange(1, 1500, dtype=np.int64)
+    service.put(np.zeros(1499, np.int32), numbers * 100, START_MS + numbers * 1000)
+    reads: list[int] = []
+    real = PositionalFiles.read
+
+    def read(self: PositionalFiles, path: str, length: int, position: int) -> bytes:
+        reads.append(position)
+        return real(self, path, length, position)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PositionalFiles, "read", read)
+        found = [*service.candidates(0, START_MS + 1_490_000, START_MS + 1_495_000)]
+    assert found == [n * 100 for n in range(1495, 1489, -1)]
+    assert len(reads) < 20

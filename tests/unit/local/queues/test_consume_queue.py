@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
+from tieredstore.disk.open_files import FileCalls
 from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.consume_queue import ConsumeQueue
+from tieredstore.local.queues.interface import Units
 from tieredstore.message.consume_queue import BLANK_UNIT, pack_unit
 
 UNITS_PER_FILE = 10
@@ -97,3 +100,90 @@ def test_a_link_that_leads_nowhere_is_no_missing_file(tmp_path: Path) -> None:
     path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(Unavailable, match="cannot follow the link"):
         make(tmp_path / "q").load(owner=False)
+
+
+def names(folder: Path) -> list[int]:
+    return sorted(int(path.name) // 200 for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("min_physical", "kept"),
+    [(0, [0, 1, 2]), (900, [0, 1, 2]), (901, [1, 2]), (1900, [1, 2]), (1901, [2]), (9999, [2])],
+)
+def test_files_in_front_of_the_minimum_are_deleted_the_last_one_never(
+    tmp_path: Path, min_physical: int, kept: list[int]
+) -> None:
+    queue = filled(tmp_path / "q", 25)
+    assert queue.delete_expired(min_physical) == 3 - len(kept)
+    assert names(tmp_path / "q") == kept
+    assert queue.delete_expired(min_physical) == 0
+    queue.truncate(queue.max_physical_offset - 1)  # looks at no file that is gone
+    assert queue.max_offset == 24
+
+
+def test_a_full_last_file_stays(tmp_path: Path) -> None:
+    queue = filled(tmp_path / "q", 20)
+    assert queue.delete_expired(9999) == 1
+    assert names(tmp_path / "q") == [1]
+    assert (queue.min_offset, queue.max_offset) == (20, 20)
+
+
+def test_a_file_that_cannot_be_deleted_is_tried_again(tmp_path: Path) -> None:
+    queue = filled(tmp_path / "q", 35)
+    real = FileCalls.unlink
+    failing = [f"{200:020d}"]
+
+    def unlink(self: FileCalls, path: str) -> None:
+        if Path(path).name in failing:
+            raise OSError(errno.EIO, "not now")
+        real(self, path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileCalls, "unlink", unlink)
+        with pytest.raises(Unavailable):
+            queue.delete_expired(9999)
+        assert names(tmp_path / "q") == [1, 2, 3]
+    again = make(tmp_path / "q")
+    again.load(owner=True)
+    assert (again.min_offset, again.max_offset) == (10, 35)
+    assert queue.delete_expired(9999) == 2
+    assert names(tmp_path / "q") == [3]
+
+
+def test_a_reader_of_a_file_that_expires_meets_no_error(tmp_path: Path) -> None:
+    files = PositionalFiles(writable=True, max_open_files=1)
+    queue = make(tmp_path / "q", files)
+    queue.append(0, units(0, 25), 2450)
+    real = ConsumeQueue._read_file
+    steps = [lambda: queue.delete_expired(2000)]
+
+    def read_file(self: ConsumeQueue, offset: int, count: int) -> Units:
+        if steps and offset == 3:
+            steps.pop()()
+        return real(self, offset, count)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ConsumeQueue, "_read_file", read_file)
+        assert len(queue.read_units(3, 5)) == 0
+        assert queue.unit(3) is None
+    assert queue.min_offset == 20
+
+
+def test_a_foreign_reader_of_a_file_that_expires_meets_no_error(tmp_path: Path) -> None:
+    owner = filled(tmp_path / "q", 25)
+    reader = make(tmp_path / "q", PositionalFiles(writable=False))
+    reader.load(owner=False)
+    reader.correct_min_offset(0)
+    assert len(reader.read_units(10, 1)) == 1
+    owner.delete_expired(1000)
+    reader._files.close()  # as when many others are open
+    assert len(reader.read_units(3, 5)) == 0
+    assert reader.min_offset == 10
+
+
+def test_a_file_that_somebody_took_away_is_an_error_for_the_owner(tmp_path: Path) -> None:
+    queue = filled(tmp_path / "q", 5)
+    queue._files.close()
+    (tmp_path / "q" / f"{0:020d}").unlink()
+    with pytest.raises(Unavailable):
+        queue.read_units(3, 1)
