@@ -76,8 +76,7 @@ class PutMessageResult(msgspec.Struct, frozen=True, gc=False):
 
     physical_offset and queue_offset are those of the first message, wrote_bytes and
     message_count cover all. durable: over when the flush mode's promise holds, and whether it does;
-    never before. reason: why nothing was stored, empty when all was. ok: whether the status is
-    PUT_OK (a field, since each caller asks).
+    never before. reason: why nothing was stored, empty when all was.
     """
 
     status: PutMessageStatus
@@ -88,7 +87,10 @@ class PutMessageResult(msgspec.Struct, frozen=True, gc=False):
     store_timestamp_ms: int
     durable: FlushFuture
     reason: str = ""
-    ok: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return self.status is PutMessageStatus.PUT_OK
 
 
 async def wait_until_durable(result: PutMessageResult) -> PutMessageResult:
@@ -97,10 +99,7 @@ async def wait_until_durable(result: PutMessageResult) -> PutMessageResult:
     if durable is DURABLE:
         return result
     status = await durable
-    if status is result.status:
-        return result
-    ok = status is PutMessageStatus.PUT_OK
-    return msgspec.structs.replace(result, status=status, ok=ok)
+    return result if status is result.status else msgspec.structs.replace(result, status=status)
 
 
 class GetRequest(msgspec.Struct, frozen=True, gc=False):

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,6 @@ from tieredstore.local.put.rows import ROW_FIELDS, SPECIAL, Rows
 from tieredstore.local.queues.interface import ConsumeQueueStoreInterface, QueueUnits
 from tieredstore.local.queues.light_queues import LIGHT_QUEUE_ID, light_queue_offsets
 from tieredstore.message.columns.records import (
-    HEADER_DTYPE,
     RecordColumns,
     properties_of,
     record_columns,
@@ -50,38 +49,6 @@ PASS_ROWS: Final = 4_096
 _log = logging.getLogger(__name__)
 
 Int64s = npt.NDArray[np.int64]
-
-
-class _Columns(NamedTuple):
-    """Messages to dispatch, one a row: queue number or SPECIAL, physical offset, size, store time,
-    queue offset, properties."""
-
-    numbers: Int64s
-    offsets: Int64s
-    sizes: Int64s
-    timestamps: Int64s
-    queue_offsets: Int64s
-    properties: list[bytes]
-
-    def select(self, first: int, stop: int) -> _Columns:
-        """Return the rows [first, stop)."""
-        return _Columns(*[column[first:stop] for column in self])  # type: ignore[arg-type]
-
-
-def _read_rows(rows: Rows) -> _Columns:
-    """Read rows of the put path: their heads as one buffer."""
-    numbers: Any = rows[0::ROW_FIELDS]
-    joined: Any = rows[1::ROW_FIELDS]
-    properties: Any = rows[2::ROW_FIELDS]
-    heads = np.frombuffer(b"".join(joined), dtype=HEADER_DTYPE)
-    return _Columns(
-        np.array(numbers, dtype=np.int64),
-        heads["physical_offset"].astype(np.int64),
-        heads["size"].astype(np.int64),
-        heads["store_timestamp"].astype(np.int64),
-        heads["queue_offset"].astype(np.int64),
-        properties,
-    )
 
 
 class Reput:
@@ -151,12 +118,14 @@ class Reput:
                         self.scan(waiting.end_offset)
                     self._appender.resume_rows(self.offset)
                     return True
+                before = self.offset
+                if before < waiting.begin_offset:
+                    self.scan(waiting.begin_offset)
                 rows = waiting.rows
                 for start in range(0, len(rows), PASS_ROWS * ROW_FIELDS):
-                    self._dispatch(_read_rows(rows[start : start + PASS_ROWS * ROW_FIELDS]))
-                # Without a row too: an interrupted put may have begun the next file alone.
-                self.offset = waiting.end_offset
-                return bool(rows)
+                    self._dispatch(rows[start : start + PASS_ROWS * ROW_FIELDS])
+                self.offset = max(self.offset, waiting.end_offset)
+                return self.offset > before
             except Exception as error:
                 _log.exception("dispatch stops at %d", self.offset)
                 self.error = (
@@ -191,7 +160,7 @@ class Reput:
             for first in range(0, len(walk.positions), PASS_ROWS):
                 records = record_columns(chunk, walk.positions[first : first + PASS_ROWS])
                 self._check_places(records, offset)
-                self._dispatch(self._columns_of(chunk, records))
+                self._dispatch(self._rows_of(chunk, records))
                 self.offset = offset + int(records.positions[-1] + records.sizes[-1])
             file_end = offset - offset % self._log.file_size + self._log.file_size
             offset += walk.next_position
@@ -216,8 +185,8 @@ class Reput:
                 offset=place,
             )
 
-    def _columns_of(self, chunk: memoryview, records: RecordColumns) -> _Columns:
-        """What the rows of the put path would have said."""
+    def _rows_of(self, chunk: memoryview, records: RecordColumns) -> Rows:
+        """The rows that the put path would have handed over."""
         properties = properties_of(chunk, records)
         special = (records.sys_flags & TRANSACTION_MASK) != 0
         if self._dispatch_light_queues:
@@ -225,14 +194,17 @@ class Reput:
         numbers = self._queue_numbers(
             topics(chunk, records), records.queue_ids.tolist(), special.tolist()
         )
-        return _Columns(
-            np.array(numbers, dtype=np.int64),
-            records.physical_offsets,
-            records.sizes,
-            records.store_timestamps,
-            records.queue_offsets,
-            properties,
-        )
+        for row, number in enumerate(numbers):
+            if number == SPECIAL:
+                properties[row] = b""
+        rows: Rows = [0] * (ROW_FIELDS * len(numbers))
+        rows[0::ROW_FIELDS] = numbers
+        rows[1::ROW_FIELDS] = records.physical_offsets.tolist()
+        rows[2::ROW_FIELDS] = records.sizes.tolist()
+        rows[3::ROW_FIELDS] = records.store_timestamps.tolist()
+        rows[4::ROW_FIELDS] = records.queue_offsets.tolist()
+        rows[5::ROW_FIELDS] = properties
+        return rows
 
     def _queue_numbers(
         self, topics_of: list[str], queue_ids: list[int], special: list[bool]
@@ -246,46 +218,54 @@ class Reput:
         }
         return [known[row] for row in rows]
 
-    def _dispatch(self, columns: _Columns) -> None:
-        count = len(columns.numbers)
-        if not count:
+    def _dispatch(self, rows: Rows) -> None:
+        if not rows:
             return
-        special = np.flatnonzero(columns.numbers == SPECIAL).tolist()
+        numbers = rows[::ROW_FIELDS]
+        if SPECIAL not in numbers:
+            self._dispatch_columns(rows)
+            return
         # In the order of the log: runs of plain rows, and the others one by one.
         first = 0
-        for row in special:
-            if first < row:
-                self._dispatch_columns(columns.select(first, row))
-            self._dispatch_record(int(columns.offsets[row]), int(columns.sizes[row]))
-            first = row + 1
-        if first < count:
-            self._dispatch_columns(columns.select(first, count) if first else columns)
+        for row, number in enumerate(numbers):
+            if number == SPECIAL:
+                if first < row:
+                    self._dispatch_columns(rows[first * ROW_FIELDS : row * ROW_FIELDS])
+                self._dispatch_record(rows[row * ROW_FIELDS + 1], rows[row * ROW_FIELDS + 2])
+                first = row + 1
+        if first < len(numbers):
+            self._dispatch_columns(rows[first * ROW_FIELDS :])
 
-    def _dispatch_columns(self, columns: _Columns) -> None:
-        numbers, offsets, sizes, times, queue_offsets, properties = columns
+    def _dispatch_columns(self, rows: Any) -> None:
+        numbers = np.array(rows[::ROW_FIELDS], dtype=np.int64)
+        offsets = np.array(rows[1::ROW_FIELDS], dtype=np.int64)
+        sizes = np.array(rows[2::ROW_FIELDS], dtype=np.int64)
         self._learn_queues()
-        entries = index_entries(self._prefixes, numbers, properties)
+        entries = index_entries(self._prefixes, numbers, rows[5::ROW_FIELDS])
         units = make_units(offsets, sizes, entries.tags_codes)
+        queue_offsets = rows[4::ROW_FIELDS]
         order = np.argsort(numbers, kind="stable")
         grouped = numbers[order]
         starts = np.flatnonzero(np.append(True, grouped[1:] != grouped[:-1])).tolist()
+        times = rows[3::ROW_FIELDS]
+        timestamps = np.array(times, dtype=np.int64)
         groups = []
         for start, stop in zip(starts, [*starts[1:], len(order)], strict=True):
             chosen = order[start:stop]
             key = self._by_number[int(grouped[start])]
-            first = int(queue_offsets[chosen[0]])
-            groups.append(QueueUnits(key, first, units[chosen], times[chosen]))
+            first = queue_offsets[int(chosen[0])]
+            groups.append(QueueUnits(key, first, units[chosen], timestamps[chosen]))
         self._queues.append(groups, int(offsets[-1] + sizes[-1]))
         if self._index is not None and len(entries.rows):
-            self._index.put(entries.hashes, offsets[entries.rows], times[entries.rows])
-        self.timestamp_ms = int(times[-1])
+            self._index.put(entries.hashes, offsets[entries.rows], timestamps[entries.rows])
+        self.timestamp_ms = times[-1]
 
     def _learn_queues(self) -> None:
         for state in self._appender.queues[len(self._by_number) :]:
             self._by_number.append(QueueKey(state.topic, state.queue_id))
             self._prefixes.add(state.topic)
 
-    def _dispatch_record(self, offset: int, size: int) -> None:
+    def _dispatch_record(self, offset: Any, size: Any) -> None:
         record = self._log.get(offset, size)
         if record is None:
             raise Corrupt(f"expected a record of {size} bytes at {offset}", offset=offset)

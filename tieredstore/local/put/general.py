@@ -8,7 +8,6 @@ this process wrote.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
 from typing import Final
 
 import msgspec
@@ -26,7 +25,6 @@ from tieredstore.local.put.rows import (
     MAX_ROW_PROPERTIES_BYTES,
     SPECIAL,
     Rows,
-    make_head,
 )
 from tieredstore.local.queues.light_queues import (
     LIGHT_QUEUE_ID,
@@ -130,19 +128,17 @@ class GeneralPut(PutQueues):
             ):
                 queue = SPECIAL if is_special else state.number
                 properties = b"" if is_special else message.properties
-                rows += (queue, make_head(size, number, position, timestamp), properties)
+                rows += (queue, position, size, timestamp, number, properties)
                 position += size
-            next_offsets = {state: queue_offset + len(messages)} if counts else {}
+            waiting = self._publish(rows, position, timestamp)
+            if counts:
+                state.next_offset = queue_offset + len(messages)
             for other in light:
-                next_offsets[other] = next_offsets.get(other, other.next_offset) + 1
-            moves = map(setattr, next_offsets, repeat("next_offset"), next_offsets.values())
+                other.next_offset += 1
             durable = self._durability_of(messages)
-            waiting = self._publish(rows, position, timestamp, moves)
         if waiting > self._help_values:
-            self._help()
-        return PutMessageResult(
-            _OK, start, queue_offset, total, len(messages), timestamp, durable, "", True
-        )
+            self._backlog()
+        return PutMessageResult(_OK, start, queue_offset, total, len(messages), timestamp, durable)
 
     def _encode(
         self, messages: Sequence[Message], queue_offset: int, position: int, timestamp: int

@@ -45,8 +45,9 @@ class PutQueues(RowBuffer):
         clock: Clock,
         *,
         enable_light_queues: bool = False,
+        holds_rows: bool = False,
     ) -> None:
-        super().__init__(log)
+        super().__init__(log, holds_rows=holds_rows)
         self.queues: list[QueueState] = []
         self.refused_topics: frozenset[str] = frozenset()
         self.find_next_offset: Callable[[str, int], int] = lambda _topic, _queue_id: 0
@@ -62,6 +63,7 @@ class PutQueues(RowBuffer):
     def open(self) -> None:
         """Begin to take messages."""
         with self._lock:
+            self._begin_offset = self._log.max_offset
             self._log.closed_reason = None
             for state in self.queues:
                 self._learn(state)

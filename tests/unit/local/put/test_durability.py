@@ -28,7 +28,7 @@ def test_every_kind_of_put_carries_the_round_of_its_time(tmp_path: Path) -> None
         store.put_message(plain())
         first, second = FlushFuture(), FlushFuture()
         appender = store._appender
-        assert appender.swap_durability(first) == (DURABLE, store.commit_log.max_offset)
+        assert appender.seal(first) == (DURABLE, store.commit_log.max_offset)
         results = [
             store.put_message(plain()),
             store.put_message(plain(topic="new")),
@@ -36,7 +36,7 @@ def test_every_kind_of_put_carries_the_round_of_its_time(tmp_path: Path) -> None
             store.put_messages([plain(), plain()]),
         ]
         assert [result.durable for result in results] == [first] * 4
-        assert appender.swap_durability(second) == (first, store.commit_log.max_offset)
+        assert appender.seal(second) == (first, store.commit_log.max_offset)
         assert store.put_message(plain()).durable is second
 
 
@@ -56,7 +56,7 @@ def test_wait_is_read_as_java_reads_it(tmp_path: Path, properties: bytes, expect
     with running(small_config(tmp_path / "s")) as store:
         store.put_message(plain())
         future = FlushFuture()
-        store._appender.swap_durability(future)
+        store._appender.seal(future)
         message, other = plain(sys_flag=1), plain()
         message.properties = properties
         durable = DURABLE if expected else future
