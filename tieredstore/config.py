@@ -116,10 +116,13 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     store_type: Annotated[
         str,
         _text(
-            "`default` (files) or `defaultRocksDB`, which cannot be opened yet.",
+            "Consume queues in files (`default`) or RocksDB (`defaultRocksDB`, extra `rocksdb`).",
             "(?i)^(default|defaultRocksDB)$",
         ),
     ] = field(name="storeType", default="default")
+    use_separate_store_path_for_rocksdb_cq: Annotated[
+        bool, _text("Whether the RocksDB queues are in `consumequeue_rocksdb`, not `consumequeue`.")
+    ] = field(name="useSeparateStorePathForRocksdbCQ", default=False)
     flush_disk_type: Annotated[
         str, _text("Only ASYNC_FLUSH so far.", "^(ASYNC_FLUSH|SYNC_FLUSH)$")
     ] = field(name="flushDiskType", default="ASYNC_FLUSH")

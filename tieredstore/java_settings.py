@@ -18,6 +18,10 @@ REFUSED_VALUES: Mapping[str, tuple[str, str]] = {
     "enableDLegerCommitLog": ("true", "DLedger is not built"),
     "enableControllerMode": ("true", "controller mode is not built"),
     "duplicationEnable": ("true", "duplication is not built"),
+    "rocksdbCQDoubleWriteEnable": (
+        "true",
+        "consume queues in files and in RocksDB at the same time are not built",
+    ),
     "aclEnable": ("true", "access control is not built"),
     "authenticationEnabled": ("true", "authentication is not built"),
     "authorizationEnabled": ("true", "authorization is not built"),
@@ -121,7 +125,7 @@ messageIndexSafe minInSyncReplicas offsetCheckInSlave osPageCacheBusyTimeOutMill
 preferredLeaderId pullBatchMaxMessageCount putConsumeQueueDataByFileChannel putMessageTimeout
 putMsgIndexHightWater readOnlyCommitLogStorePaths readUnCommitted realTimePersistRocksDBConfig
 recheckReputOffsetFromCq redeleteHangedFileInterval replicasPerDiskPartition
-rocksdbCQDoubleWriteEnable rocksdbCompressionType rocksdbFlushWalFrequency
+rocksdbCompressionType rocksdbFlushWalFrequency
 rocksdbWalFileRollingThreshold sampleCountThreshold sampleSteps
 scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked
 searchBcqByCacheEnable searchOffsetCacheEnable slaveTimeout spinLockCollisionRetreatOptimalDegree
@@ -132,8 +136,7 @@ timerGetMessageThreadNum timerInterceptDelayLevel timerMaxDelaySec timerMetricSm
 timerPrecisionMs timerProgressLogIntervalMs timerPutMessageThreadNum timerRollWindowSlot
 timerSkipUnknownError timerStopEnqueue timerWheelEnable topicQueueLockNum totalReplicas
 transientStorePoolSize travelCqFileNumWhenGetMessage useABSLock useReentrantLockWhenPutMessage
-useSeparateStorePathForRocksdbCQ wakeCommitWhenPutMessage wakeFlushWhenPutMessage
-warmMapedFileEnable
+wakeCommitWhenPutMessage wakeFlushWhenPutMessage warmMapedFileEnable
 """
 _NETWORK = """
 bindAddress channelNotActiveInterval clientAsyncSemaphoreValue clientCallbackExecutorThreads

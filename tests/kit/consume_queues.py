@@ -78,14 +78,17 @@ def walk(queue: ConsumeQueueInterface) -> list[int]:
 class ConsumeQueueStoreContract:
     """`open_store` opens (or opens again) the queues of a store in a folder, loaded."""
 
+    opened: list[ConsumeQueueStoreInterface]
+
     @abstractmethod
     def open_store(self, root: Path) -> ConsumeQueueStoreInterface: ...
 
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[ConsumeQueueStoreInterface]:
-        store = self.open_store(tmp_path)
-        yield store
-        store.close()
+        self.opened = [self.open_store(tmp_path)]
+        yield self.opened[0]
+        for store in self.opened:
+            store.close()
 
     def reopen(
         self, store: ConsumeQueueStoreInterface, root: Path, min_physical_offset: int = 0
@@ -93,6 +96,7 @@ class ConsumeQueueStoreContract:
         store.sync()
         store.close()
         again = self.open_store(root)
+        self.opened.append(again)
         again.correct_min_offset(min_physical_offset)
         return again
 
@@ -141,7 +145,6 @@ class ConsumeQueueStoreContract:
                 assert queue.unit(end - 1) == (100 * (end - 1), 50, end - 1)
                 assert queue.unit(end) is queue.unit(-1) is None
                 assert queue.path_of(0)
-            opened.close()
 
     def test_nothing_is_read_outside_of_the_queue(self, store: ConsumeQueueStoreInterface) -> None:
         fill(store, KEY, 0, 5)
@@ -352,8 +355,8 @@ class ConsumeQueueStoreContract:
         fill(store, KEY, 0, 35)
         fill(store, late, 15, 3)
         store.delete_expired(physical)
-        again = self.reopen(store, tmp_path, physical)
-        for opened in (store, again):
+        for again in (False, True):
+            opened = self.reopen(store, tmp_path, physical) if again else store
             for key, begin, end in ((KEY, 0, 35), (late, 15, 18)):
                 minimum = min(max(-(-physical // 100), begin), end)
                 queue = loaded(opened, key)

@@ -22,13 +22,13 @@ from tieredstore.local.index.service import IndexService
 from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY, CommitLog
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.put.appender import MessageAppender
-from tieredstore.local.queues.consume_queue_store import (
-    CONSUME_QUEUE_DIRECTORY,
-    ConsumeQueueStore,
-    batch_topics,
-    refuse_rocksdb,
+from tieredstore.local.queues.consume_queue_store import CONSUME_QUEUE_DIRECTORY, batch_topics
+from tieredstore.local.queues.interface import ConsumeQueueReader
+from tieredstore.local.queues.kinds import (
+    SEPARATE_DIRECTORY,
+    check_kind_of_queues,
+    make_queue_store,
 )
-from tieredstore.local.queues.interface import ConsumeQueueReader, ConsumeQueueStoreInterface
 from tieredstore.local.recovery.checkpoint import CHECKPOINT_FILE, read_checkpoint
 from tieredstore.local.recovery.normal import recover_normally
 from tieredstore.local.recovery.store_lock import (
@@ -51,6 +51,7 @@ _KNOWN: Final = frozenset(
     {
         COMMIT_LOG_DIRECTORY,
         CONSUME_QUEUE_DIRECTORY,
+        SEPARATE_DIRECTORY,
         INDEX_DIRECTORY,
         CHECKPOINT_FILE,
         LOCK_FILE,
@@ -100,9 +101,7 @@ class DefaultMessageStore(StoreReads):
             self._files,
             sync_flush=config.flush_disk_type == "SYNC_FLUSH",
         )
-        self._queues: ConsumeQueueStoreInterface = ConsumeQueueStore(
-            self.root, self._files, config.mapped_file_size_consume_queue_bytes
-        )
+        self._queues = make_queue_store(self.root, config, self._files)
         self._index = (
             IndexService(
                 self.root,
@@ -160,9 +159,7 @@ class DefaultMessageStore(StoreReads):
                 "would be less durable than it promises"
             )
         self._make_root()
-        refuse_rocksdb(self.root)
-        if self._config.store_type.lower() == "defaultrocksdb":
-            raise Invalid("storeType=defaultRocksDB is not supported yet")
+        check_kind_of_queues(self.root, self._config)
         self._lock.acquire()
         try:
             if has_abort_file(self.root):

@@ -36,7 +36,10 @@ TESTS = {
     "messageStorePlugIn": (
         f"{NAMES}::test_message_store_plug_in_names_the_stores_around_the_local_one"
     ),
-    "storeType": f"{NAMES}::test_store_type_of_a_kind_that_is_not_built_is_refused",
+    "storeType": f"{NAMES}::test_store_type_says_where_the_consume_queues_are",
+    "useSeparateStorePathForRocksdbCQ": (
+        f"{NAMES}::test_use_separate_store_path_for_rocksdb_cq_moves_the_database"
+    ),
     "flushDiskType": (
         f"{NAMES}::test_flush_disk_type_sync_flush_is_refused_since_it_would_not_be_kept"
     ),

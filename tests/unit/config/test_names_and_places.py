@@ -129,14 +129,31 @@ def test_message_store_plug_in_names_the_stores_around_the_local_one(broker: Mak
     assert [type(made), type(made.next_store)] == [Labelled, TieredMessageStore]
 
 
-def test_store_type_of_a_kind_that_is_not_built_is_refused(
+def test_store_type_says_where_the_consume_queues_are(broker: MakeBroker) -> None:
+    for name, is_database in (("default", False), ("defaultRocksDB", True)):
+        made = broker(storeType=name)
+        made.put(1)
+        assert made.get().status is GetMessageStatus.FOUND
+        queues = made.root / "store" / "consumequeue"
+        assert (queues / "CURRENT").exists() == is_database
+        assert (queues / TOPIC).exists() != is_database
+
+
+def test_use_separate_store_path_for_rocksdb_cq_moves_the_database(
     broker: MakeBroker, tmp_path: Path
 ) -> None:
-    made = broker(storeType="default")
+    made = broker(storeType="defaultROCKSDB", useSeparateStorePathForRocksdbCQ=True)
     made.put(1)
-    assert made.get().status is GetMessageStatus.FOUND
-    with pytest.raises(Invalid, match="storeType"):
-        registry.message_store(conf(tmp_path / "r", storeType="defaultRocksDB")).load()
+    store = made.root / "store"
+    assert (store / "consumequeue_rocksdb" / "CURRENT").exists()
+    assert not (store / "consumequeue").exists()
+    for keys, expected in (
+        ({"storeType": "default"}, "storeType=defaultRocksDB"),
+        ({"storeType": "defaultRocksDB"}, "useSeparateStorePathForRocksdbCQ=true"),
+    ):
+        changed = conf(tmp_path / "other", **keys, storePathRootDir=store)
+        with pytest.raises(Invalid, match=expected):
+            registry.message_store(changed).load()
 
 
 def test_flush_disk_type_sync_flush_is_refused_since_it_would_not_be_kept(

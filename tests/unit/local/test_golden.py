@@ -104,7 +104,32 @@ def test_files_of_another_size_than_configured_are_refused(golden: Path, tmp_pat
         assert not (root / "abort").exists()
 
 
-def test_a_rocksdb_store_is_refused(golden: Path, tmp_path: Path) -> None:
+def test_a_rocksdb_store_is_refused_where_queues_in_files_are_configured(
+    golden: Path, tmp_path: Path
+) -> None:
     root = copy_store(golden / "local-rocksdb", tmp_path / "s")
-    with pytest.raises(Invalid, match="RocksDB"):
+    with pytest.raises(Invalid, match="storeType=defaultRocksDB"):
         DefaultMessageStore(small_config(root)).load()
+    assert not (root / "abort").exists()
+
+
+def test_a_rocksdb_store_of_java_goes_on_where_it_ended(golden: Path, tmp_path: Path) -> None:
+    root = copy_store(golden / "local-rocksdb", tmp_path / "s")
+    old = _records(root)
+    config = small_config(root, store_type="defaultRocksDB")
+    in_queues = [record for record in old if record.sys_flag & 0xC in (0, 0x8)]
+    assert len(in_queues) > 15
+    for count in (0, 30, 60):
+        with running(config) as store:
+            for record in in_queues:
+                place = (record.topic, record.queue_id, record.queue_offset)
+                got = store.get_message("g", *place, 1)
+                assert bytes(got.messages[0].raw) == bytes(record.raw)
+                assert store.get_message_store_timestamp(*place) == record.store_timestamp_ms
+            offsets = [
+                store.get_message("g", "TopicTest", 1, offset, 1).messages[0].uniq_key
+                for offset in range(15, 15 + count)
+            ]
+            assert offsets == [f"U{number:08d}" for number in range(count)]
+            results = put_all(store, [plain("TopicTest", 1, count + i) for i in range(30)])
+            assert [result.queue_offset for result in results] == [*range(15 + count, 45 + count)]

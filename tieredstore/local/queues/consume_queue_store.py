@@ -9,10 +9,11 @@ from typing import Final
 
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.disk.errors import translate_os_error
-from tieredstore.errors import Corrupt, Invalid
+from tieredstore.errors import Invalid
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.consume_queue import ConsumeQueue
 from tieredstore.local.queues.interface import QueueUnits
+from tieredstore.local.queues.names import check_queue_name
 
 CONSUME_QUEUE_DIRECTORY: Final = "consumequeue"
 BATCH_DIRECTORY: Final = "batchconsumequeue"
@@ -71,12 +72,7 @@ class ConsumeQueueStore:
             self._queues[key] = queue
 
     def _make_queue(self, key: QueueKey) -> ConsumeQueue:
-        if key.topic in ("", ".", "..") or "/" in key.topic or "\0" in key.topic:
-            raise Corrupt(
-                f"a record of topic {key.topic!r}: expected a name that can be a folder's",
-                topic=key.topic,
-                queue_id=key.queue_id,
-            )
+        check_queue_name(key)
         directory = self._directory / key.topic / str(key.queue_id)
         return ConsumeQueue(key.topic, key.queue_id, directory, self._files, self._file_size)
 

@@ -1,0 +1,1 @@
+"""Consume queues in one RocksDB database (`storeType=defaultRocksDB`)."""

@@ -1,0 +1,344 @@
+"""All consume queues of a store in one RocksDB database: the owner's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.local.queues.interface import QueueUnits
+from tieredstore.local.queues.names import check_queue_name
+from tieredstore.local.queues.rocksdb.consume_queue import RocksDBConsumeQueue
+from tieredstore.local.queues.rocksdb.database import Batch, open_database
+from tieredstore.local.queues.rocksdb.layout import (
+    CHECKPOINT_KEY,
+    VALUE_SIZE,
+    Place,
+    pack_max_key,
+    pack_min_key,
+    pack_number,
+    pack_numbers,
+    pack_place,
+    pack_topic,
+    pack_topic_end,
+    pack_unit_end,
+    pack_unit_prefix,
+    pack_values,
+)
+from tieredstore.local.queues.rocksdb.reading import QueueReads
+
+_QUEUES_A_WRITE: Final = 1_000
+"""Queues whose expired units are deleted by one write."""
+NOWHERE: Final = Place(0, 0)
+
+
+class OwnedQueue(RocksDBConsumeQueue):
+    """A `ConsumeQueueInterface`. `first` and `last` are set once the database has them."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, queue: RocksDBConsumeQueue, store: RocksDBConsumeQueueStore) -> None:
+        super().__init__(queue.key, queue.database, queue.log_minimum)
+        self.first, self.last = queue.first, queue.last
+        self._store = store
+
+    def initialize_with_offset(self, offset: int) -> None:
+        """Drop all units; the queue is empty and begins at an offset."""
+        self._store.begin_queue(self, offset)
+
+
+class RocksDBConsumeQueueStore:
+    """A `ConsumeQueueStoreInterface` in RocksDB. directory: the database's.
+
+    A round of dispatch is one write, durable after the next `sync`. A queue is opened when it is
+    asked for; what nobody asks for costs nothing.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._queues: dict[QueueKey, OwnedQueue] = {}
+        self._lock = threading.RLock()
+        self._is_dirty = False
+        self._is_open = False
+
+    def load(self) -> None:
+        """Open the database, a new one where there is none. Raises Corrupt, Fenced, Invalid or
+        Unavailable."""
+        self._database = open_database(self._directory)
+        self._is_open = True
+        self._reads = QueueReads(self._database)
+        self._checkpoint = self._written_checkpoint = self._reads.dispatch_from
+
+    def get(self, key: QueueKey) -> OwnedQueue | None:
+        """Return the queue, None when it has no message."""
+        queue = self._queues.get(key)
+        if queue is None:
+            with self._lock:
+                queue = self._queues.get(key)
+                found = None if queue is not None else self._reads.read_queue(key)
+                if found is not None:
+                    queue = self._queues[key] = OwnedQueue(found, self)
+        return queue
+
+    def get_or_create(self, key: QueueKey) -> OwnedQueue:
+        """Return the queue; a new one is nowhere until a unit is put in it."""
+        queue = self.get(key)
+        if queue is None:
+            check_queue_name(key)
+            with self._lock:
+                new = OwnedQueue(self._reads.make_queue(key), self)
+                queue = self._queues.setdefault(key, new)
+        return queue
+
+    def list_queues(self) -> Iterator[QueueKey]:
+        """List the queues that have, or had, messages, in the order of the database."""
+        return self._reads.list_queues()
+
+    def append(self, groups: Sequence[QueueUnits], dispatched_offset: int) -> None:
+        """Put the units of a round of dispatch by one write, which is all or nothing."""
+        with self._lock:
+            checkpoint = max(self._checkpoint, dispatched_offset)
+            round_ = _Round()
+            if groups:
+                batch = self._database.make_batch()
+                for group in groups:
+                    self._put_group(batch, group, round_)
+                for key, first in round_.firsts.items():
+                    batch.put_offset(pack_min_key(key), pack_place(first))
+                for key, last in round_.lasts.items():
+                    batch.put_offset(pack_max_key(key), pack_place(last))
+                batch.put_offset(CHECKPOINT_KEY, pack_number(checkpoint))
+                self._database.write(batch)
+                self._written_checkpoint = checkpoint
+            self._is_dirty = True
+            self._checkpoint = checkpoint
+            for key, first in round_.firsts.items():
+                self._queues[key].first = first
+            for key, last in round_.lasts.items():
+                self._queues[key].last = last
+
+    def _put_group(self, batch: Batch, group: QueueUnits, round_: _Round) -> None:
+        """Add what is new of a group to the batch."""
+        key, offset, count = group.key, group.offset, len(group.units)
+        queue = self.get_or_create(key)
+        last = round_.lasts.get(key, queue.last)
+        places = group.units["physical_offset"]
+        skip = 0
+        if last is None:
+            round_.firsts[key] = Place(int(places[0]), offset)
+        else:
+            skip = last.offset + 1 - offset
+            if skip < 0:
+                raise queue.make_corrupt_error(offset, f"message {last.offset + 1} next", "it")
+            if skip:
+                _check_same(queue, group)
+            if skip >= count:
+                return
+        batch.put_units(
+            pack_unit_prefix(key),
+            pack_numbers(offset + skip, count - skip),
+            pack_values(group)[skip * VALUE_SIZE :],
+        )
+        round_.lasts[key] = Place(int(places[-1]), offset + count - 1)
+
+    @property
+    def dispatch_from(self) -> int:
+        """Byte of the commit log up to which records were put, of whatever kind."""
+        return self._checkpoint
+
+    @property
+    def max_physical_offset(self) -> int:
+        """End of the last record that was put (bytes of the commit log), of whatever kind."""
+        return self._checkpoint
+
+    def find_last_message(self) -> tuple[int, int] | None:
+        """Find (physical offset, size) of the last message in the log that any queue knows."""
+        best, keys = -1, list[QueueKey]()
+        for key, last in self._reads.scan_lasts():
+            if last.physical_offset > best:
+                best, keys = last.physical_offset, []
+            if last.physical_offset == best:
+                keys.append(key)
+        for queue in self._read_queues(keys):
+            unit = queue.unit(queue.max_offset - 1)
+            if unit is not None:
+                return unit[:2]
+        return None
+
+    def find_queues_after(self, physical_offset: int) -> Iterator[OwnedQueue]:
+        """Find the queues with a message that ends behind a byte of the commit log."""
+        # Of the records that begin before it only the last one can end behind it.
+        best, keys = -1, list[QueueKey]()
+        for key, last in self._reads.scan_lasts():
+            if last.physical_offset >= physical_offset:
+                yield self.get_or_create(key)
+                continue
+            if last.physical_offset > best:
+                best, keys = last.physical_offset, []
+            if last.physical_offset == best:
+                keys.append(key)
+        for key in keys:
+            queue = self.get_or_create(key)
+            if queue.max_physical_offset > physical_offset:
+                yield queue
+
+    def _read_queues(self, keys: Iterable[QueueKey]) -> Iterator[RocksDBConsumeQueue]:
+        """The queues as the database has them, without keeping them open."""
+        for key in keys:
+            queue = self._reads.read_queue(key)
+            if queue is not None:
+                yield queue
+
+    def correct_min_offset(self, min_physical_offset: int) -> None:
+        """Set where the log begins: each queue looks for its minimum when it is asked for."""
+        self._reads.correct_min_offset(min_physical_offset)
+
+    def delete_expired(self, min_physical_offset: int) -> int:
+        """Set where the log begins, and delete the units in front of each queue's minimum; returns
+        in how many queues there were any. Raises Exhausted or Unavailable."""
+        self.correct_min_offset(min_physical_offset)
+        deleted = 0
+        keys = self._reads.list_queues()
+        while some := list(islice(keys, _QUEUES_A_WRITE)):
+            with self._lock:
+                batch = self._database.make_batch()
+                firsts: dict[QueueKey, Place] = {}
+                for queue in self._read_queues(some):
+                    before = queue.first
+                    if before.physical_offset >= min_physical_offset:
+                        continue
+                    first = queue.find_first(min_physical_offset)
+                    if first.offset == before.offset:
+                        continue
+                    key = queue.key
+                    prefix = pack_unit_prefix(key)
+                    batch.delete_units(
+                        prefix + pack_number(before.offset), prefix + pack_number(first.offset)
+                    )
+                    batch.put_offset(pack_min_key(key), pack_place(first))
+                    firsts[key] = first
+                if firsts:
+                    self._write(batch)
+                for key, first in firsts.items():
+                    if key in self._queues:
+                        self._queues[key].first = first
+                deleted += len(firsts)
+        return deleted
+
+    def truncate(self, physical_offset: int) -> None:
+        """Drop the units at the tails whose messages are not wholly before a commit log offset."""
+        with self._lock:
+            if self._checkpoint <= physical_offset:
+                return
+            batch = self._database.make_batch()
+            queues = list(self.find_queues_after(physical_offset))
+            places = [_cut(batch, queue, queue.find_end(physical_offset)) for queue in queues]
+            batch.put_offset(CHECKPOINT_KEY, pack_number(physical_offset))
+            self._write(batch)
+            self._checkpoint = self._written_checkpoint = physical_offset
+            for queue, (first, last) in zip(queues, places, strict=True):
+                queue.first, queue.last = first, last
+
+    def begin_queue(self, queue: OwnedQueue, offset: int) -> None:
+        """Drop all units of a queue, which begins, empty, at an offset."""
+        with self._lock:
+            batch = self._database.make_batch()
+            batch.delete_units(pack_unit_prefix(queue.key), pack_unit_end(queue.key))
+            first, last = _put_empty(batch, queue.key, offset)
+            self._write(batch)
+            queue.first, queue.last = first, last
+
+    def delete(self, topic: str) -> int:
+        """Delete a topic's queues, which begin at 0 again; returns how many there were."""
+        with self._lock:
+            scan = self._reads.scan_lasts(pack_topic(topic), pack_topic_end(topic))
+            keys = [key for key, _ in scan]
+            if keys:
+                batch = self._database.make_batch()
+                for key in keys:
+                    batch.delete_units(pack_unit_prefix(key), pack_unit_end(key))
+                    _put_empty(batch, key, 0)
+                self._write(batch)
+            for key in [key for key in self._queues if key.topic == topic]:
+                queue = self._queues.pop(key)
+                queue.first, queue.last = NOWHERE, None
+            return len(keys)
+
+    def _write(self, batch: Batch) -> None:
+        self._database.write(batch)
+        self._is_dirty = True
+
+    def sync(self) -> None:
+        """Sync the write-ahead log: all units put so far are on disk when this returns. Costs
+        nothing when nothing was put. Raises Unavailable, Exhausted before anything was synced."""
+        with self._lock:
+            if not self._is_dirty:
+                return
+            if self._checkpoint != self._written_checkpoint:
+                batch = self._database.make_batch()
+                batch.put_offset(CHECKPOINT_KEY, pack_number(self._checkpoint))
+                self._database.write(batch)
+                self._written_checkpoint = self._checkpoint
+            self._is_dirty = False
+        try:
+            self._database.sync()
+        except BaseException:
+            self._is_dirty = True
+            raise
+
+    def close(self) -> None:
+        """Close the database. Idempotent."""
+        with self._lock:
+            if self._is_open:
+                self._is_open = False
+                self._queues.clear()
+                self._database.close()
+
+
+class _Round:
+    """What a round of dispatch changes of the queues: the first message of new ones, the last of
+    each."""
+
+    def __init__(self) -> None:
+        self.firsts: dict[QueueKey, Place] = {}
+        self.lasts: dict[QueueKey, Place] = {}
+
+
+def _check_same(queue: RocksDBConsumeQueue, group: QueueUnits) -> None:
+    """Raise Corrupt when the queue has another message at that offset: it would be lost."""
+    known = queue.unit(group.offset)
+    new = int(group.units["physical_offset"][0])
+    if known is not None and known[0] != new:
+        raise queue.make_corrupt_error(
+            group.offset, f"the message at {known[0]} of the commit log", f"another at {new}"
+        )
+
+
+def _cut(batch: Batch, queue: RocksDBConsumeQueue, end: int) -> tuple[Place, Place | None]:
+    """Delete the units of a queue from an offset on; returns its first and last message then."""
+    key = queue.key
+    batch.delete_units(pack_unit_prefix(key) + pack_number(end), pack_unit_end(key))
+    first = queue.first
+    if end <= first.offset or queue.unit(end - 1) is None:
+        return _put_empty(batch, key, end)
+    unit = queue.unit(end - 1)
+    assert unit is not None
+    last = Place(unit[0], end - 1)
+    batch.put_offset(pack_max_key(key), pack_place(last))
+    return first, last
+
+
+def _put_empty(batch: Batch, key: QueueKey, offset: int) -> tuple[Place, Place | None]:
+    """Let a queue without units begin at an offset; at 0 nothing is left of it. Returns its first
+    and last message: the last one is the one before, which is nowhere in the log."""
+    if not offset:
+        batch.delete_offset(pack_max_key(key))
+        batch.delete_offset(pack_min_key(key))
+        return NOWHERE, None
+    first, last = Place(0, offset), Place(0, offset - 1)
+    batch.put_offset(pack_max_key(key), pack_place(last))
+    batch.put_offset(pack_min_key(key), pack_place(first))
+    return first, last

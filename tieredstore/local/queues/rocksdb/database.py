@@ -1,0 +1,261 @@
+"""The database of consume queues: both column families, for their owner or for reading only."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from tieredstore.disk.errors import translate_os_error
+from tieredstore.errors import Exhausted, Invalid, TieredStoreError, Unavailable
+from tieredstore.local.queues.rocksdb.errors import translate_rocksdb_error
+from tieredstore.local.queues.rocksdb.layout import DEFAULT_FAMILY, OFFSET_FAMILY, VALUE_SIZE
+from tieredstore.local.queues.rocksdb.options import family_options, import_rocksdict
+
+CURRENT_FILE: Final = "CURRENT"
+_NOT_OF_THE_DATA: Final = ("LOCK", "LOG", "rocksdict-config.json")
+_EVERY_FILE: Final = -1
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Batch:
+    """Changes of both families that are written together or not at all."""
+
+    def __init__(self, units: Any, offsets: Any) -> None:
+        self._changes = import_rocksdict().WriteBatch(raw_mode=True)
+        self._units = units
+        self._offsets = offsets
+
+    @property
+    def changes(self) -> Any:
+        """What the library writes, once."""
+        return self._changes
+
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    def put_units(self, prefix: bytes, numbers: bytes, values: bytes) -> None:
+        """Add units of one queue. prefix: of their keys; numbers: the 8 bytes behind it for each;
+        values: VALUE_SIZE bytes each."""
+        put, family = self._changes.put, self._units
+        value_from = 0
+        for number_from in range(0, len(numbers), 8):
+            value_end = value_from + VALUE_SIZE
+            key = prefix + numbers[number_from : number_from + 8]
+            put(key, values[value_from:value_end], family)
+            value_from = value_end
+
+    def delete_units(self, first: bytes, end: bytes) -> None:
+        """Delete the units with keys in [first, end)."""
+        self._changes.delete_range(first, end, self._units)
+
+    def put_offset(self, key: bytes, value: bytes) -> None:
+        self._changes.put(key, value, self._offsets)
+
+    def delete_offset(self, key: bytes) -> None:
+        self._changes.delete(key, self._offsets)
+
+
+class QueueDatabase:
+    """Reads and writes of one open database, with errors of ours. Thread-safe; close it once.
+
+    After a write that failed for want of space or descriptors the library takes no more writes:
+    the next one opens the database again, which has all that was written before.
+    """
+
+    def __init__(self, directory: Path, open_it: Callable[[], Any]) -> None:
+        self.directory = directory
+        self._open_it = open_it
+        self._is_stuck = False
+        self._open()
+
+    def _open(self) -> None:
+        self._database = self._call(f"open {CURRENT_FILE}", self._open_it)
+        # One that was created a moment ago is not open yet for families that did not exist.
+        self._offsets = self._database.get_column_family(OFFSET_FAMILY)
+        self._units_handle = self._database.get_column_family_handle(DEFAULT_FAMILY)
+        self._offsets_handle = self._database.get_column_family_handle(OFFSET_FAMILY)
+
+    def _call(self, action: str, call: Callable[..., T], *arguments: Any) -> T:
+        try:
+            return call(*arguments)
+        except TieredStoreError:
+            raise
+        except Exception as error:  # the library has no other kind
+            raise translate_rocksdb_error(error, action, self.directory) from error
+
+    def get_unit(self, key: bytes) -> bytes | None:
+        """Read the value of a unit, None without one."""
+        try:
+            value: bytes | None = self._database.get(key)
+        except Exception as error:
+            raise translate_rocksdb_error(error, "read a unit", self.directory) from error
+        return value
+
+    def get_offset(self, key: bytes) -> bytes | None:
+        """Read a value of the offset family, None without one."""
+        value: bytes | None = self._call("read an offset", self._offsets.get, key)
+        return value
+
+    def read_values(self, first: bytes, end: bytes) -> list[bytes]:
+        """Read the values of the units with keys in [first, end), in their order."""
+        return self._call("read units", lambda: list(_range(self._database.values, first, end)))
+
+    def read_items(self, first: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+        """Read the keys and values of the units with keys in [first, end), in their order."""
+        return self._call("read units", lambda: list(_range(self._database.items, first, end)))
+
+    def scan_offsets(
+        self, first: bytes | None = None, end: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Read the offset family as it is now, or its keys in [first, end), in their order."""
+        cursor = self._call("read the offsets", _cursor, self._offsets, first, end)
+        try:
+            while cursor.valid():
+                yield cursor.key(), cursor.value()
+                cursor.next()
+            cursor.status()  # a damaged block ends the walk as the last key does
+        except Exception as error:
+            raise translate_rocksdb_error(error, "read the offsets", self.directory) from error
+
+    def make_batch(self) -> Batch:
+        """Make an empty batch. Raises what opening the database again raises."""
+        if self._is_stuck:
+            self._open_again()
+        return Batch(self._units_handle, self._offsets_handle)
+
+    def write(self, batch: Batch) -> None:
+        """Write a batch: all of it or nothing; durable after the next `sync`. Raises Exhausted
+        where there is no space, Unavailable for other errors."""
+        try:
+            self._call("write", self._database.write, batch.changes)
+        except Exhausted:
+            self._is_stuck = True
+            raise
+
+    def sync(self) -> None:
+        """Sync the write-ahead log: what was written is on disk when this returns. Raises
+        Unavailable."""
+        try:
+            self._database.flush_wal(sync=True)
+        except Exception as error:
+            raise translate_rocksdb_error(error, "sync", self.directory, is_sync=True) from error
+
+    def _open_again(self) -> None:
+        _log.warning("%s: opened again after a write that failed", self.directory)
+        self.close()
+        self._open()
+        self._is_stuck = False
+
+    def close(self) -> None:
+        """Close the database. Idempotent. What cannot be written then is in the write-ahead
+        log."""
+        self._units_handle = self._offsets_handle = None
+        for family in (self._offsets, self._database):
+            try:
+                family.close()
+            except Exception as error:
+                _log.warning("%s: %s", self.directory, error)
+
+
+def _range(read: Any, first: bytes, end: bytes) -> Any:
+    options = import_rocksdict().ReadOptions()
+    options.set_iterate_upper_bound(end)
+    return read(from_key=first, read_opt=options)
+
+
+def _cursor(family: Any, first: bytes | None, end: bytes | None) -> Any:
+    options = import_rocksdict().ReadOptions()
+    if end is not None:
+        options.set_iterate_upper_bound(end)
+    cursor = family.iter(options)
+    if first is None:
+        cursor.seek_to_first()
+    else:
+        cursor.seek(first)
+    return cursor
+
+
+def open_database(directory: Path) -> QueueDatabase:
+    """Open the database of a store that this process owns; a new one is made.
+
+    Raises Fenced when another process has it open, Invalid for a database with other column
+    families (a fork's, which maps topics to numbers) and without rocksdict.
+    """
+    library = import_rocksdict()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise translate_os_error(error, "make the folder", directory) from error
+    if (directory / CURRENT_FILE).exists():
+        _refuse_other_families(library, directory, directory)
+
+    def open_it() -> Any:
+        families = family_options(may_create=True)
+        return library.Rdict(str(directory), families[DEFAULT_FAMILY], families)
+
+    return QueueDatabase(directory, open_it)
+
+
+class ReadOnlyDatabase(QueueDatabase):
+    """The database of a store that nobody owns, as it is when it is opened; nothing is written in
+    its folder.
+
+    The library writes a file of its own wherever it opens a database, so it is given a temporary
+    folder with links to the database's files.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        library = import_rocksdict()
+        self._view = tempfile.TemporaryDirectory(prefix="tieredstore-rocksdb-")
+        try:
+            _link_files(directory, Path(self._view.name))
+            _refuse_other_families(library, Path(self._view.name), directory)
+
+            def open_it() -> Any:
+                # Every file at once: one that a later owner deletes stays readable.
+                families = family_options(may_create=False, max_open_files=_EVERY_FILE)
+                access = library.AccessType.read_only(False)
+                return library.Rdict(self._view.name, families[DEFAULT_FAMILY], families, access)
+
+            super().__init__(directory, open_it)
+        except BaseException:
+            self._view.cleanup()
+            raise
+
+    def close(self) -> None:
+        super().close()
+        self._view.cleanup()
+
+
+def _link_files(directory: Path, view: Path) -> None:
+    try:
+        for path in directory.iterdir():
+            if path.is_file() and not path.name.startswith(_NOT_OF_THE_DATA):
+                (view / path.name).symlink_to(path.resolve())
+    except OSError as error:
+        raise translate_os_error(error, "read", directory) from error
+
+
+def _refuse_other_families(library: Any, place: Path, directory: Path) -> None:
+    try:
+        families = set(library.Rdict.list_cf(str(place), library.Options(raw_mode=True)))
+    except Exception as error:
+        raise translate_rocksdb_error(error, "open", directory) from error
+    expected = {DEFAULT_FAMILY, OFFSET_FAMILY}
+    if families - expected:
+        raise Invalid(
+            f"{directory}: expected the column families {DEFAULT_FAMILY} and {OFFSET_FAMILY}, "
+            f"found also {', '.join(sorted(families - expected))}: topics that are mapped to "
+            "numbers, as a fork of RocketMQ does, are not supported",
+            path=str(directory),
+        )
+    if OFFSET_FAMILY not in families and place != directory:
+        raise Unavailable(
+            f"{directory}: expected a column family {OFFSET_FAMILY}: the database is not made yet",
+            path=str(directory),
+        )
