@@ -147,6 +147,13 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     enabled_append_prop_crc: Annotated[
         bool, _text("Append a CRC of the whole record as its last property.")
     ] = field(name="enabledAppendPropCRC", default=False)
+    force_verify_prop_crc: Annotated[
+        bool,
+        _text(
+            "Whether a recovery ends the log at a record without a CRC of the whole record. One "
+            "that is there is checked anyway."
+        ),
+    ] = field(name="forceVerifyPropCRC", default=False)
     enable_lmq: Annotated[bool, _text("Whether light message queues are served.")] = field(
         name="enableLmq", default=False
     )

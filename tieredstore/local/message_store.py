@@ -13,7 +13,7 @@ from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import PutMessageResult, wait_until_durable
 from tieredstore.disk.errors import translate_os_error
-from tieredstore.errors import Invalid
+from tieredstore.errors import Corrupt, Invalid
 from tieredstore.local.dispatch.reput import Reput
 from tieredstore.local.dispatch_source import LocalDispatchSource
 from tieredstore.local.flush.store_flush import StoreFlush
@@ -29,8 +29,10 @@ from tieredstore.local.queues.kinds import (
     check_kind_of_queues,
     make_queue_store,
 )
-from tieredstore.local.recovery.checkpoint import CHECKPOINT_FILE, read_checkpoint
-from tieredstore.local.recovery.normal import recover_normally
+from tieredstore.local.recovery.checkpoint import CHECKPOINT_FILE
+from tieredstore.local.recovery.normal import read_known_checkpoint, recover_normally
+from tieredstore.local.recovery.opening import needs_queue_repair, recover
+from tieredstore.local.recovery.plan import RecoveryPlan
 from tieredstore.local.recovery.store_lock import (
     ABORT_FILE,
     LOCK_FILE,
@@ -144,12 +146,15 @@ class DefaultMessageStore(StoreReads):
 
     # Life cycle
 
-    def load(self) -> None:
-        """Take the store's lock and find everything in it.
+    def load(self, *, accept_loss: bool = False, rebuild: bool = False) -> None:
+        """Take the store's lock, recover it where it was not stopped cleanly, and find everything
+        in it.
 
-        Raises Fenced when another process owns the store, Invalid when it was not stopped cleanly
-        (recovery is not built yet), is of another kind or does not match the configuration, Corrupt
-        for damaged files. Nothing is kept open then. An empty or absent folder is a new store.
+        accept_loss: whether a recovery may cut off valid messages behind a damaged one. rebuild:
+        whether every record is checked, and queues and index are built anew from the log. Raises
+        Fenced when another process owns the store, Invalid when it is of another kind or does not
+        match the configuration, Corrupt for damage that a recovery does not mend by itself. Nothing
+        is kept open then. An empty or absent folder is a new store.
         """
         if self._state is not _State.NEW:
             raise Invalid(f"{self.root}: load: the store is {self._state.value}")
@@ -162,13 +167,7 @@ class DefaultMessageStore(StoreReads):
         check_kind_of_queues(self.root, self._config)
         self._lock.acquire()
         try:
-            if has_abort_file(self.root):
-                raise Invalid(
-                    f"{self.root / ABORT_FILE}: the store was not stopped cleanly and has to be "
-                    "recovered first, which is not built yet; open it read-only",
-                    path=str(self.root / ABORT_FILE),
-                )
-            self._load_files()
+            self._load_recovered(accept_loss=accept_loss, rebuild=rebuild)
         except BaseException:
             self._close_files()
             raise
@@ -187,18 +186,35 @@ class DefaultMessageStore(StoreReads):
                 path=str(self.root),
             )
 
-    def _load_files(self) -> None:
+    def _load_recovered(self, *, accept_loss: bool, rebuild: bool) -> None:
+        self._commit_log.make_directory()
+        plan = None
+        if rebuild or has_abort_file(self.root):
+            plan = recover(self.root, self._config, accept_loss=accept_loss, rebuild=rebuild)
+        try:
+            self._load_files(plan)
+        except Corrupt as damage:
+            # Of a store that was stopped cleanly: queues can be built anew, the log cannot.
+            if plan is not None or not needs_queue_repair(damage, self.root):
+                raise
+            self._files.close()
+            self._load_files(recover(self.root, self._config, accept_loss=accept_loss))
+
+    def _load_files(self, plan: RecoveryPlan | None) -> None:
         log = self._commit_log
-        log.make_directory()
         log.load()
         self._queues.load()
         self._batch_topics = self._appender.refused_topics = batch_topics(self.root)
-        checkpoint = read_checkpoint(self.root)
+        checkpoint = read_known_checkpoint(self.root)
         if self._index is not None:
             self._index.load()
             self._index.end_timestamp_ms = checkpoint.index_msg_timestamp_ms
-        recover_normally(self.root, log, self._queues)
-        self._reput.offset = max(self._queues.dispatch_from, log.min_offset)
+        recover_normally(self.root, log, self._queues, plan)
+        if plan is None:
+            kept = max(checkpoint.logics_physical_offset, self._queues.dispatch_from)
+            self._reput.offset = min(max(kept, log.min_offset), log.max_offset)
+        else:
+            self._reput.offset = plan.dispatch_from
         self._appender.last_timestamp_ms = self._last_timestamp_ms()
         self._reput.timestamp_ms = self._appender.last_timestamp_ms
 

@@ -84,6 +84,25 @@ class PositionalFiles:
             raise translate_os_error(error, f"read at {position}", path) from error
         return True
 
+    def skip_hole(self, path: str, position: int) -> int:
+        """Return the first byte from `position` on that may be other than zero (no hole of a sparse
+        file), the file's size without one; `position` itself where the system cannot tell."""
+        seek_data = getattr(os, "SEEK_DATA", None)
+        if seek_data is None:
+            return position
+        try:
+            with self.open_files.take(path, self._flags) as fd:
+                try:
+                    return os.lseek(fd, position, seek_data)
+                except OSError as error:
+                    if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+                        return os.fstat(fd).st_size
+                    if error.errno == errno.EINVAL:
+                        return position
+                    raise
+        except OSError as error:
+            raise translate_os_error(error, f"seek from {position}", path) from error
+
     def write(self, path: str, data: bytes, position: int) -> None:
         """Write all of `data` at `position`."""
         try:

@@ -56,6 +56,9 @@ TESTS = {
     "enabledAppendPropCRC": (
         f"{LOCAL}::test_enabled_append_prop_crc_ends_the_properties_with_a_crc"
     ),
+    "forceVerifyPropCRC": (
+        f"{LOCAL}::test_force_verify_prop_crc_ends_a_recovered_log_at_a_record_without_one"
+    ),
     "enableLmq": f"{LOCAL}::test_enable_lmq_serves_light_queues",
     "enableMultiDispatch": (
         f"{LOCAL}::test_enable_multi_dispatch_puts_messages_in_the_light_queues_that_they_name"

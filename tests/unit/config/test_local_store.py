@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.kit.configured_broker import FOREVER, T0, TOPIC, Broker, MakeBroker
+from tests.kit.local_stores import plain, put_all, running, small_config
+from tests.kit.recovered import leave_unclean
 from tieredstore.contracts.message_store import PutMessageStatus
+from tieredstore.local.recovery.checkpoint import Checkpoint
 from tieredstore.message.record import Message, StoredMessage
 
 LIGHT = "%LMQ%light"
@@ -85,6 +88,17 @@ def test_enabled_append_prop_crc_ends_the_properties_with_a_crc(
     made.put(1)
     [message] = made.get().messages
     assert (b"__CRC32#" in bytes(message.raw)) == enabled
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_force_verify_prop_crc_ends_a_recovered_log_at_a_record_without_one(
+    tmp_path: Path, forced: bool
+) -> None:
+    with running(small_config(tmp_path / "s")) as store:
+        put_all(store, [plain()])
+    leave_unclean(tmp_path / "s", checkpoint=Checkpoint())
+    with running(small_config(tmp_path / "s", force_verify_prop_crc=forced)) as store:
+        assert store.get_max_offset_in_queue("T", 0) == (0 if forced else 1)
 
 
 def light_queue(made: Broker) -> tuple[bool, int]:

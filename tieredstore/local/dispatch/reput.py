@@ -82,6 +82,7 @@ class Reput:
         self._prefixes = TopicPrefixes()
         self._by_number: list[QueueKey] = []
         # It is woken by the put path, which sets the event itself.
+        self._is_scanning = False
         self._loop = ServiceThread("reput", self._run_passes, None, wake_event=appender.wake)
 
     def start(self) -> None:
@@ -153,6 +154,13 @@ class Reput:
 
     def scan(self, end: int) -> None:
         """Dispatch the records of the log from `offset` to `end`. Raises Corrupt."""
+        self._is_scanning = True
+        try:
+            self._scan(end)
+        finally:
+            self._is_scanning = False
+
+    def _scan(self, end: int) -> None:
         offset = max(self.offset, self._log.min_offset)
         while offset < end:
             chunk = self._log.rest_of_file(offset)[: end - offset]
@@ -212,7 +220,7 @@ class Reput:
         rows = list(zip(topics_of, queue_ids, special, strict=True))
         known = {
             row: SPECIAL
-            if row[2] or row[0] == SCHEDULE_TOPIC
+            if row[2] or row[0] == SCHEDULE_TOPIC or row[0] in self._appender.refused_topics
             else self._appender.register(row[0], row[1]).number
             for row in set(rows)
         }
@@ -243,22 +251,43 @@ class Reput:
         self._learn_queues()
         entries = index_entries(self._prefixes, numbers, rows[5::ROW_FIELDS])
         units = make_units(offsets, sizes, entries.tags_codes)
-        queue_offsets = rows[4::ROW_FIELDS]
         order = np.argsort(numbers, kind="stable")
         grouped = numbers[order]
-        starts = np.flatnonzero(np.append(True, grouped[1:] != grouped[:-1])).tolist()
+        queue_offsets = np.array(rows[4::ROW_FIELDS], dtype=np.int64)[order]
+        # A group: messages of one queue with consecutive offsets.
+        breaks = (grouped[1:] != grouped[:-1]) | (queue_offsets[1:] - queue_offsets[:-1] != 1)
+        starts = np.flatnonzero(np.append(True, breaks)).tolist()
         times = rows[3::ROW_FIELDS]
         timestamps = np.array(times, dtype=np.int64)
-        groups = []
+        groups: list[QueueUnits] = []
         for start, stop in zip(starts, [*starts[1:], len(order)], strict=True):
             chosen = order[start:stop]
             key = self._by_number[int(grouped[start])]
-            first = queue_offsets[int(chosen[0])]
+            first = int(queue_offsets[start])
+            if first == 0 and self._is_scanning:
+                self._queues.append(groups, int(offsets[0]))
+                groups.clear()
+                self._begin_again(key, int(offsets[chosen[0]]))
             groups.append(QueueUnits(key, first, units[chosen], timestamps[chosen]))
         self._queues.append(groups, int(offsets[-1] + sizes[-1]))
         if self._index is not None and len(entries.rows):
             self._index.put(entries.hashes, offsets[entries.rows], timestamps[entries.rows])
         self.timestamp_ms = times[-1]
+
+    def _begin_again(self, key: QueueKey, physical_offset: int) -> None:
+        """Empty a queue whose offsets begin at 0 again at a byte of the log: a Java broker's, of
+        which the topic was deleted and made again."""
+        queue = self._queues.get(key)
+        unit = None if queue is None or queue.min_offset else queue.unit(0)
+        if queue is not None and unit is not None and unit[0] < physical_offset:
+            _log.warning(
+                "%s/%d: its offsets begin at 0 again at %d of the commit log: what was in front is "
+                "of a topic that was deleted",
+                key.topic,
+                key.queue_id,
+                physical_offset,
+            )
+            queue.initialize_with_offset(0)
 
     def _learn_queues(self) -> None:
         for state in self._appender.queues[len(self._by_number) :]:
@@ -273,7 +302,8 @@ class Reput:
         kind = message.sys_flag & TRANSACTION_MASK
         topic, properties = message.topic, message.properties_bytes
         groups = []
-        if kind not in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
+        is_batch = topic in self._appender.refused_topics  # its units are of another form
+        if kind not in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK) and not is_batch:
             packed = pack_unit(offset, size, self._tags_code(message, topic, properties))
             unit = np.frombuffer(packed, dtype=UNIT_DTYPE)
             time = np.array([message.store_timestamp_ms], dtype=np.int64)

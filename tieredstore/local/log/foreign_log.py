@@ -62,6 +62,23 @@ class ForeignCommitLog:
             self.refresh()  # the owner has deleted an expired file
             return None
 
+    def path_of(self, offset: int) -> Path:
+        """Return the path of the file that holds (or would hold) a byte."""
+        return self._directory / file_name(offset - offset % self.file_size)
+
+    def rest_of_file(self, offset: int) -> memoryview:
+        """Return everything readable from an offset on, up to the end of its file."""
+        end = min(offset - offset % self.file_size + self.file_size, self.run.end)
+        return self.get(offset, end - offset) or memoryview(b"")
+
+    def skip_hole(self, offset: int) -> int:
+        """Return the first byte of the log from an offset on that may be other than zero; the end
+        of its file without one."""
+        place = self._place(offset, 1)
+        if place is None:
+            return offset
+        return offset - place[1] + max(self._files.skip_hole(*place), place[1])
+
     def is_resident(self, offset: int, size: int) -> bool:
         place = self._place(offset, size)
         return place is not None and self._files.is_resident(place[0], place[1], size)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from tieredstore.errors import Corrupt, Unavailable
-from tieredstore.local.log.file_names import file_name, list_files
+from tieredstore.local.log.file_names import FileRun, file_name, list_files
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.interface import Units
 from tieredstore.message.consume_queue import (
@@ -87,6 +87,10 @@ class ConsumeQueue:
             unit_size=UNIT_SIZE,
             delete_empty_last=owner,
         )
+        self.load_run(run)
+
+    def load_run(self, run: FileRun) -> None:
+        """Take these files, of those that the folder has, and find the tail. Raises Corrupt."""
         self._file_size = run.file_size or self._file_size
         self._start, self._end = run.start, run.end
         self.min_offset = run.start // UNIT_SIZE
@@ -219,18 +223,27 @@ class ConsumeQueue:
             self.max_offset = offset + len(units) // UNIT_SIZE
 
     def _check_same(self, offset: int, units: bytes) -> None:
-        """Raise Corrupt when the queue has another message at that offset: it would be lost."""
-        new, old = np.frombuffer(units, UNIT_DTYPE, count=1), self._read_file(offset, 1)
-        if int(new["physical_offset"][0]) != int(old["physical_offset"][0]):
-            raise Corrupt(
-                f"{self._directory}: offset {offset} belongs to the message at "
-                f"{int(old['physical_offset'][0])}, and the one at "
-                f"{int(new['physical_offset'][0])} has it too",
-                topic=self.topic,
-                queue_id=self.queue_id,
-                offset=offset,
-                path=str(self._directory),
+        """Compare units with those that the queue has at their offsets. Raises Corrupt where it has
+        another, earlier message: that one would be lost. A later message stays: what is put again
+        is of a life of the queue that is over."""
+        new = np.frombuffer(units, UNIT_DTYPE)[: self.max_offset - offset]
+        while len(new):
+            old = self.read_units(offset, len(new))
+            wanted, found = (
+                taken["physical_offset"].astype(np.int64) for taken in (new[: len(old)], old)
             )
+            is_lost = found < wanted
+            if is_lost.any():
+                row = int(is_lost.argmax())
+                raise Corrupt(
+                    f"{self._directory}: offset {offset + row} belongs to the message at "
+                    f"{int(found[row])}, and the one at {int(wanted[row])} has it too",
+                    topic=self.topic,
+                    queue_id=self.queue_id,
+                    offset=offset + row,
+                    path=str(self._directory),
+                )
+            offset, new = offset + len(old), new[len(old) :]
 
     def _write_across(self, units: bytes, position: int) -> None:
         self._make_files(position + len(units))
@@ -265,19 +278,25 @@ class ConsumeQueue:
     def truncate(self, physical_offset: int) -> None:
         """Drop the units at the tail whose messages are not wholly before a commit log offset."""
         with self._lock:
-            low, high = self._start // UNIT_SIZE, self.max_offset
-            while low < high:
-                middle = (low + high) // 2
-                if self._ends_after(middle, physical_offset):
-                    high = middle
-                else:
-                    low = middle + 1
-            if low < self.max_offset:
-                self._cut_units(low)
+            offset = self.find_cut(physical_offset)
+            if offset < self.max_offset:
+                self._cut_units(offset)
+
+    def find_cut(self, physical_offset: int) -> int:
+        """Find the offset from which on no message is wholly before a commit log offset; a unit
+        that is none (zeros of a lost write) counts as behind it."""
+        low, high = self._start // UNIT_SIZE, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            if self._ends_after(middle, physical_offset):
+                high = middle
+            else:
+                low = middle + 1
+        return low
 
     def _ends_after(self, offset: int, physical_offset: int) -> bool:
         begin, size, _ = self._read_file(offset, 1)[0].item()
-        return bool(size != BLANK_SIZE_FIELD and begin + size > physical_offset)
+        return bool(size <= 0 or (size != BLANK_SIZE_FIELD and begin + size > physical_offset))
 
     def _cut_units(self, offset: int) -> None:
         position, end = offset * UNIT_SIZE, self.max_offset * UNIT_SIZE
