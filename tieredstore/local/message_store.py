@@ -27,6 +27,7 @@ from tieredstore.local.queues.interface import ConsumeQueueReader
 from tieredstore.local.queues.kinds import (
     SEPARATE_DIRECTORY,
     check_kind_of_queues,
+    is_rocksdb,
     make_queue_store,
 )
 from tieredstore.local.recovery.checkpoint import CHECKPOINT_FILE
@@ -215,6 +216,9 @@ class DefaultMessageStore(StoreReads):
             self._reput.offset = min(max(kept, log.min_offset), log.max_offset)
         else:
             self._reput.offset = plan.dispatch_from
+            if is_rocksdb(self._config):
+                kept = max(self._queues.dispatch_from, log.min_offset)
+                self._reput.offset = min(plan.dispatch_from, kept)
         self._appender.last_timestamp_ms = self._last_timestamp_ms()
         self._reput.timestamp_ms = self._appender.last_timestamp_ms
 

@@ -35,7 +35,7 @@ def recover_normally(
     if not log.is_empty:
         tail = find_tail(log, queues) if plan is None else plan.log_end
         log.set_tail(tail)
-        queues.truncate(tail)
+        queues.truncate(tail if plan is None else min(plan.units_until, tail))
     queues.correct_min_offset(log.min_offset)
 
 

@@ -36,7 +36,8 @@ class RecoveryPlan:
     and end_detail: why. cut_bytes: from log_end to the last byte that is not zero. wipe_path,
     wipe_position: the file whose bytes from there on are zeroed (empty: none). delete_log_files:
     those behind, in order. behind: valid records behind the end, which go. queue_cuts, index_cuts,
-    delete_index_files: what of them does not count. dispatch_from: from where on queues and index
+    delete_index_files: what of them does not count. units_until: no unit of a message that ends
+    behind it stays. dispatch_from: from where on queues and index
     are built; queues_to_build: which queues that adds to, as far as is known before it.
     checkpoint_before, checkpoint_after: the second is written before anything else. needs_consent:
     why nothing is done unless somebody says so, empty when it is safe. warnings: for people.
@@ -55,6 +56,7 @@ class RecoveryPlan:
     delete_log_files: tuple[str, ...]
     behind: RecordsBehind
     queue_cuts: tuple[QueueCut, ...]
+    units_until: int
     index_cuts: tuple[IndexCut, ...]
     delete_index_files: tuple[str, ...]
     index_shape: IndexShape
@@ -95,6 +97,7 @@ class RecoveryPlan:
             "delete_log_files": list(self.delete_log_files),
             "records_behind": asdict(self.behind),
             "queue_cuts": [asdict(cut) for cut in self.queue_cuts],
+            "units_until": self.units_until,
             "index_cuts": [asdict(cut) for cut in self.index_cuts],
             "delete_index_files": list(self.delete_index_files),
             "dispatch_from": self.dispatch_from,

@@ -18,6 +18,7 @@ from tieredstore.local.log.file_names import file_name
 from tieredstore.local.log.foreign_log import ForeignCommitLog
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.consume_queue_store import batch_topics
+from tieredstore.local.queues.kinds import is_rocksdb
 from tieredstore.local.recovery.checkpoint import CHECKPOINT_FILE, Checkpoint, read_checkpoint
 from tieredstore.local.recovery.index_look import IndexLook, look_at_index
 from tieredstore.local.recovery.log_scan import (
@@ -80,6 +81,7 @@ class _Planner:
         log_path = config.store_path_commit_log
         self.log_directory = Path(log_path) if log_path else root / COMMIT_LOG_DIRECTORY
         self.log = ForeignCommitLog(self.log_directory, files)
+        self.in_rocksdb = is_rocksdb(config)
         self.shape = IndexShape(config.max_hash_slot_num, config.max_index_num)
 
     def make(self) -> RecoveryPlan:
@@ -88,7 +90,9 @@ class _Planner:
         log = self.log
         before = self._read_checkpoint()
         queue_file_size = -(-self.config.mapped_file_size_consume_queue_bytes // 20) * 20
-        looks = look_at_queues(self.root, self.files, queue_file_size, log.min_offset)
+        looks: list[tuple[QueueLook, Any]] = []
+        if not self.in_rocksdb:
+            looks = look_at_queues(self.root, self.files, queue_file_size, log.min_offset)
         self._check_log_is_there(looks)
         is_sure = self.was_clean and not self.full
         sure = self._find_sure_offset(before, looks)
@@ -123,6 +127,8 @@ class _Planner:
         )
         if dispatch_from == 0:  # where 0 means "not known", and the times count
             after.logics_msg_timestamp_ms = 0
+        # A database of queues has no holes: what was lost of it was lost at its end.
+        units_until = end.offset if self.in_rocksdb and not self.full else cut_at
         wipe_path, wipe_position, delete, cut_bytes = self._find_rest(end.offset)
         return RecoveryPlan(
             self.root,
@@ -138,6 +144,7 @@ class _Planner:
             delete,
             behind,
             tuple(cuts),
+            units_until,
             tuple(index.cuts),
             tuple(index.delete),
             self.shape,
@@ -174,7 +181,8 @@ class _Planner:
     def _find_sure_offset(self, before: Checkpoint, looks: list[tuple[QueueLook, Any]]) -> int:
         """The byte of the log up to which records and units are known to be on disk."""
         log = self.log
-        if self.full or not any(look.max_offset > look.start_offset for look, _ in looks):
+        has_units = any(look.max_offset > look.start_offset for look, _ in looks)
+        if self.full or not (has_units or self.in_rocksdb):
             return log.min_offset
         kept = before.logics_physical_offset
         if kept > 0:
@@ -187,6 +195,8 @@ class _Planner:
                 "ends there; the times count"
             )
         limit_ms = before.flushed_timestamp_ms - TIME_SLACK_MS
+        if self.in_rocksdb:  # nothing of Java's moves the other time then
+            limit_ms = before.physic_msg_timestamp_ms - TIME_SLACK_MS
         for offset in reversed(log.run.offsets):
             data = log.get(offset, MAX_STORE_TIMESTAMP_END)
             if data is None:
@@ -278,7 +288,8 @@ class _Planner:
         start = built_to if index.dispatch_from < 0 else min(built_to, index.dispatch_from)
         known = {look.key: look for look in looks}
         excluded = batch_topics(self.root)
-        for key, span in scan.queues.items():
+        spans = {} if self.in_rocksdb else scan.queues  # the database knows where to go on
+        for key, span in spans.items():
             look = known.get(key)
             if key.topic in excluded:
                 continue

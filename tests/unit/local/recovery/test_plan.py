@@ -512,3 +512,24 @@ def test_a_queue_whose_offsets_begin_anew_is_the_later_one(tmp_path: Path) -> No
     assert len(wanted["T", 0]) == 5
     leave_unclean(root, checkpoint=Checkpoint())
     assert reopen(root) == wanted
+
+
+@pytest.mark.parametrize("rebuild", [False, True])
+def test_queues_in_a_database_are_recovered(tmp_path: Path, rebuild: bool) -> None:
+    pytest.importorskip("rocksdict")
+    root, kind = tmp_path / "s", {"store_type": "defaultRocksDB"}
+    with running(small_config(root, **kind)) as store:
+        results = put_all(store, [plain(number=i, body=b"b" * (i % 50)) for i in range(COUNT)])
+        wanted = read_everything(store)
+    leave_unclean(root, checkpoint=Checkpoint())
+    tear(root, results[-1], 20)
+    found = plan_recovery(root, small_config(root, **kind), full=rebuild)
+    assert (found.records, found.log_end) == (COUNT - 1, results[-1].physical_offset)
+    store = DefaultMessageStore(small_config(root, **kind), ManualClock())
+    store.load(rebuild=rebuild)
+    store.start()
+    assert read_everything(store) == {("T", 0): wanted["T", 0][:-1]}
+    assert put_all(store, [plain(number=900)])[0].queue_offset == COUNT - 1
+    store.shutdown()
+    with running(small_config(root, **kind)) as store:
+        assert store.get_max_offset_in_queue("T", 0) == COUNT
