@@ -106,7 +106,9 @@ class ConsumeQueueStoreContract:
         assert store.get(KEY) is None
         assert store.find_last_message() is None
         assert store.max_physical_offset == store.dispatch_from == 0
-        assert store.delete("T") == 0
+        assert [*store.find_queue_ids("T")] == []
+        store.drop_units_before(KEY, 9)
+        assert [*store.list_queues()] == []
         assert store.delete_expired(1000) == 0
         store.truncate(0)
 
@@ -297,22 +299,46 @@ class ConsumeQueueStoreContract:
         fill(again, KEY, kept, 2)
         assert walk(self.reopen(again, tmp_path).get_or_create(KEY)) == list(range(kept + 2))
 
-    def test_a_deleted_topic_begins_at_zero_again(
-        self, store: ConsumeQueueStoreInterface, tmp_path: Path
+    @pytest.mark.parametrize("first", [0, 3, 25, 40, 112])
+    def test_a_queue_without_units_behind_an_offset_is_gone_and_goes_on_where_it_is_told(
+        self, store: ConsumeQueueStoreInterface, tmp_path: Path, first: int
     ) -> None:
         others = [QueueKey("U", 0), QueueKey("TT", 0), QueueKey("S", 0)]
         for key in (KEY, QueueKey("T", 1), *others):
             fill(store, key, 5, 20)
-        assert store.delete("T") == 2
-        assert store.get_or_create(KEY).max_offset == 0
-        fill(store, KEY, 0, 3)
+        assert sorted(store.find_queue_ids("T")) == [KEY.queue_id, 1]
+        store.drop_units_before(KEY, 25)
+        assert store.get(KEY) is None
+        opened = store
         for again in (False, True):
             opened = self.reopen(store, tmp_path) if again else store
-            assert walk(opened.get_or_create(KEY)) == [0, 1, 2]
+            assert [*opened.find_queue_ids("T")] == [1]
+        fill(opened, KEY, first, 3)
+        for again in (False, True):
+            opened = self.reopen(opened, tmp_path) if again else opened
+            found = loaded(opened, KEY)
+            assert (found.min_offset, found.max_offset) == (first, first + 3)
+            assert walk(found) == [*range(first, first + 3)]
             for key in others:
                 assert walk(opened.get_or_create(key)) == list(range(5, 25))
-        assert opened.delete("T") >= 1
-        assert KEY not in set(self.reopen(opened, tmp_path).list_queues())
+
+    @pytest.mark.parametrize("offset", [1, 9, 10, 17, 31, 34])
+    def test_units_before_an_offset_are_dropped_and_those_behind_stay(
+        self, store: ConsumeQueueStoreInterface, tmp_path: Path, offset: int
+    ) -> None:
+        fill(store, KEY, 0, 35)
+        for _ in range(2):
+            store.drop_units_before(KEY, offset)
+        opened = store
+        for again in (False, True):
+            opened = self.reopen(store, tmp_path) if again else store
+            found = loaded(opened, KEY)
+            assert (found.min_offset, found.max_offset) == (offset, 35)
+            assert walk(found) == [*range(offset, 35)]
+            assert found.unit(offset - 1) is None
+        opened.drop_units_before(KEY, offset - 1)
+        fill(opened, KEY, 35, 2)
+        assert walk(loaded(opened, KEY)) == [*range(offset, 37)]
 
     @pytest.mark.parametrize("first", [1, 9, 10, 14, 100])
     @pytest.mark.parametrize("count", [0, 35])

@@ -46,6 +46,7 @@ from tieredstore.local.store_reads import StoreReads, record_time
 from tieredstore.local.topics import parse_delay_levels, read_topics
 from tieredstore.message.encoding import RecordEncoder
 from tieredstore.message.hosts import LOCALHOST
+from tieredstore.message.names import DELETION_TOPIC
 from tieredstore.message.record import Message
 from tieredstore.service_thread import ServiceHealth
 
@@ -246,7 +247,7 @@ class DefaultMessageStore(StoreReads):
         scanned_ms = self._reput.timestamp_ms
         if scanned_ms <= self._clock.now_ms() + FUTURE_TOLERANCE_MS:
             self._appender.last_timestamp_ms = max(self._appender.last_timestamp_ms, scanned_ms)
-        for state in self._appender.queues:
+        for state in self._appender.list_queues():
             state.next_offset = self._find_next_offset(state.topic, state.queue_id)
         self._reput.start()
         if self._config.broker_role == "SLAVE":
@@ -274,7 +275,11 @@ class DefaultMessageStore(StoreReads):
     def _find_next_offset(self, topic: str, queue_id: int) -> int:
         """The offset of the next message of a queue of which all has been dispatched."""
         queue = self._queues.get(QueueKey(topic, queue_id))
-        return 0 if queue is None else queue.max_offset
+        if queue is not None and queue.max_physical_offset:
+            return queue.max_offset
+        # Without messages it may not even be what it was: blank units that did not reach the disk.
+        known = 0 if queue is None else queue.max_offset
+        return max(known, self._deletions.find_end_offset(topic, queue_id))
 
     def _close_files(self) -> None:
         self._commit_log.close()
@@ -363,17 +368,24 @@ class DefaultMessageStore(StoreReads):
             self._reput.run_pass()
 
     def delete_topics(self, topics: set[str]) -> int:
-        """Delete the consume queues of topics; their records stay until the log expires. Raises
-        Invalid when the store is not open: its files may be another owner's."""
-        self._check_open()
-        # No offset is given out, and no unit written, between the two parts of a deletion.
-        with self._reput.dispatch_and_hold():
-            return sum(self._delete_topic(topic) for topic in topics)
+        """Delete topics; their records stay until the log expires. Returns how many there were.
 
-    def _delete_topic(self, topic: str) -> int:
-        existed = self._queues.delete(topic) > 0
-        self._appender.restart_queues(topic)
-        return int(existed)
+        That they are deleted is a message of the log (`docs/formats/topic-deletion.md`), on disk
+        when this returns. Queues that are made again go on behind the offsets of the deleted ones,
+        as long as the log holds that message. Raises Exhausted or Unavailable when it cannot be
+        written (nothing is deleted then), what stopped the dispatch (the topics are deleted once it
+        goes on), and Invalid when the store is not open or for a topic of its own.
+        """
+        self._check_open()
+        if DELETION_TOPIC in topics:
+            raise Invalid(
+                f"{self.root}: {DELETION_TOPIC}: the store's own topic", topic=DELETION_TOPIC
+            )
+        count, end = self._appender.put_deletions(topics, self._queues.find_queue_ids)
+        if count:
+            self._flush.sync_log()
+            self._dispatch_to(end)
+        return count
 
     @property
     def dispatch_source(self) -> LocalDispatchSource:

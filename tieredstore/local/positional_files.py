@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -11,6 +12,7 @@ from tieredstore.disk.open_files import MAX_OPEN_FILES, OpenFiles
 from tieredstore.disk.sync import sync_file, sync_folder
 from tieredstore.errors import Corrupt
 
+REMOVED_SUFFIX = ".removed"
 _PAGE_BYTES = 4096
 
 
@@ -150,6 +152,35 @@ class PositionalFiles:
             sync_folder(path)
         except OSError as error:
             raise translate_os_error(error, "sync the folder", path, is_sync=True) from error
+
+    def delete_folder(self, folder: Path) -> None:
+        """Delete a folder of files, and the one that it is in when that is empty then. On disk when
+        this returns: after a crash the folder is there whole, or it is gone (what is left of it has
+        REMOVED_SUFFIX in its name). No error where there is none."""
+        removed = folder.with_name(folder.name + REMOVED_SUFFIX)
+        try:
+            self.delete_removed_folder(removed)
+            if folder.is_dir():
+                names = os.listdir(folder)  # noqa: PTH208 - the seam is the os module's own call
+                folder.rename(removed)
+                for name in names:
+                    self.open_files.forget(str(folder / name))
+                self.sync_folder(folder.parent)
+                self.delete_removed_folder(removed)
+            with contextlib.suppress(OSError):  # as long as there are others in it
+                folder.parent.rmdir()
+        except OSError as error:
+            raise translate_os_error(error, "delete", folder) from error
+
+    def delete_removed_folder(self, removed: Path) -> None:
+        """Delete what `delete_folder` left of a folder. No error where there is none."""
+        try:
+            if removed.is_dir():
+                for path in removed.iterdir():
+                    path.unlink()
+                removed.rmdir()
+        except OSError as error:
+            raise translate_os_error(error, "delete", removed) from error
 
     def close(self) -> None:
         """Close all. A later call opens again what it needs."""

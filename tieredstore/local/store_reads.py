@@ -20,6 +20,7 @@ from tieredstore.local.log.commit_log import CommitLogReader
 from tieredstore.local.log.record_check import QueuePlaces, check_message, check_stored_record
 from tieredstore.local.queues.interface import ConsumeQueueReader
 from tieredstore.local.queues.time_search import offset_by_time
+from tieredstore.local.queues.topic_deletions import TopicDeletions
 from tieredstore.message.consume_queue import MIN_EXTENDED_ADDRESS, UNIT_SIZE
 from tieredstore.message.hashes import local_key_hash
 from tieredstore.message.hashes import tags_code as tags_code_of
@@ -46,6 +47,7 @@ class StoreReads(MessageReader, ABC):
         self._config = config
         self._batch_topics: frozenset[str] = frozenset()
         self._time_limit_ms = NO_TIME_LIMIT_MS  # later messages are not to be served yet
+        self._deletions = TopicDeletions(self.find_queue, lambda: self.commit_log)
         self._in_memory_bytes = _memory_bytes() * config.access_message_in_memory_max_ratio // 100
 
     @property
@@ -166,6 +168,8 @@ class StoreReads(MessageReader, ABC):
                 missing_before = -1
             units_left -= len(units)
             wanted = units_left
+            if not len(units) and not messages and result.next_begin_offset == request.offset:
+                result.status = GetMessageStatus.OFFSET_FOUND_NULL  # deleted meanwhile
             # The walk ends with the file, as in Java.
             if not len(units) or offset >= walk_end or len(messages) >= max(max_count, 1):
                 return
@@ -271,6 +275,7 @@ class StoreReads(MessageReader, ABC):
         newest `max_count` (64 by default at most) of them, in the order of the log."""
         limit = min(max_count, self._config.max_msgs_num_batch)
         found: dict[int, StoredMessage] = {}
+        deleted_before: int | None = None
         if limit <= 0 or not key:
             return []
         for physical_offset in self._candidates(local_key_hash(topic, key), begin_ms, end_ms):
@@ -283,6 +288,10 @@ class StoreReads(MessageReader, ABC):
                 and message.topic == topic
                 and (message.uniq_key == key or key in message.keys)
             ):
+                if deleted_before is None:
+                    deleted_before = self._deletions.find_position(topic)
+                if physical_offset < deleted_before:
+                    continue
                 found[physical_offset] = message
                 if len(found) >= limit:
                     break

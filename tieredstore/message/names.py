@@ -38,6 +38,10 @@ LMQ_PREFIX: Final = "%LMQ%"
 INDEX_TOPIC: Final = SYSTEM_PREFIX + "INDEX"
 """The topic under which the index segments of a broker are, in queue 0."""
 
+DELETION_TOPIC: Final = SYSTEM_PREFIX + "DELETED_TOPICS"
+"""The topic, in queue 0, whose messages say that a topic of a local store was deleted
+(`docs/formats/topic-deletion.md`)."""
+
 
 def is_system_topic(topic: str) -> bool:
     """Tell whether a topic is one of the broker's own."""

@@ -87,20 +87,19 @@ def test_a_message_put_while_its_topic_is_deleted_is_either_gone_or_readable(
 ) -> None:
     with running(small_config(tmp_path), ManualClock(START_MS)) as store:
         put_all(store, [plain("T", 0, number) for number in range(5)])
-        restart = store._appender.restart_queues
+        sync = store._flush.sync_log
         other = threading.Thread(target=lambda: store.put_message(plain("T", 0, 9)))
 
-        def between(topic: str) -> None:
+        def between() -> None:
             other.start()
-            other.join(0.02)
-            restart(topic)
+            other.join()
+            sync()
 
-        store._appender.restart_queues = between  # type: ignore[method-assign]
+        store._flush.sync_log = between  # type: ignore[method-assign]
         store.delete_topics({"T"})
-        other.join()
         results = put_all(store, [plain("T", 0, 10 + number) for number in range(3)])
-        assert [result.queue_offset for result in results] == [1, 2, 3]
-        found = store.get_message("g", "T", 0, 0, 32).messages
+        assert [result.queue_offset for result in results] == [6, 7, 8]
+        found = store.get_message("g", "T", 0, 5, 32).messages
         assert [bytes(message.body) for message in found] == [
             b"body-9",
             b"body-10",
@@ -112,28 +111,30 @@ def test_a_message_put_while_its_topic_is_deleted_is_either_gone_or_readable(
 def test_a_read_during_the_deletion_of_a_queue_loses_nothing_of_its_next_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = os.unlink
+    real = os.rename
+    statuses: set[GetMessageStatus] = set()
     with running(small_config(tmp_path), ManualClock(START_MS)) as store:
         put_all(store, [plain("T", 0, number) for number in range(15)])
 
         def read() -> None:
             for offset in (0, 10):  # one in each file of the queue
-                with contextlib.suppress(Unavailable):
-                    store.get_message("g", "T", 0, offset, 1)
+                statuses.add(store.get_message("g", "T", 0, offset, 1).status)
 
-        def unlink(path: Any, **more: Any) -> None:
+        def rename(source: Any, target: Any, **more: Any) -> None:
             read()
-            real(path, **more)
+            real(source, target, **more)
             read()
 
         with monkeypatch.context() as patched:
-            patched.setattr(os, "unlink", unlink)
+            patched.setattr(os, "rename", rename)
             store.delete_topics({"T"})
+        assert statuses == {GetMessageStatus.NO_MESSAGE_IN_QUEUE}
         put_all(store, [plain("T", 0, 100 + number) for number in range(5)])
         put_all(store, [plain("Z", 0, 0)])
     with running(small_config(tmp_path)) as again:
-        assert again.get_max_offset_in_queue("T", 0) == 5
-        found = again.get_message("g", "T", 0, 0, 32).messages
+        assert again.get_min_offset_in_queue("T", 0) == 15
+        assert again.get_max_offset_in_queue("T", 0) == 20
+        found = again.get_message("g", "T", 0, 15, 32).messages
         assert [bytes(message.body) for message in found] == [
             b"body-%d" % (100 + number) for number in range(5)
         ]
@@ -151,7 +152,7 @@ def test_a_reader_sees_a_topic_that_was_deleted_and_made_again(tmp_path: Path) -
         put_all(store, [plain("T", 0, 100), plain("T", 0, 101)])
         store.flush()
         clock.advance(5_000)
-        found = reader.get_message("g", "T", 0, 0, 32).messages
+        found = reader.get_message("g", "T", 0, 5, 32).messages
         assert [bytes(message.body) for message in found] == [b"body-100", b"body-101"]
         reader.shutdown()
 

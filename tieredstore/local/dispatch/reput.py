@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
@@ -35,7 +33,7 @@ from tieredstore.message.columns.records import (
 from tieredstore.message.consume_queue import UNIT_DTYPE, make_units, pack_unit
 from tieredstore.message.hashes import local_key_hash, tags_code
 from tieredstore.message.layout import is_blank_record
-from tieredstore.message.names import SCHEDULE_TOPIC
+from tieredstore.message.names import DELETION_TOPIC, SCHEDULE_TOPIC
 from tieredstore.message.properties import find_text
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.message.sysflag import (
@@ -43,6 +41,7 @@ from tieredstore.message.sysflag import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
+from tieredstore.message.topic_deletion import TopicDeletion
 from tieredstore.service_thread import ServiceHealth, ServiceState, ServiceThread
 
 PASS_ROWS: Final = 4_096
@@ -80,7 +79,8 @@ class Reput:
         self._dispatch_light_queues = dispatch_light_queues
         self._lock = threading.RLock()  # taken before the put lock
         self._prefixes = TopicPrefixes()
-        self._by_number: list[QueueKey] = []
+        self._by_number: dict[int, QueueKey] = {}
+        self._deletions: list[TopicDeletion] = []  # of the rows in hand
         # It is woken by the put path, which sets the event itself.
         self._is_scanning = False
         self._loop = ServiceThread("reput", self._run_passes, None, wake_event=appender.wake)
@@ -141,16 +141,6 @@ class Reput:
                 # Interrupted with rows in hand, which nobody has any more: the log has them.
                 self._appender.drop_rows()
                 raise
-
-    @contextmanager
-    def dispatch_and_hold(self) -> Iterator[None]:
-        """Dispatch all, and hold puts, within the block. Raises what stopped the dispatch."""
-        with self._lock, self._appender.hold_puts():
-            while self.run_pass():
-                pass
-            if self.error is not None:
-                raise self.error
-            yield
 
     def scan(self, end: int) -> None:
         """Dispatch the records of the log from `offset` to `end`. Raises Corrupt."""
@@ -217,10 +207,11 @@ class Reput:
     def _queue_numbers(
         self, topics_of: list[str], queue_ids: list[int], special: list[bool]
     ) -> list[int]:
+        special_topics = {SCHEDULE_TOPIC, DELETION_TOPIC, *self._appender.refused_topics}
         rows = list(zip(topics_of, queue_ids, special, strict=True))
         known = {
             row: SPECIAL
-            if row[2] or row[0] == SCHEDULE_TOPIC or row[0] in self._appender.refused_topics
+            if row[2] or row[0] in special_topics
             else self._appender.register(row[0], row[1]).number
             for row in set(rows)
         }
@@ -229,6 +220,14 @@ class Reput:
     def _dispatch(self, rows: Rows) -> None:
         if not rows:
             return
+        self._deletions = []
+        self._dispatch_in_order(rows)
+        # Later rows may have had the numbers of the queues that are forgotten now. A put finds by
+        # the units of the deletions where a queue that is made again goes on.
+        for deletion in self._deletions:
+            self._forget_queues(deletion)
+
+    def _dispatch_in_order(self, rows: Rows) -> None:
         numbers = rows[::ROW_FIELDS]
         if SPECIAL not in numbers:
             self._dispatch_columns(rows)
@@ -248,15 +247,20 @@ class Reput:
         numbers = np.array(rows[::ROW_FIELDS], dtype=np.int64)
         offsets = np.array(rows[1::ROW_FIELDS], dtype=np.int64)
         sizes = np.array(rows[2::ROW_FIELDS], dtype=np.int64)
-        self._learn_queues()
-        entries = index_entries(self._prefixes, numbers, rows[5::ROW_FIELDS])
-        units = make_units(offsets, sizes, entries.tags_codes)
         order = np.argsort(numbers, kind="stable")
         grouped = numbers[order]
         queue_offsets = np.array(rows[4::ROW_FIELDS], dtype=np.int64)[order]
         # A group: messages of one queue with consecutive offsets.
-        breaks = (grouped[1:] != grouped[:-1]) | (queue_offsets[1:] - queue_offsets[:-1] != 1)
-        starts = np.flatnonzero(np.append(True, breaks)).tolist()
+        is_same = grouped[1:] == grouped[:-1]
+        jumps = is_same & (queue_offsets[1:] - queue_offsets[:-1] != 1)
+        wrong = np.flatnonzero(jumps & (queue_offsets[1:] != 0) if self._is_scanning else jumps)
+        if len(wrong):
+            raise self._make_jump_error(rows, *order[wrong[0] : wrong[0] + 2].tolist())
+        starts = np.flatnonzero(np.append(True, jumps | ~is_same)).tolist()
+        for start in starts:
+            self._learn_queue(int(grouped[start]))
+        entries = index_entries(self._prefixes, numbers, rows[5::ROW_FIELDS])
+        units = make_units(offsets, sizes, entries.tags_codes)
         times = rows[3::ROW_FIELDS]
         timestamps = np.array(times, dtype=np.int64)
         groups: list[QueueUnits] = []
@@ -289,10 +293,22 @@ class Reput:
             )
             queue.initialize_with_offset(0)
 
-    def _learn_queues(self) -> None:
-        for state in self._appender.queues[len(self._by_number) :]:
-            self._by_number.append(QueueKey(state.topic, state.queue_id))
-            self._prefixes.add(state.topic)
+    def _make_jump_error(self, rows: Any, before: int, row: int) -> Corrupt:
+        number, position, _, _, offset, _ = rows[row * ROW_FIELDS : (row + 1) * ROW_FIELDS]
+        state = self._appender.queues[number]
+        return Corrupt(
+            f"the record at {position} of the commit log: expected offset "
+            f"{rows[before * ROW_FIELDS + 4] + 1} of {state.topic}/{state.queue_id}, found {offset}",
+            topic=state.topic,
+            queue_id=state.queue_id,
+            offset=position,
+        )
+
+    def _learn_queue(self, number: int) -> None:
+        if number not in self._by_number:
+            state = self._appender.queues[number]
+            self._prefixes.put(number, state.topic)
+            self._by_number[number] = QueueKey(state.topic, state.queue_id)
 
     def _dispatch_record(self, offset: Any, size: Any) -> None:
         record = self._log.get(offset, size)
@@ -301,6 +317,9 @@ class Reput:
         message = decode_record(record)
         kind = message.sys_flag & TRANSACTION_MASK
         topic, properties = message.topic, message.properties_bytes
+        deletion = TopicDeletion.parse(message) if topic == DELETION_TOPIC else None
+        if deletion is not None:
+            self._drop_units(deletion)
         groups = []
         is_batch = topic in self._appender.refused_topics  # its units are of another form
         if kind not in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK) and not is_batch:
@@ -323,7 +342,21 @@ class Reput:
                 np.full(count, offset, dtype=np.int64),
                 np.full(count, message.store_timestamp_ms, dtype=np.int64),
             )
+        if deletion is not None:
+            self._deletions.append(deletion)
         self.timestamp_ms = message.store_timestamp_ms
+
+    def _drop_units(self, deletion: TopicDeletion) -> None:
+        for queue_id, end_offset in deletion.end_offsets.items():
+            self._queues.drop_units_before(QueueKey(deletion.topic, queue_id), end_offset)
+
+    def _forget_queues(self, deletion: TopicDeletion) -> None:
+        """Keep nothing of the queues, unless something was put in them since."""
+        for queue_id, end_offset in deletion.end_offsets.items():
+            number = self._appender.find_number(deletion.topic, queue_id)
+            if number is not None:
+                self._by_number.pop(number, None)
+            self._appender.forget_queue(deletion.topic, queue_id, end_offset)
 
     def _tags_code(self, message: StoredMessage, topic: str, properties: bytes) -> int:
         if topic == SCHEDULE_TOPIC:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from tieredstore.errors import TieredStoreError
@@ -39,10 +40,17 @@ class StoreFlush:
         Raises Unavailable, and then ever again: what the system failed to write once it does not
         try to write a second time, so that a later success would mean nothing.
         """
+        self._do(self._sync)
+
+    def sync_log(self) -> None:
+        """Write the log to disk, up to where it ends now. Raises what `flush` raises."""
+        self._do(self._log.sync)
+
+    def _do(self, sync: Callable[[], object]) -> None:
         if self._error is not None:
             raise self._error
         try:
-            self._sync()
+            sync()
         except TieredStoreError as error:
             self._error = error
             self._appender.close(f"a flush failed: {error}")

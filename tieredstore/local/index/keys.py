@@ -81,16 +81,16 @@ class TopicPrefixes:
         self.topics: list[str] = []
         self._hashes = np.empty((64, 2), dtype=np.uint32)
 
-    def add(self, topic: str) -> None:
-        """Add the topic of the next number."""
-        number = len(self.topics)
-        if number == len(self._hashes):
+    def put(self, number: int, topic: str) -> None:
+        """Give a number to a topic; another topic's, when it has it already, is given up."""
+        while number >= len(self._hashes):
             self._hashes = np.concatenate([self._hashes, np.empty_like(self._hashes)])
         self._hashes[number] = (
             java_string_hash(f"{topic}#") & _MASK,
             java_string_hash(f"{topic}#T#") & _MASK,
         )
-        self.topics.append(topic)
+        self.topics += [""] * (number + 1 - len(self.topics))
+        self.topics[number] = topic
 
     def get_hashes(self, numbers: Int64s) -> UInt32s:
         """Return the hashes of `topic#` and of `topic#T#`: uint32[n, 2]."""

@@ -15,7 +15,7 @@ from typing import Final
 from tieredstore.contracts.message_store import DURABLE, PutMessageResult, PutMessageStatus
 from tieredstore.errors import TieredStoreError
 from tieredstore.local.put.general import GeneralPut
-from tieredstore.local.put.queues import Plain
+from tieredstore.local.put.queues import FORGOTTEN, Plain
 from tieredstore.local.put.refusals import NO_MESSAGES, refuse, refuse_by_error
 from tieredstore.local.put.rows import MAX_ROW_PROPERTIES_BYTES, Rows, waits_for_nothing
 from tieredstore.message.buffers import Buffer
@@ -112,6 +112,8 @@ class MessageAppender(GeneralPut):
         except TieredStoreError as error:
             return refuse_by_error(error)
         except struct.error:
+            if state.next_offset == FORGOTTEN:  # its topic was deleted while this put waited
+                return self._put_general(message)
             return refuse(_ILLEGAL, find_unfit_number(message))
         finally:
             lock.release()
@@ -153,6 +155,8 @@ class MessageAppender(GeneralPut):
             except TieredStoreError as error:
                 return refuse_by_error(error)
             except struct.error:
+                if state.next_offset == FORGOTTEN:  # its topic was deleted while this put waited
+                    return self._put_general_batch(messages)
                 return refuse(_ILLEGAL, find_unfit_number(*messages))
         if encoded is None:
             return self._put_general_batch(messages)

@@ -7,13 +7,14 @@ this process wrote.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import msgspec
 
 from tieredstore.contracts.message_store import PutMessageResult, PutMessageStatus
-from tieredstore.errors import Invalid, TieredStoreError
+from tieredstore.errors import Exhausted, Invalid, TieredStoreError, Unavailable
 from tieredstore.local.put.queues import PutQueues, QueueState
 from tieredstore.local.put.refusals import (
     find_fault,
@@ -39,10 +40,14 @@ from tieredstore.message.sysflag import (
     TRANSACTION_MASK,
     TRANSACTION_NONE,
 )
+from tieredstore.message.topic_deletion import TopicDeletion
 
 _OK: Final = PutMessageStatus.PUT_OK
 _ILLEGAL: Final = PutMessageStatus.MESSAGE_ILLEGAL
 _CLOSED: Final = PutMessageStatus.SERVICE_NOT_AVAILABLE
+_NO_ROOM: Final = PutMessageStatus.CREATE_MAPPED_FILE_FAILED
+_RECORD_BYTES: Final = 512
+"""About what a record takes beside its body."""
 _WITH_QUEUE_OFFSET: Final = (TRANSACTION_NONE, TRANSACTION_COMMIT)
 
 
@@ -140,6 +145,38 @@ class GeneralPut(PutQueues):
             self._backlog()
         return PutMessageResult(_OK, start, queue_offset, total, len(messages), timestamp, durable)
 
+    def put_deletions(
+        self, topics: AbstractSet[str], find_queue_ids: Callable[[str], Iterable[int]]
+    ) -> tuple[int, int]:
+        """Append the messages which say that topics are deleted, as far as there are such topics;
+        returns how many there are, and where the log ends behind them (bytes).
+
+        find_queue_ids: the queues of a topic with messages that were dispatched. Raises Exhausted
+        or Unavailable for what cannot be appended now: that topic is not deleted, nor are those
+        that come after it (many topics take several batches).
+        """
+        with self._lock:
+            ends: dict[str, dict[int, int]] = {
+                topic: dict.fromkeys(find_queue_ids(topic), 0) for topic in topics
+            }
+            for topic, queue_id in self._by_key:
+                if topic in ends:
+                    ends[topic][queue_id] = 0
+            messages: list[Message] = []
+            count = 0
+            for topic, queues in sorted(ends.items()):
+                for queue_id in queues:
+                    queues[queue_id] = self.next_offset(topic, queue_id)
+                if any(queues.values()):
+                    messages += TopicDeletion(topic, queues).make_messages()
+                    count += 1
+            for batch in _split(messages, self._log.file_size // 2):
+                result = self._append(batch, is_special=True)
+                if not result.ok:
+                    kind = Exhausted if result.status is _NO_ROOM else Unavailable
+                    raise kind(f"the topics are not deleted: {result.reason}")
+            return count, self._log.max_offset
+
     def _encode(
         self, messages: Sequence[Message], queue_offset: int, position: int, timestamp: int
     ) -> tuple[list[Buffer], list[int]]:
@@ -154,3 +191,17 @@ class GeneralPut(PutQueues):
 def _copy_with_offsets(message: Message, light: Sequence[QueueState]) -> Message:
     properties = add_light_offsets(message.properties, [queue.next_offset for queue in light])
     return msgspec.structs.replace(message, properties=properties)
+
+
+def _split(messages: Sequence[Message], most_bytes: int) -> Iterator[list[Message]]:
+    """Batches of about that many bytes of bodies, one message each at least."""
+    batch: list[Message] = []
+    size = 0
+    for message in messages:
+        size += len(message.body) + _RECORD_BYTES
+        if batch and size > most_bytes:
+            yield batch
+            batch, size = [], len(message.body) + _RECORD_BYTES
+        batch.append(message)
+    if batch:
+        yield batch

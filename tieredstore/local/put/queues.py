@@ -4,7 +4,7 @@ the short way."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from tieredstore.clock import Clock
 from tieredstore.local.log.commit_log import CommitLog
@@ -19,11 +19,18 @@ class QueueState:
 
     __slots__ = ("next_offset", "number", "queue_id", "topic")
 
-    def __init__(self, topic: str, queue_id: int, number: int) -> None:
+    def __init__(self, topic: str, queue_id: int, number: int, next_offset: int) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.number = number
-        self.next_offset = 0
+        self.next_offset = next_offset
+
+
+FORGOTTEN: Final = 1 << 63
+"""The next offset of a queue that was forgotten: a put that has it in hand can make no record of
+it, and begins again."""
+_NO_QUEUE: Final = QueueState("", -1, -1, FORGOTTEN)
+"""In the place of a queue that was forgotten."""
 
 
 Plain: TypeAlias = tuple[QueueState, Callable[..., bytes], int, int, bytes, bytes]
@@ -52,6 +59,7 @@ class PutQueues(RowBuffer):
         self.refused_topics: frozenset[str] = frozenset()
         self.find_next_offset: Callable[[str, int], int] = lambda _topic, _queue_id: 0
         self._by_key: dict[tuple[str, int], QueueState] = {}
+        self._free_numbers: list[int] = []
         # Queues whose messages may take the short way; none while nothing may be put.
         self._plain: dict[tuple[str, int], Plain] = {}
         self._encoder = encoder
@@ -65,7 +73,7 @@ class PutQueues(RowBuffer):
         with self._lock:
             self._begin_offset = self._log.max_offset
             self._log.closed_reason = None
-            for state in self.queues:
+            for state in self._by_key.values():
                 self._learn(state)
 
     def close(self, reason: str) -> None:
@@ -94,13 +102,17 @@ class PutQueues(RowBuffer):
         state = self._by_key.get(key)
         if state is None:
             next_offset = self.find_next_offset(topic, queue_id)
-            state = QueueState(topic, queue_id, len(self.queues))
-            state.next_offset = next_offset
-            self.queues.append(state)
+            number = self._free_numbers.pop() if self._free_numbers else len(self.queues)
+            state = QueueState(topic, queue_id, number, next_offset)
+            self.queues[number : number + 1] = [state]
             self._by_key[key] = state
             if self._log.closed_reason is None:
                 self._learn(state)
         return state
+
+    def list_queues(self) -> list[QueueState]:
+        """List the queues that are known now."""
+        return list(self._by_key.values())
 
     def register(self, topic: str, queue_id: int) -> QueueState:
         """Return the state of a queue, made when it is new."""
@@ -115,9 +127,19 @@ class PutQueues(RowBuffer):
         state = self._by_key.get((topic, queue_id))
         return self.find_next_offset(topic, queue_id) if state is None else state.next_offset
 
-    def restart_queues(self, topic: str) -> None:
-        """Let the next messages of a topic's queues get offset 0."""
+    def find_number(self, topic: str, queue_id: int) -> int | None:
+        """Return the number of a queue, None for an unknown one."""
+        state = self._by_key.get((topic, queue_id))
+        return None if state is None else state.number
+
+    def forget_queue(self, topic: str, queue_id: int, end_offset: int) -> None:
+        """Keep nothing of a queue whose life ended at an offset, unless a message was put in it
+        since. Its number is given to another queue; no row that waits may have it."""
         with self._lock:
-            for state in self.queues:
-                if state.topic == topic:
-                    state.next_offset = 0
+            state = self._by_key.get((topic, queue_id))
+            if state is not None and state.next_offset <= end_offset:
+                del self._by_key[topic, queue_id]
+                self._plain.pop((topic, queue_id), None)
+                self._free_numbers.append(state.number)
+                self.queues[state.number] = _NO_QUEUE
+                state.next_offset = FORGOTTEN

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tieredstore.errors import Corrupt, Unavailable
+from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
 from tieredstore.local.log.file_names import FileRun, file_name, list_files
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.interface import Units
@@ -168,17 +168,24 @@ class ConsumeQueue:
         per_file = self.units_per_file
         count = min(count, maximum - offset, per_file - offset % per_file)
         try:
-            return self._read_file(offset, count)
-        except Unavailable:
+            units = self._read_file(offset, count)
+        except TieredStoreError:
             if not self._was_deleted(offset):
                 raise
-            return np.empty(0, dtype=UNIT_DTYPE)
+        else:
+            if self._has(offset):
+                return units
+        # Deleted meanwhile: what was read may be of another queue's files of the same names.
+        return np.empty(0, dtype=UNIT_DTYPE)
+
+    def _has(self, offset: int) -> bool:
+        return self.min_offset <= offset < self.max_offset
 
     def _was_deleted(self, offset: int) -> bool:
-        """Whether the file of an offset was expired while it was read."""
+        """Whether the file of an offset was expired, or the queue deleted, while it was read."""
         if not self._is_owner and not Path(self.path_of(offset)).exists():
             self.min_offset = max(self.min_offset, self.roll_next_file(offset))
-        return offset < self.min_offset
+        return not self._has(offset)
 
     def unit(self, offset: int) -> tuple[int, int, int] | None:
         """Read (physical offset, size, tags code) of one message; None outside the queue."""
@@ -201,6 +208,10 @@ class ConsumeQueue:
         max_physical_offset: end of the last message (bytes of the commit log).
         """
         with self._lock:
+            if not self.max_physical_offset and offset >= self.max_offset:
+                # Blank units of a beginning that did not reach the disk whole are made again.
+                self._remove_files()
+                self._begin_at(offset)
             skip = self.max_offset - offset
             if skip > 0 and offset >= self.min_offset:
                 self._check_same(offset, units)
@@ -209,7 +220,7 @@ class ConsumeQueue:
             if skip > 0:
                 units, offset = units[skip * UNIT_SIZE :], self.max_offset
             elif skip < 0:
-                self._begin_at(offset)
+                raise self._make_hole_error(offset)
             position = offset * UNIT_SIZE
             if self.dirty_from < 0:
                 self.dirty_from = position
@@ -259,21 +270,35 @@ class ConsumeQueue:
             self._files.create(self._path(self._end), self._file_size)
             self._end += self._file_size
 
+    def _make_hole_error(self, offset: int) -> Corrupt:
+        return Corrupt(
+            f"{self._directory}: the queue ends at offset {self.max_offset}, but the next "
+            f"message has {offset}",
+            topic=self.topic,
+            queue_id=self.queue_id,
+            offset=offset,
+            path=str(self._directory),
+        )
+
     def _begin_at(self, offset: int) -> None:
-        if self._end > self._start:
-            raise Corrupt(
-                f"{self._directory}: the queue ends at offset {self.max_offset}, but the next "
-                f"message has {offset}",
-                topic=self.topic,
-                queue_id=self.queue_id,
-                offset=offset,
-                path=str(self._directory),
-            )
+        """Let a queue without files begin at an offset, with blank units before it."""
+        if not offset:
+            return
         inside = offset * UNIT_SIZE % self._file_size
         self._start = self._end = offset * UNIT_SIZE - inside
         self._make_files(offset * UNIT_SIZE + 1)
-        self._files.write(self._path(self._start), BLANK_UNIT * (inside // UNIT_SIZE), 0)
+        self._fill_blanks(self._start, inside)
         self.min_offset = self.max_offset = offset
+
+    def _fill_blanks(self, begin: int, length: int) -> None:
+        """Fill the first bytes of a file with blank units, on disk when this returns: zeros left of
+        them would be taken for the queue's end."""
+        if not length:
+            return
+        self._files.write(self._path(begin), BLANK_UNIT * (length // UNIT_SIZE), 0)
+        self._files.sync(self._path(begin))
+        for folder in (self._directory, *self._directory.parents[:2]):
+            self._files.sync_folder(folder)
 
     def truncate(self, physical_offset: int) -> None:
         """Drop the units at the tail whose messages are not wholly before a commit log offset."""
@@ -373,14 +398,30 @@ class ConsumeQueue:
                 self._begin_at(offset)
                 self.dirty_from = self._start
 
-    def destroy(self) -> None:
-        """Delete the queue's files."""
+    def drop_units_before(self, offset: int) -> None:
+        """Drop the units before an offset of the queue; those from there on stay."""
         with self._lock:
-            for begin in range(self._start, self._end, self._file_size or 1):
-                self._files.delete(self._path(begin))
-            for folder in (self._directory, self._directory.parent):
-                if folder.is_dir() and not any(folder.iterdir()):
-                    folder.rmdir()
-            self._start = self._end = self.min_offset = self.max_offset = 0
-            self.max_physical_offset = 0
-            self.dirty_from = -1
+            if not self.min_offset < offset < self.max_offset:
+                return
+            self.min_offset = offset
+            inside = offset * UNIT_SIZE % self._file_size
+            begin = offset * UNIT_SIZE - inside
+            for start in range(self._start, begin, self._file_size):
+                self._files.delete(self._path(start))
+            self._start = begin
+            self._fill_blanks(begin, inside)
+
+    def destroy(self) -> None:
+        """Delete the queue's files, on disk when this returns: after a crash all are there, or
+        none."""
+        with self._lock:
+            self._remove_files()
+
+    def _remove_files(self) -> None:
+        # Readers first: they must not meet files of the same names that are made later.
+        self.min_offset = self.max_offset = 0
+        self.max_physical_offset = 0
+        self.dirty_from = -1
+        if self._end > self._start:
+            self._files.delete_folder(self._directory)
+        self._start = self._end = 0

@@ -10,7 +10,7 @@ from typing import Final
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.disk.errors import translate_os_error
 from tieredstore.errors import Invalid
-from tieredstore.local.positional_files import PositionalFiles
+from tieredstore.local.positional_files import REMOVED_SUFFIX, PositionalFiles
 from tieredstore.local.queues.consume_queue import ConsumeQueue
 from tieredstore.local.queues.interface import QueueUnits
 from tieredstore.local.queues.names import check_queue_name
@@ -66,6 +66,10 @@ class ConsumeQueueStore:
 
     def load(self) -> None:
         """Open every queue and find its tail. Raises Corrupt, Invalid or Unavailable."""
+        for topic in _folders(self._directory):
+            for name in _folders(self._directory / topic):
+                if name.endswith(REMOVED_SUFFIX):
+                    self._files.delete_removed_folder(self._directory / topic / name)
         for key in sorted(list_queues(self._directory)):
             queue = self._make_queue(key)
             queue.load(owner=True)
@@ -88,6 +92,10 @@ class ConsumeQueueStore:
 
     def list_queues(self) -> list[QueueKey]:
         return list(self._queues)
+
+    def find_queue_ids(self, topic: str) -> list[int]:
+        """Find the queues of a topic."""
+        return [key.queue_id for key in self.list_queues() if key.topic == topic]
 
     def _all(self) -> list[ConsumeQueue]:
         return list(self._queues.values())
@@ -135,13 +143,15 @@ class ConsumeQueueStore:
         never; returns how many files that were. Raises Unavailable."""
         return sum(queue.delete_expired(min_physical_offset) for queue in self._all())
 
-    def delete(self, topic: str) -> int:
-        """Delete the files of a topic's queues, which begin at 0 again; returns how many queues
-        there were."""
-        queues = [queue for queue in self._all() if queue.topic == topic]
-        for queue in queues:
+    def drop_units_before(self, key: QueueKey, offset: int) -> None:
+        """Drop the units of a queue before an offset, on disk when this returns; without any behind
+        it the queue and its files are gone."""
+        queue = self._queues.get(key)
+        if queue is not None and queue.max_offset <= offset:
             queue.destroy()
-        return len(queues)
+            del self._queues[key]
+        elif queue is not None:
+            queue.drop_units_before(offset)
 
     def sync(self) -> None:
         """Sync the queues: all units put so far are on disk when this returns."""

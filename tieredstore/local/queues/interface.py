@@ -101,6 +101,10 @@ class ConsumeQueueStoreInterface(Protocol):
 
     def list_queues(self) -> Iterable[QueueKey]: ...
 
+    def find_queue_ids(self, topic: str) -> Iterable[int]:
+        """Find the queues of a topic."""
+        ...
+
     def append(self, groups: Sequence[QueueUnits], dispatched_offset: int) -> None:
         """Put the units of a round of dispatch.
 
@@ -145,8 +149,9 @@ class ConsumeQueueStoreInterface(Protocol):
         from. Readers meet no error. Raises Unavailable; then the next call goes on."""
         ...
 
-    def delete(self, topic: str) -> int:
-        """Delete a topic's queues, which begin at 0 again; returns how many there were."""
+    def drop_units_before(self, key: QueueKey, offset: int) -> None:
+        """Drop the units of a queue before an offset; after a crash they are all there, or none. A
+        queue with none behind it is no queue any more: nothing is kept of it."""
         ...
 
     def sync(self) -> None:

@@ -35,8 +35,8 @@ PROPERTIES = st.one_of(st.builds(_encode, PAIRS, ENDS), RAW)
 def test_columns_and_loop_agree(rows: list[tuple[int, bytes]], repeat: int) -> None:
     rows = (rows * repeat * 40)[: max(40, len(rows) * repeat)]
     prefixes = TopicPrefixes()
-    for topic in TOPICS:
-        prefixes.add(topic)
+    for number, topic in enumerate(TOPICS):
+        prefixes.put(number, topic)
     numbers = np.array([number for number, _ in rows], dtype=np.int64)
     properties = [data for _, data in rows]
     found = index_entries(prefixes, numbers, properties)
@@ -50,7 +50,7 @@ def test_columns_and_loop_agree(rows: list[tuple[int, bytes]], repeat: int) -> N
 
 def test_many_blocks_are_one_answer() -> None:
     prefixes = TopicPrefixes()
-    prefixes.add("T")
+    prefixes.put(0, "T")
     properties = [b"UNIQ_KEY\x01%032d\x02KEYS\x01a%d b\x02" % (i, i) for i in range(12_000)]
     assert sum(map(len, properties)) > index_keys._BLOCK_BYTES
     found = index_entries(prefixes, np.zeros(12_000, dtype=np.int64), properties)

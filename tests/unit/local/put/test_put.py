@@ -353,15 +353,16 @@ def test_a_property_crc_is_added_and_checked(tmp_path: Path) -> None:
         assert message.properties_bytes[-20:].startswith(b"__CRC32#\x01")
 
 
-def test_deleted_topics_are_gone_and_begin_at_zero_again(tmp_path: Path) -> None:
+def test_deleted_topics_are_gone_and_go_on_behind_their_last_offset(tmp_path: Path) -> None:
     with running(small_config(tmp_path / "s")) as store:
         put_all(store, [plain("A", 0, i) for i in range(25)] + [plain("B")])
         assert store.delete_topics({"A", "never there"}) == 1
         assert store.get_max_offset_in_queue("A", 0) == 0
         assert not (tmp_path / "s" / "consumequeue" / "A").exists()
         assert store.get_message("g", "B", 0, 0, 1).status is GetMessageStatus.FOUND
-        assert put_all(store, [plain("A", 0, 77)])[0].queue_offset == 0
-        (message,) = store.get_message("g", "A", 0, 0, 9).messages
+        assert put_all(store, [plain("A", 0, 77)])[0].queue_offset == 25
+        assert store.get_message("g", "A", 0, 0, 9).status is GetMessageStatus.OFFSET_TOO_SMALL
+        (message,) = store.get_message("g", "A", 0, 25, 9).messages
         assert message.keys == ["k77"]
 
 

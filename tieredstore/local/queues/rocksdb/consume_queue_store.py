@@ -251,21 +251,32 @@ class RocksDBConsumeQueueStore:
             self._write(batch)
             queue.first, queue.last = first, last
 
-    def delete(self, topic: str) -> int:
-        """Delete a topic's queues, which begin at 0 again; returns how many there were."""
+    def find_queue_ids(self, topic: str) -> list[int]:
+        """Find the queues of a topic."""
+        scan = self._reads.scan_lasts(pack_topic(topic), pack_topic_end(topic))
+        return [key.queue_id for key, _ in scan]
+
+    def drop_units_before(self, key: QueueKey, offset: int) -> None:
+        """Drop the units of a queue before an offset; without any behind it nothing is left of the
+        queue."""
         with self._lock:
-            scan = self._reads.scan_lasts(pack_topic(topic), pack_topic_end(topic))
-            keys = [key for key, _ in scan]
-            if keys:
-                batch = self._database.make_batch()
-                for key in keys:
-                    batch.delete_units(pack_unit_prefix(key), pack_unit_end(key))
-                    _put_empty(batch, key, 0)
+            queue = self.get(key)
+            if queue is None:
+                return
+            batch = self._database.make_batch()
+            prefix = pack_unit_prefix(key)
+            if queue.max_offset <= offset:
+                batch.delete_units(prefix, pack_unit_end(key))
+                _put_empty(batch, key, 0)
                 self._write(batch)
-            for key in [key for key in self._queues if key.topic == topic]:
-                queue = self._queues.pop(key)
+                del self._queues[key]
                 queue.first, queue.last = NOWHERE, None
-            return len(keys)
+            elif queue.min_offset < offset and (unit := queue.unit(offset)) is not None:
+                first = Place(unit[0], offset)
+                batch.delete_units(prefix + pack_number(0), prefix + pack_number(offset))
+                batch.put_offset(pack_min_key(key), pack_place(first))
+                self._write(batch)
+                queue.first = first
 
     def _write(self, batch: Batch) -> None:
         self._database.write(batch)
