@@ -296,9 +296,10 @@ class Reput:
     def _make_jump_error(self, rows: Any, before: int, row: int) -> Corrupt:
         number, position, _, _, offset, _ = rows[row * ROW_FIELDS : (row + 1) * ROW_FIELDS]
         state = self._appender.queues[number]
+        expected = rows[before * ROW_FIELDS + 4] + 1
         return Corrupt(
-            f"the record at {position} of the commit log: expected offset "
-            f"{rows[before * ROW_FIELDS + 4] + 1} of {state.topic}/{state.queue_id}, found {offset}",
+            f"the record at {position} of the commit log: expected offset {expected} of "
+            f"{state.topic}/{state.queue_id}, found {offset}",
             topic=state.topic,
             queue_id=state.queue_id,
             offset=position,
