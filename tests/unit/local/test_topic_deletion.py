@@ -34,7 +34,7 @@ def put_life(store: DefaultMessageStore, life: int, count: int = 15) -> list[int
 
 def bodies(store: Any, queue_id: int = 0) -> set[bytes]:
     """Of everything that can be read of a queue of T."""
-    found = set()
+    found: set[bytes] = set()
     offset = store.get_min_offset_in_queue("T", queue_id)
     while True:
         result = store.get_message("g", "T", queue_id, offset, 32)
