@@ -64,7 +64,7 @@ def line_of(error: BaseException) -> str:
             f"internal error: {type(error).__name__}: {text}; "
             "set TIEREDSTORE_TRACEBACK=1 to see where, and report it"
         )
-    elif isinstance(error, Corrupt) and "verify" not in text:
+    elif isinstance(error, Corrupt) and "tieredstore " not in text:
         text = f"{text}; run `tieredstore verify` for all damage"
     elif isinstance(error, Unavailable):
         text = f"{text}; try again"

@@ -31,6 +31,7 @@ VERBS = {
     "rebuild": "Make anew what a tier or its state has lost.",
     "report": "Say what a tier holds and costs, as a page and tables.",
     "stat": "Summarise a tier.",
+    "store": "Check and recover a broker's local store.",
     "verify": "Check every byte of a tier and report all damage.",
 }
 """Verb -> its line in `--help`; the module of the same name holds the command `command`."""

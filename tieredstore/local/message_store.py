@@ -152,7 +152,7 @@ class DefaultMessageStore(StoreReads):
         """Take the store's lock, recover it where it was not stopped cleanly, and find everything
         in it.
 
-        accept_loss: whether a recovery may cut off valid messages behind a damaged one. rebuild:
+        accept_loss: recover in any case, and cut off valid messages behind a damaged one. rebuild:
         whether every record is checked, and queues and index are built anew from the log. Raises
         Fenced when another process owns the store, Invalid when it is of another kind or does not
         match the configuration, Corrupt for damage that a recovery does not mend by itself. Nothing
@@ -191,7 +191,7 @@ class DefaultMessageStore(StoreReads):
     def _load_recovered(self, *, accept_loss: bool, rebuild: bool) -> None:
         self._commit_log.make_directory()
         plan = None
-        if rebuild or has_abort_file(self.root):
+        if rebuild or accept_loss or has_abort_file(self.root):
             plan = recover(self.root, self._config, accept_loss=accept_loss, rebuild=rebuild)
         try:
             self._load_files(plan)

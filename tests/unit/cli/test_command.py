@@ -107,7 +107,7 @@ def test_a_usage_error_is_one_sentence_with_where_to_look(
     assert capsys.readouterr().err == expected
 
 
-@pytest.mark.parametrize("arguments", [[], ["rebuild"], ["compact"]])
+@pytest.mark.parametrize("arguments", [[], ["rebuild"], ["compact"], ["store"]])
 def test_without_a_verb_the_help_is_shown_as_it_is(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

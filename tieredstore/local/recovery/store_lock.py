@@ -91,23 +91,39 @@ class StoreLock:
 
 def is_owned(root: Path) -> bool:
     """Tell whether some process, this one included, holds the store's lock. Takes nothing."""
+    return find_owner(root) is not None
+
+
+def refuse_owned(root: Path) -> None:
+    """Raise Fenced when some process, this one included, holds the store's lock. Takes nothing."""
+    owner = find_owner(root)
+    if owner is not None:
+        path = str(root / LOCK_FILE)
+        raise Fenced(f"{path}: the store is in use by {owner}; stop it first", path=path)
+
+
+def find_owner(root: Path) -> str | None:
+    """Find who holds the store's lock, for people; None when nobody does. Takes nothing."""
     path = root / LOCK_FILE
     with _held_guard:
         identity = _identity(path)
         if identity is None:
-            return False
+            return None
         if identity in _held:
-            return True
+            return f"this process ({os.getpid()})"
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return False
+            return None
         except OSError as error:
             raise translate_os_error(error, "open the store's lock file", path) from error
         try:
-            return _lock_owner(fd) is not None
+            owner = _lock_owner(fd)
         finally:
             os.close(fd)
+    if owner is None:
+        return None
+    return f"process {owner}" if owner else "another process"
 
 
 def _lock_owner(fd: int) -> int | None:

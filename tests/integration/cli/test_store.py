@@ -1,0 +1,122 @@
+"""store check and store recover, as a shell sees them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit.command_line import files_of, one_line, tieredstore
+from tests.kit.local_stores import plain, put_all, running, small_config
+from tests.kit.recovered import leave_unclean, reopen
+from tieredstore.clock import ManualClock
+from tieredstore.errors import Corrupt
+from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.local.recovery.checkpoint import Checkpoint
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "s"
+
+
+def fill(root: Path) -> list[Any]:
+    with running(small_config(root)) as store:
+        return put_all(store, [plain(number=i) for i in range(60)])
+
+
+def flip(root: Path, result: Any) -> None:
+    place = result.physical_offset + 90
+    path = root / "commitlog" / f"{place - place % 4096:020d}"
+    data = bytearray(path.read_bytes())
+    data[place % 4096] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_clean_store_is_fine(root: Path) -> None:
+    fill(root)
+    before = files_of(root)
+    ran = tieredstore("store", "check", root, "--output", "json")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.record["clean"]
+    assert not ran.record["recovery_needed"]
+    assert tieredstore("store", "recover", root, "--yes").code == 0
+    assert files_of(root) == before
+
+
+def test_check_shows_and_recover_does_it(root: Path) -> None:
+    fill(root)
+    wanted = reopen(root)
+    leave_unclean(root, checkpoint=Checkpoint())
+    before = files_of(root)
+    for verb in ("check", "recover"):
+        ran = tieredstore("store", verb, root, "--output", "json")
+        assert ran.code == 1
+        assert (ran.record["records"], ran.record["end_cause"]) == (60, "unwritten")
+        assert [queue["until_offset"] for queue in ran.record["queues_to_build"]] == [60]
+    assert "add --yes to do this" in ran.err
+    table = tieredstore("store", "check", root).out
+    assert "queues_to_build" not in table  # it is a table of its own
+    assert "until_offset" in table
+    assert files_of(root) == before
+    done = tieredstore("store", "recover", root, "--yes")
+    assert done.code == 0, done.err
+    assert tieredstore("store", "check", root).code == 0
+    assert reopen(root) == wanted
+
+
+def test_what_a_store_does_not_cut_by_itself_is_cut_with_yes(root: Path) -> None:
+    results = fill(root)
+    leave_unclean(root, checkpoint=Checkpoint())
+    flip(root, results[40])
+    with pytest.raises(Corrupt, match="store recover"):
+        DefaultMessageStore(small_config(root), ManualClock()).load()
+    shown = tieredstore("store", "check", root)
+    assert shown.code == 1
+    assert "loss: " in shown.out
+    assert "19 valid messages" in shown.out
+    assert tieredstore("store", "recover", root, "--yes").code == 0
+    assert len(reopen(root)["T", 0]) == 40
+
+
+def test_rebuild_is_for_queues_and_index_that_are_damaged(root: Path) -> None:
+    fill(root)
+    wanted = reopen(root)
+    unit = root / "consumequeue" / "T" / "0" / f"{200:020d}"
+    unit.write_bytes(b"\x01" * 200)
+    assert tieredstore("store", "recover", root, "--rebuild", "--yes").code == 0
+    assert reopen(root) == wanted
+
+
+def test_a_store_in_use_and_what_is_none_are_refused(root: Path, tmp_path: Path) -> None:
+    with running(small_config(root)):
+        for verb in ("check", "recover"):
+            ran = tieredstore("store", verb, root)
+            assert ran.code == 5
+            assert "in use by this process" in one_line(ran)
+    ran = tieredstore("store", "check", tmp_path)
+    assert ran.code == 2
+    assert "no message store" in one_line(ran)
+
+
+def test_a_missing_log_file_is_damage_that_no_recovery_mends(root: Path) -> None:
+    fill(root)
+    (root / "commitlog" / f"{4096:020d}").unlink()
+    ran = tieredstore("store", "check", root)
+    assert ran.code == 1
+    assert f"expected the file of offset {4096} next" in one_line(ran)
+
+
+def test_a_configuration_says_more_than_the_files(root: Path, tmp_path: Path) -> None:
+    fill(root)
+    leave_unclean(root)
+    conf = tmp_path / "broker.conf"
+    conf.write_text(
+        "mappedFileSizeCommitLog=4096\nmappedFileSizeConsumeQueue=200\n"
+        "maxHashSlotNum=10\nmaxIndexNum=20\n"
+    )
+    assert tieredstore("store", "recover", root, "--yes", "--config", conf).code == 0
+    conf.write_text("mappedFileSizeCommitLog=8192\n")
+    ran = tieredstore("store", "check", root, "--config", conf)
+    assert "expected a file of 8192 bytes, found 4096" in one_line(ran)

@@ -1,0 +1,71 @@
+"""The configuration of a store whose `broker.conf` is not at hand, as far as its files tell it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from tieredstore.config import StoreConfig
+from tieredstore.disk.errors import wrap_os_errors
+from tieredstore.errors import Invalid
+from tieredstore.local.index.reader import IndexShape, index_paths, infer_shape
+from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY
+from tieredstore.local.positional_files import PositionalFiles
+from tieredstore.local.queues.consume_queue_store import CONSUME_QUEUE_DIRECTORY, list_queues
+from tieredstore.local.queues.kinds import SEPARATE_DIRECTORY, find_queue_database
+from tieredstore.message.names import LMQ_PREFIX
+
+
+def infer_config(root: Path) -> StoreConfig:
+    """Infer what a recovery has to know: the sizes of files, the shape of the index, the kind of
+    the queues, whether there are light ones. Raises Invalid where there is no store or where the
+    files do not tell."""
+    log = root / COMMIT_LOG_DIRECTORY
+    if not log.is_dir():
+        raise Invalid(
+            f"{root}: no message store: expected a folder {COMMIT_LOG_DIRECTORY}", path=str(root)
+        )
+    config = StoreConfig(store_path_root_dir=str(root))
+    queues = root / CONSUME_QUEUE_DIRECTORY
+    keys = list(list_queues(queues))
+    folders = (queues / key.topic / str(key.queue_id) for key in keys)
+    log_size = next(_sizes(log), 0) or config.mapped_file_size_commit_log_bytes
+    queue_sizes = itertools.chain.from_iterable(_sizes(folder) for folder in folders)
+    has_light = any(key.topic.startswith(LMQ_PREFIX) for key in keys)
+    database = find_queue_database(root)
+    shape = _infer_index_shape(root, config)
+    return msgspec.structs.replace(
+        config,
+        mapped_file_size_commit_log_bytes=log_size,
+        mapped_file_size_consume_queue_bytes=next(queue_sizes, 0)
+        or config.mapped_file_size_consume_queue_bytes,
+        max_hash_slot_num=shape.slots,
+        max_index_num=shape.max_items,
+        enable_lmq=has_light,
+        enable_multi_dispatch=has_light,
+        store_type="default" if database is None else "defaultRocksDB",
+        use_separate_store_path_for_rocksdb_cq=database == root / SEPARATE_DIRECTORY,
+    )
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    """Sizes of the files of a folder that have one, the first by name first."""
+    with wrap_os_errors("list", folder):
+        for path in sorted(folder.iterdir()):
+            if path.is_file() and path.name.isdigit() and path.stat().st_size:
+                yield path.stat().st_size
+
+
+def _infer_index_shape(root: Path, config: StoreConfig) -> IndexShape:
+    configured = IndexShape(config.max_hash_slot_num, config.max_index_num)
+    files = PositionalFiles(writable=False)
+    try:
+        for path in index_paths(root):
+            if files.size(path):
+                return infer_shape(files, path, configured)
+    finally:
+        files.close()
+    return configured
