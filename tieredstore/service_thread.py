@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Final, Protocol, runtime_checkable
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
@@ -56,6 +58,38 @@ class MonitoredServices(Protocol):
         """Return how each of the loops is, in a fixed order."""
 
 
+class WakeEvent(threading.Event):
+    """An event that is set by one call into C.
+
+    A signal handler that raises in the middle of `Event.set` leaves its lock taken for ever; here
+    there is no middle, so whoever may be interrupted (a put in the main thread) can set it.
+    """
+
+    set: Callable[[], None]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tokens: SimpleQueue[None] = SimpleQueue()  # set while one is in it
+        self.set = partial(self._tokens.put, None)
+
+    def is_set(self) -> bool:
+        return not self._tokens.empty()
+
+    def clear(self) -> None:
+        while self.is_set():
+            self._tokens.get_nowait()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until it is set, at most for `timeout` seconds; return whether it is. One thread
+        may wait."""
+        try:
+            self._tokens.get(timeout=timeout)
+        except Empty:
+            return False
+        self._tokens.put(None)
+        return True
+
+
 class ServiceThread:
     """Calls `work` at an interval, in a thread of its own.
 
@@ -94,7 +128,7 @@ class ServiceThread:
         self._duty = duty
         self._on_error = on_error
         self._late_after_ms = late_after_ms
-        self._wake = wake_event if wake_event is not None else threading.Event()
+        self._wake = wake_event if wake_event is not None else WakeEvent()
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._failures = 0

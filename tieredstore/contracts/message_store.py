@@ -76,7 +76,8 @@ class PutMessageResult(msgspec.Struct, frozen=True, gc=False):
 
     physical_offset and queue_offset are those of the first message, wrote_bytes and
     message_count cover all. durable: over when the flush mode's promise holds, and whether it does;
-    never before. reason: why nothing was stored, empty when all was.
+    never before. reason: why nothing was stored, empty when all was. ok: whether the status is
+    PUT_OK (a field, since each caller asks).
     """
 
     status: PutMessageStatus
@@ -87,10 +88,7 @@ class PutMessageResult(msgspec.Struct, frozen=True, gc=False):
     store_timestamp_ms: int
     durable: FlushFuture
     reason: str = ""
-
-    @property
-    def ok(self) -> bool:
-        return self.status is PutMessageStatus.PUT_OK
+    ok: bool = False
 
 
 async def wait_until_durable(result: PutMessageResult) -> PutMessageResult:
@@ -99,7 +97,10 @@ async def wait_until_durable(result: PutMessageResult) -> PutMessageResult:
     if durable is DURABLE:
         return result
     status = await durable
-    return result if status is result.status else msgspec.structs.replace(result, status=status)
+    if status is result.status:
+        return result
+    ok = status is PutMessageStatus.PUT_OK
+    return msgspec.structs.replace(result, status=status, ok=ok)
 
 
 class GetRequest(msgspec.Struct, frozen=True, gc=False):

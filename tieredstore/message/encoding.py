@@ -147,6 +147,10 @@ def _header(born_size: int, store_size: int) -> struct.Struct:
     return struct.Struct(f">iIIiiqqiq{born_size}sq{store_size}siqi")
 
 
+V4_HEADER: Final = _header(V4_SIZE, V4_SIZE)
+"""What stands in front of the body of a record with IPv4 hosts: 88 bytes."""
+
+
 class PlainTemplate(NamedTuple):
     """The constant parts of the plain records of one topic: IPv4 hosts, no property CRC.
 

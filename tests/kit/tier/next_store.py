@@ -60,7 +60,7 @@ class InMemoryStore(MessageReader):
         self.queues_[key].append((position, stored))
         self.records.append(stored)
         return PutMessageResult(
-            PutMessageStatus.PUT_OK, position, offset, len(record), 1, self.now_ms, DURABLE
+            PutMessageStatus.PUT_OK, position, offset, len(record), 1, self.now_ms, DURABLE, ok=True
         )
 
     def put_messages(self, messages: Sequence[Message]) -> PutMessageResult:

@@ -33,7 +33,7 @@ def test_rows_in_the_hands_of_a_pass_that_ends_early_are_not_lost(
     reput = store._reput
     original = reput._dispatch
 
-    def failing(rows: Any) -> None:
+    def failing(columns: Any) -> None:
         reput._dispatch = original  # type: ignore[method-assign]
         raise failure
 

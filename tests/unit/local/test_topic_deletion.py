@@ -15,9 +15,10 @@ from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import BoundaryType, GetMessageStatus
 from tieredstore.errors import Corrupt, Exhausted, Invalid
+from tieredstore.local.dispatch.reput import _read_rows
 from tieredstore.local.log.mapped_file import MappedFile
 from tieredstore.local.message_store import DefaultMessageStore
-from tieredstore.local.put.rows import ROW_FIELDS
+from tieredstore.local.put.rows import ROW_FIELDS, make_head
 from tieredstore.local.read_only import open_read_only
 from tieredstore.message.names import DELETION_TOPIC, is_system_topic
 from tieredstore.message.topic_deletion import QUEUES_PER_MESSAGE, TopicDeletion
@@ -296,10 +297,10 @@ def test_a_record_whose_offset_does_not_follow_is_named(tmp_path: Path) -> None:
         rows: list[Any] = []
         for number, offset in enumerate((5, 6, 8, 9)):
             position = last.physical_offset + (number + 1) * last.wrote_bytes
-            rows += (0, position, last.wrote_bytes, START_MS, offset, b"")
+            rows += (0, make_head(last.wrote_bytes, offset, position, START_MS), b"")
         assert len(rows) == 4 * ROW_FIELDS
-        bad = rows[2 * ROW_FIELDS + 1]
+        bad = last.physical_offset + 3 * last.wrote_bytes
         with pytest.raises(Corrupt, match=f"record at {bad} .* offset 7 of T/0, found 8") as caught:
-            store._reput._dispatch(rows)
+            store._reput._dispatch(_read_rows(rows))
         assert caught.value.offset == bad
         assert store.get_max_offset_in_queue("T", 0) == 5

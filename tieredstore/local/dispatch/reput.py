@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from tieredstore.local.put.rows import ROW_FIELDS, SPECIAL, Rows
 from tieredstore.local.queues.interface import ConsumeQueueStoreInterface, QueueUnits
 from tieredstore.local.queues.light_queues import LIGHT_QUEUE_ID, light_queue_offsets
 from tieredstore.message.columns.records import (
+    HEADER_DTYPE,
     RecordColumns,
     properties_of,
     record_columns,
@@ -48,6 +49,38 @@ PASS_ROWS: Final = 4_096
 _log = logging.getLogger(__name__)
 
 Int64s = npt.NDArray[np.int64]
+
+
+class _Columns(NamedTuple):
+    """Messages to dispatch, one a row: queue number or SPECIAL, physical offset, size, store time,
+    queue offset, properties."""
+
+    numbers: Int64s
+    offsets: Int64s
+    sizes: Int64s
+    timestamps: Int64s
+    queue_offsets: Int64s
+    properties: list[bytes]
+
+    def select(self, first: int, stop: int) -> _Columns:
+        """Return the rows [first, stop)."""
+        return _Columns(*[column[first:stop] for column in self])  # type: ignore[arg-type]
+
+
+def _read_rows(rows: Rows) -> _Columns:
+    """Read rows of the put path: their heads as one buffer."""
+    numbers: Any = rows[0::ROW_FIELDS]
+    joined: Any = rows[1::ROW_FIELDS]
+    properties: Any = rows[2::ROW_FIELDS]
+    heads = np.frombuffer(b"".join(joined), dtype=HEADER_DTYPE)
+    return _Columns(
+        np.array(numbers, dtype=np.int64),
+        heads["physical_offset"].astype(np.int64),
+        heads["size"].astype(np.int64),
+        heads["store_timestamp"].astype(np.int64),
+        heads["queue_offset"].astype(np.int64),
+        properties,
+    )
 
 
 class Reput:
@@ -124,8 +157,9 @@ class Reput:
                     self.scan(waiting.begin_offset)
                 rows = waiting.rows
                 for start in range(0, len(rows), PASS_ROWS * ROW_FIELDS):
-                    self._dispatch(rows[start : start + PASS_ROWS * ROW_FIELDS])
-                self.offset = max(self.offset, waiting.end_offset)
+                    self._dispatch(_read_rows(rows[start : start + PASS_ROWS * ROW_FIELDS]))
+                # Without a row too: an interrupted put may have begun the next file alone.
+                self.offset = max(before, waiting.end_offset)
                 return self.offset > before
             except Exception as error:
                 _log.exception("dispatch stops at %d", self.offset)
@@ -158,7 +192,7 @@ class Reput:
             for first in range(0, len(walk.positions), PASS_ROWS):
                 records = record_columns(chunk, walk.positions[first : first + PASS_ROWS])
                 self._check_places(records, offset)
-                self._dispatch(self._rows_of(chunk, records))
+                self._dispatch(self._columns_of(chunk, records))
                 self.offset = offset + int(records.positions[-1] + records.sizes[-1])
             file_end = offset - offset % self._log.file_size + self._log.file_size
             offset += walk.next_position
@@ -183,8 +217,8 @@ class Reput:
                 offset=place,
             )
 
-    def _rows_of(self, chunk: memoryview, records: RecordColumns) -> Rows:
-        """The rows that the put path would have handed over."""
+    def _columns_of(self, chunk: memoryview, records: RecordColumns) -> _Columns:
+        """What the rows of the put path would have said."""
         properties = properties_of(chunk, records)
         special = (records.sys_flags & TRANSACTION_MASK) != 0
         if self._dispatch_light_queues:
@@ -192,17 +226,14 @@ class Reput:
         numbers = self._queue_numbers(
             topics(chunk, records), records.queue_ids.tolist(), special.tolist()
         )
-        for row, number in enumerate(numbers):
-            if number == SPECIAL:
-                properties[row] = b""
-        rows: Rows = [0] * (ROW_FIELDS * len(numbers))
-        rows[0::ROW_FIELDS] = numbers
-        rows[1::ROW_FIELDS] = records.physical_offsets.tolist()
-        rows[2::ROW_FIELDS] = records.sizes.tolist()
-        rows[3::ROW_FIELDS] = records.store_timestamps.tolist()
-        rows[4::ROW_FIELDS] = records.queue_offsets.tolist()
-        rows[5::ROW_FIELDS] = properties
-        return rows
+        return _Columns(
+            np.array(numbers, dtype=np.int64),
+            records.physical_offsets,
+            records.sizes,
+            records.store_timestamps,
+            records.queue_offsets,
+            properties,
+        )
 
     def _queue_numbers(
         self, topics_of: list[str], queue_ids: list[int], special: list[bool]
@@ -217,52 +248,45 @@ class Reput:
         }
         return [known[row] for row in rows]
 
-    def _dispatch(self, rows: Rows) -> None:
-        if not rows:
-            return
+    def _dispatch(self, columns: _Columns) -> None:
         self._deletions = []
-        self._dispatch_in_order(rows)
+        self._dispatch_in_order(columns)
         # Later rows may have had the numbers of the queues that are forgotten now. A put finds by
         # the units of the deletions where a queue that is made again goes on.
         for deletion in self._deletions:
             self._forget_queues(deletion)
 
-    def _dispatch_in_order(self, rows: Rows) -> None:
-        numbers = rows[::ROW_FIELDS]
-        if SPECIAL not in numbers:
-            self._dispatch_columns(rows)
+    def _dispatch_in_order(self, columns: _Columns) -> None:
+        count = len(columns.numbers)
+        if not count:
             return
+        special = np.flatnonzero(columns.numbers == SPECIAL).tolist()
         # In the order of the log: runs of plain rows, and the others one by one.
         first = 0
-        for row, number in enumerate(numbers):
-            if number == SPECIAL:
-                if first < row:
-                    self._dispatch_columns(rows[first * ROW_FIELDS : row * ROW_FIELDS])
-                self._dispatch_record(rows[row * ROW_FIELDS + 1], rows[row * ROW_FIELDS + 2])
-                first = row + 1
-        if first < len(numbers):
-            self._dispatch_columns(rows[first * ROW_FIELDS :])
+        for row in special:
+            if first < row:
+                self._dispatch_columns(columns.select(first, row))
+            self._dispatch_record(int(columns.offsets[row]), int(columns.sizes[row]))
+            first = row + 1
+        if first < count:
+            self._dispatch_columns(columns.select(first, count) if first else columns)
 
-    def _dispatch_columns(self, rows: Any) -> None:
-        numbers = np.array(rows[::ROW_FIELDS], dtype=np.int64)
-        offsets = np.array(rows[1::ROW_FIELDS], dtype=np.int64)
-        sizes = np.array(rows[2::ROW_FIELDS], dtype=np.int64)
+    def _dispatch_columns(self, columns: _Columns) -> None:
+        numbers, offsets, sizes, times, queue_offsets, properties = columns
         order = np.argsort(numbers, kind="stable")
         grouped = numbers[order]
-        queue_offsets = np.array(rows[4::ROW_FIELDS], dtype=np.int64)[order]
+        queue_offsets = queue_offsets[order]
         # A group: messages of one queue with consecutive offsets.
         is_same = grouped[1:] == grouped[:-1]
         jumps = is_same & (queue_offsets[1:] - queue_offsets[:-1] != 1)
         wrong = np.flatnonzero(jumps & (queue_offsets[1:] != 0) if self._is_scanning else jumps)
         if len(wrong):
-            raise self._make_jump_error(rows, *order[wrong[0] : wrong[0] + 2].tolist())
+            raise self._make_jump_error(columns, *order[wrong[0] : wrong[0] + 2].tolist())
         starts = np.flatnonzero(np.append(True, jumps | ~is_same)).tolist()
         for start in starts:
             self._learn_queue(int(grouped[start]))
-        entries = index_entries(self._prefixes, numbers, rows[5::ROW_FIELDS])
+        entries = index_entries(self._prefixes, numbers, properties)
         units = make_units(offsets, sizes, entries.tags_codes)
-        times = rows[3::ROW_FIELDS]
-        timestamps = np.array(times, dtype=np.int64)
         groups: list[QueueUnits] = []
         for start, stop in zip(starts, [*starts[1:], len(order)], strict=True):
             chosen = order[start:stop]
@@ -272,11 +296,11 @@ class Reput:
                 self._queues.append(groups, int(offsets[0]))
                 groups.clear()
                 self._begin_again(key, int(offsets[chosen[0]]))
-            groups.append(QueueUnits(key, first, units[chosen], timestamps[chosen]))
+            groups.append(QueueUnits(key, first, units[chosen], times[chosen]))
         self._queues.append(groups, int(offsets[-1] + sizes[-1]))
         if self._index is not None and len(entries.rows):
-            self._index.put(entries.hashes, offsets[entries.rows], timestamps[entries.rows])
-        self.timestamp_ms = times[-1]
+            self._index.put(entries.hashes, offsets[entries.rows], times[entries.rows])
+        self.timestamp_ms = int(times[-1])
 
     def _begin_again(self, key: QueueKey, physical_offset: int) -> None:
         """Empty a queue whose offsets begin at 0 again at a byte of the log: a Java broker's, of
@@ -293,13 +317,13 @@ class Reput:
             )
             queue.initialize_with_offset(0)
 
-    def _make_jump_error(self, rows: Any, before: int, row: int) -> Corrupt:
-        number, position, _, _, offset, _ = rows[row * ROW_FIELDS : (row + 1) * ROW_FIELDS]
-        state = self._appender.queues[number]
-        expected = rows[before * ROW_FIELDS + 4] + 1
+    def _make_jump_error(self, columns: _Columns, before: int, row: int) -> Corrupt:
+        state = self._appender.queues[int(columns.numbers[row])]
+        position = int(columns.offsets[row])
         return Corrupt(
-            f"the record at {position} of the commit log: expected offset {expected} of "
-            f"{state.topic}/{state.queue_id}, found {offset}",
+            f"the record at {position} of the commit log: expected offset "
+            f"{int(columns.queue_offsets[before]) + 1} of {state.topic}/{state.queue_id}, found "
+            f"{int(columns.queue_offsets[row])}",
             topic=state.topic,
             queue_id=state.queue_id,
             offset=position,
@@ -311,7 +335,7 @@ class Reput:
             self._prefixes.put(number, state.topic)
             self._by_number[number] = QueueKey(state.topic, state.queue_id)
 
-    def _dispatch_record(self, offset: Any, size: Any) -> None:
+    def _dispatch_record(self, offset: int, size: int) -> None:
         record = self._log.get(offset, size)
         if record is None:
             raise Corrupt(f"expected a record of {size} bytes at {offset}", offset=offset)

@@ -32,6 +32,7 @@ _OK: Final = PutMessageStatus.PUT_OK
 _ILLEGAL: Final = PutMessageStatus.MESSAGE_ILLEGAL
 _NOT_PLAIN: Final = TRANSACTION_MASK | INNER_BATCH | BORN_HOST_V6 | STORE_HOST_V6
 _V4_SIZE: Final = 8
+_NEXT_OFFSET: Final = ("next_offset",)
 _LENGTHS: Final = tuple(length.to_bytes(2, "big") for length in range(MAX_ROW_PROPERTIES_BYTES + 1))
 
 
@@ -61,67 +62,65 @@ class MessageAppender(GeneralPut):
             or body is None
             or len(body) > self._max_plain_body_bytes
             or len(born_host) != _V4_SIZE
-            or b"INNER_" in properties
+            or properties.find(b"INNER_") >= 0  # `in` takes twice as long
         ):
             return self._put_general(message)
         body_length = len(body)
         size = fixed_bytes + body_length + properties_length
         crc = raw_crc32(body) & CRC_MASK
-        lock = self._lock
-        lock.acquire()  # `with` would take twice as long
-        try:
-            timestamp = self._now_ms()
-            if timestamp > self.last_timestamp_ms:
-                self.last_timestamp_ms = timestamp
-            else:
-                timestamp = self.last_timestamp_ms
-            log = self._log
-            position = log.max_offset
-            if position + size > log.limit:
-                position = log.make_room(size)
-            end = position + size
-            queue_offset = state.next_offset
-            head = pack(
-                size,
-                magic,
-                crc,
-                message.queue_id,
-                message.flag,
-                queue_offset,
-                position,
-                sys_flag,
-                message.born_timestamp_ms,
-                born_host,
-                timestamp,
-                store_host,
-                message.reconsume_times,
-                message.prepared_transaction_offset,
-                body_length,
-            )
-            inside = position - log.view_from
-            log.view[inside : inside + size] = b"".join(
-                (head, body, topic_field, _LENGTHS[properties_length], properties)
-            )
+        with self._lock:
+            try:
+                timestamp = self._now_ms()
+                timestamp = max(timestamp, self.last_timestamp_ms)
+                log = self._log
+                position = log.max_offset
+                end = position + size
+                if end > log.limit:
+                    position = log.make_room(size)
+                    end = position + size
+                queue_offset = state.next_offset
+                head = pack(
+                    size,
+                    magic,
+                    crc,
+                    message.queue_id,
+                    message.flag,
+                    queue_offset,
+                    position,
+                    sys_flag,
+                    message.born_timestamp_ms,
+                    born_host,
+                    timestamp,
+                    store_host,
+                    message.reconsume_times,
+                    message.prepared_transaction_offset,
+                    body_length,
+                )
+                inside = position - log.view_from
+                log.view[inside : inside + size] = b"".join(
+                    (head, body, topic_field, _LENGTHS[properties_length], properties)
+                )
+            except TieredStoreError as error:
+                return refuse_by_error(error)
+            except struct.error:
+                if state.next_offset == FORGOTTEN:  # its topic was deleted while this put waited
+                    return self._put_general(message)
+                return refuse(_ILLEGAL, find_unfit_number(message))
+            # What `_publish` does, without the call.
             rows = self._rows
-            rows += (state.number, position, size, timestamp, queue_offset, properties)
+            rows += (state.number, head, properties)
             log.max_offset = end
             state.next_offset = queue_offset + 1
+            self.last_timestamp_ms = timestamp
             durable = self.durability
             if self._is_idle:
-                self._wake_idle()
-        except TieredStoreError as error:
-            return refuse_by_error(error)
-        except struct.error:
-            if state.next_offset == FORGOTTEN:  # its topic was deleted while this put waited
-                return self._put_general(message)
-            return refuse(_ILLEGAL, find_unfit_number(message))
-        finally:
-            lock.release()
+                self._is_idle = False
+                _ = [*self._wakes]
         if len(rows) > self._help_values:
-            self._backlog()
+            self._help()
         if durable is not DURABLE and waits_for_nothing(properties):
             durable = DURABLE
-        return PutMessageResult(_OK, position, queue_offset, size, 1, timestamp, durable)
+        return PutMessageResult(_OK, position, queue_offset, size, 1, timestamp, durable, "", True)
 
     def put_batch(self, messages: Sequence[Message]) -> PutMessageResult:
         """Append messages of one queue with consecutive offsets in one file, all or none."""
@@ -135,23 +134,25 @@ class MessageAppender(GeneralPut):
             try:
                 timestamp = max(self._now_ms(), self.last_timestamp_ms)
                 queue_offset = state.next_offset
-                start = self._log.max_offset
+                log = self._log
+                start = log.max_offset
                 encoded = self._encode_plain(plain, messages, queue_offset, start, timestamp)
                 if encoded is not None:
                     data, rows = encoded
-                    if start + len(data) > self._log.limit:
-                        here, start = start, self._log.make_room(len(data))
+                    size = len(data)
+                    if start + size > log.limit:
+                        here, start = start, log.make_room(size)
                         if start != here:
                             encoded = self._encode_plain(
                                 plain, messages, queue_offset, start, timestamp
                             )
                             assert encoded is not None
                             data, rows = encoded
-                    inside = start - self._log.view_from
-                    self._log.view[inside : inside + len(data)] = data
-                    waiting = self._publish(rows, start + len(data), timestamp)
-                    state.next_offset = queue_offset + len(messages)
-                durable = self._durability_of(messages)
+                    inside = start - log.view_from
+                    log.view[inside : inside + size] = data
+                    moves = map(setattr, (state,), _NEXT_OFFSET, (queue_offset + len(messages),))
+                    durable = self._durability_of(messages)
+                    waiting = self._publish(rows, start + size, timestamp, moves)
             except TieredStoreError as error:
                 return refuse_by_error(error)
             except struct.error:
@@ -161,9 +162,9 @@ class MessageAppender(GeneralPut):
         if encoded is None:
             return self._put_general_batch(messages)
         if waiting > self._help_values:
-            self._backlog()
+            self._help()
         return PutMessageResult(
-            _OK, start, queue_offset, len(data), len(messages), timestamp, durable
+            _OK, start, queue_offset, size, len(messages), timestamp, durable, "", True
         )
 
     def _encode_plain(
@@ -194,8 +195,8 @@ class MessageAppender(GeneralPut):
                 or body is None
                 or len(body) > max_body_bytes
                 or len(born_host) != _V4_SIZE
-                or b"INNER_" in properties
-                or b"DELAY\x01" in properties
+                or properties.find(b"INNER_") >= 0
+                or properties.find(b"DELAY\x01") >= 0
             ):
                 return None
             body_length = len(body)
@@ -218,7 +219,7 @@ class MessageAppender(GeneralPut):
                 body_length,
             )
             parts += (head, body, topic_field, _LENGTHS[properties_length], properties)
-            rows += (number, position, size, timestamp, queue_offset, properties)
+            rows += (number, head, properties)
             position += size
             queue_offset += 1
         return b"".join(parts), rows

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import repeat
 from typing import Final
 
 import msgspec
@@ -26,6 +27,7 @@ from tieredstore.local.put.rows import (
     MAX_ROW_PROPERTIES_BYTES,
     SPECIAL,
     Rows,
+    make_head,
 )
 from tieredstore.local.queues.light_queues import (
     LIGHT_QUEUE_ID,
@@ -133,17 +135,19 @@ class GeneralPut(PutQueues):
             ):
                 queue = SPECIAL if is_special else state.number
                 properties = b"" if is_special else message.properties
-                rows += (queue, position, size, timestamp, number, properties)
+                rows += (queue, make_head(size, number, position, timestamp), properties)
                 position += size
-            waiting = self._publish(rows, position, timestamp)
-            if counts:
-                state.next_offset = queue_offset + len(messages)
+            next_offsets = {state: queue_offset + len(messages)} if counts else {}
             for other in light:
-                other.next_offset += 1
+                next_offsets[other] = next_offsets.get(other, other.next_offset) + 1
+            moves = map(setattr, next_offsets, repeat("next_offset"), next_offsets.values())
             durable = self._durability_of(messages)
+            waiting = self._publish(rows, position, timestamp, moves)
         if waiting > self._help_values:
-            self._backlog()
-        return PutMessageResult(_OK, start, queue_offset, total, len(messages), timestamp, durable)
+            self._help()
+        return PutMessageResult(
+            _OK, start, queue_offset, total, len(messages), timestamp, durable, "", True
+        )
 
     def put_deletions(
         self, topics: AbstractSet[str], find_queue_ids: Callable[[str], Iterable[int]]

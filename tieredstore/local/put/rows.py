@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import call
 from typing import Final, NamedTuple, Self
 
 from tieredstore.contracts.durability import FlushFuture
 from tieredstore.contracts.message_store import DURABLE
 from tieredstore.local.log.commit_log import CommitLog
-from tieredstore.message.encoding import Message
+from tieredstore.message.encoding import V4_HEADER, Message
 from tieredstore.message.properties import find_text
+from tieredstore.service_thread import WakeEvent
 
-ROW_FIELDS: Final = 6
-"""A row: queue number, physical offset, size, store time, queue offset, properties. The queue
-number is SPECIAL for records that the dispatch has to look at themselves."""
+ROW_FIELDS: Final = 3
+"""A row: queue number, head, properties. The queue number is SPECIAL for records that the dispatch
+has to look at themselves; the head is the 88 bytes in front of a body, as in a record with IPv4
+hosts, of which size, offsets and store time count."""
 SPECIAL: Final = -1
 MAX_ROWS: Final = 65_536
 """Rows kept for the dispatch; past it they are dropped and it reads the log instead."""
@@ -25,6 +28,13 @@ MAX_ROW_PROPERTIES_BYTES: Final = 4_096
 """Larger properties are not kept in a row: they would make MAX_ROWS no bound."""
 
 Rows = list[int | bytes]
+
+
+def make_head(size: int, queue_offset: int, position: int, timestamp_ms: int) -> bytes:
+    """Make the head of a row for a record that does not have it in this form."""
+    return V4_HEADER.pack(
+        size, 0, 0, 0, 0, queue_offset, position, 0, 0, b"", timestamp_ms, b"", 0, 0, 0
+    )
 
 
 def waits_for_nothing(properties: bytes) -> bool:
@@ -62,11 +72,17 @@ class RowBuffer:
     durability: of the messages that are put now, read with the put lock held; the flush swaps it.
     holds_rows: whether the dispatch waits for a flush or a commit (`confirm_offset`), which then
     sets `wake`.
+
+    What a message changes (`_rows`, the log's `max_offset`, its queue's `next_offset`,
+    `last_timestamp_ms`) changes in one stretch of code without a call into Python, which is where
+    signal handlers run: an interrupt leaves all of it or nothing. For the same reason the lock is
+    taken by `with` alone (behind `acquire()` a handler may raise before a `try` begins), and those
+    who wait for a put are woken in C.
     """
 
     def __init__(self, log: CommitLog, *, holds_rows: bool = False) -> None:
         self.last_timestamp_ms = 0
-        self.wake = threading.Event()
+        self.wake = WakeEvent()
         self.durability: FlushFuture = DURABLE
         self.help_dispatch: Callable[[], object] = lambda: None
         self._log = log
@@ -78,6 +94,7 @@ class RowBuffer:
         self._marked = (-1, 0)
         self._is_idle = False  # whether somebody waits for the next put
         self._idle: list[threading.Event] = []
+        self._wakes: Iterator[None] = iter(())  # wakes them in C as it is iterated
         self._help_values = HELP_ROWS * ROW_FIELDS
 
     @contextmanager
@@ -86,30 +103,33 @@ class RowBuffer:
         with self._lock:
             yield
 
-    def _publish(self, new_rows: Rows, end: int, timestamp: int) -> int:
-        """What was copied into the log becomes part of it; returns how many row values wait."""
+    def _publish(
+        self, new_rows: Rows, end: int, timestamp: int, moves: Iterable[object] = ()
+    ) -> int:
+        """What was copied into the log becomes part of it; returns how many row values wait.
+
+        moves: what moves the queues on, in C as it is iterated (`map` of `setattr`).
+        """
         self._rows += new_rows
         self._log.max_offset = end
         self.last_timestamp_ms = timestamp
+        _ = [*moves]
         if self._is_idle:
-            self._wake_idle()
+            self._is_idle = False
+            _ = [*self._wakes]
         return len(self._rows)
 
-    def _wake_idle(self) -> None:
-        """Wake those who wait for a put, with the put lock held."""
-        self._is_idle = False
-        for event in self._idle:
-            event.set()
-        self._idle = []
-
     def wake_at_put(self, event: threading.Event, offset: int) -> None:
-        """Set `event` at the next put; at once when the log has grown beyond `offset` already."""
+        """Set `event` at the next put; at once when the log has grown beyond `offset` already. A
+        WakeEvent is set whatever interrupts the put."""
         with self._lock:
+            idle = self._idle if self._is_idle else []
             if self._log.max_offset > offset:
                 event.set()
-            elif event not in self._idle:
-                self._idle = [*self._idle, event]
-                self._is_idle = True
+            elif event not in idle:
+                idle = [*idle, event]
+                wakes = map(call, [waiting.set for waiting in idle])
+                self._idle, self._wakes, self._is_idle = idle, wakes, True
 
     def _durability_of(self, messages: Sequence[Message]) -> FlushFuture:
         """What the result of a put carries; the caller holds the put lock."""
@@ -136,7 +156,8 @@ class RowBuffer:
                 self.last_timestamp_ms += 1
             return self._marked
 
-    def _backlog(self) -> None:
+    def _help(self) -> None:
+        """Run a pass of the dispatch, which is behind; called without the lock."""
         self.help_dispatch()
         with self._lock:
             if len(self._rows) > MAX_ROWS * ROW_FIELDS:
@@ -170,8 +191,8 @@ class RowBuffer:
         """Let the rows so far end where the log does, with the put lock held."""
         end = self._log.max_offset
         if end > self._begin_offset and not isinstance(self._rows, NoRows):
-            self._sealed.append(WaitingRows(self._rows, self._begin_offset, end, False))
-            self._rows, self._begin_offset = [], end
+            sealed = [*self._sealed, WaitingRows(self._rows, self._begin_offset, end, False)]
+            self._sealed, self._rows, self._begin_offset = sealed, [], end
             if sum(len(piece.rows) for piece in self._sealed) > MAX_ROWS * ROW_FIELDS:
                 self._rows, self._sealed = NoRows(), []
 

@@ -46,8 +46,8 @@ class Checkpoint:
 
 
 def read_checkpoint(root: Path) -> Checkpoint:
-    """Read the store's checkpoint, all zeros when it has none. Raises Corrupt on a short file or a
-    negative field."""
+    """Read the store's checkpoint, all zeros when it has none or an empty one. Raises Corrupt on a
+    short file or a negative field."""
     path = root / CHECKPOINT_FILE
     try:
         data = path.read_bytes()
@@ -55,6 +55,8 @@ def read_checkpoint(root: Path) -> Checkpoint:
         return Checkpoint()
     except OSError as error:
         raise translate_os_error(error, "read", path) from error
+    if not data:  # made, and not written yet
+        return Checkpoint()
     if len(data) < _FIELDS.size:
         raise Corrupt(
             f"{path}: expected {CHECKPOINT_SIZE_BYTES} bytes, found {len(data)}", path=str(path)

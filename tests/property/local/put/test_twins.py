@@ -73,6 +73,8 @@ def put_all(
         for path in (root / folder).rglob("*")
         if path.is_file()
     }
+    # A refused message may have begun a file, where the short way makes room before it packs.
+    files = {name: data for name, data in files.items() if data.strip(b"\0")}
     # Of several faults of a batch each way may name another.
     return [
         msgspec.structs.replace(result, reason=str(bool(result.reason))) for result in results

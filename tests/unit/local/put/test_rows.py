@@ -58,7 +58,7 @@ def test_rows_that_were_dropped_are_read_in_the_log_up_to_what_is_flushed(
         store.put_message(plain(number=number))
         if is_sealed:
             appender.seal(DURABLE)
-    appender._backlog()
+    appender._help()
     log.flushed_offset = first
     assert _seen(store) == [["k0"]]
     # Rows come again, while what lies between has to be read.

@@ -1,0 +1,85 @@
+"""Signals that arrive at a chosen instruction, as Ctrl-C may."""
+
+from __future__ import annotations
+
+import _thread
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+SIGNAL = signal.SIGUSR2
+
+
+class Interrupt(BaseException):
+    """What the signal handler raises, as KeyboardInterrupt is."""
+
+
+@contextmanager
+def raising_signal(number: int = SIGNAL) -> Iterator[None]:
+    """Within the block, a signal raises Interrupt wherever the interpreter handles it."""
+
+    def raise_interrupt(*_: object) -> None:
+        raise Interrupt
+
+    before = signal.signal(number, raise_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def call_interrupted(call: Callable[[], object], step: int) -> bool:
+    """Call, with a signal that arrives in front of the `step`-th instruction of it (from 1),
+    whoever's; returns whether there were so many. Needs `raising_signal`.
+
+    The interpreter handles the signal where it always does: behind the next call, at the beginning
+    of a function, before a jump back. Nothing is raised where no signal could.
+    """
+    seen = 0
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal seen
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            seen += 1
+            if seen == step:
+                sys.settrace(None)
+                # In C, from an instruction that handles no signal: it stays pending until the
+                # traced code goes on.
+                [_] = map(_thread.interrupt_main, (SIGNAL,))
+        return trace
+
+    try:
+        sys.settrace(trace)
+        try:
+            call()
+        finally:
+            sys.settrace(None)
+    except Interrupt:
+        pass
+    return seen >= step
+
+
+def run_elsewhere(call: Callable[[], object], timeout_s: float = 20) -> None:
+    """Call in another thread, so that a lock which stayed taken fails the test. Raises what the
+    call raises."""
+    found: list[BaseException | None] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            found.append(error)
+        else:
+            found.append(None)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    assert found, "a lock stayed taken"
+    if found[0] is not None:
+        raise found[0]
