@@ -46,6 +46,17 @@ def public_a(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "public-a"
 
 
+@pytest.fixture(scope="session")
+def crash_c(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store that a killed Java broker left (`before/`), and what Java made of it. Copy before
+    writing."""
+    root = tmp_path_factory.mktemp("crash-c")
+    with tarfile.open(FIXTURES / "crash-c.tar.xz") as archive:
+        archive.extractall(root, **EXTRACT_SAFELY)
+    _make_read_only(root / "crash-c")
+    return root / "crash-c"
+
+
 @pytest.fixture
 def public_a_copy(public_a: Path, tmp_path: Path) -> Path:
     """A writable copy of the Java store."""

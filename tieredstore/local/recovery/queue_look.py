@@ -15,7 +15,7 @@ from tieredstore.local.log.file_names import FileRun, file_name
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.consume_queue import ConsumeQueue
 from tieredstore.local.queues.consume_queue_store import CONSUME_QUEUE_DIRECTORY, list_queues
-from tieredstore.message.consume_queue import UNIT_SIZE
+from tieredstore.message.consume_queue import BLANK_SIZE_FIELD, UNIT_SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +155,9 @@ def cut_queue(
         kept = queue.find_cut(physical_offset)
     unit = queue.unit(kept - 1) if kept > look.start_offset else None
     look.kept_offset = kept
-    look.kept_end = 0 if unit is None or unit[1] == 0x7FFFFFFF else unit[0] + unit[1]
-    if unit is None or look.kept_end == 0:
-        # Nothing but blanks, or nothing: the queue begins anew, wherever its messages say.
+    look.kept_end = 0 if unit is None or unit[1] == BLANK_SIZE_FIELD else unit[0] + unit[1]
+    if unit is None:
+        # Nothing is kept: the queue begins anew, wherever its messages say.
         if not look.paths or (kept == look.max_offset and not _is_dirty(look, queue, files, kept)):
             return None
         look.kept_offset = -1
