@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Invalid
+from tieredstore.message.names import find_name_fault
 
-MAX_NAME_BYTES = 255
 MAX_OFFSET = 2**63 - 1
 MAX_QUEUE_ID = 2**31 - 1
 BASE_OFFSET_DIGITS = 20
@@ -22,7 +22,6 @@ BASE_OFFSET_DIGITS = 20
 _FILE_NAME = re.compile(r"([0-9a-f]{8})([0-9]{20})", re.ASCII)
 _CLUSTER_FOLDER = re.compile(r"([0-9a-f]{8})_(.+)", re.DOTALL)
 _QUEUE_ID = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f/\\]")
 
 
 class LogicalPath(NamedTuple):
@@ -77,29 +76,14 @@ def parse_type_name(name: str) -> FileSegmentType | None:
 
 def check_name(name: str, what: str) -> None:
     """Raise Invalid unless `name` can be one path component of its own."""
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        raise Invalid(f"{what} {name!r} is not valid Unicode text") from None
-    if not name:
-        raise Invalid(f"{what} is empty")
-    if size > MAX_NAME_BYTES:
-        raise Invalid(f"{what} {name!r} has {size} bytes, at most {MAX_NAME_BYTES} are possible")
-    found = _UNSAFE.search(name)
-    if found is not None:
-        raise Invalid(f"{what} {name!r} contains {found[0]!r}")
-    if name.startswith("."):
-        # "." and ".." leave the folder; other dot names are this project's own files
-        raise Invalid(f"{what} {name!r} starts with a dot")
+    fault = find_name_fault(name)
+    if fault is not None:
+        raise Invalid(f"{what} {name!r} {fault}" if name else f"{what} {fault}")
 
 
 def is_name(name: str) -> bool:
     """Tell whether `check_name` accepts the name."""
-    try:
-        check_name(name, "name")
-    except Invalid:
-        return False
-    return True
+    return find_name_fault(name) is None
 
 
 def is_queue_id(text: str) -> bool:

@@ -96,11 +96,12 @@ class ServiceThread:
     An error ends a round, never the thread. After failures the next round comes after twice the
     interval, four times, … up to `max_backoff_ms` (by default the interval: no longer than ever).
 
-    interval_ms: between two rounds; None: a round comes only when `wake` is called. waits_first:
-    whether the first round comes after an interval; first_delay_ms: after this time. duty: called,
-    and nothing else, when it is woken before a failed round is due again; by default a wake begins
-    that round. on_error: told of each TieredStoreError in place of the log. late_after_ms: see
-    `health`. wake_event: what `wake` sets, where others set it too.
+    interval_ms: between two rounds; None: a round comes only when `wake` is called. retry_ms: in
+    place of the interval after failures, where there is no interval. waits_first: whether the first
+    round comes after an interval; first_delay_ms: after this time. duty: called, and nothing else,
+    when it is woken before a failed round is due again; by default a wake begins that round.
+    on_error: told of each TieredStoreError in place of the log. late_after_ms: see `health`.
+    wake_event: what `wake` sets, where others set it too.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class ServiceThread:
         interval_ms: int | None,
         *,
         clock: Clock = SYSTEM_CLOCK,
+        retry_ms: int | None = None,
         max_backoff_ms: int = 0,
         waits_first: bool = False,
         first_delay_ms: int | None = None,
@@ -122,7 +124,8 @@ class ServiceThread:
         self._work = work
         self._interval_ms = interval_ms
         self._clock = clock
-        self._max_backoff_ms = max(max_backoff_ms, interval_ms or 0)
+        self._retry_ms = retry_ms if interval_ms is None else interval_ms
+        self._max_backoff_ms = max(max_backoff_ms, self._retry_ms or 0)
         self._first_delay_ms = first_delay_ms
         self._waits_first = waits_first or first_delay_ms is not None
         self._duty = duty
@@ -206,11 +209,11 @@ class ServiceThread:
                 if self._run_round(is_early) and not is_early:
                     retry_ms = None
                     delay_ms = self._interval_ms
-                elif self._interval_ms is None:
+                elif self._retry_ms is None:
                     delay_ms = None
                 else:
                     delay_ms = min(
-                        self._interval_ms << min(self._failures, _MAX_DOUBLINGS),
+                        self._retry_ms << min(self._failures, _MAX_DOUBLINGS),
                         self._max_backoff_ms,
                     )
                     if is_early and retry_ms is not None:  # woken: the round is due when it was

@@ -12,7 +12,7 @@ import time
 import orjson
 
 from tieredstore.disk.errors import RETRY_LATER, translate_os_error
-from tieredstore.disk.locks import is_file_at, lock_file
+from tieredstore.disk.locks import is_file_at, lock_file, unlock_file
 from tieredstore.errors import Fenced, Invalid
 
 WRITER_FILE_NAME = ".writer"
@@ -48,7 +48,7 @@ class PosixWriterEpoch:
             epoch = cls(path, fd, _make_own_name())
             epoch._write_owner()
         except BaseException as error:
-            os.close(fd)
+            unlock_file(fd)
             if isinstance(error, OSError):
                 raise translate_os_error(error, "lock", path, invalid=RETRY_LATER) from error
             raise
@@ -69,7 +69,7 @@ class PosixWriterEpoch:
 
     def release(self) -> None:
         if self._fd is not None:
-            os.close(self._fd)
+            unlock_file(self._fd)
             self._fd = None
 
     def _write_owner(self) -> None:

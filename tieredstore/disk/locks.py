@@ -8,32 +8,41 @@ import os
 from pathlib import Path
 from typing import Final
 
+from tieredstore.disk.forks import close_private, hold_forks, keep_private
+
 HELD: Final = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
 """What the system says of a lock that another one holds."""
 _MAX_ATTEMPTS: Final = 10
 
 
 def lock_file(path: str | Path, mode: int = 0o644) -> int:
-    """Open a file, made where it is missing, and take its exclusive `flock`; closing the returned
-    descriptor gives the lock up.
+    """Open a file, made where it is missing, and take its exclusive `flock`, which
+    `unlock_file` gives up. A forked child has no part in it.
 
     The file is then the one at `path`: one that was removed or replaced meanwhile is left alone.
     Raises BlockingIOError when somebody holds the lock, this process included; other OSErrors as
     the system does.
     """
-    for _ in range(_MAX_ATTEMPTS):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), mode)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if is_file_at(path, fd):
-                return fd
-        except OSError as error:
+    with hold_forks():
+        for _ in range(_MAX_ATTEMPTS):
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), mode)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if is_file_at(path, fd):
+                    keep_private(fd)
+                    return fd
+            except OSError as error:
+                os.close(fd)
+                if error.errno in HELD:
+                    raise BlockingIOError(error.errno, error.strerror, str(path)) from None
+                raise
             os.close(fd)
-            if error.errno in HELD:
-                raise BlockingIOError(error.errno, error.strerror, str(path)) from None
-            raise
-        os.close(fd)
     raise OSError(errno.EBUSY, f"it was replaced {_MAX_ATTEMPTS} times", str(path))
+
+
+def unlock_file(fd: int) -> None:
+    """Give the lock up that `lock_file` took."""
+    close_private(fd)
 
 
 def is_file_at(path: str | Path, fd: int) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Self
 import msgspec
 import orjson
 
-from tieredstore.disk.locks import lock_file
+from tieredstore.disk.locks import lock_file, unlock_file
 from tieredstore.disk.sync import sync_file
 from tieredstore.errors import Busy, Invalid
 
@@ -83,7 +83,7 @@ class Journal:
 
     def close(self) -> None:
         if self._file is not None:
-            os.close(self._file)
+            unlock_file(self._file)
             self._file = None
 
     def __enter__(self) -> Self:

@@ -13,6 +13,7 @@ from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import PutMessageResult, wait_until_durable
 from tieredstore.disk.errors import translate_os_error
+from tieredstore.disk.forks import tell_of_forks
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.local.dispatch.reput import Reput
 from tieredstore.local.dispatch_source import LocalDispatchSource
@@ -42,6 +43,7 @@ from tieredstore.local.recovery.store_lock import (
     delete_abort_file,
     has_abort_file,
 )
+from tieredstore.local.running_flags import RunningFlags
 from tieredstore.local.store_reads import StoreReads, record_time
 from tieredstore.local.topics import parse_delay_levels, read_topics
 from tieredstore.message.encoding import RecordEncoder
@@ -96,6 +98,8 @@ class DefaultMessageStore(StoreReads):
         if "," in log_path:
             raise Invalid(f"storePathCommitLog: expected one folder, found {log_path!r}")
         self._clock = clock
+        self.running_flags = RunningFlags()
+        """What is wrong with the store now, and why puts are refused."""
         self._state = _State.NEW
         self._lock = StoreLock(self.root)
         self._files = PositionalFiles(writable=True)
@@ -125,6 +129,7 @@ class DefaultMessageStore(StoreReads):
             self._commit_log,
             encoder,
             clock,
+            self.running_flags,
             enable_light_queues=config.enable_lmq,
         )
         self._reput = Reput(
@@ -133,10 +138,11 @@ class DefaultMessageStore(StoreReads):
             self._queues,
             self._index,
             parse_delay_levels(config.message_delay_level),
+            self.running_flags,
             dispatch_light_queues=config.enable_lmq and config.enable_multi_dispatch,
         )
         self._flush = StoreFlush(
-            self.root, self._commit_log, self._queues, self._index, self._appender, self._reput
+            self.root, self._commit_log, self._queues, self._index, self._reput, self.running_flags
         )
         self._appender.find_next_offset = self._find_next_offset
         # The appender's own methods: one call less for each message.
@@ -165,6 +171,7 @@ class DefaultMessageStore(StoreReads):
                 f"flushDiskType={self._config.flush_disk_type} is not supported yet: messages "
                 "would be less durable than it promises"
             )
+        tell_of_forks(self)
         self._make_root()
         check_kind_of_queues(self.root, self._config)
         self._lock.acquire()
@@ -266,7 +273,7 @@ class DefaultMessageStore(StoreReads):
                 self._appender.close("the store is shut down")
                 self._reput.stop()
                 self._flush.flush()
-                if self._reput.error is None:
+                if self._reput.built_offset >= self._commit_log.max_offset:
                     delete_abort_file(self.root)
         finally:
             if state is not _State.SHUT_DOWN:
@@ -280,6 +287,11 @@ class DefaultMessageStore(StoreReads):
         # Without messages it may not even be what it was: blank units that did not reach the disk.
         known = 0 if queue is None else queue.max_offset
         return max(known, self._deletions.find_end_offset(topic, queue_id))
+
+    def leave_to_parent(self) -> None:
+        """Give the store up in a forked child: nothing is put, read, written or closed there."""
+        self._state = _State.SHUT_DOWN
+        self._appender.leave_to_parent()
 
     def _close_files(self) -> None:
         self._commit_log.close()
@@ -339,7 +351,7 @@ class DefaultMessageStore(StoreReads):
     def wait_until_dispatched(self) -> None:
         """Return when everything put before the call can be read. Raises what stopped the
         dispatch."""
-        self._dispatch_to(self._commit_log.max_offset)
+        self._reput.dispatch_to(self._commit_log.max_offset)
 
     def wait_until_visible(self, result: PutMessageResult) -> None:
         """Return when gets and queries find what was put; the caller's thread helps with that.
@@ -359,13 +371,7 @@ class DefaultMessageStore(StoreReads):
                 path=str(self.root),
                 offset=result.physical_offset,
             )
-        self._dispatch_to(end)
-
-    def _dispatch_to(self, end: int) -> None:
-        while self._reput.offset < end:
-            if self._reput.error is not None:
-                raise self._reput.error
-            self._reput.run_pass()
+        self._reput.dispatch_to(end)
 
     def delete_topics(self, topics: set[str]) -> int:
         """Delete topics; their records stay until the log expires. Returns how many there were.
@@ -384,7 +390,7 @@ class DefaultMessageStore(StoreReads):
         count, end = self._appender.put_deletions(topics, self._queues.find_queue_ids)
         if count:
             self._flush.sync_log()
-            self._dispatch_to(end)
+            self._reput.dispatch_to(end)
         return count
 
     @property

@@ -123,6 +123,9 @@ class PositionalFiles:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             try:
                 os.ftruncate(fd, size_bytes)
+            except BaseException:
+                os.unlink(path)  # noqa: PTH108 - text, as everywhere here
+                raise
             finally:
                 os.close(fd)
         except OSError as error:
@@ -132,10 +135,14 @@ class PositionalFiles:
     def sync(self, path: str) -> None:
         """Put the file's data on disk."""
         try:
-            with self.open_files.take(path, self._flags) as fd:
-                sync_file(fd)
+            file = self.open_files.take(path, self._flags)
         except OSError as error:
-            raise translate_os_error(error, "sync", path, is_sync=True) from error
+            raise translate_os_error(error, "open", path) from error
+        with file as fd:
+            try:
+                sync_file(fd)
+            except OSError as error:
+                raise translate_os_error(error, "sync", path, is_sync=True) from error
 
     def delete(self, path: str | Path) -> None:
         """Delete a file and what is open of it. No error where there is none."""

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from tieredstore.errors import Exhausted
+
 
 class RunningFlag(enum.IntFlag):
     """What is wrong with a store; the bits of Java's RunningFlags."""
@@ -46,11 +48,12 @@ class RaisedFlag:
 class RunningFlags:
     """The flags of one store. Thread-safe.
 
-    on_change: called after each change, outside of the lock; it must not fail.
+    on_change: called after each change, outside of the lock; it must neither fail nor wait.
     """
 
     def __init__(self) -> None:
         self._raised: dict[RunningFlag, RaisedFlag] = {}
+        self._reason: str | None = None
         self._lock = threading.Lock()
         self.on_change: Callable[[], object] = lambda: None
 
@@ -65,6 +68,7 @@ class RunningFlags:
             ):
                 return
             self._raised[flag] = RaisedFlag(flag, reason, lasting)
+            self._reason = self._find_reason()
         self.on_change()
 
     def clear(self, flag: RunningFlag) -> None:
@@ -74,12 +78,16 @@ class RunningFlags:
             if before is None or before.is_lasting:
                 return
             del self._raised[flag]
+            self._reason = self._find_reason()
         self.on_change()
 
     def list_raised(self) -> list[RaisedFlag]:
         """List the flags that are up, the lasting ones first."""
         with self._lock:
-            return sorted(self._raised.values(), key=lambda it: (not it.is_lasting, it.flag))
+            return self._sort_raised()
+
+    def _sort_raised(self) -> list[RaisedFlag]:
+        return sorted(self._raised.values(), key=lambda it: (not it.is_lasting, it.flag))
 
     @property
     def is_writeable(self) -> bool:
@@ -97,7 +105,17 @@ class RunningFlags:
 
     def why_not_writeable(self) -> str | None:
         """Return the reason for which no message may be put; None when one may."""
-        for raised in self.list_raised():
+        return self._reason
+
+    def _find_reason(self) -> str | None:
+        for raised in self._sort_raised():
             if raised.flag & _STOPS_PUTS:
                 return raised.reason
         return None
+
+
+def find_passing(error: BaseException) -> Exhausted | None:
+    """Return an error that passes by itself once the machine has room again; None for others."""
+    if isinstance(error, MemoryError):
+        return Exhausted("cannot go on: no memory")
+    return error if isinstance(error, Exhausted) else None

@@ -5,6 +5,7 @@ Paths: `docs/formats/tier-layout.md`; file names are the providers'.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
@@ -41,6 +42,30 @@ INDEX_TOPIC: Final = SYSTEM_PREFIX + "INDEX"
 DELETION_TOPIC: Final = SYSTEM_PREFIX + "DELETED_TOPICS"
 """The topic, in queue 0, whose messages say that a topic of a local store was deleted
 (`docs/formats/topic-deletion.md`)."""
+
+
+MAX_NAME_BYTES: Final = 255
+_UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f/\\]")
+
+
+def find_name_fault(name: str) -> str | None:
+    """Tell why a name cannot be one component of a path, in a local store or in a tier; None when
+    it can. The answer goes on after the name: "is empty", "starts with a dot", …"""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return "is not valid Unicode text"
+    if not name:
+        return "is empty"
+    if size > MAX_NAME_BYTES:
+        return f"has {size} bytes, at most {MAX_NAME_BYTES} are possible"
+    found = _UNSAFE.search(name)
+    if found is not None:
+        return f"contains {found[0]!r}"
+    if name.startswith("."):
+        # "." and ".." leave the folder; other dot names are this project's own files
+        return "starts with a dot"
+    return None
 
 
 def is_system_topic(topic: str) -> bool:

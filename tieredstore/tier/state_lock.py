@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tieredstore.disk.errors import translate_os_error
-from tieredstore.disk.locks import lock_file
+from tieredstore.disk.locks import lock_file, unlock_file
 from tieredstore.errors import Fenced
 
 LOCK_FILE = "tieredstore.lock"
@@ -46,7 +46,7 @@ class StateLock:
     def release(self) -> None:
         """Release the lock. Idempotent."""
         if self._fd >= 0:
-            os.close(self._fd)
+            unlock_file(self._fd)
             self._fd = -1
 
     def _owner(self) -> str:

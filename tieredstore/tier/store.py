@@ -17,6 +17,7 @@ from tieredstore.contracts.message_store import (
 )
 from tieredstore.contracts.usage import MeteredProvider
 from tieredstore.contracts.wrapping import find_layer
+from tieredstore.disk.forks import tell_of_forks
 from tieredstore.metrics import Metrics
 from tieredstore.service_thread import MonitoredServices, ServiceHealth
 from tieredstore.tier.expiry import TierExpiry
@@ -157,6 +158,7 @@ class TieredMessageStore(TieredReads):
                 self._load_tier(opened)
             opened.callback(self._threads.shutdown)
             self._closing = opened.pop_all()
+        tell_of_forks(self)
 
     def _load_tier(self, opened: ExitStack) -> None:
         if self._is_writer:
@@ -211,6 +213,10 @@ class TieredMessageStore(TieredReads):
         """
         closing, self._closing = self._closing, ExitStack()
         closing.close()
+
+    def leave_to_parent(self) -> None:
+        """Close nothing in a forked child: the tier and its writer epoch are the parent's."""
+        self._closing.pop_all()
 
     def health(self) -> list[ServiceHealth]:
         """Tell how each background loop is: those of the index, the upload and the expiry, then

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from tieredstore.config import StoreConfig
-from tieredstore.message.names import LMQ_PREFIX, is_system_topic
+from tieredstore.message.names import LMQ_PREFIX, find_name_fault, is_system_topic
 from tieredstore.metrics import Metrics
 
 EXCLUDED_METRIC = "rocketmq_tiered_store_x_excluded_topics"
@@ -38,6 +38,8 @@ class TopicFilter:
             return "topic of the broker or the cluster"
         if topic.startswith(LMQ_PREFIX):
             return "light message queue"
+        if find_name_fault(topic) is not None:
+            return "a name that no tier can hold"
         return self._excluded.get(topic)
 
     def exclude(self, topic: str, reason: str) -> None:

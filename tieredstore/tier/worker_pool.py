@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from typing import Final
 
 _LOOK_SECONDS: Final = 0.005
@@ -20,7 +20,7 @@ def run_worker_pool(step: Callable[[], bool], threads: int, name: str) -> None:
     One thread goes on alone as long as it is busy: threads that do not wait for a backend are in
     each other's way (measured: uploads to the page cache by one thread are half again as fast as
     by eight). Raises what a step raises, or what interrupts the caller (Ctrl-C), after the steps
-    in hand; no other is begun then.
+    in hand; no other is begun then. A process that ends waits for none of them.
     """
     worker: list[int] = []
     ending = threading.Event()
@@ -34,16 +34,32 @@ def run_worker_pool(step: Callable[[], bool], threads: int, name: str) -> None:
             ending.set()
             raise
 
-    with ThreadPoolExecutor(max(threads, 1), name) as pool:
+    workers: list[Future[None]] = []
+    try:
+        workers.append(_start_thread(work, f"{name}_0"))
+        if threads > 1 and not _ends_busy(workers[0], worker):
+            workers += (_start_thread(work, f"{name}_{n}") for n in range(1, threads))
+        for done in workers:
+            done.result()
+    finally:
+        ending.set()
+        wait(workers)
+
+
+def _start_thread(work: Callable[[], None], name: str) -> Future[None]:
+    """Not an executor's, whose threads hold up the end of the process until they have no work."""
+    done: Future[None] = Future()
+
+    def run() -> None:
         try:
-            workers = [pool.submit(work)]
-            if threads > 1 and not _ends_busy(workers[0], worker):
-                workers += [pool.submit(work) for _ in range(threads - 1)]
-            for done in workers:
-                done.result()
-        except BaseException:
-            ending.set()  # leaving the pool waits for its threads
-            raise
+            work()
+        except BaseException as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return done
 
 
 def _ends_busy(first: Future[None], worker: list[int]) -> bool:

@@ -23,7 +23,7 @@ from tests.kit.local_stores import (
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import PutMessageStatus
-from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
+from tieredstore.errors import Corrupt, Exhausted, Fenced, Invalid, Unavailable
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.read_only import open_read_only
 from tieredstore.local.recovery.checkpoint import read_checkpoint
@@ -320,22 +320,24 @@ def test_l05_a_full_disk_refuses_puts_and_recovers(
         assert len(store.get_message("g", "T", 0, 0, 9).messages) == 3
 
 
-def test_l05_a_dispatch_that_cannot_write_stops_puts_and_leaves_the_abort_file(
+def test_l05_a_stop_without_space_for_the_queues_leaves_the_abort_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "s"
     with running(small_config(root)) as store:
         put_all(store, [plain(number=0)])
+        write = os.pwrite
 
-        def full(*_: Any) -> int:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        def full(fd: int, data: Any, at: int) -> int:
+            if at > 0:  # the checkpoint is written at 0
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return write(fd, data, at)
 
         monkeypatch.setattr(os, "pwrite", full)
         assert store.put_message(plain(number=1)).ok
-        with pytest.raises(Unavailable, match="cannot write"):
+        with pytest.raises(Exhausted, match="cannot write"):
             store.wait_until_dispatched()
-        assert store.put_message(plain()).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
-        monkeypatch.undo()
+        assert store.put_message(plain(number=2)).ok
     assert (root / "abort").exists()
 
 

@@ -14,7 +14,7 @@ from tests.kit.simulated_files import File, SimulatedFiles
 from tieredstore.disk import sync
 from tieredstore.disk.errors import translate_os_error, wrap_os_errors
 from tieredstore.disk.file_operations import FILES
-from tieredstore.disk.locks import is_file_at, lock_file
+from tieredstore.disk.locks import is_file_at, lock_file, unlock_file
 from tieredstore.errors import Exhausted, Invalid, Unavailable
 from tieredstore.testing.faults import SimulatedCrash
 
@@ -101,11 +101,11 @@ def test_a_file_is_locked_by_one(tmp_path: Path) -> None:
     path.unlink()
     assert not is_file_at(path, fd)
     other = lock_file(path)  # another file
-    os.close(fd)
+    unlock_file(fd)
     with pytest.raises(BlockingIOError):
         lock_file(path)
-    os.close(other)
-    os.close(lock_file(path))
+    unlock_file(other)
+    unlock_file(lock_file(path))
 
 
 def test_a_lock_file_that_is_removed_while_it_is_locked_is_not_taken(
@@ -122,7 +122,7 @@ def test_a_lock_file_that_is_removed_while_it_is_locked_is_not_taken(
     monkeypatch.setattr(fcntl, "flock", flock)
     fd = lock_file(path)
     assert is_file_at(path, fd)
-    os.close(fd)
+    unlock_file(fd)
     removals += range(100)
     with pytest.raises(OSError, match="replaced 10 times"):
         lock_file(path)

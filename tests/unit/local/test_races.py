@@ -31,16 +31,17 @@ def test_rows_in_the_hands_of_a_pass_that_ends_early_are_not_lost(
     store.load()
     store.start()
     reput = store._reput
-    original = reput._dispatch
+    dispatcher = reput._dispatcher
+    original = dispatcher.dispatch
 
-    def failing(columns: Any) -> None:
-        reput._dispatch = original  # type: ignore[method-assign]
+    def failing(columns: Any, **_: Any) -> None:
+        dispatcher.dispatch = original  # type: ignore[method-assign]
         raise failure
 
     with reput._lock:  # this thread runs the pass
         for number in range(10):
             assert store.put_message(plain("T", 0, number)).ok
-        reput._dispatch = failing  # type: ignore[method-assign]
+        dispatcher.dispatch = failing  # type: ignore[method-assign]
         with contextlib.suppress(KeyboardInterrupt):
             assert not reput.run_pass()
     store.put_message(plain("U", 0, 0))
@@ -218,13 +219,13 @@ def test_a_second_message_with_an_offset_stops_the_dispatch_instead_of_being_los
 ) -> None:
     with running(small_config(tmp_path), ManualClock(START_MS)) as store:
         put_all(store, [plain("T", 0, number) for number in range(3)])
-        assert [health.state for health in store.health()] == [ServiceState.RUNNING]
+        assert {health.state for health in store.health()} == {ServiceState.RUNNING}
         store._appender.register("T", 0).next_offset = 1
         store.put_message(plain("T", 0, 3))
         with pytest.raises(Corrupt, match="has it too"):
             store.wait_until_dispatched()
         assert not store.put_message(plain("T", 0, 4)).ok
-        [health] = store.health()
+        health = store.health()[0]
         assert health.state is ServiceState.FAILED
         assert "has it too" in str(health.error)
 

@@ -15,7 +15,7 @@ from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import BoundaryType, GetMessageStatus
 from tieredstore.errors import Corrupt, Exhausted, Invalid
-from tieredstore.local.dispatch.reput import _read_rows
+from tieredstore.local.dispatch.row_columns import read_rows
 from tieredstore.local.log.mapped_file import MappedFile
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.put.rows import ROW_FIELDS, make_head
@@ -241,7 +241,7 @@ def test_topics_that_come_and_go_leave_nothing_in_memory(tmp_path: Path) -> None
         max_index_num=100_000,
     )
     with running(config) as store:
-        appender, reput = store._appender, store._reput
+        appender, reput = store._appender, store._reput._dispatcher
         put_all(store, [plain("stays", 0, 0)])
 
         def kept() -> list[int]:
@@ -301,6 +301,6 @@ def test_a_record_whose_offset_does_not_follow_is_named(tmp_path: Path) -> None:
         assert len(rows) == 4 * ROW_FIELDS
         bad = last.physical_offset + 3 * last.wrote_bytes
         with pytest.raises(Corrupt, match=f"record at {bad} .* offset 7 of T/0, found 8") as caught:
-            store._reput._dispatch(_read_rows(rows))
+            store._reput._dispatcher.dispatch(read_rows(rows))
         assert caught.value.offset == bad
         assert store.get_max_offset_in_queue("T", 0) == 5

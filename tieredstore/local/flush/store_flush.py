@@ -9,13 +9,13 @@ from tieredstore.errors import TieredStoreError
 from tieredstore.local.dispatch.reput import Reput
 from tieredstore.local.index.service import IndexService
 from tieredstore.local.log.commit_log import CommitLog
-from tieredstore.local.put.appender import MessageAppender
 from tieredstore.local.queues.interface import ConsumeQueueStoreInterface
 from tieredstore.local.recovery.checkpoint import read_checkpoint, write_checkpoint
+from tieredstore.local.running_flags import RunningFlag, RunningFlags, find_passing
 
 
 class StoreFlush:
-    """Brings a store to disk. After an error the appender takes no more messages."""
+    """Brings a store to disk. After a lasting error no more messages are taken."""
 
     def __init__(
         self,
@@ -23,22 +23,23 @@ class StoreFlush:
         log: CommitLog,
         queues: ConsumeQueueStoreInterface,
         index: IndexService | None,
-        appender: MessageAppender,
         reput: Reput,
+        flags: RunningFlags,
     ) -> None:
         self._root = root
         self._log = log
         self._queues = queues
         self._index = index
-        self._appender = appender
         self._reput = reput
+        self._flags = flags
         self._error: TieredStoreError | None = None
 
     def flush(self) -> None:
         """Write everything dispatched so far to disk; the checkpoint says so when this returns.
 
-        Raises Unavailable, and then ever again: what the system failed to write once it does not
-        try to write a second time, so that a later success would mean nothing.
+        Raises Exhausted where there was no room for the checkpoint. Raises Unavailable, and then
+        ever again: what the system failed to write once it does not try to write a second time, so
+        that a later success would mean nothing.
         """
         self._do(self._sync)
 
@@ -52,8 +53,10 @@ class StoreFlush:
         try:
             sync()
         except TieredStoreError as error:
-            self._error = error
-            self._appender.close(f"a flush failed: {error}")
+            if find_passing(error) is None:
+                self._error = error
+                reason = f"a flush failed: {error}"
+                self._flags.set(RunningFlag.NOT_WRITEABLE, reason, lasting=True)
             raise
 
     def _sync(self) -> None:

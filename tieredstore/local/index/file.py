@@ -34,9 +34,12 @@ class IndexFile:
     def create(cls, path: Path, shape: IndexShape, header: LocalIndexHeader) -> IndexFile:
         """Make a file without entries. Raises Unavailable."""
         file = MappedFile.create(path, 0, shape.size_bytes)
-        file.reserve(1)
-        packed = header.pack()
-        file.view[: len(packed)] = packed
+        try:
+            packed = header.pack()
+            file.view[: len(packed)] = packed
+        except BaseException:
+            path.unlink(missing_ok=True)  # it is made again
+            raise
         return cls(file, shape)
 
     def header(self) -> LocalIndexHeader:

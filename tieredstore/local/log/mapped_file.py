@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from tieredstore.disk.errors import translate_os_error
-from tieredstore.disk.sync import allocate, sync_path
+from tieredstore.disk.sync import allocate, sync_file
 from tieredstore.errors import Corrupt
 
 RESERVE_BYTES = 16 << 20
@@ -126,9 +126,15 @@ class MappedFile:
         """Sync the file: what was written is on disk when this returns. (`mmap.flush` would hold
         the GIL.)"""
         try:
-            sync_path(self.path)
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise translate_os_error(error, "open", self.path) from error
+        try:
+            sync_file(fd)
         except OSError as error:
             raise translate_os_error(error, "sync", self.path, is_sync=True) from error
+        finally:
+            os.close(fd)
 
     def close(self) -> None:
         """Drop the mapping; it goes with the last view of it."""

@@ -58,8 +58,9 @@ class GeneralPut(PutQueues):
 
     def _put_general(self, message: Message) -> PutMessageResult:
         """Everything but the plain message of a known queue."""
-        if self._log.closed_reason is not None:
-            return refuse(_CLOSED, self._log.closed_reason)
+        refused = self._why_refused()
+        if refused is not None:
+            return refuse(_CLOSED, refused)
         fault = find_fault(message)
         if fault is not None:
             return refuse(_ILLEGAL, fault)
@@ -78,8 +79,9 @@ class GeneralPut(PutQueues):
         return self._append([message], names, is_special=is_special)
 
     def _put_general_batch(self, messages: Sequence[Message]) -> PutMessageResult:
-        if self._log.closed_reason is not None:
-            return refuse(_CLOSED, self._log.closed_reason)
+        refused = self._why_refused()
+        if refused is not None:
+            return refuse(_CLOSED, refused)
         fault = find_fault_of_batch(messages, light_queues=self._enable_light_queues)
         if fault is not None:
             return refuse(_ILLEGAL, fault)

@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 from tieredstore.clock import Clock
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.put.rows import RowBuffer
+from tieredstore.local.running_flags import RunningFlags
 from tieredstore.local.topics import illegal_topic
 from tieredstore.message.encoding import DIRECT_COPY_BYTES, RecordEncoder
 from tieredstore.message.names import SCHEDULE_TOPIC
@@ -38,8 +39,11 @@ Plain: TypeAlias = tuple[QueueState, Callable[..., bytes], int, int, bytes, byte
 
 
 class PutQueues(RowBuffer):
-    """Queues are learned as messages are put in them. Takes messages between `open` and `close`.
+    """Queues are learned as messages are put in them. Takes messages between `open` and `close`,
+    while no flag says otherwise.
 
+    Each change of a flag empties the table of queues whose messages take the short way, which has
+    no checks: the general one asks the flags, and fills the table again once puts may go on.
     refused_topics: topics of which nothing is taken; enable_light_queues: whether a message may
     name light queues that it belongs to as well; find_next_offset: the next offset of a queue that
     is not known yet.
@@ -50,6 +54,7 @@ class PutQueues(RowBuffer):
         log: CommitLog,
         encoder: RecordEncoder,
         clock: Clock,
+        flags: RunningFlags,
         *,
         enable_light_queues: bool = False,
         holds_rows: bool = False,
@@ -66,7 +71,9 @@ class PutQueues(RowBuffer):
         self._now_ms = clock.now_ms
         self._max_plain_body_bytes = min(encoder.max_body_bytes, DIRECT_COPY_BYTES)
         self._enable_light_queues = enable_light_queues
+        self._flags = flags
         self._log.closed_reason = "the store is not started"
+        flags.on_change = self._leave_short_way
 
     def open(self) -> None:
         """Begin to take messages."""
@@ -84,6 +91,19 @@ class PutQueues(RowBuffer):
             self._log.closed_reason = reason
             self._log.limit = 0
 
+    def leave_to_parent(self) -> None:
+        """Take no more messages in a forked child, where the lock may be taken for ever."""
+        self._plain = {}
+        self._log.closed_reason = "this process was forked from the store's owner"
+
+    def _leave_short_way(self) -> None:
+        self._plain = {}
+
+    def _why_refused(self) -> str | None:
+        """Why nothing is put now: the store does not run, or a flag is raised."""
+        reason = self._log.closed_reason
+        return reason if reason is not None else self._flags.why_not_writeable()
+
     def _learn(self, state: QueueState) -> None:
         """Let plain messages of a queue take the short way."""
         # Units of delayed messages carry a time in place of a tags code.
@@ -96,6 +116,8 @@ class PutQueues(RowBuffer):
         template = self._encoder.plain_template(state.topic)
         if template is not None:
             self._plain[state.topic, state.queue_id] = (state, *template)
+        if self._why_refused() is not None:  # since this put was let in
+            self._plain = {}
 
     def _queue(self, topic: str, queue_id: int) -> QueueState:
         key = (topic, queue_id)
@@ -106,8 +128,8 @@ class PutQueues(RowBuffer):
             state = QueueState(topic, queue_id, number, next_offset)
             self.queues[number : number + 1] = [state]
             self._by_key[key] = state
-            if self._log.closed_reason is None:
-                self._learn(state)
+        if key not in self._plain and self._why_refused() is None:
+            self._learn(state)
         return state
 
     def list_queues(self) -> list[QueueState]:

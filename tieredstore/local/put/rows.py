@@ -209,3 +209,4 @@ class RowBuffer:
         """Hand over nothing until `resume_rows`: the dispatch has to read the log."""
         with self._lock:
             self._rows, self._sealed = NoRows(), []
+            self.wake.set()

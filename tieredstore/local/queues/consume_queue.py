@@ -285,9 +285,14 @@ class ConsumeQueue:
         if not offset:
             return
         inside = offset * UNIT_SIZE % self._file_size
-        self._start = self._end = offset * UNIT_SIZE - inside
-        self._make_files(offset * UNIT_SIZE + 1)
-        self._fill_blanks(self._start, inside)
+        begin = offset * UNIT_SIZE - inside
+        self._files.create(self._path(begin), self._file_size)
+        try:
+            self._fill_blanks(begin, inside)
+        except BaseException:
+            self._files.delete(self._path(begin))  # it is tried again
+            raise
+        self._start, self._end = begin, begin + self._file_size
         self.min_offset = self.max_offset = offset
 
     def _fill_blanks(self, begin: int, length: int) -> None:

@@ -18,6 +18,7 @@ import threading
 from pathlib import Path
 
 from tieredstore.disk.errors import translate_os_error
+from tieredstore.disk.forks import close_private, hold_forks, keep_private, tell_of_forks
 from tieredstore.errors import Fenced
 
 LOCK_FILE = "lock"
@@ -48,7 +49,7 @@ class StoreLock:
 
     def acquire(self) -> None:
         """Take the lock. Raises Fenced when somebody holds it, Invalid without write permission."""
-        with _held_guard:
+        with hold_forks(), _held_guard:
             if _identity(self._path) in _held:
                 raise self._make_taken_error(f"this process ({os.getpid()})")
             try:
@@ -73,6 +74,8 @@ class StoreLock:
                 raise translate_os_error(error, "write", self._path) from error
             self._fd, self._identity = fd, (status.st_dev, status.st_ino)
             _held.add(self._identity)
+            keep_private(fd)
+            tell_of_forks(self)
 
     def _make_taken_error(self, owner: str) -> Fenced:
         return Fenced(
@@ -82,11 +85,18 @@ class StoreLock:
 
     def release(self) -> None:
         """Give the lock up. Idempotent."""
-        with _held_guard:
+        with hold_forks(), _held_guard:
             if self._fd >= 0 and self._identity is not None:
                 _held.discard(self._identity)
-                os.close(self._fd)
+                close_private(self._fd)
                 self._fd, self._identity = -1, None
+
+    def leave_to_parent(self) -> None:
+        """Forget the lock in a forked child: it is the parent's."""
+        global _held_guard  # noqa: PLW0603 - a thread may have had it that is not here
+        _held_guard = threading.Lock()
+        _held.clear()
+        self._identity = None
 
 
 def is_owned(root: Path) -> bool:

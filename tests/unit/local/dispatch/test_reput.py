@@ -10,6 +10,7 @@ import pytest
 
 from tests.kit.local_stores import FOREVER, START_MS, plain, put_all, running, small_config
 from tieredstore.clock import ManualClock
+from tieredstore.errors import Exhausted
 from tieredstore.local.put import rows as put_rows
 from tieredstore.message.names import DELETION_TOPIC
 from tieredstore.message.record import Message
@@ -131,12 +132,15 @@ def test_messages_that_a_stop_left_undispatched_are_dispatched_by_the_next_start
     tmp_path: Path,
 ) -> None:
     config = _config(tmp_path / "s")
+
+    def full(columns: Any, **_: Any) -> None:
+        raise Exhausted("no room")
+
     with running(config) as store:
         put_all(store, [plain(number=i) for i in range(5)])
-        store._reput._lock.acquire()
+        store._reput._dispatcher.dispatch = full  # type: ignore[method-assign]
         store.put_message(plain(number=5))
-        store._appender.take_rows()  # lost, as in a stop between append and dispatch
-        store._reput._lock.release()
+    (tmp_path / "s" / "abort").unlink()
     with running(config) as store:
         assert store.get_max_offset_in_queue("T", 0) == 6
         assert len(store.query_message("T", "k5", 9, *FOREVER)) == 1

@@ -336,6 +336,16 @@ def test_system_topics_are_not_uploaded(rig: Rig, topic: str) -> None:
     assert rig.one(key).status is DispatchStatus.FILTERED
 
 
+@pytest.mark.parametrize("topic", [".hidden", "..x", "a\nb", "tab\there", "a/b"])
+def test_i02_topics_that_no_tier_can_hold_stay_out_with_a_reason(rig: Rig, topic: str) -> None:
+    key = QueueKey(topic, 0)
+    rig.source.put(key, 0, 2)
+    assert rig.dispatcher.scan(force=True) == []
+    assert rig.filter.reason(topic) == "a name that no tier can hold"
+    assert rig.dispatcher.retention_guard(key) is None
+    assert rig.store.get(*key) is None
+
+
 @pytest.mark.parametrize("topic", ["%RETRY%g", "%DLQ%g", "DefaultCluster_REPLY_TOPIC"])
 def test_retry_and_dead_letter_topics_are_uploaded(rig: Rig, topic: str) -> None:
     key = QueueKey(topic, 0)

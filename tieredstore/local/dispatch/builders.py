@@ -1,0 +1,245 @@
+"""What is built of the log's rows: the units of consume queues, and the entries of the index."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import numpy as np
+
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.errors import Corrupt
+from tieredstore.local.dispatch.index_builder import IndexBuilder, Int32s, Int64s
+from tieredstore.local.dispatch.row_columns import RowColumns
+from tieredstore.local.index.keys import TopicPrefixes, index_entries, index_keys_of
+from tieredstore.local.log.commit_log import CommitLog
+from tieredstore.local.put.appender import MessageAppender
+from tieredstore.local.put.rows import SPECIAL
+from tieredstore.local.queues.interface import ConsumeQueueStoreInterface, QueueUnits
+from tieredstore.local.queues.light_queues import LIGHT_QUEUE_ID, light_queue_offsets
+from tieredstore.message.consume_queue import UNIT_DTYPE, make_units, pack_unit
+from tieredstore.message.hashes import local_key_hash, tags_code
+from tieredstore.message.names import DELETION_TOPIC, SCHEDULE_TOPIC
+from tieredstore.message.properties import find_text
+from tieredstore.message.record import StoredMessage, decode_record
+from tieredstore.message.sysflag import (
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
+from tieredstore.message.topic_deletion import TopicDeletion
+
+_log = logging.getLogger(__name__)
+_IN_NO_QUEUE: Final = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
+
+
+class RowDispatcher:
+    """Builds consume queues and index from rows, in the order of the log. One thread at a time.
+
+    index: None where the store has none. timestamp_ms: store time of the last message.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        appender: MessageAppender,
+        queues: ConsumeQueueStoreInterface,
+        index: IndexBuilder | None,
+        delays_ms: tuple[int, ...],
+        *,
+        dispatch_light_queues: bool,
+    ) -> None:
+        self.timestamp_ms = 0
+        self._log = log
+        self._appender = appender
+        self._queues = queues
+        self._index = index
+        self._delays_ms = delays_ms
+        self._dispatch_light_queues = dispatch_light_queues
+        self._prefixes = TopicPrefixes()
+        self._by_number: dict[int, QueueKey] = {}
+        self._deletions: list[TopicDeletion] = []  # of the rows in hand
+        self._is_scanning = False
+
+    def dispatch(self, columns: RowColumns, *, is_scanning: bool = False) -> None:
+        """Put messages in queues and index; units that a queue has are skipped. Raises what the
+        queues raise: then it may be called again with the same messages.
+
+        is_scanning: whether they were read in the log.
+        """
+        self._is_scanning = is_scanning
+        self._deletions = []
+        self._dispatch_in_order(columns)
+        # Later rows may have had the numbers of the queues that are forgotten now. A put finds by
+        # the units of the deletions where a queue that is made again goes on.
+        for deletion in self._deletions:
+            self._forget_queues(deletion)
+
+    def _dispatch_in_order(self, columns: RowColumns) -> None:
+        count = len(columns.numbers)
+        if not count:
+            return
+        special = np.flatnonzero(columns.numbers == SPECIAL).tolist()
+        # In the order of the log: runs of plain rows, and the others one by one.
+        first = 0
+        for row in special:
+            if first < row:
+                self._dispatch_columns(columns.select(first, row))
+            self._dispatch_record(int(columns.offsets[row]), int(columns.sizes[row]))
+            first = row + 1
+        if first < count:
+            self._dispatch_columns(columns.select(first, count) if first else columns)
+
+    def _dispatch_columns(self, columns: RowColumns) -> None:
+        numbers, offsets, sizes, times, queue_offsets, properties = columns
+        order = np.argsort(numbers, kind="stable")
+        grouped = numbers[order]
+        queue_offsets = queue_offsets[order]
+        # A group: messages of one queue with consecutive offsets.
+        is_same = grouped[1:] == grouped[:-1]
+        jumps = is_same & (queue_offsets[1:] - queue_offsets[:-1] != 1)
+        wrong = np.flatnonzero(jumps & (queue_offsets[1:] != 0) if self._is_scanning else jumps)
+        if len(wrong):
+            raise self._make_jump_error(columns, *order[wrong[0] : wrong[0] + 2].tolist())
+        starts = np.flatnonzero(np.append(True, jumps | ~is_same)).tolist()
+        for start in starts:
+            self._learn_queue(int(grouped[start]))
+        entries = index_entries(self._prefixes, numbers, properties)
+        units = make_units(offsets, sizes, entries.tags_codes)
+        groups: list[QueueUnits] = []
+        for start, stop in zip(starts, [*starts[1:], len(order)], strict=True):
+            chosen = order[start:stop]
+            key = self._by_number[int(grouped[start])]
+            first = int(queue_offsets[start])
+            if first == 0 and self._is_scanning:
+                self._queues.append(groups, int(offsets[0]))
+                groups.clear()
+                self._begin_again(key, int(offsets[chosen[0]]))
+            groups.append(QueueUnits(key, first, units[chosen], times[chosen]))
+        self._queues.append(groups, int(offsets[-1] + sizes[-1]))
+        if self._index is not None and len(entries.rows):
+            rows = entries.rows
+            self._index.put(entries.hashes, offsets[rows], times[rows], int(offsets[0]))
+        self.timestamp_ms = int(times[-1])
+
+    def _begin_again(self, key: QueueKey, physical_offset: int) -> None:
+        """Empty a queue whose offsets begin at 0 again at a byte of the log: a Java broker's, of
+        which the topic was deleted and made again."""
+        queue = self._queues.get(key)
+        unit = None if queue is None or queue.min_offset else queue.unit(0)
+        if queue is not None and unit is not None and unit[0] < physical_offset:
+            _log.warning(
+                "%s/%d: its offsets begin at 0 again at %d of the commit log: what was in front is "
+                "of a topic that was deleted",
+                key.topic,
+                key.queue_id,
+                physical_offset,
+            )
+            queue.initialize_with_offset(0)
+
+    def _make_jump_error(self, columns: RowColumns, before: int, row: int) -> Corrupt:
+        state = self._appender.queues[int(columns.numbers[row])]
+        position = int(columns.offsets[row])
+        return Corrupt(
+            f"the record at {position} of the commit log: expected offset "
+            f"{int(columns.queue_offsets[before]) + 1} of {state.topic}/{state.queue_id}, found "
+            f"{int(columns.queue_offsets[row])}",
+            topic=state.topic,
+            queue_id=state.queue_id,
+            offset=position,
+        )
+
+    def _learn_queue(self, number: int) -> None:
+        if number not in self._by_number:
+            state = self._appender.queues[number]
+            self._prefixes.put(number, state.topic)
+            self._by_number[number] = QueueKey(state.topic, state.queue_id)
+
+    def _dispatch_record(self, offset: int, size: int) -> None:
+        message = self._read_record(offset, size)
+        kind = message.sys_flag & TRANSACTION_MASK
+        topic, properties = message.topic, message.properties_bytes
+        deletion = TopicDeletion.parse(message) if topic == DELETION_TOPIC else None
+        if deletion is not None:
+            self._drop_units(deletion)
+        groups = []
+        is_batch = topic in self._appender.refused_topics  # its units are of another form
+        if kind not in _IN_NO_QUEUE and not is_batch:
+            packed = pack_unit(offset, size, self._tags_code(message, topic, properties))
+            unit = np.frombuffer(packed, dtype=UNIT_DTYPE)
+            time = np.array([message.store_timestamp_ms], dtype=np.int64)
+            places = [(QueueKey(topic, message.queue_id), message.queue_offset)]
+            if self._dispatch_light_queues:
+                places += [
+                    (QueueKey(name, LIGHT_QUEUE_ID), light_offset)
+                    for name, light_offset in light_queue_offsets(topic, properties)
+                ]
+            groups = [QueueUnits(key, number, unit, time) for key, number in places]
+        self._queues.append(groups, offset + size)
+        if self._index is not None:
+            self._index.put(*_record_entries(message, offset), offset)
+        if deletion is not None:
+            self._deletions.append(deletion)
+        self.timestamp_ms = message.store_timestamp_ms
+
+    def _drop_units(self, deletion: TopicDeletion) -> None:
+        for queue_id, end_offset in deletion.end_offsets.items():
+            self._queues.drop_units_before(QueueKey(deletion.topic, queue_id), end_offset)
+
+    def _forget_queues(self, deletion: TopicDeletion) -> None:
+        """Keep nothing of the queues, unless something was put in them since."""
+        for queue_id, end_offset in deletion.end_offsets.items():
+            number = self._appender.find_number(deletion.topic, queue_id)
+            if number is not None:
+                self._by_number.pop(number, None)
+            self._appender.forget_queue(deletion.topic, queue_id, end_offset)
+
+    def _read_record(self, offset: int, size: int) -> StoredMessage:
+        record = self._log.get(offset, size)
+        if record is None:
+            raise Corrupt(f"expected a record of {size} bytes at {offset}", offset=offset)
+        return decode_record(record)
+
+    def index(self, columns: RowColumns) -> None:
+        """Put the entries of messages in the index, which is behind. Raises what the index
+        raises."""
+        assert self._index is not None
+        count = len(columns.numbers)
+        first = 0
+        for row in [*np.flatnonzero(columns.numbers == SPECIAL).tolist(), count]:
+            if first < row:
+                self._index_columns(self._index, columns.select(first, row))
+            if row < count:
+                offset = int(columns.offsets[row])
+                record = self._read_record(offset, int(columns.sizes[row]))
+                self._index.put_again(*_record_entries(record, offset))
+            first = row + 1
+
+    def _index_columns(self, index: IndexBuilder, columns: RowColumns) -> None:
+        for number in np.unique(columns.numbers).tolist():
+            self._learn_queue(number)
+        entries = index_entries(self._prefixes, columns.numbers, columns.properties)
+        rows = entries.rows
+        index.put_again(entries.hashes, columns.offsets[rows], columns.timestamps[rows])
+
+    def _tags_code(self, message: StoredMessage, topic: str, properties: bytes) -> int:
+        if topic == SCHEDULE_TOPIC:
+            text = find_text(properties, b"DELAY")
+            if text is not None and text.isdigit() and int(text) > 0:
+                level = min(int(text), len(self._delays_ms))
+                return message.store_timestamp_ms + self._delays_ms[level - 1]
+        return tags_code(find_text(properties, b"TAGS"))
+
+
+def _record_entries(message: StoredMessage, offset: int) -> tuple[Int32s, Int64s, Int64s]:
+    """Hashes of a record's keys, and its offset and store time for each."""
+    hashes: list[int] = []
+    if message.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
+        topic, properties = message.topic, message.properties_bytes
+        hashes = [local_key_hash(topic, key) for key in index_keys_of(properties)]
+    count = len(hashes)
+    return (
+        np.array(hashes, dtype=np.int32),
+        np.full(count, offset, dtype=np.int64),
+        np.full(count, message.store_timestamp_ms, dtype=np.int64),
+    )

@@ -1,0 +1,68 @@
+"""The index's part of the dispatch: it may fall behind the consume queues, and never stops them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.local.index.service import IndexService
+from tieredstore.local.running_flags import RunningFlag, RunningFlags, find_passing
+
+_log: Final = logging.getLogger(__name__)
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+
+
+class IndexBuilder:
+    """Puts entries of the index. One thread at a time.
+
+    behind_from: where in the commit log (bytes) the messages without entries begin; None while all
+    that is dispatched has them. error: why it is behind. After a passing error the log is read from
+    there on, later; a lasting one raises WRITE_INDEX_FILE_ERROR, and the next start goes on.
+    """
+
+    def __init__(self, index: IndexService, flags: RunningFlags) -> None:
+        self.behind_from: int | None = None
+        self.error: Exception | None = None
+        self.is_broken = False
+        self._index = index
+        self._flags = flags
+
+    def put(self, hashes: Int32s, offsets: Int64s, timestamps: Int64s, begin: int) -> None:
+        """Put entries, or fall behind.
+
+        offsets, timestamps: of the message of each entry; begin: byte of the log from which on
+        messages have none when this fails.
+        """
+        if self.behind_from is not None:
+            return
+        try:
+            self.put_again(hashes, offsets, timestamps)
+        except Exception as error:
+            self.fall_behind(begin, error)
+
+    def put_again(self, hashes: Int32s, offsets: Int64s, timestamps: Int64s) -> None:
+        """Put entries of messages that come after those that have some. Raises what the index
+        raises."""
+        if len(hashes):
+            self._index.put(hashes, offsets, timestamps)
+
+    def fall_behind(self, begin: int, error: Exception) -> None:
+        """Leave the messages from a byte of the log on without entries, for now."""
+        if self.behind_from is None:
+            _log.warning("no entries in the index from %d on: %s", begin, error)
+        passing = find_passing(error)
+        self.behind_from, self.error = begin, passing or error
+        if passing is None:
+            self.is_broken = True
+            reason = f"the index cannot be written: {error}"
+            self._flags.set(RunningFlag.WRITE_INDEX_FILE_ERROR, reason, lasting=True)
+
+    def catch_up(self) -> None:
+        """Say that all that is dispatched has its entries."""
+        self.behind_from = self.error = None
+        _log.info("the index is complete again")
