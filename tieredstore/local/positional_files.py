@@ -89,18 +89,25 @@ class PositionalFiles:
     def skip_hole(self, path: str, position: int) -> int:
         """Return the first byte from `position` on that may be other than zero (no hole of a sparse
         file), the file's size without one; `position` itself where the system cannot tell."""
-        seek_data = getattr(os, "SEEK_DATA", None)
-        if seek_data is None:
-            return position
+        return self._seek(path, position, getattr(os, "SEEK_DATA", None), position)
+
+    def skip_data(self, path: str, position: int) -> int:
+        """Return the first byte from `position` on that is in a hole of a sparse file, and
+        therefore zero; the file's size without one, or where the system cannot tell."""
+        return self._seek(path, position, getattr(os, "SEEK_HOLE", None), None)
+
+    def _seek(self, path: str, position: int, whence: int | None, unknown: int | None) -> int:
         try:
             with self.open_files.take(path, self._flags) as fd:
+                if whence is None:
+                    return os.fstat(fd).st_size if unknown is None else unknown
                 try:
-                    return os.lseek(fd, position, seek_data)
+                    return os.lseek(fd, position, whence)
                 except OSError as error:
                     if error.errno == errno.ENXIO:  # nothing but a hole up to the end
                         return os.fstat(fd).st_size
                     if error.errno == errno.EINVAL:
-                        return position
+                        return os.fstat(fd).st_size if unknown is None else unknown
                     raise
         except OSError as error:
             raise translate_os_error(error, f"seek from {position}", path) from error

@@ -108,6 +108,10 @@ class ConsumeQueue:
                 break
             unused = begin
         low, high = unused // UNIT_SIZE, min(unused + self._file_size, self._end) // UNIT_SIZE
+        if high - low > TAIL_UNITS:
+            # Files are sparse: what no page was written for holds no unit.
+            written = self._files.skip_data(self._path(unused), 0)
+            high = min(high, low - -written // UNIT_SIZE)
         while high - low > TAIL_UNITS:
             middle = (low + high) // 2
             if self._is_used(middle):

@@ -210,18 +210,23 @@ class LogScan:
         counted = (kinds != TRANSACTION_PREPARED) & (kinds != TRANSACTION_ROLLBACK)
         if not counted.all():
             columns = columns.take(counted)
+        if not len(columns):
+            return
         names = topics(chunk, columns)
-        # The last row of a key stays, so the rows are gone through backwards for the first one.
-        keys = list(zip(names, columns.queue_ids.tolist(), strict=True))
-        offsets = columns.queue_offsets.tolist()
-        last = dict(zip(keys, offsets, strict=True))
-        first = dict(zip(reversed(keys), reversed(offsets), strict=True))
-        for key, offset in last.items():
-            span = self.queues.get(QueueKey(*key))
-            if span is None:
-                self.queues[QueueKey(*key)] = QueueSpan(first[key], offset + 1)
-            else:
-                span.end_offset = offset + 1
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        found = list(numbers)
+        codes = np.array([numbers[name] for name in names], dtype=np.int64) << 32
+        codes |= columns.queue_ids.astype(np.int64) & 0xFFFFFFFF
+        offsets = columns.queue_offsets
+        kinds_of, first = np.unique(codes, return_index=True)
+        last = len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]
+        for code, begin, end in zip(
+            kinds_of.tolist(), offsets[first].tolist(), offsets[last].tolist(), strict=True
+        ):
+            queue_id = (code & 0xFFFFFFFF) - ((code & 0x80000000) << 1)
+            key = QueueKey(found[code >> 32], queue_id)
+            span = self.queues.setdefault(key, QueueSpan(begin, end + 1))
+            span.end_offset = end + 1
 
 
 def _describe_overlong(offset: int, rest: bytes, file_end: int) -> LogEnd:
