@@ -187,3 +187,19 @@ def test_a_file_that_somebody_took_away_is_an_error_for_the_owner(tmp_path: Path
     (tmp_path / "q" / f"{0:020d}").unlink()
     with pytest.raises(Unavailable):
         queue.read_units(3, 1)
+
+
+@pytest.mark.parametrize("count", [1, 204, 205, 4096, 5000, 9000])
+@pytest.mark.parametrize("is_sparse", [True, False])
+def test_the_tail_of_a_large_file_is_found(tmp_path: Path, count: int, is_sparse: bool) -> None:
+    files = PositionalFiles(writable=True)
+    size = 20 * 10_000
+    queue = ConsumeQueue("T", 0, tmp_path / "q", files, size)
+    units = b"".join(pack_unit(number * 100, 50, number) for number in range(count))
+    queue.append(0, units, count * 100)
+    path = Path(queue.path_of(0))
+    if not is_sparse:
+        path.write_bytes(path.read_bytes())
+    again = ConsumeQueue("T", 0, tmp_path / "q", files, size)
+    again.load(owner=True)
+    assert (again.max_offset, again.max_physical_offset) == (count, (count - 1) * 100 + 50)
