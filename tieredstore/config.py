@@ -186,6 +186,37 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
         name="maxMsgsNumBatch", default=64
     )
 
+    # Local store: cleaning
+    delete_when: Annotated[
+        str, _text("Hours of the day, local time, at which what has expired goes; `;` between.")
+    ] = field(name="deleteWhen", default="04")
+    local_file_reserved_time_hours: Annotated[
+        int, _int32("Age at which a commit log file expires, hours.", 0)
+    ] = field(name="fileReservedTime", default=72)
+    clean_resource_interval_ms: Annotated[
+        int, _int32("Time between two rounds of cleaning, ms.")
+    ] = field(name="cleanResourceInterval", default=10_000)
+    delete_commit_log_files_interval_ms: Annotated[
+        int, _int32("Pause between two commit log files that are deleted, ms.", 0)
+    ] = field(name="deleteCommitLogFilesInterval", default=100)
+    delete_file_batch_max: Annotated[
+        int, _int32("Most commit log files that one round deletes.")
+    ] = field(name="deleteFileBatchMax", default=10)
+    clean_file_forcibly_enable: Annotated[
+        bool, _text("Whether a disk that is nearly full takes files before they expire.")
+    ] = field(name="cleanFileForciblyEnable", default=True)
+    disk_max_used_space_ratio: Annotated[
+        int,
+        _int32("Disk use above which what has expired goes at any hour, percent, 10 to 95.", 0),
+    ] = field(name="diskMaxUsedSpaceRatio", default=75)
+    disk_space_clean_forcibly_ratio: Annotated[
+        int,
+        _int32("Disk use above which the oldest files go unexpired, percent, 30 to 85.", 0),
+    ] = field(name="diskSpaceCleanForciblyRatio", default=85)
+    disk_space_warning_level_ratio: Annotated[
+        int, _int32("Disk use above which nothing may be put, percent, 35 to 90.", 0)
+    ] = field(name="diskSpaceWarningLevelRatio", default=90)
+
     # Tier: where and what
     storage_level: Annotated[
         StorageLevel,

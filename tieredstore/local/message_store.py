@@ -15,6 +15,9 @@ from tieredstore.contracts.message_store import PutMessageResult, wait_until_dur
 from tieredstore.disk.errors import translate_os_error
 from tieredstore.disk.forks import tell_of_forks
 from tieredstore.errors import Corrupt, Invalid
+from tieredstore.local.cleaning.disk_usage import DiskWatch
+from tieredstore.local.cleaning.retention import RetentionGuards
+from tieredstore.local.cleaning.service import CleanService
 from tieredstore.local.dispatch.reput import Reput
 from tieredstore.local.dispatch_source import LocalDispatchSource
 from tieredstore.local.flush.store_flush import StoreFlush
@@ -50,6 +53,7 @@ from tieredstore.message.encoding import RecordEncoder
 from tieredstore.message.hosts import LOCALHOST
 from tieredstore.message.names import DELETION_TOPIC
 from tieredstore.message.record import Message
+from tieredstore.metrics import Metrics
 from tieredstore.service_thread import ServiceHealth
 
 FUTURE_TOLERANCE_MS: Final = 3_600_000
@@ -144,6 +148,8 @@ class DefaultMessageStore(StoreReads):
         self._flush = StoreFlush(
             self.root, self._commit_log, self._queues, self._index, self._reput, self.running_flags
         )
+        self.metrics = Metrics()
+        self.running_flags = RunningFlags()
         self._appender.find_next_offset = self._find_next_offset
         # The appender's own methods: one call less for each message.
         self.put_message = self._appender.put
@@ -151,6 +157,22 @@ class DefaultMessageStore(StoreReads):
         self._source = LocalDispatchSource(
             self, self._queues.list_queues, lambda: read_topics(self.root)
         )
+        self.cleaning = CleanService(
+            config,
+            self._commit_log,
+            self._queues,
+            self._index,
+            RetentionGuards(self._source, self._queues, lambda: self._reput.offset),
+            DiskWatch(
+                config,
+                Path(log_path) if log_path else self.root / COMMIT_LOG_DIRECTORY,
+                self.root / CONSUME_QUEUE_DIRECTORY,
+                self.running_flags,
+            ),
+            clock,
+            self.metrics,
+        )
+        """What deletes expired files; `execute_delete_files_manually` asks it to do so now."""
 
     # Life cycle
 
@@ -261,6 +283,7 @@ class DefaultMessageStore(StoreReads):
             self._appender.close("brokerRole=SLAVE: messages come from the master")
         else:
             self._appender.open()
+        self.cleaning.start(self._appender.last_timestamp_ms or -1)
 
     def shutdown(self) -> None:
         """Dispatch what is left, bring everything to disk and give the store up. Idempotent.
@@ -270,6 +293,7 @@ class DefaultMessageStore(StoreReads):
         state, self._state = self._state, _State.SHUT_DOWN
         try:
             if state is _State.RUNNING:
+                self.cleaning.stop()
                 self._appender.close("the store is shut down")
                 self._reput.stop()
                 self._flush.flush()
@@ -313,7 +337,7 @@ class DefaultMessageStore(StoreReads):
 
     def health(self) -> list[ServiceHealth]:
         """Tell how the background loops of the store are."""
-        return self._reput.health()
+        return [*self._reput.health(), self.cleaning.health()]
 
     # What StoreReads needs
 

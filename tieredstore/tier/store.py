@@ -196,6 +196,9 @@ class TieredMessageStore(TieredReads):
 
     def start(self) -> None:
         """Begin to serve, upload and expire. Raises Fenced, Unavailable."""
+        if self._is_writer:
+            # Before the next store begins to clean.
+            self._source.set_retention_guard(self.dispatcher.retention_guard)
         self.next_store.start()
         if self._is_writer:
             self.index.start()

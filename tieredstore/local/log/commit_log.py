@@ -213,6 +213,19 @@ class CommitLog:
         self.flushed_offset = end
         return end
 
+    def delete_files_before(self, offset: int) -> list[Path]:
+        """Delete the files that end at or before an offset, oldest first, and return their paths:
+        never one that is not flushed, so never the last."""
+        deleted = []
+        offset = min(offset, self.flushed_offset, self.max_offset - 1)
+        while self.min_offset + self.file_size <= offset:
+            self.min_offset += self.file_size
+            file = self._files[0]
+            self._files = self._files[1:]
+            self._open_files.delete(file.path)
+            deleted.append(file.path)
+        return deleted
+
     def close(self) -> None:
         """Drop the mappings."""
         self.view, self.limit = memoryview(b""), 0
