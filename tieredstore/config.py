@@ -182,6 +182,9 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_filter_message_size_bytes: Annotated[
         int, _int32("Consume queue bytes that one filtered get may walk.")
     ] = field(name="maxFilterMessageSize", default=16_000)
+    travel_cq_file_num: Annotated[
+        int, _int32("Consume queue files that one get may walk while it finds nothing.")
+    ] = field(name="travelCqFileNumWhenGetMessage", default=1)
     max_msgs_num_batch: Annotated[int, _int32("Most messages of one key query.")] = field(
         name="maxMsgsNumBatch", default=64
     )

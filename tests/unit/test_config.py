@@ -25,7 +25,7 @@ def test_a_real_conf_loads_and_one_warning_names_its_keys_that_are_not_supported
     loaded = load_broker_conf(public_a / "broker.conf")
     [warning] = loaded.warnings
     named = set(warning.partition("not supported: ")[2].split(", "))
-    assert {"listenPort", "deleteWhen", "timerWheelEnable", "bindAddress"} <= named
+    assert {"listenPort", "timerWheelEnable", "bindAddress"} <= named
     known = set(loaded.explicit_settings) | named
     assert set(loaded.config.plugin_properties) | known == known
     assert loaded.config.broker_name == "labBroker"
@@ -114,9 +114,9 @@ def test_an_unknown_tiered_key_is_a_warning_with_the_nearest_match() -> None:
 
 
 def test_all_keys_of_java_that_nothing_reads_are_in_one_warning() -> None:
-    keys = {"namesrvAddr": "x", "fileReservedTime": "1", "aclEnable": "false", "ourOwn": "1"}
+    keys = {"namesrvAddr": "x", "slaveTimeout": "1", "aclEnable": "false", "ourOwn": "1"}
     [warning] = config_from_properties(keys, origin="broker.conf").warnings
-    assert warning == "broker.conf: keys that are not supported: fileReservedTime, namesrvAddr"
+    assert warning == "broker.conf: keys that are not supported: namesrvAddr, slaveTimeout"
 
 
 def test_a_key_of_nobody_may_be_a_plugin_s() -> None:

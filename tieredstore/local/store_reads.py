@@ -108,6 +108,7 @@ class StoreReads(MessageReader, ABC):
         units_left = max(config.max_filter_message_size_bytes // UNIT_SIZE, max_count)
         messages = result.messages
         walk_end = queue.roll_next_file(offset)
+        files_left = config.travel_cq_file_num
         places = QueuePlaces(queue.topic, queue.queue_id)
         total_bytes = 0
         missing_before = -1
@@ -170,9 +171,13 @@ class StoreReads(MessageReader, ABC):
             wanted = units_left
             if not len(units) and not messages and result.next_begin_offset == request.offset:
                 result.status = GetMessageStatus.OFFSET_FOUND_NULL  # deleted meanwhile
-            # The walk ends with the file, as in Java.
-            if not len(units) or offset >= walk_end or len(messages) >= max(max_count, 1):
+            if not len(units) or len(messages) >= max(max_count, 1):
                 return
+            if offset >= walk_end:  # of a file: the walk may go on while it has found nothing
+                files_left -= 1
+                if messages or files_left <= 0:
+                    return
+                walk_end = queue.roll_next_file(offset)
 
     def _make_corrupt_error(
         self, error: Corrupt, queue: ConsumeQueueReader, offset: int, physical_offset: int

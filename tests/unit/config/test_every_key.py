@@ -14,11 +14,12 @@ from tieredstore.properties import fields_by_key
 from tieredstore.providers.s3.settings import S3Settings
 
 HERE = Path(__file__).parent
-NAMES, LOCAL, UPLOAD, READS, REST = (
+NAMES, LOCAL, CLEANING, UPLOAD, READS, REST = (
     f"test_{name}.py"
     for name in (
         "names_and_places",
         "local_store",
+        "cleaning",
         "segments_and_upload",
         "reads",
         "retention_and_posix",
@@ -82,7 +83,38 @@ TESTS = {
     "maxFilterMessageSize": (
         f"{LOCAL}::test_max_filter_message_size_limits_how_far_a_filtered_get_walks"
     ),
+    "travelCqFileNumWhenGetMessage": (
+        f"{LOCAL}::test_travel_cq_file_num_is_how_many_queue_files_a_get_walks"
+    ),
     "maxMsgsNumBatch": f"{LOCAL}::test_max_msgs_num_batch_limits_a_key_query",
+    "deleteWhen": f"{CLEANING}::test_delete_when_is_the_hour_at_which_what_has_expired_goes",
+    "fileReservedTime": (
+        f"{CLEANING}::test_file_reserved_time_is_the_age_at_which_a_file_expires"
+    ),
+    "cleanResourceInterval": (
+        f"{CLEANING}::test_clean_resource_interval_is_the_time_between_two_rounds"
+    ),
+    "deleteCommitLogFilesInterval": (
+        f"{CLEANING}::test_delete_commit_log_files_interval_is_the_pause_between_two_files"
+    ),
+    "deleteFileBatchMax": (
+        f"{CLEANING}::test_delete_file_batch_max_is_how_many_files_a_round_deletes"
+    ),
+    "cleanFileForciblyEnable": (
+        f"{CLEANING}::test_clean_file_forcibly_enable_lets_a_nearly_full_disk_take_files"
+    ),
+    "diskMaxUsedSpaceRatio": (
+        f"{CLEANING}::"
+        "test_disk_max_used_space_ratio_is_the_use_above_which_the_hour_does_not_matter"
+    ),
+    "diskSpaceCleanForciblyRatio": (
+        f"{CLEANING}::"
+        "test_disk_space_clean_forcibly_ratio_is_the_use_above_which_the_oldest_files_go"
+    ),
+    "diskSpaceWarningLevelRatio": (
+        f"{CLEANING}::"
+        "test_disk_space_warning_level_ratio_is_the_use_above_which_nothing_is_put"
+    ),
     "tieredStorageLevel": (
         f"{NAMES}::test_storage_level_says_whether_the_tier_is_written_and_read"
     ),

@@ -12,6 +12,7 @@ from tests.kit.recovered import leave_unclean
 from tieredstore.contracts.message_store import PutMessageStatus
 from tieredstore.local.recovery.checkpoint import Checkpoint
 from tieredstore.message.record import Message, StoredMessage
+from tieredstore.message.tag_filter import TagFilter
 
 LIGHT = "%LMQ%light"
 
@@ -217,3 +218,13 @@ def test_max_msgs_num_batch_limits_a_key_query(broker: MakeBroker, limit: int) -
     made.put(10)
     found = made.local.query_message(TOPIC, "all", 1000, *FOREVER)
     assert [message.queue_offset for message in found] == list(range(10 - limit, 10))
+
+
+@pytest.mark.parametrize(("files", "walked"), [(1, 10), (3, 30)])
+def test_travel_cq_file_num_is_how_many_queue_files_a_get_walks(
+    broker: MakeBroker, files: int, walked: int
+) -> None:
+    made = broker(mappedFileSizeConsumeQueue=200, travelCqFileNumWhenGetMessage=files)
+    made.put(50)
+    result = made.local.get_message("g", TOPIC, 0, 0, 9, TagFilter.parse("Other"))
+    assert result.next_begin_offset == walked

@@ -167,3 +167,24 @@ def test_message_ids_of_other_stores_are_not_found(tmp_path: Path) -> None:
 
         with pytest.raises(Invalid, match="32 or 56 hex digits"):
             store.look_message_by_id("not an id")
+
+
+@pytest.mark.parametrize("files", [1, 2, 3, 9])
+def test_a_get_that_finds_nothing_walks_as_many_queue_files_as_it_may(
+    tmp_path: Path, files: int
+) -> None:
+    config = small_config(
+        tmp_path / "s", mapped_file_size_commit_log_bytes=1 << 20, travel_cq_file_num=files
+    )
+    with running(config) as store:  # 10 units a queue file
+        put_all(store, [plain(number=i, tags="other") for i in range(35)])
+        put_all(store, [plain(number=i, tags="wanted") for i in range(35, 40)])
+        result = store.get(GetRequest("T", 0, 4, 3, message_filter=TagFilter.parse("wanted")))
+        if files < 4:
+            assert result.status is GetMessageStatus.NO_MATCHED_MESSAGE
+            assert result.next_begin_offset == files * 10
+        else:
+            assert [message.queue_offset for message in result.messages] == [35, 36, 37]
+        # Once something was found, the walk ends with the file.
+        result = store.get(GetRequest("T", 0, 28, 30))
+        assert [message.queue_offset for message in result.messages] == [28, 29]
