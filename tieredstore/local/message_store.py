@@ -26,7 +26,8 @@ from tieredstore.local.index.service import IndexService
 from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY, CommitLog
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.put.appender import MessageAppender
-from tieredstore.local.queues.consume_queue_store import CONSUME_QUEUE_DIRECTORY, batch_topics
+from tieredstore.local.queues.batch_consume_queue_store import BatchConsumeQueueStore
+from tieredstore.local.queues.consume_queue_store import CONSUME_QUEUE_DIRECTORY
 from tieredstore.local.queues.interface import ConsumeQueueReader
 from tieredstore.local.queues.kinds import (
     SEPARATE_DIRECTORY,
@@ -114,6 +115,7 @@ class DefaultMessageStore(StoreReads):
             sync_flush=config.flush_disk_type == "SYNC_FLUSH",
         )
         self._queues = make_queue_store(self.root, config, self._files)
+        self._batch_queues = BatchConsumeQueueStore(self.root, self._files, None)
         self._index = (
             IndexService(
                 self.root,
@@ -235,12 +237,16 @@ class DefaultMessageStore(StoreReads):
         log = self._commit_log
         log.load()
         self._queues.load()
-        self._batch_topics = self._appender.refused_topics = batch_topics(self.root)
+        self._batch_queues.load(owner=True)
+        self._appender.refused_topics = self._batch_queues.topics
         checkpoint = read_known_checkpoint(self.root)
         if self._index is not None:
             self._index.load()
             self._index.end_timestamp_ms = checkpoint.index_msg_timestamp_ms
         recover_normally(self.root, log, self._queues, plan)
+        for queue in self._batch_queues:
+            queue.truncate(log.max_offset)
+            queue.correct_min_offset(log.min_offset)
         if plan is None:
             kept = max(checkpoint.logics_physical_offset, self._queues.dispatch_from)
             self._reput.offset = min(max(kept, log.min_offset), log.max_offset)

@@ -25,10 +25,10 @@ from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY
 from tieredstore.local.log.file_names import FileRun
 from tieredstore.local.log.foreign_log import ForeignCommitLog
 from tieredstore.local.positional_files import PositionalFiles
+from tieredstore.local.queues.batch_consume_queue_store import BatchConsumeQueueStore
 from tieredstore.local.queues.consume_queue import ConsumeQueue
 from tieredstore.local.queues.consume_queue_store import (
     CONSUME_QUEUE_DIRECTORY,
-    batch_topics,
     list_queues,
     refuse_rocksdb,
 )
@@ -59,6 +59,7 @@ class ReadOnlyMessageStore(StoreReads):
         self._log = ForeignCommitLog(
             Path(config.store_path_commit_log or self.root / COMMIT_LOG_DIRECTORY), self._files
         )
+        self._batch_queues = BatchConsumeQueueStore(self.root, self._files, None)
         self._lock = threading.RLock()
         self._queues: dict[QueueKey, ConsumeQueue | None] = {}
         self._seen: tuple[FileRun, int, int] | None = None
@@ -122,11 +123,18 @@ class ReadOnlyMessageStore(StoreReads):
             if seen != self._seen or live:
                 self._seen = seen
                 self._time_limit_ms = limit
-                self._batch_topics = batch_topics(self.root)
+                self._load_batch_queues()
                 self._index_paths = index_paths(self.root)
                 self._queues = {}
                 # The owner may have deleted files and made others of the same names.
                 self._files.close()
+
+    def _load_batch_queues(self) -> None:
+        self._batch_queues.load(owner=False)
+        for queue in self._batch_queues:
+            queue.correct_min_offset(self._log.min_offset)
+            if self.is_live:
+                queue.limit_to_time(self._time_limit_ms)
 
     def list_queues(self) -> list[QueueKey]:
         """List the queues that have a folder now."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tieredstore.config import StoreConfig
+from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import (
     BoundaryType,
     GetMessageResult,
@@ -15,9 +16,12 @@ from tieredstore.contracts.message_store import (
     GetRequest,
     MessageReader,
 )
-from tieredstore.errors import Corrupt, Invalid
+from tieredstore.errors import Corrupt, Unavailable
+from tieredstore.local.batch_reads import get_batches
 from tieredstore.local.log.commit_log import CommitLogReader
 from tieredstore.local.log.record_check import QueuePlaces, check_message, check_stored_record
+from tieredstore.local.queues.batch_consume_queue import BatchConsumeQueue
+from tieredstore.local.queues.batch_consume_queue_store import BatchConsumeQueueStore
 from tieredstore.local.queues.interface import ConsumeQueueReader
 from tieredstore.local.queues.time_search import offset_by_time
 from tieredstore.local.queues.topic_deletions import TopicDeletions
@@ -43,9 +47,10 @@ def _memory_bytes() -> int:
 class StoreReads(MessageReader, ABC):
     """The reading half of a MessageStore. Offsets are queue offsets unless named physical."""
 
+    _batch_queues: BatchConsumeQueueStore
+
     def __init__(self, config: StoreConfig) -> None:
         self._config = config
-        self._batch_topics: frozenset[str] = frozenset()
         self._time_limit_ms = NO_TIME_LIMIT_MS  # later messages are not to be served yet
         self._deletions = TopicDeletions(self.find_queue, lambda: self.commit_log)
         self._in_memory_bytes = _memory_bytes() * config.access_message_in_memory_max_ratio // 100
@@ -65,14 +70,16 @@ class StoreReads(MessageReader, ABC):
 
     @property
     def batch_topics(self) -> frozenset[str]:
-        """Topics with batch consume queues, whose units this store does not read."""
-        return self._batch_topics
+        """Topics with batch consume queues (`queue.type=BatchCQ`)."""
+        return self._batch_queues.topics
 
     def get(self, request: GetRequest) -> GetMessageResult:
         """Get messages from an offset on, by Java's rules and limits. Raises Corrupt for a message
         that is not what its unit says, once it is the first one asked for."""
         offset = request.offset
-        queue = self._readable_queue(request.topic, request.queue_id)
+        if request.topic in self.batch_topics:
+            return self._get_batches(request)
+        queue = self.find_queue(request.topic, request.queue_id)
         if queue is None or queue.max_offset == 0:
             return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0)
         minimum, maximum = queue.min_offset, queue.max_offset
@@ -87,6 +94,18 @@ class StoreReads(MessageReader, ABC):
             self._collect(result, queue, request)
             return result
         return GetMessageResult(status, next_offset, minimum, maximum)
+
+    def _get_batches(self, request: GetRequest) -> GetMessageResult:
+        log, log_end = self.commit_log, self.commit_log.readable_offset
+
+        def is_in_memory(physical_offset: int) -> bool:
+            return log_end - physical_offset <= self._in_memory_bytes
+
+        queue = self._find_batch_queue(request.topic, request.queue_id)
+        try:
+            return get_batches(queue, log, self._config, request, is_in_memory)
+        except Unavailable:  # once more: a file of the queue may just have expired
+            return get_batches(queue, log, self._config, request, is_in_memory)
 
     async def get_async(self, request: GetRequest) -> GetMessageResult:
         """Get as `get` does: a read of the page cache takes less time than handing it to a
@@ -223,12 +242,12 @@ class StoreReads(MessageReader, ABC):
 
     def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the first offset of a queue, 0 for an unknown one."""
-        queue = self._readable_queue(topic, queue_id)
+        queue = self._find_any_queue(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
     def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the offset behind the last message that can be read, 0 for an unknown queue."""
-        queue = self._readable_queue(topic, queue_id)
+        queue = self._find_any_queue(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
     def get_offset_in_queue_by_time(
@@ -239,7 +258,11 @@ class StoreReads(MessageReader, ABC):
         boundary: BoundaryType = BoundaryType.LOWER,
     ) -> int:
         """See `time_search`; 0 for an unknown queue."""
-        queue = self._readable_queue(topic, queue_id)
+        if topic in self.batch_topics:
+            batches = self._find_batch_queue(topic, queue_id)
+            upper = boundary is BoundaryType.UPPER
+            return 0 if batches is None else batches.find_by_time(timestamp_ms, upper=upper)
+        queue = self.find_queue(topic, queue_id)
         if queue is None:
             return 0
         return offset_by_time(
@@ -258,15 +281,17 @@ class StoreReads(MessageReader, ABC):
         if topic is None or queue_id is None:
             log = self.commit_log
             return record_time(log, log.min_offset)
-        queue = self._readable_queue(topic, queue_id)
+        queue = self._find_any_queue(topic, queue_id)
         return -1 if queue is None else self._time_of_message(queue, queue.min_offset)
 
     def get_message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
         """Read the store time of a message, -1 when it is not there."""
-        queue = self._readable_queue(topic, queue_id)
+        queue = self._find_any_queue(topic, queue_id)
         return -1 if queue is None else self._time_of_message(queue, offset)
 
-    def _time_of_message(self, queue: ConsumeQueueReader, offset: int) -> int:
+    def _time_of_message(self, queue: ConsumeQueueReader | BatchConsumeQueue, offset: int) -> int:
+        if isinstance(queue, BatchConsumeQueue):
+            return queue.store_time(offset)
         unit = queue.unit(offset)
         return -1 if unit is None else self._record_time(unit[0])
 
@@ -302,14 +327,15 @@ class StoreReads(MessageReader, ABC):
                     break
         return [found[physical_offset] for physical_offset in sorted(found)]
 
-    def _readable_queue(self, topic: str, queue_id: int) -> ConsumeQueueReader | None:
-        if topic in self._batch_topics:
-            raise Invalid(
-                f"topic {topic} has a batch consume queue (queue.type=BatchCQ), which is not "
-                "supported yet",
-                topic=topic,
-                queue_id=queue_id,
-            )
+    def _find_batch_queue(self, topic: str, queue_id: int) -> BatchConsumeQueue | None:
+        self.find_queue(topic, queue_id)  # raises when the store is not open; sees what is new
+        return self._batch_queues.get(QueueKey(topic, queue_id))
+
+    def _find_any_queue(
+        self, topic: str, queue_id: int
+    ) -> ConsumeQueueReader | BatchConsumeQueue | None:
+        if topic in self.batch_topics:
+            return self._find_batch_queue(topic, queue_id)
         return self.find_queue(topic, queue_id)
 
 

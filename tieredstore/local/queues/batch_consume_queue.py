@@ -131,6 +131,12 @@ class BatchConsumeQueue:
         behind = self._search(self.first, self.end, lambda unit: unit.base_offset > offset)
         return max(behind - 1, self.first)
 
+    def store_time(self, offset: int) -> int:
+        """Return the store time (epoch ms) of a message; -1 outside the queue."""
+        if not 0 <= self.min_offset <= offset < self.max_offset:
+            return -1
+        return self.unit(self.find(offset)).store_timestamp_ms
+
     def find_by_time(self, timestamp_ms: int, *, upper: bool) -> int:
         """Find the queue offset of the first message at or after a time, max_offset without one;
         with `upper` of the last one at or before it, min_offset without one."""

@@ -50,7 +50,7 @@ def _folders(directory: Path) -> list[str]:
 
 
 def batch_topics(root: Path) -> frozenset[str]:
-    """List the topics with batch consume queues, whose units this store does not read."""
+    """List the topics with batch consume queues."""
     return frozenset(_folders(root / BATCH_DIRECTORY))
 
 
