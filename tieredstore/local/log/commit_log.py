@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from tieredstore.disk.errors import translate_os_error
-from tieredstore.errors import Busy, Invalid
+from tieredstore.errors import Busy, Invalid, Unavailable
 from tieredstore.local.log.file_names import file_name, list_files
 from tieredstore.local.log.mapped_file import MappedFile
 from tieredstore.local.positional_files import PositionalFiles
@@ -139,7 +139,12 @@ class CommitLog:
         inside = offset % self.file_size
         if file is None or inside + size > self.file_size:
             return None
-        return file.view[inside : inside + size]
+        try:
+            return file.view[inside : inside + size]
+        except Unavailable:
+            if offset >= self.min_offset:
+                raise
+            return None  # deleted meanwhile
 
     def is_resident(self, offset: int, size: int) -> bool:
         if not self.min_offset <= offset <= self.readable_offset - size:
@@ -195,8 +200,10 @@ class CommitLog:
 
     def _next_file(self) -> MappedFile:
         """The file into which `max_offset` falls, made if need be. Raises Unavailable."""
-        index = (self.max_offset - self.min_offset) // self.file_size
-        if self._files and index < len(self._files):
+        index = -1
+        if self._files:
+            index = (self.max_offset - self._files[0].from_offset) // self.file_size
+        if 0 <= index < len(self._files):
             return self._files[index]
         begin = self.max_offset - self.max_offset % self.file_size
         file = MappedFile.create(self._directory / file_name(begin), begin, self.file_size)
@@ -215,14 +222,16 @@ class CommitLog:
 
     def delete_files_before(self, offset: int) -> list[Path]:
         """Delete the files that end at or before an offset, oldest first, and return their paths:
-        never one that is not flushed, so never the last."""
+        never one that is not flushed, so never the last. Raises Unavailable or Invalid; the file
+        that could not be deleted stays then."""
         deleted = []
         offset = min(offset, self.flushed_offset, self.max_offset - 1)
         while self.min_offset + self.file_size <= offset:
-            self.min_offset += self.file_size
-            file = self._files[0]
-            self._files = self._files[1:]
+            file = self._file(self.min_offset)
             self._open_files.delete(file.path)
+            self.min_offset += self.file_size
+            file.close()
+            self._open_files.sync_folder(self._directory)
             deleted.append(file.path)
         return deleted
 
