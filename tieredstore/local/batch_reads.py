@@ -115,9 +115,7 @@ def _collect(
         units_left -= len(units)
 
 
-def _check_record(
-    record: memoryview, unit: BatchUnit, queue: BatchConsumeQueue
-) -> StoredMessage:
+def _check_record(record: memoryview, unit: BatchUnit, queue: BatchConsumeQueue) -> StoredMessage:
     message = check_stored_record(record, unit.physical_offset, tags_code=unit.tags_code)
     if message.topic != queue.topic or message.queue_id != queue.queue_id:
         raise Corrupt(

@@ -88,9 +88,7 @@ TESTS = {
     ),
     "maxMsgsNumBatch": f"{LOCAL}::test_max_msgs_num_batch_limits_a_key_query",
     "deleteWhen": f"{CLEANING}::test_delete_when_is_the_hour_at_which_what_has_expired_goes",
-    "fileReservedTime": (
-        f"{CLEANING}::test_file_reserved_time_is_the_age_at_which_a_file_expires"
-    ),
+    "fileReservedTime": (f"{CLEANING}::test_file_reserved_time_is_the_age_at_which_a_file_expires"),
     "cleanResourceInterval": (
         f"{CLEANING}::test_clean_resource_interval_is_the_time_between_two_rounds"
     ),
@@ -112,8 +110,7 @@ TESTS = {
         "test_disk_space_clean_forcibly_ratio_is_the_use_above_which_the_oldest_files_go"
     ),
     "diskSpaceWarningLevelRatio": (
-        f"{CLEANING}::"
-        "test_disk_space_warning_level_ratio_is_the_use_above_which_nothing_is_put"
+        f"{CLEANING}::test_disk_space_warning_level_ratio_is_the_use_above_which_nothing_is_put"
     ),
     "tieredStorageLevel": (
         f"{NAMES}::test_storage_level_says_whether_the_tier_is_written_and_read"

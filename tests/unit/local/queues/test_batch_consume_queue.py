@@ -166,16 +166,16 @@ def stores(root: Path, count: int = 9) -> Iterator[list[StoreReads]]:
     queue = opened(folder)
     with log.open("r+b") as file:
         for number in range(count):
-            record = batch_record(number, number * 10, position, "even" if number % 2 == 0 else "odd")
+            record = batch_record(
+                number, number * 10, position, "even" if number % 2 == 0 else "odd"
+            )
             file.seek(position)
             file.write(record)
             hashed = TagFilter.parse("even" if number % 2 == 0 else "odd")
             assert hashed.codes is not None
             [code] = hashed.codes
             queue.append(
-                BatchUnit(
-                    position, len(record), code, START_MS + number * STEP_MS, number * 10, 10
-                )
+                BatchUnit(position, len(record), code, START_MS + number * STEP_MS, number * 10, 10)
             )
             position += len(record)
     queue.sync()
