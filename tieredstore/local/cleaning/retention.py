@@ -41,7 +41,7 @@ def find_expired_end(log: CommitLogReader, now_ms: int, reserved_ms: int, max_fi
     for _ in range(max_files):
         following = end - end % size + size
         ages = [first_time(end)]
-        while following < log.max_offset and len(ages) == 1:
+        while following < log.readable_offset and len(ages) == 1:
             time = first_time(following)
             if time >= 0:
                 ages.append(time)

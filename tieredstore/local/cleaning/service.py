@@ -139,7 +139,7 @@ class CleanService:
         """Up to where files may go, were nobody to need them."""
         log, most = self._log, self._config.delete_file_batch_max
         if pressure >= DiskPressure.FORCED and self._config.clean_file_forcibly_enable:
-            begin_of_last = (log.max_offset - 1) // log.file_size * log.file_size
+            begin_of_last = (log.readable_offset - 1) // log.file_size * log.file_size
             end = min(_file_end(log, log.min_offset, most), begin_of_last)
         else:
             reserved_ms = self._config.local_file_reserved_time_hours * _HOUR_MS

@@ -19,6 +19,7 @@ from tieredstore.local.queues.consume_queue_store import BATCH_DIRECTORY
 from tieredstore.local.read_only import open_read_only
 from tieredstore.local.store_reads import StoreReads
 from tieredstore.message.batch import BatchItem, encode_batch, inner_messages
+from tieredstore.message.buffers import Buffer
 from tieredstore.message.consume_queue import BatchUnit
 from tieredstore.message.encoding import RecordEncoder
 from tieredstore.message.hosts import LOCALHOST
@@ -149,7 +150,7 @@ def batch_record(number: int, base: int, physical_offset: int, tags: str) -> byt
         "B", message.body, 0, properties, sys_flag=INNER_BATCH, born_timestamp_ms=START_MS
     )
     encoder = RecordEncoder(LOCALHOST, append_prop_crc=False, max_body_bytes=1 << 20)
-    parts: list[bytes] = []
+    parts: list[Buffer] = []
     encoder.append(parts, message, base, physical_offset, START_MS + number * STEP_MS)
     return b"".join(bytes(part) for part in parts)
 
