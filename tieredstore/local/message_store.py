@@ -151,7 +151,6 @@ class DefaultMessageStore(StoreReads):
             self.root, self._commit_log, self._queues, self._index, self._reput, self.running_flags
         )
         self.metrics = Metrics()
-        self.running_flags = RunningFlags()
         self._appender.find_next_offset = self._find_next_offset
         # The appender's own methods: one call less for each message.
         self.put_message = self._appender.put
@@ -164,7 +163,7 @@ class DefaultMessageStore(StoreReads):
             self._commit_log,
             self._queues,
             self._index,
-            RetentionGuards(self._source, self._queues, lambda: self._reput.offset),
+            RetentionGuards(self._source, self._queues, lambda: self._reput.built_offset),
             DiskWatch(
                 config,
                 Path(log_path) if log_path else self.root / COMMIT_LOG_DIRECTORY,

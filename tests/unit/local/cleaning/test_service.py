@@ -174,6 +174,20 @@ def test_a_nearly_full_disk_takes_the_oldest_files(tmp_path: Path, forcibly: boo
         assert it.clean().log_files == (3 if forcibly else 0)
 
 
+def test_a_full_disk_refuses_puts_which_go_on_by_themselves(tmp_path: Path) -> None:
+    with rig(tmp_path / "s") as it:
+        it.put(30, every_ms=1)
+        it.used = 0.95
+        it.clean()
+        refused = it.store.put_message(plain())
+        assert not refused.ok
+        assert "the disk is used to more than 90%" in refused.reason
+        assert it.offsets()[-1] == 29
+        it.used = 0.5
+        it.clean()
+        it.put(1)
+
+
 def test_a_manual_request_lasts_for_twenty_rounds(tmp_path: Path) -> None:
     with rig(tmp_path / "s", local_file_reserved_time_hours=1, delete_file_batch_max=1) as it:
         it.put(30)
