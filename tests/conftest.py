@@ -39,11 +39,22 @@ def golden() -> Path:
 @pytest.fixture(scope="session")
 def public_a(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The store, tier and manifest of a cleanly stopped Java broker. Copy before writing."""
-    root = tmp_path_factory.mktemp("public-a")
-    with tarfile.open(FIXTURES / "public-a.tar.xz") as archive:
+    return _unpack("public-a", tmp_path_factory)
+
+
+def _unpack(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp(name)
+    with tarfile.open(FIXTURES / f"{name}.tar.xz") as archive:
         archive.extractall(root, **EXTRACT_SAFELY)
-    _make_read_only(root / "public-a")
-    return root / "public-a"
+    _make_read_only(root / name)
+    return root / name
+
+
+@pytest.fixture(scope="session")
+def public_rocksdb(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store and the manifest of a cleanly stopped Java broker whose consume queues are in
+    RocksDB; it had no tier. Copy before writing."""
+    return _unpack("public-rocksdb", tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

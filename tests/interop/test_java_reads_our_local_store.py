@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.kit.java import JavaTools, Manifest, key_queries
 from tests.kit.java_messages import BROKER_CONF, fill
 from tieredstore.config import config_from_properties
 from tieredstore.local.message_store import DefaultMessageStore
 
 
+@pytest.mark.parametrize("store_type", ["default", "defaultRocksDB"])
 def test_java_reads_every_message_and_finds_every_key_of_our_local_store(
-    java: JavaTools, tmp_path: Path
+    java: JavaTools, tmp_path: Path, store_type: str
 ) -> None:
-    conf = {**BROKER_CONF, "storePathRootDir": str(tmp_path / "root" / "store")}
+    keys = {**BROKER_CONF, "storeType": store_type}
+    conf = {**keys, "storePathRootDir": str(tmp_path / "root" / "store")}
     store = DefaultMessageStore(config_from_properties(conf, origin="test").config)
     store.load()
     store.start()
@@ -22,7 +26,7 @@ def test_java_reads_every_message_and_finds_every_key_of_our_local_store(
     finally:
         store.shutdown()
     assert len(list((tmp_path / "root" / "store" / "commitlog").iterdir())) > 3
-    manifest: Manifest = {"brokerConf": BROKER_CONF, "messages": wanted}
+    manifest: Manifest = {"brokerConf": keys, "messages": wanted}
 
     report = java.check("local", tmp_path / "root", manifest, tmp_path / "check")
 

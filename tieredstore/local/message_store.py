@@ -247,7 +247,9 @@ class DefaultMessageStore(StoreReads):
             queue.truncate(log.max_offset)
             queue.correct_min_offset(log.min_offset)
         if plan is None:
-            kept = max(checkpoint.logics_physical_offset, self._queues.dispatch_from)
+            kept = self._queues.dispatch_from
+            if not is_rocksdb(self._config):  # which knows itself, and may be new
+                kept = max(kept, checkpoint.logics_physical_offset)
             self._reput.offset = min(max(kept, log.min_offset), log.max_offset)
         else:
             self._reput.offset = plan.dispatch_from

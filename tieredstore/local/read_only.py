@@ -2,7 +2,8 @@
 
 Files are opened for reading only and read by position; nothing is mapped, locked, repaired or
 written. While an owner lives (it holds the lock, or `abort` is there) only what the checkpoint says
-is flushed is served: messages up to the smaller of its two store times.
+is flushed is served: messages up to the smaller of its two store times. Consume queues that the
+owner keeps in RocksDB are made from the log then, up to the time of the log alone.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import msgspec
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.contracts.message_store import BoundaryType, PutMessageResult
+from tieredstore.contracts.message_store import PutMessageResult
 from tieredstore.errors import Invalid
 from tieredstore.local.dispatch_source import LocalDispatchSource
 from tieredstore.local.index.reader import IndexShape, candidates, index_paths, infer_shape
@@ -26,18 +27,18 @@ from tieredstore.local.log.file_names import FileRun
 from tieredstore.local.log.foreign_log import ForeignCommitLog
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.batch_consume_queue_store import BatchConsumeQueueStore
-from tieredstore.local.queues.consume_queue import ConsumeQueue
-from tieredstore.local.queues.consume_queue_store import (
-    CONSUME_QUEUE_DIRECTORY,
-    list_queues,
-    refuse_rocksdb,
+from tieredstore.local.queues.foreign import (
+    ClosedDatabaseQueues,
+    ForeignFileQueues,
+    ForeignQueues,
 )
 from tieredstore.local.queues.interface import ConsumeQueueReader
-from tieredstore.local.queues.time_search import offset_by_time
+from tieredstore.local.queues.kinds import find_queue_database
+from tieredstore.local.queues.rebuilt import RebuiltQueues
 from tieredstore.local.recovery.checkpoint import checkpoint_time_ns, read_checkpoint
 from tieredstore.local.recovery.store_lock import has_abort_file, is_owned
 from tieredstore.local.store_reads import NO_TIME_LIMIT_MS, StoreReads
-from tieredstore.local.topics import read_topics
+from tieredstore.local.topics import parse_delay_levels, read_topics
 from tieredstore.message.record import Message
 from tieredstore.service_thread import ServiceHealth
 
@@ -61,7 +62,8 @@ class ReadOnlyMessageStore(StoreReads):
         )
         self._batch_queues = BatchConsumeQueueStore(self.root, self._files, None)
         self._lock = threading.RLock()
-        self._queues: dict[QueueKey, ConsumeQueue | None] = {}
+        self._queues: dict[QueueKey, ConsumeQueueReader | None] = {}
+        self._foreign: ForeignQueues | None = None
         self._seen: tuple[FileRun, int, int] | None = None
         self._index_paths: list[str] = []
         self._index_shape: IndexShape | None = None
@@ -86,8 +88,8 @@ class ReadOnlyMessageStore(StoreReads):
         return self._time_limit_ms if self.is_live else None
 
     def load(self) -> None:
-        """Check that there is a store. Raises Invalid for a missing or foreign folder and for a
-        store with RocksDB consume queues, Corrupt for files that do not fit together."""
+        """Check that there is a store. Raises Invalid for a missing or foreign folder, Corrupt for
+        files that do not fit together."""
         log_path = self._config.store_path_commit_log
         commit_log = Path(log_path) if log_path else self.root / COMMIT_LOG_DIRECTORY
         if not commit_log.is_dir():
@@ -95,7 +97,6 @@ class ReadOnlyMessageStore(StoreReads):
                 f"{self.root}: no message store: expected a folder {COMMIT_LOG_DIRECTORY}",
                 path=str(self.root),
             )
-        refuse_rocksdb(self.root)
         self.refresh()
 
     def start(self) -> None:
@@ -108,6 +109,8 @@ class ReadOnlyMessageStore(StoreReads):
     def shutdown(self) -> None:
         """Close the files. Idempotent."""
         self._files.close()
+        if self._foreign is not None:
+            self._foreign.close()
 
     def refresh(self) -> None:
         """See what the owner, if there is one, has added and flushed since the last time."""
@@ -116,7 +119,8 @@ class ReadOnlyMessageStore(StoreReads):
             is_owned_now = is_owned(self.root)
             live = is_owned_now or has_abort_file(self.root)
             self._is_unclean = live and not is_owned_now
-            limit = read_checkpoint(self.root).flushed_timestamp_ms if live else NO_TIME_LIMIT_MS
+            database = find_queue_database(self.root)
+            limit = self._read_limit(database) if live else NO_TIME_LIMIT_MS
             self._log.refresh()
             self._refreshed_ms = self._clock.now_ms()
             seen = (self._log.run, limit, checkpoint_time_ns(self.root))
@@ -128,6 +132,36 @@ class ReadOnlyMessageStore(StoreReads):
                 self._queues = {}
                 # The owner may have deleted files and made others of the same names.
                 self._files.close()
+                self._open_queues(database)
+
+    def _read_limit(self, database: Path | None) -> int:
+        """Up to which store time (epoch ms) messages of a store with an owner are on disk."""
+        checkpoint = read_checkpoint(self.root)
+        # The owner of a database never says how far that is on disk: its log is read instead.
+        if database is not None:
+            return checkpoint.physic_msg_timestamp_ms
+        return checkpoint.flushed_timestamp_ms
+
+    def _open_queues(self, database: Path | None) -> None:
+        before = self._foreign
+        if database is None:
+            before_ms = self._time_limit_ms + 1 if self.is_live else None
+            self._foreign = ForeignFileQueues(
+                self.root, self._files, self._log, before_ms, self._record_time
+            )
+        elif self.is_live:
+            delays_ms = parse_delay_levels(self._config.message_delay_level)
+            rebuilt = (
+                before
+                if isinstance(before, RebuiltQueues)
+                else RebuiltQueues(self._log, str(self._log.directory), delays_ms)
+            )
+            rebuilt.follow(self._time_limit_ms)
+            self._foreign = rebuilt
+        else:
+            self._foreign = ClosedDatabaseQueues(database, self._log)
+        if before is not None and before is not self._foreign:
+            before.close()
 
     def _load_batch_queues(self) -> None:
         self._batch_queues.load(owner=False)
@@ -137,9 +171,10 @@ class ReadOnlyMessageStore(StoreReads):
                 queue.limit_to_time(self._time_limit_ms)
 
     def list_queues(self) -> list[QueueKey]:
-        """List the queues that have a folder now."""
+        """List the queues that there are now."""
         self.refresh()
-        return sorted(list_queues(self.root / CONSUME_QUEUE_DIRECTORY))
+        assert self._foreign is not None
+        return sorted(self._foreign.list_queues())
 
     @property
     def commit_log(self) -> ForeignCommitLog:
@@ -151,30 +186,9 @@ class ReadOnlyMessageStore(StoreReads):
                 self.refresh()
             key = QueueKey(topic, queue_id)
             if key not in self._queues:
-                self._queues[key] = self._open_queue(key)
+                assert self._foreign is not None
+                self._queues[key] = self._foreign.open_queue(key)
             return self._queues[key]
-
-    def _open_queue(self, key: QueueKey) -> ConsumeQueue | None:
-        directory = self.root / CONSUME_QUEUE_DIRECTORY / key.topic / str(key.queue_id)
-        if "/" in key.topic or key.topic in ("", ".", "..") or not directory.is_dir():
-            return None
-        queue = ConsumeQueue(key.topic, key.queue_id, directory, self._files, None)
-        queue.load(owner=False)
-        queue.correct_min_offset(self._log.min_offset)
-        if self.is_live:
-            # A unit that is not whole yet leads nowhere: it is later than everything.
-            def time_of(offset: int) -> int:
-                time = queue.store_time(offset, self._record_time)
-                return NO_TIME_LIMIT_MS if time < 0 else time
-
-            queue.max_offset = offset_by_time(
-                time_of,
-                queue.min_offset,
-                queue.max_offset,
-                self._time_limit_ms + 1,
-                BoundaryType.LOWER,
-            )
-        return queue
 
     def _candidates(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         with self._lock:

@@ -199,10 +199,6 @@ def test_h01_what_does_not_fit_together_is_refused_with_one_line(
     assert "does not know" in refused(store, "--tier", known, *state)
     assert "lacks" in refused(store, *tier, "--state", offloaded / "state")
     assert [path.name for path in (tmp_path / "new-state").iterdir()] == [LOCK_FILE]
-    rocksdb = tmp_path / "rocksdb"
-    shutil.copytree(small, rocksdb)
-    (rocksdb / "consumequeue" / "CURRENT").write_text("MANIFEST-000005\n")
-    assert "RocksDB" in refused(rocksdb, *tier, *state)
 
 
 def test_a_symbolic_link_into_the_store_is_found(small: Path, tmp_path: Path) -> None:

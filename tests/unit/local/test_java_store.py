@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,35 +19,67 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import BoundaryType
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.read_only import open_read_only
+from tieredstore.local.recovery.store_lock import StoreLock
 from tieredstore.local.store_reads import StoreReads
 from tieredstore.message.columns.records import record_positions
 from tieredstore.message.tag_filter import TagFilter
 
+Manifest = dict[str, Any]
+STORES = [
+    *itertools.product(["public_a", "public_rocksdb"], ["owner", "reader"]),
+    ("public_rocksdb", "reader beside an owner"),
+]
 
-@pytest.fixture(scope="module", params=["owner", "reader"])
-def store(
-    request: pytest.FixtureRequest, public_a: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[StoreReads]:
-    if request.param == "reader":
-        reader = open_read_only(public_a / "store")
-        yield reader
+
+@pytest.fixture(scope="module", params=STORES, ids=" ".join)
+def opened(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[StoreReads, Manifest]]:
+    """A store of Java's and its manifest."""
+    name, way = request.param
+    source: Path = request.getfixturevalue(name)
+    manifest = json.loads((source / "manifest.json").read_bytes())
+    if way == "reader":
+        reader = open_read_only(source / "store")
+        yield reader, manifest
         reader.shutdown()
         return
-    root = copy_store(public_a / "store", tmp_path_factory.mktemp("owner") / "store")
-    owner = DefaultMessageStore(
-        StoreConfig(store_path_root_dir=str(root), **PUBLIC_A_SIZES), ManualClock()
-    )
-    owner.load()
-    owner.start()
-    yield owner
-    owner.shutdown()
+    root = copy_store(source / "store", tmp_path_factory.mktemp("owner") / "store")
+    if way == "owner":
+        kind = manifest["brokerConf"].get("storeType", "default")
+        owner = DefaultMessageStore(
+            StoreConfig(store_path_root_dir=str(root), store_type=kind, **PUBLIC_A_SIZES),
+            ManualClock(),
+        )
+        owner.load()
+        owner.start()
+        yield owner, manifest
+        owner.shutdown()
+        return
+    lock = StoreLock(root)
+    lock.acquire()
+    reader = open_read_only(root)
+    assert reader.is_live
+    yield reader, manifest
+    reader.shutdown()
+    lock.release()
+
+
+@pytest.fixture(scope="module")
+def store(opened: tuple[StoreReads, Manifest]) -> StoreReads:
+    return opened[0]
+
+
+@pytest.fixture(scope="module")
+def manifest(opened: tuple[StoreReads, Manifest]) -> Manifest:
+    return opened[1]
 
 
 def test_every_message_by_queue_offset_physical_offset_and_message_id(
-    store: StoreReads, public_a_manifest: dict[str, Any]
+    store: StoreReads, manifest: Manifest
 ) -> None:
-    assert len(public_a_manifest["messages"]) > 2000
-    for row in public_a_manifest["messages"]:
+    assert len(manifest["messages"]) > 2000
+    for row in manifest["messages"]:
         result = store.get_message("g", row["topic"], row["queueId"], row["queueOffset"], 1)
         (message,) = result.messages
         assert result.next_begin_offset == row["queueOffset"] + 1
@@ -60,11 +93,9 @@ def test_every_message_by_queue_offset_physical_offset_and_message_id(
             assert bytes(other.raw) == bytes(message.raw)
 
 
-def test_every_message_by_each_of_its_keys(
-    store: StoreReads, public_a_manifest: dict[str, Any]
-) -> None:
+def test_every_message_by_each_of_its_keys(store: StoreReads, manifest: Manifest) -> None:
     expected: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for row in public_a_manifest["messages"]:
+    for row in manifest["messages"]:
         keys = {key for key in (row["keys"] or "").split(" ") if key} | {row["uniqKey"]}
         for key in keys - {None}:
             expected[row["topic"], key].append(row["physicalOffset"])
@@ -73,14 +104,14 @@ def test_every_message_by_each_of_its_keys(
         assert [message.physical_offset for message in found] == sorted(offsets)[-64:]
 
 
-def test_key_windows_are_exact(store: StoreReads, public_a_manifest: dict[str, Any]) -> None:
-    messages = public_a_manifest["messages"]
+def test_key_windows_are_exact(store: StoreReads, manifest: Manifest) -> None:
+    messages = manifest["messages"]
     keyed: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in messages:
         for key in (row["keys"] or "").split(" "):
             keyed[row["topic"], key].append(row)
     differences = 0
-    for query in public_a_manifest["queries"]["byKey"]:
+    for query in manifest["queries"]["byKey"]:
         begin, end = query["begin"], query["end"]
         truth = [
             [row["queueId"], row["queueOffset"], row["storeTimestamp"], row["topic"]]
@@ -96,13 +127,11 @@ def test_key_windows_are_exact(store: StoreReads, public_a_manifest: dict[str, A
     assert differences > 0
 
 
-def test_time_queries_are_right_and_agree_with_java(
-    store: StoreReads, public_a_manifest: dict[str, Any]
-) -> None:
+def test_time_queries_are_right_and_agree_with_java(store: StoreReads, manifest: Manifest) -> None:
     times: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for row in sorted(public_a_manifest["messages"], key=lambda row: row["queueOffset"]):
+    for row in sorted(manifest["messages"], key=lambda row: row["queueOffset"]):
         times[row["topic"], row["queueId"]].append(row["storeTimestamp"])
-    queries = public_a_manifest["queries"]["offsetByTime"]
+    queries = manifest["queries"]["offsetByTime"]
     assert len(queries) > 1000
     for query in queries:
         queue = times[query["topic"], query["queueId"]]
@@ -117,10 +146,8 @@ def test_time_queries_are_right_and_agree_with_java(
         assert found == right == query["local"], query
 
 
-def test_get_message_answers_as_java_does(
-    store: StoreReads, public_a_manifest: dict[str, Any]
-) -> None:
-    rows = [row for row in public_a_manifest["queries"]["getMessage"] if row["store"] == "local"]
+def test_get_message_answers_as_java_does(store: StoreReads, manifest: Manifest) -> None:
+    rows = [row for row in manifest["queries"]["getMessage"] if row["store"] == "local"]
     assert Counter(row["status"] for row in rows)["FOUND"] > 100
     for row in rows:
         result = store.get_message(
@@ -148,17 +175,17 @@ def test_get_message_answers_as_java_does(
         ), row
 
 
-def test_min_max_and_times_are_java_s(store: StoreReads, public_a_manifest: dict[str, Any]) -> None:
-    for row in public_a_manifest["queries"]["minMax"]:
+def test_min_max_and_times_are_java_s(store: StoreReads, manifest: Manifest) -> None:
+    for row in manifest["queries"]["minMax"]:
         topic, queue_id = row["topic"], row["queueId"]
         assert store.get_min_offset_in_queue(topic, queue_id) == row["storeMin"]
         assert store.get_max_offset_in_queue(topic, queue_id) == row["storeMax"]
         assert store.get_earliest_message_time(topic, queue_id) == row["localEarliestTime"]
         assert store.get_message_store_timestamp(topic, queue_id, row["storeMax"]) == -1
-    for row in public_a_manifest["messages"]:
+    for row in manifest["messages"]:
         place = row["topic"], row["queueId"], row["queueOffset"]
         assert store.get_message_store_timestamp(*place) == row["storeTimestamp"]
-    first = min(public_a_manifest["messages"], key=lambda row: row["physicalOffset"])
+    first = min(manifest["messages"], key=lambda row: row["physicalOffset"])
     assert store.get_earliest_message_time() == first["storeTimestamp"]
 
 
@@ -171,11 +198,11 @@ def test_light_queues_are_read_through_their_own_units(store: StoreReads) -> Non
 
 
 def test_dispatch_source_gives_every_record_in_few_pieces(
-    store: DefaultMessageStore, public_a_manifest: dict[str, Any]
+    store: DefaultMessageStore, manifest: Manifest
 ) -> None:
     source = store.dispatch_source
     by_queue: dict[QueueKey, list[dict[str, Any]]] = defaultdict(list)
-    for row in public_a_manifest["messages"]:
+    for row in manifest["messages"]:
         by_queue[QueueKey(row["topic"], row["queueId"])].append(row)
     assert set(by_queue) <= set(source.queues())
     for key, rows in by_queue.items():

@@ -28,6 +28,7 @@ from tieredstore.message.tag_filter import TagFilter
 from tieredstore.service_thread import MonitoredServices
 
 KEY = QueueKey("T", 0)
+KINDS = pytest.mark.parametrize("store_type", ["default", "defaultRocksDB"])
 
 
 def _snapshot(root: Path) -> dict[str, tuple[int, int, bytes]]:
@@ -37,8 +38,9 @@ def _snapshot(root: Path) -> dict[str, tuple[int, int, bytes]]:
     }
 
 
-def test_both_stores_are_what_the_contracts_ask_for(tmp_path: Path) -> None:
-    with running(small_config(tmp_path / "s")) as store:
+@KINDS
+def test_both_stores_are_what_the_contracts_ask_for(tmp_path: Path, store_type: str) -> None:
+    with running(small_config(tmp_path / "s", store_type=store_type)) as store:
         put_all(store, [plain()])
         reader = open_read_only(tmp_path / "s")
         for kind in (store, reader):
@@ -46,10 +48,13 @@ def test_both_stores_are_what_the_contracts_ask_for(tmp_path: Path) -> None:
             assert isinstance(kind.dispatch_source, DispatchSource)
 
 
-def test_of_a_live_store_only_what_the_checkpoint_says_is_taken(tmp_path: Path) -> None:
+@KINDS
+def test_of_a_live_store_only_what_the_checkpoint_says_is_taken(
+    tmp_path: Path, store_type: str
+) -> None:
     clock = ManualClock(START_MS)
     reader_clock = ManualClock(START_MS)
-    with running(small_config(tmp_path / "s"), clock) as store:
+    with running(small_config(tmp_path / "s", store_type=store_type), clock) as store:
         put_all(store, [plain(number=i) for i in range(25)])
         reader = open_read_only(tmp_path / "s", clock=reader_clock)
         assert reader.is_live
@@ -80,8 +85,11 @@ def test_of_a_live_store_only_what_the_checkpoint_says_is_taken(tmp_path: Path) 
     assert len(reader.query_message("T", "k39", 9, *FOREVER)) == 1
 
 
-def test_a_store_left_by_a_crash_is_read_up_to_its_checkpoint(tmp_path: Path) -> None:
-    with running(small_config(tmp_path / "s")) as store:
+@KINDS
+def test_a_store_left_by_a_crash_is_read_up_to_its_checkpoint(
+    tmp_path: Path, store_type: str
+) -> None:
+    with running(small_config(tmp_path / "s", store_type=store_type)) as store:
         put_all(store, [plain(number=i) for i in range(5)])
     (tmp_path / "s" / "abort").write_text("1")
     reader = open_read_only(tmp_path / "s")
@@ -92,14 +100,16 @@ def test_a_store_left_by_a_crash_is_read_up_to_its_checkpoint(tmp_path: Path) ->
     assert reader.get_max_offset_in_queue("T", 0) == 0
 
 
-def test_reading_leaves_no_trace(public_a: Path, tmp_path: Path) -> None:
-    before = _snapshot(public_a / "store")
-    reader = open_read_only(public_a / "store")
+@pytest.mark.parametrize("name", ["public_a", "public_rocksdb"])
+def test_reading_leaves_no_trace(name: str, request: pytest.FixtureRequest) -> None:
+    root: Path = request.getfixturevalue(name) / "store"
+    before = _snapshot(root)
+    reader = open_read_only(root)
     for key in reader.dispatch_source.queues():
         reader.get_message("g", key.topic, key.queue_id, 0, 32)
     reader.query_message("pub_normal", "pubn-K0", 9, *FOREVER)
     reader.shutdown()
-    assert _snapshot(public_a / "store") == before
+    assert _snapshot(root) == before
 
 
 def test_a_store_for_reading_has_no_background_loops(public_a: Path) -> None:
@@ -130,11 +140,6 @@ def test_h01_a_folder_without_a_store_is_refused_in_one_line(tmp_path: Path, nam
         open_read_only(root)
     assert str(root) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_rocksdb_store_is_refused(golden: Path) -> None:
-    with pytest.raises(Invalid, match="RocksDB"):
-        open_read_only(golden / "local-rocksdb")
 
 
 def test_names_of_topics_cannot_lead_out_of_the_store(public_a: Path) -> None:
@@ -203,8 +208,11 @@ print(seen)
 """
 
 
-def test_readers_follow_while_another_process_appends(tmp_path: Path) -> None:
-    config = small_config(tmp_path / "s", mapped_file_size_commit_log_bytes=1 << 16)
+@KINDS
+def test_readers_follow_while_another_process_appends(tmp_path: Path, store_type: str) -> None:
+    config = small_config(
+        tmp_path / "s", mapped_file_size_commit_log_bytes=1 << 16, store_type=store_type
+    )
     clock = ManualClock(START_MS)
     with running(config, clock) as store:
         put_all(store, [plain(number=0)])

@@ -42,11 +42,6 @@ def _check_directories(store: Path, target: TierTarget) -> None:
     config, tier = target.config, target.folder
     if not store.is_dir():
         raise Invalid(f"store {store}: no such directory", path=str(store))
-    if config.store_type.lower() == "defaultrocksdb" or (store / "consumequeue/CURRENT").exists():
-        raise Invalid(
-            f"store {store}: its consume queues are in RocksDB, which cannot be read yet",
-            path=str(store),
-        )
     log = Path(config.store_path_commit_log) if config.store_path_commit_log else None
     if log is None and not (store / "commitlog").is_dir():
         raise Invalid(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
 
 import numpy as np
 
@@ -16,21 +15,18 @@ from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.put.appender import MessageAppender
 from tieredstore.local.put.rows import SPECIAL
 from tieredstore.local.queues.interface import ConsumeQueueStoreInterface, QueueUnits
-from tieredstore.local.queues.light_queues import LIGHT_QUEUE_ID, light_queue_offsets
-from tieredstore.message.consume_queue import UNIT_DTYPE, make_units, pack_unit
-from tieredstore.message.hashes import local_key_hash, tags_code
-from tieredstore.message.names import DELETION_TOPIC, SCHEDULE_TOPIC
-from tieredstore.message.properties import find_text
+from tieredstore.local.queues.record_units import find_record_units
+from tieredstore.message.consume_queue import make_units
+from tieredstore.message.hashes import local_key_hash
+from tieredstore.message.names import DELETION_TOPIC
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.message.sysflag import (
     TRANSACTION_MASK,
-    TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
 from tieredstore.message.topic_deletion import TopicDeletion
 
 _log = logging.getLogger(__name__)
-_IN_NO_QUEUE: Final = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 
 
 class RowDispatcher:
@@ -157,24 +153,15 @@ class RowDispatcher:
 
     def _dispatch_record(self, offset: int, size: int) -> None:
         message = self._read_record(offset, size)
-        kind = message.sys_flag & TRANSACTION_MASK
-        topic, properties = message.topic, message.properties_bytes
+        topic = message.topic
         deletion = TopicDeletion.parse(message) if topic == DELETION_TOPIC else None
         if deletion is not None:
             self._drop_units(deletion)
         groups = []
-        is_batch = topic in self._appender.refused_topics  # its units are of another form
-        if kind not in _IN_NO_QUEUE and not is_batch:
-            packed = pack_unit(offset, size, self._tags_code(message, topic, properties))
-            unit = np.frombuffer(packed, dtype=UNIT_DTYPE)
-            time = np.array([message.store_timestamp_ms], dtype=np.int64)
-            places = [(QueueKey(topic, message.queue_id), message.queue_offset)]
-            if self._dispatch_light_queues:
-                places += [
-                    (QueueKey(name, LIGHT_QUEUE_ID), light_offset)
-                    for name, light_offset in light_queue_offsets(topic, properties)
-                ]
-            groups = [QueueUnits(key, number, unit, time) for key, number in places]
+        if topic not in self._appender.refused_topics:  # whose units are of another form
+            groups = find_record_units(
+                message, self._delays_ms, with_light_queues=self._dispatch_light_queues
+            )
         self._queues.append(groups, offset + size)
         if self._index is not None:
             self._index.put(*_record_entries(message, offset), offset)
@@ -221,14 +208,6 @@ class RowDispatcher:
         entries = index_entries(self._prefixes, columns.numbers, columns.properties)
         rows = entries.rows
         index.put_again(entries.hashes, columns.offsets[rows], columns.timestamps[rows])
-
-    def _tags_code(self, message: StoredMessage, topic: str, properties: bytes) -> int:
-        if topic == SCHEDULE_TOPIC:
-            text = find_text(properties, b"DELAY")
-            if text is not None and text.isdigit() and int(text) > 0:
-                level = min(int(text), len(self._delays_ms))
-                return message.store_timestamp_ms + self._delays_ms[level - 1]
-        return tags_code(find_text(properties, b"TAGS"))
 
 
 def _record_entries(message: StoredMessage, offset: int) -> tuple[Int32s, Int64s, Int64s]:

@@ -13,13 +13,13 @@ class ForeignCommitLog:
     """A `CommitLogReader`. file_size: length of the log's files, bytes."""
 
     def __init__(self, directory: Path, files: PositionalFiles) -> None:
-        self._directory = directory
+        self.directory = directory
         self._files = files
         self.run = FileRun(0, 0, 0)
 
     def refresh(self) -> None:
         """See which files there are. Raises Corrupt or Invalid."""
-        self.run = list_files(self._directory, file_size=None)
+        self.run = list_files(self.directory, file_size=None)
 
     @property
     def file_size(self) -> int:
@@ -48,7 +48,7 @@ class ForeignCommitLog:
         inside = offset % run.file_size
         if inside + size > run.file_size:
             return None
-        return f"{self._directory}/{file_name(offset - inside)}", inside
+        return f"{self.directory}/{file_name(offset - inside)}", inside
 
     def get(self, offset: int, size: int) -> memoryview | None:
         place = self._place(offset, size)
@@ -64,7 +64,7 @@ class ForeignCommitLog:
 
     def path_of(self, offset: int) -> Path:
         """Return the path of the file that holds (or would hold) a byte."""
-        return self._directory / file_name(offset - offset % self.file_size)
+        return self.directory / file_name(offset - offset % self.file_size)
 
     def rest_of_file(self, offset: int) -> memoryview:
         """Return everything readable from an offset on, up to the end of its file."""

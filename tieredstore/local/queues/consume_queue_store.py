@@ -9,7 +9,6 @@ from typing import Final
 
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.disk.errors import translate_os_error
-from tieredstore.errors import Invalid
 from tieredstore.local.positional_files import REMOVED_SUFFIX, PositionalFiles
 from tieredstore.local.queues.consume_queue import ConsumeQueue
 from tieredstore.local.queues.interface import QueueUnits
@@ -17,18 +16,6 @@ from tieredstore.local.queues.names import check_queue_name
 
 CONSUME_QUEUE_DIRECTORY: Final = "consumequeue"
 BATCH_DIRECTORY: Final = "batchconsumequeue"
-
-
-def refuse_rocksdb(root: Path) -> None:
-    """Raise Invalid when the store keeps its consume queues in RocksDB."""
-    for name in (CONSUME_QUEUE_DIRECTORY, "consumequeue_rocksdb"):
-        path = root / name / "CURRENT"
-        if path.exists():
-            raise Invalid(
-                f"{path.parent}: this store keeps its consume queues in RocksDB "
-                "(storeType=defaultRocksDB), which is not supported yet",
-                path=str(path.parent),
-            )
 
 
 def list_queues(directory: Path) -> Iterator[QueueKey]:

@@ -69,7 +69,11 @@ class RocksDBConsumeQueueStore:
         Unavailable."""
         self._database = open_database(self._directory)
         self._is_open = True
-        self._reads = QueueReads(self._database)
+        try:
+            self._reads = QueueReads(self._database)
+        except BaseException:
+            self.close()
+            raise
         self._checkpoint = self._written_checkpoint = self._reads.dispatch_from
 
     def get(self, key: QueueKey) -> OwnedQueue | None:

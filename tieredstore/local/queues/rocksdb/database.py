@@ -206,30 +206,21 @@ class ReadOnlyDatabase(QueueDatabase):
     its folder.
 
     The library writes a file of its own wherever it opens a database, so it is given a temporary
-    folder with links to the database's files.
+    folder with links to the database's files. All are opened at once, so that the folder is not
+    needed any more, and what a later owner deletes stays readable.
     """
 
     def __init__(self, directory: Path) -> None:
         library = import_rocksdict()
-        self._view = tempfile.TemporaryDirectory(prefix="tieredstore-rocksdb-")
-        try:
-            _link_files(directory, Path(self._view.name))
-            _refuse_other_families(library, Path(self._view.name), directory)
-
-            def open_it() -> Any:
-                # Every file at once: one that a later owner deletes stays readable.
-                families = family_options(may_create=False, max_open_files=_EVERY_FILE)
-                access = library.AccessType.read_only(False)
-                return library.Rdict(self._view.name, families[DEFAULT_FAMILY], families, access)
-
-            super().__init__(directory, open_it)
-        except BaseException:
-            self._view.cleanup()
-            raise
-
-    def close(self) -> None:
-        super().close()
-        self._view.cleanup()
+        with tempfile.TemporaryDirectory(prefix="tieredstore-rocksdb-") as view:
+            _link_files(directory, Path(view))
+            _refuse_other_families(library, Path(view), directory)
+            families = family_options(may_create=False, max_open_files=_EVERY_FILE)
+            access = library.AccessType.read_only(False)
+            super().__init__(
+                directory,
+                lambda: library.Rdict(view, families[DEFAULT_FAMILY], families, access),
+            )
 
 
 def _link_files(directory: Path, view: Path) -> None:

@@ -1,0 +1,111 @@
+"""The consume queues of a store that another process owns, or nobody: three ways to read them.
+
+In files; in a RocksDB database whose owner is down; or made from the commit log, where a database
+has an owner, who keeps what is in it to himself (`rebuilt`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.message_store import BoundaryType
+from tieredstore.local.log.foreign_log import ForeignCommitLog
+from tieredstore.local.positional_files import PositionalFiles
+from tieredstore.local.queues.consume_queue import ConsumeQueue
+from tieredstore.local.queues.consume_queue_store import CONSUME_QUEUE_DIRECTORY, list_queues
+from tieredstore.local.queues.interface import ConsumeQueueReader
+from tieredstore.local.queues.rocksdb.consume_queue import RocksDBConsumeQueue
+from tieredstore.local.queues.rocksdb.database import ReadOnlyDatabase
+from tieredstore.local.queues.rocksdb.reading import QueueReads
+from tieredstore.local.queues.time_search import offset_by_time
+
+
+class ForeignQueues(Protocol):
+    """What reads the queues of a store."""
+
+    def list_queues(self) -> Iterable[QueueKey]:
+        """List the queues that there are now."""
+        ...
+
+    def open_queue(self, key: QueueKey) -> ConsumeQueueReader | None:
+        """Open one queue, None when there is none."""
+        ...
+
+    def close(self) -> None:
+        """Give up what is open. Idempotent."""
+        ...
+
+
+class ForeignFileQueues:
+    """Queues in files. before_ms: store time from which on nothing is served; None for no such
+    bound. record_time: reads the store time of the record at a byte of the log."""
+
+    def __init__(
+        self,
+        root: Path,
+        files: PositionalFiles,
+        log: ForeignCommitLog,
+        before_ms: int | None,
+        record_time: Callable[[int], int],
+    ) -> None:
+        self._directory = root / CONSUME_QUEUE_DIRECTORY
+        self._files = files
+        self._log = log
+        self._before_ms = before_ms
+        self._record_time = record_time
+
+    def list_queues(self) -> Iterable[QueueKey]:
+        """List the queues that have a folder."""
+        return list_queues(self._directory)
+
+    def open_queue(self, key: QueueKey) -> ConsumeQueue | None:
+        """Open the files of one queue."""
+        directory = self._directory / key.topic / str(key.queue_id)
+        if "/" in key.topic or key.topic in ("", ".", "..") or not directory.is_dir():
+            return None
+        queue = ConsumeQueue(key.topic, key.queue_id, directory, self._files, None)
+        queue.load(owner=False)
+        queue.correct_min_offset(self._log.min_offset)
+        before_ms = self._before_ms
+        if before_ms is not None:
+            # A unit that is not whole yet leads nowhere: it is later than everything.
+            def time_of(offset: int) -> int:
+                time = queue.store_time(offset, self._record_time)
+                return before_ms if time < 0 else time
+
+            queue.max_offset = offset_by_time(
+                time_of, queue.min_offset, queue.max_offset, before_ms, BoundaryType.LOWER
+            )
+        return queue
+
+    def close(self) -> None:
+        """Do nothing: the files are the store's."""
+
+
+class ClosedDatabaseQueues:
+    """Queues in a RocksDB database that nobody has open. Raises what opening it raises."""
+
+    def __init__(self, directory: Path, log: ForeignCommitLog) -> None:
+        self._log = log
+        database = ReadOnlyDatabase(directory)
+        try:
+            self._reads = QueueReads(database)
+        except BaseException:
+            database.close()
+            raise
+
+    def list_queues(self) -> Iterable[QueueKey]:
+        """List the queues that have, or had, messages."""
+        return self._reads.list_queues()
+
+    def open_queue(self, key: QueueKey) -> RocksDBConsumeQueue | None:
+        """Read where one queue begins and ends."""
+        self._reads.correct_min_offset(self._log.min_offset)
+        return self._reads.read_queue(key)
+
+    def close(self) -> None:
+        """Close the database."""
+        self._reads.close()
