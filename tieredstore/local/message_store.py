@@ -152,6 +152,7 @@ class DefaultMessageStore(StoreReads):
         )
         self.metrics = Metrics()
         self._appender.find_next_offset = self._find_next_offset
+        self._commit_log.on_damage = lambda error: self._appender.close(str(error))
         # The appender's own methods: one call less for each message.
         self.put_message = self._appender.put
         self.put_messages = self._appender.put_batch
@@ -285,6 +286,7 @@ class DefaultMessageStore(StoreReads):
             self._appender.last_timestamp_ms = max(self._appender.last_timestamp_ms, scanned_ms)
         for state in self._appender.list_queues():
             state.next_offset = self._find_next_offset(state.topic, state.queue_id)
+        self._commit_log.start()
         self._reput.start()
         if self._config.broker_role == "SLAVE":
             self._appender.close("brokerRole=SLAVE: messages come from the master")
@@ -344,7 +346,7 @@ class DefaultMessageStore(StoreReads):
 
     def health(self) -> list[ServiceHealth]:
         """Tell how the background loops of the store are."""
-        return [*self._reput.health(), self.cleaning.health()]
+        return [*self._reput.health(), self._commit_log.health(), self.cleaning.health()]
 
     # What StoreReads needs
 

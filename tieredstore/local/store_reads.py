@@ -158,22 +158,26 @@ class StoreReads(MessageReader, ABC):
                 ):
                     result.next_begin_offset = offset
                     continue
-                record = log.get(physical_offset, size)
-                if record is None:
-                    if not messages:
-                        result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
-                    missing_before = physical_offset - physical_offset % log.file_size
-                    missing_before += log.file_size
-                    result.next_begin_offset = offset
-                    continue
                 try:
-                    message = check_message(record, physical_offset, tags_code, places, current)
+                    record = log.get(physical_offset, size)
+                    message = (
+                        None
+                        if record is None
+                        else check_message(record, physical_offset, tags_code, places, current)
+                    )
                 except Corrupt as error:
                     if messages:
                         return
                     raise self._make_corrupt_error(
                         error, queue, current, physical_offset
                     ) from error
+                if message is None:
+                    if not messages:
+                        result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
+                    missing_before = physical_offset - physical_offset % log.file_size
+                    missing_before += log.file_size
+                    result.next_begin_offset = offset
+                    continue
                 result.next_begin_offset = offset
                 if is_address:
                     message.tags_code = tags_code_of(message.tags)

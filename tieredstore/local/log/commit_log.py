@@ -7,18 +7,22 @@ min_offset ≤ flushed_offset ≤ readable_offset ≤ max_offset.
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
 import numpy as np
 
 from tieredstore.disk.errors import translate_os_error
-from tieredstore.errors import Busy, Invalid, Unavailable
-from tieredstore.local.log.file_names import file_name, list_files
+from tieredstore.disk.file_operations import FILES
+from tieredstore.errors import Busy, Corrupt, Invalid, TieredStoreError
 from tieredstore.local.log.mapped_file import MappedFile
+from tieredstore.local.log.mapped_file_queue import MappedFileQueue
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.message.layout import BLANK_SIZE
 from tieredstore.message.record import blank_record
+from tieredstore.service_thread import ServiceHealth
 
 COMMIT_LOG_DIRECTORY: Final = "commitlog"
 _WIPE_BYTES: Final = 1 << 20
@@ -65,6 +69,7 @@ class CommitLog:
 
     max_offset: behind the last byte that was appended; flushed_offset: behind the last one that a
     sync brought to disk. sync_flush: whether only what is on disk may be dispatched (SYNC_FLUSH).
+    on_damage: told once why nothing may be appended ever again: a file was changed underneath.
     """
 
     def __init__(
@@ -76,40 +81,55 @@ class CommitLog:
         sync_flush: bool = False,
     ) -> None:
         self.file_size = file_size
-        self.min_offset = 0
         self.max_offset = 0
         self.flushed_offset = 0
-        self._sync_flush = sync_flush
-        self._directory = directory
-        self._open_files = open_files
-        self._files: list[MappedFile] = []
+        self.on_damage: Callable[[TieredStoreError], object] = lambda _: None
+        self.closed_reason: str | None = None  # why nothing may be appended
         # For the writer: the file that it writes to, and up to where a record may end in it before
-        # `make_room` has to be asked.
+        # `make_room` has to be asked. It is 0 once the file was cut off underneath, so the writer
+        # asks `refuse_written` after it has written.
         self.view = memoryview(b"")
         self.view_from = 0
         self.limit = 0
-        self.closed_reason: str | None = None  # why nothing may be appended
+        self._sync_flush = sync_flush
+        log = weakref.ref(self)
+
+        def leave_short_way() -> None:
+            here = log()
+            if here is not None:
+                here.limit = 0
+
+        self._on_fault = leave_short_way
+        self._files = MappedFileQueue(directory, file_size, open_files, self._prepare)
 
     def make_directory(self) -> None:
-        """Make the folder of a new store. Raises Invalid or Unavailable."""
+        """Make the folder of a new store, durably. Raises Invalid or Unavailable."""
+        directory = self._files.directory
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-        except FileExistsError:
-            path = str(self._directory)
+            FILES.make_directory(directory)
+        except (FileExistsError, NotADirectoryError):
+            path = str(directory)
             raise Invalid(f"{path}: expected a folder, found a file", path=path) from None
         except OSError as error:
-            raise translate_os_error(error, "make the folder", self._directory) from error
+            raise translate_os_error(error, "make the folder", directory) from error
 
     def load(self) -> None:
         """Find the files; `set_tail` says afterwards where the log ends. Raises Corrupt or Invalid
         for files that are not as the configuration says."""
-        run = list_files(self._directory, file_size=self.file_size, delete_empty_last=True)
-        self._files = [
-            MappedFile(self._directory / file_name(offset), offset, self.file_size)
-            for offset in run.offsets
-        ]
-        self.min_offset, self.max_offset = run.start, run.end
-        self.flushed_offset = run.end
+        self._files.load()
+        self.max_offset = self.flushed_offset = self._files.end_offset
+
+    def start(self) -> None:
+        """Begin to make the next files in the background."""
+        self._files.allocation.start()
+
+    def health(self) -> ServiceHealth:
+        """Tell how the making of files is."""
+        return self._files.allocation.health()
+
+    @property
+    def min_offset(self) -> int:
+        return self._files.min_offset
 
     @property
     def readable_offset(self) -> int:
@@ -122,59 +142,88 @@ class CommitLog:
     @property
     def is_empty(self) -> bool:
         """Whether there is no file at all."""
-        return not self._files
+        return self._files.is_empty
 
     def path_of(self, offset: int) -> Path:
         """Return the path of the file that holds (or would hold) a byte."""
-        return self._directory / file_name(offset - offset % self.file_size)
+        return self._files.path_of(offset)
 
-    def _file(self, offset: int) -> MappedFile:
-        return self._files[(offset - self._files[0].from_offset) // self.file_size]
+    def list_paths(self) -> list[Path]:
+        """List the paths of the files, oldest first; of one that lies ready, no message has been
+        put in it."""
+        return self._files.list_paths()
+
+    @property
+    def mapped_files(self) -> Sequence[MappedFile]:
+        """The files that are mapped now: the writer's, and those that wait for a flush."""
+        return self._files.mapped
+
+    # Reading
 
     def get(self, offset: int, size: int) -> memoryview | None:
         end = self.readable_offset
-        if size < 0 or offset < self.min_offset or offset + size > end:
+        if size < 0 or offset < self._files.min_offset or offset + size > end or offset >= end:
             return None
-        file = self._file(offset) if offset < end else None
-        inside = offset % self.file_size
-        if file is None or inside + size > self.file_size:
+        if offset % self.file_size + size > self.file_size:
             return None
-        try:
-            return file.view[inside : inside + size]
-        except Unavailable:
-            if offset >= self.min_offset:
-                raise
-            return None  # deleted meanwhile
+        data = self._files.read(offset, size)
+        return None if data is None else memoryview(data)
 
     def is_resident(self, offset: int, size: int) -> bool:
         if not self.min_offset <= offset <= self.readable_offset - size:
             return False
-        path = str(self.path_of(offset))
-        return self._open_files.is_resident(path, offset % self.file_size, size)
+        return self._files.is_resident(offset, size)
 
     def rest_of_file(self, offset: int) -> memoryview:
-        """Return everything readable from an offset on, up to the end of its file."""
-        end = min(offset - offset % self.file_size + self.file_size, self.readable_offset)
-        return self.get(offset, end - offset) or memoryview(b"")
+        """Return everything readable from an offset on, up to the end of its file. Raises Corrupt
+        for a file that was cut off, Unavailable."""
+        size = min(self.file_size - offset % self.file_size, self.readable_offset - offset)
+        if size <= 0 or offset < self.min_offset:
+            return memoryview(b"")
+        inside = offset % self.file_size
+        return self._files.map_for_reading(offset)[inside : inside + size]
+
+    # Appending
 
     def set_tail(self, offset: int) -> None:
         """End the log here: what lies behind is no message and is wiped; what lies before counts as
-        flushed. Raises Unavailable."""
-        while self._files and self._files[-1].from_offset >= max(offset, self.min_offset + 1):
-            file = self._files.pop()
-            file.close()
-            self._open_files.delete(file.path)
-        if self._files and offset < self._files[-1].from_offset + self.file_size:
-            file = self._files[-1]
-            inside = offset - file.from_offset
-            if any(file.view[inside : inside + 8]):
-                _wipe(file, inside)
+        flushed. Raises Corrupt or Unavailable."""
+        self._files.check_walks()
+        self._files.truncate(offset)
+        if self._files.is_empty:
+            self._files.begin_at(offset)
+        elif offset < self._files.end_offset:
+            self._wipe(offset)
         self.max_offset = self.flushed_offset = offset
+
+    def _wipe(self, offset: int) -> None:
+        """Zero the last file from a position on, so that nothing stale can look like a later
+        record, on disk too.
+
+        In place, and only what is not zero yet: the file keeps its size at every moment, and what
+        is sparse stays so.
+        """
+        file = self._files.open_last(offset)
+        inside = offset - file.from_offset
+        if not any(file.view[inside : inside + 8]):
+            return
+        for begin in range(inside, file.size, _WIPE_BYTES):
+            piece = file.view[begin : begin + _WIPE_BYTES]
+            if np.frombuffer(piece, np.uint8).any():
+                piece[:] = bytes(len(piece))
+        file.sync()
+
+    def refuse_written(self, end: int) -> None:
+        """Raise Corrupt when bytes up to an offset, just written to `view`, went nowhere: the file
+        was cut off underneath, and `limit` was set to 0 then."""
+        if end > self.limit:
+            self._fail(self._files.open_last(self.max_offset).make_fault_error())
 
     def make_room(self, size: int) -> int:
         """Return where the next `size` bytes go, at `max_offset` or at the beginning of the next
         file; `view` has room for them then. Raises Busy when the log is not written to any more,
-        Unavailable, and Invalid when no file is large enough."""
+        Exhausted or Unavailable when there is no room now, Corrupt when a file was changed
+        underneath, and Invalid when no file is large enough."""
         if self.closed_reason is not None:
             raise Busy(self.closed_reason)
         if size + BLANK_SIZE > self.file_size:
@@ -182,73 +231,67 @@ class CommitLog:
                 f"message of {size} bytes: expected at most {self.file_size - BLANK_SIZE}, which "
                 "is what a commit log file takes"
             )
-        file = self._next_file()
+        try:
+            return self._make_room(size)
+        except Corrupt as error:
+            self._fail(error)
+
+    def _fail(self, error: Corrupt) -> NoReturn:
+        self.limit = 0
+        self.on_damage(error)
+        raise error
+
+    def _make_room(self, size: int) -> int:
+        file = self._open_last()
         room = file.from_offset + file.size - self.max_offset
         if size + BLANK_SIZE > room:
             inside = self.max_offset - file.from_offset
             file.reserve(inside + BLANK_SIZE)
             file.view[inside : inside + BLANK_SIZE] = blank_record(room)
             self.max_offset += room
-            file = self._next_file()
+            file = self._open_last()
         position = self.max_offset
         inside = position - file.from_offset
         file.reserve(inside + size)
         touched = file.touch(inside, inside + size)
         self.view, self.view_from = file.view, file.from_offset
-        self.limit = file.from_offset + min(touched, file.size - BLANK_SIZE)
+        # Where no fault of the mapping is told, the length of the file is checked at each put.
+        end = touched if file.is_guarded else inside + size
+        self.limit = file.from_offset + min(end, file.size - BLANK_SIZE)
+        if file.fault.is_noted:  # meanwhile
+            raise file.make_fault_error()
         return position
 
-    def _next_file(self) -> MappedFile:
-        """The file into which `max_offset` falls, made if need be. Raises Unavailable."""
-        index = -1
-        if self._files:
-            index = (self.max_offset - self._files[0].from_offset) // self.file_size
-        if 0 <= index < len(self._files):
-            return self._files[index]
-        begin = self.max_offset - self.max_offset % self.file_size
-        file = MappedFile.create(self._directory / file_name(begin), begin, self.file_size)
-        self._files.append(file)
+    def _open_last(self) -> MappedFile:
+        """The file into which `max_offset` falls, made if need be, and the next one asked for."""
+        file = self._files.open_last(self.max_offset)
+        file.fault.on_fault = self._on_fault
+        file.check()
+        self._files.allocation.request(file.from_offset + file.size)
         return file
+
+    def _prepare(self, file: MappedFile) -> None:
+        """Have a new file ready for its first bytes."""
+        file.touch(0, 1)
+
+    # What others do with the files
 
     def sync(self) -> int:
         """Bring what is readable now to disk; returns the new `flushed_offset`. One thread at a
-        time. Raises Unavailable; then nothing moved."""
+        time. Raises Unavailable, Corrupt for a file that was changed underneath; then nothing
+        moved."""
         end = self.readable_offset
-        for file in self._files:
-            if file.from_offset < end and file.from_offset + file.size > self.flushed_offset:
-                file.sync()
+        self._files.sync(max(self.flushed_offset, self.min_offset), end)
         self.flushed_offset = end
         return end
 
     def delete_files_before(self, offset: int) -> list[Path]:
         """Delete the files that end at or before an offset, oldest first, and return their paths:
-        never one that is not flushed, so never the last. Raises Unavailable or Invalid; the file
-        that could not be deleted stays then."""
-        deleted = []
-        offset = min(offset, self.flushed_offset, self.max_offset - 1)
-        while self.min_offset + self.file_size <= offset:
-            file = self._file(self.min_offset)
-            self._open_files.delete(file.path)
-            self.min_offset += self.file_size
-            file.close()
-            self._open_files.sync_folder(self._directory)
-            deleted.append(file.path)
-        return deleted
+        never one that is not flushed, so never the last. Readers that are at it finish. Raises
+        Unavailable or Invalid; the file that could not be deleted stays then."""
+        return self._files.delete_before(min(offset, self.flushed_offset, self.max_offset - 1))
 
     def close(self) -> None:
-        """Drop the mappings."""
+        """Drop the mappings, and delete the files that were made ahead and not used."""
         self.view, self.limit = memoryview(b""), 0
-        for file in self._files:
-            file.close()
-
-
-def _wipe(file: MappedFile, inside: int) -> None:
-    """Zero a file from a position on, so that nothing stale can look like a later record.
-
-    In place, and only what is not zero yet: the file keeps its size at every moment, and what is
-    sparse stays so.
-    """
-    for begin in range(inside, file.size, _WIPE_BYTES):
-        piece = file.view[begin : begin + _WIPE_BYTES]
-        if np.frombuffer(piece, np.uint8).any():
-            piece[:] = bytes(len(piece))
+        self._files.close()

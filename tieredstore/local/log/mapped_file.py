@@ -1,8 +1,9 @@
-"""One fixed-size file, mapped into memory for reading and appending.
+"""One fixed-size file, mapped into memory for appending.
 
 The file is sparse when it is made; disk space is reserved a stretch ahead of the writer, so that a
-full disk is an error of `reserve` and never a signal in the middle of a copy. Descriptors are open
-only while they are used: the mapping keeps the one it needs.
+full disk is an error of `reserve` and never a signal in the middle of a copy. A file that somebody
+cut off underneath is no signal either: the mapping is guarded, and the file is not written to from
+then on. Readers get copies, never the mapping.
 """
 
 from __future__ import annotations
@@ -12,75 +13,164 @@ import errno
 import mmap
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from tieredstore.disk.errors import translate_os_error
+from tieredstore.disk.file_operations import FILES
+from tieredstore.disk.guarded_mapping import guard
+from tieredstore.disk.locks import is_file_at
 from tieredstore.disk.sync import allocate, sync_file
 from tieredstore.errors import Corrupt
 
-RESERVE_BYTES = 16 << 20
-TOUCH_BYTES = 1 << 20
-_POPULATE_WRITE = 23
+RESERVE_BYTES: Final = 16 << 20
+TOUCH_BYTES: Final = 1 << 20
+_RESERVE_STEPS: Final = (RESERVE_BYTES, 4 << 20, 1 << 20, 64 << 10, mmap.PAGESIZE)
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_RESERVING: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL})
+_POPULATE_WRITE: Final = 23
 """MADV_POPULATE_WRITE of Linux 5.14; Python has no name for it yet."""
+
+
+class MappingFault:
+    """Whether an access to a mapping found no page. on_fault: called then, in the middle of the
+    access; it must not keep the mapping alive."""
+
+    __slots__ = ("is_noted", "on_fault")
+
+    def __init__(self) -> None:
+        self.is_noted = False
+        self.on_fault: Callable[[], object] = lambda: None
+
+    def note(self) -> None:
+        """Note a fault."""
+        self.is_noted = True
+        self.on_fault()
 
 
 class MappedFile:
     """Bytes [from_offset, from_offset + size) of an address space.
 
-    Mapped at first use. Views of it stay valid while they are referenced, also after `close`.
+    Opened and mapped at first use. One thread at a time, but for `sync`. Views of it stay valid
+    while they are referenced, also after `close`.
+
+    fault: whether an access to the mapping found no page; is_guarded: whether that is noted, known
+    once the file is mapped.
     """
 
-    __slots__ = ("_map", "_reserved", "_view", "from_offset", "path", "size")
+    __slots__ = (
+        "_fd",
+        "_map",
+        "_reserved",
+        "_view",
+        "fault",
+        "from_offset",
+        "is_guarded",
+        "path",
+        "size",
+    )
 
     def __init__(self, path: Path, from_offset: int, size: int) -> None:
         self.path = path
         self.from_offset = from_offset
         self.size = size
+        self._fd = -1
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
         self._reserved = 0
+        self.fault = MappingFault()
+        self.is_guarded = False
 
     @classmethod
     def create(cls, path: Path, from_offset: int, size: int) -> MappedFile:
-        """Make the file, filled with zeros. Raises Unavailable; then there is no file."""
+        """Make the file, filled with zeros; it and its name are on disk when this returns. Raises
+        Exhausted, Unavailable or Invalid; then there is no file."""
+        file = cls(path, from_offset, size)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            FILES.make_directory(path.parent)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise translate_os_error(error, "create", path) from error
-        file = cls(path, from_offset, size)
+        file._fd = fd
         try:
             try:
                 os.ftruncate(fd, size)
-            finally:
-                os.close(fd)
+            except OSError as error:
+                raise translate_os_error(error, f"make {size} bytes long", path) from error
             file.reserve(1)
-        except OSError as error:
-            path.unlink(missing_ok=True)
-            raise translate_os_error(error, f"make {size} bytes long", path) from error
+            try:
+                sync_file(fd)
+                FILES.sync_directory(path.parent)
+            except OSError as error:
+                raise translate_os_error(error, "sync the new file", path, is_sync=True) from error
         except BaseException:
-            path.unlink(missing_ok=True)
+            file.close()
+            with contextlib.suppress(OSError):
+                os.unlink(path)  # noqa: PTH108 - crash tests watch the os module's own calls
             raise
         return file
 
     @property
-    def map(self) -> mmap.mmap:
-        """The writable mapping. Raises Corrupt when the file no longer has its size."""
-        if self._map is None:
+    def fd(self) -> int:
+        """Descriptor of the file, open until `close`. Raises Corrupt when the file does not have
+        its size, and what the system says."""
+        if self._fd < 0:
             try:
                 fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-                try:
-                    length = os.fstat(fd).st_size
-                    if length != self.size:
-                        raise Corrupt(
-                            f"{self.path}: expected {self.size} bytes, found {length}",
-                            path=str(self.path),
-                        )
-                    self._map = mmap.mmap(fd, self.size)
-                finally:
-                    os.close(fd)
+            except OSError as error:
+                raise translate_os_error(error, "open", self.path) from error
+            self._fd = fd
+            try:
+                self.check_length()
+            except BaseException:
+                self.close()
+                raise
+        return self._fd
+
+    def check_length(self) -> None:
+        """Raise Corrupt when the file was cut off or has grown: no byte of it may be touched."""
+        length = os.lseek(self.fd, 0, os.SEEK_END)
+        if length != self.size:
+            raise Corrupt(
+                f"{self.path}: expected {self.size} bytes, found {length}: the file was changed "
+                "underneath",
+                path=str(self.path),
+            )
+
+    def make_fault_error(self) -> Corrupt:
+        """Make the error of a file whose mapping had a fault."""
+        try:
+            self.check_length()
+        except Corrupt as error:
+            return error
+        return Corrupt(
+            f"{self.path}: a page could not be read or written: the file was changed underneath, "
+            "or the disk fails",
+            path=str(self.path),
+        )
+
+    def check(self) -> None:
+        """Raise Corrupt when the file was cut off, deleted or replaced by others."""
+        if self.fault.is_noted:
+            raise self.make_fault_error()
+        self.check_length()
+        if not is_file_at(self.path, self.fd):
+            raise Corrupt(
+                f"{self.path}: expected the file that is open, found another one or none",
+                path=str(self.path),
+            )
+
+    @property
+    def map(self) -> mmap.mmap:
+        """The writable mapping. Raises as `fd`."""
+        if self._map is None:
+            fd = self.fd
+            try:
+                self._map = mmap.mmap(fd, self.size)
             except OSError as error:
                 raise translate_os_error(error, "map", self.path) from error
+            self.is_guarded = guard(self._map, self.fault.note)
         return self._map
 
     @property
@@ -90,25 +180,33 @@ class MappedFile:
             self._view = memoryview(self.map)
         return self._view
 
+    def copy(self, start: int, end: int) -> bytes | None:
+        """Copy bytes of the mapping; None when it was closed, or had a fault: they have to be read
+        from the file then."""
+        view = self._view
+        if view is None:
+            return None
+        data = bytes(view[start:end])
+        return None if self.fault.is_noted else data
+
     def reserve(self, end: int) -> int:
         """Make sure that bytes [0, end) have their place on disk; returns up to where they have
-        (more than asked). Raises Unavailable when the disk is full."""
+        (more than asked, as far as the disk has room). Raises Exhausted when it is full."""
         if end <= self._reserved:
             return self._reserved
         start = self._reserved
-        length = min(-(-end // RESERVE_BYTES) * RESERVE_BYTES, self.size) - start
-        try:
-            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        for step in _RESERVE_STEPS:
+            wanted = min(-(-end // step) * step, self.size)
             try:
-                allocate(fd, start, length)
-            finally:
-                os.close(fd)
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-                raise translate_os_error(
-                    error, f"reserve {length} bytes at {start}", self.path
-                ) from error
-        self._reserved = start + length
+                allocate(self.fd, start, wanted - start)
+            except OSError as error:
+                if error.errno in _FULL and step != _RESERVE_STEPS[-1]:
+                    continue
+                if error.errno not in _NO_RESERVING:
+                    action = f"reserve {wanted - start} bytes at {start}"
+                    raise translate_os_error(error, action, self.path, offset=start) from error
+            self._reserved = wanted
+            break
         return self._reserved
 
     def touch(self, start: int, end: int) -> int:
@@ -124,23 +222,20 @@ class MappedFile:
 
     def sync(self) -> None:
         """Sync the file: what was written is on disk when this returns. (`mmap.flush` would hold
-        the GIL.)"""
+        the GIL.) Raises Corrupt as `check`, Unavailable when the sync fails."""
+        self.check()
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise translate_os_error(error, "open", self.path) from error
-        try:
-            sync_file(fd)
+            sync_file(self.fd)
         except OSError as error:
             raise translate_os_error(error, "sync", self.path, is_sync=True) from error
-        finally:
-            os.close(fd)
 
     def close(self) -> None:
-        """Drop the mapping; it goes with the last view of it."""
-        if self._view is not None:
-            self._view = None
+        """Drop the mapping, which goes with the last view of it, and the descriptor. Idempotent."""
+        self._view = None
         if self._map is not None:
-            with contextlib.suppress(BufferError):  # somebody still reads a message
+            with contextlib.suppress(BufferError):  # somebody still holds a view
                 self._map.close()
-            self._map = None
+            self._map = None  # its guard goes with it
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)

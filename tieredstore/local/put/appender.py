@@ -100,6 +100,8 @@ class MessageAppender(GeneralPut):
                 log.view[inside : inside + size] = b"".join(
                     (head, body, topic_field, _LENGTHS[properties_length], properties)
                 )
+                if end > log.limit:  # the file was cut off meanwhile
+                    log.refuse_written(end)
             except TieredStoreError as error:
                 return refuse_by_error(error)
             except struct.error:
@@ -150,6 +152,7 @@ class MessageAppender(GeneralPut):
                             data, rows = encoded
                     inside = start - log.view_from
                     log.view[inside : inside + size] = data
+                    log.refuse_written(start + size)
                     moves = map(setattr, (state,), _NEXT_OFFSET, (queue_offset + len(messages),))
                     durable = self._durability_of(messages)
                     waiting = self._publish(rows, start + size, timestamp, moves)

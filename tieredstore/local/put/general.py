@@ -128,6 +128,7 @@ class GeneralPut(PutQueues):
                     if start != here:
                         parts, _ = self._encode(messages, queue_offset, start, timestamp)
                 copy_parts(parts, self._log.view, start - self._log.view_from)
+                self._log.refuse_written(start + total)
             except TieredStoreError as error:
                 return refuse_by_error(error)
             rows: Rows = []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from tieredstore.contracts.message_store import DURABLE, PutMessageResult, PutMessageStatus
-from tieredstore.errors import Busy, Invalid, TieredStoreError
+from tieredstore.errors import Busy, Corrupt, Invalid, TieredStoreError
 from tieredstore.local.queues.light_queues import names_light_queues
 from tieredstore.local.topics import illegal_topic
 from tieredstore.message.encoding import Message, PropertiesTooLarge
@@ -74,6 +74,6 @@ def _status_of(error: TieredStoreError) -> PutMessageStatus:
         return PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
     if isinstance(error, Invalid):
         return PutMessageStatus.MESSAGE_ILLEGAL
-    if isinstance(error, Busy):
+    if isinstance(error, Busy | Corrupt):
         return PutMessageStatus.SERVICE_NOT_AVAILABLE
     return PutMessageStatus.CREATE_MAPPED_FILE_FAILED

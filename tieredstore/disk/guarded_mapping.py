@@ -1,0 +1,124 @@
+"""Mapped files whose faults are told and do not kill the process.
+
+When a mapped file is cut off underneath, or the disk cannot give or take a page, an access to the
+mapping is answered by SIGBUS, which ends a process. For mappings that are guarded here the signal's
+handler puts zeros in the place of what is missing, from the page of the access to the end of the
+mapping, and calls `on_fault`; the access goes on. What was read is worth nothing then, and what is
+written goes nowhere: whoever uses the mapping asks afterwards whether there was a fault.
+
+The handler is Python code, called in the thread of the access. That is safe since it interrupts a
+copy between buffers and never the interpreter itself or an allocation: nothing else touches the
+pages of a mapped file. Faults elsewhere end the process as ever. For Linux on 64 bits only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import platform
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+_IS_SUPPORTED: Final = (
+    sys.platform == "linux"
+    and sys.implementation.name == "cpython"
+    and platform.machine() in ("x86_64", "aarch64")
+)
+_SA_SIGINFO: Final = 4
+_SA_NODEFER: Final = 0x4000_0000
+_FAULT_ADDRESS: Final = 16
+"""Place of si_addr in siginfo_t."""
+_MAP_PRIVATE_ANONYMOUS_FIXED: Final = 0x02 | 0x20 | 0x10
+_MAP_NORESERVE: Final = 0x4000
+_READ_WRITE: Final = 3
+
+
+class _SignalAction(ctypes.Structure):
+    """`struct sigaction` of the C libraries."""
+
+    _fields_ = (
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_ulong * (128 // ctypes.sizeof(ctypes.c_ulong))),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+_Range = tuple[int, int, Callable[[], object]]
+_ranges: dict[int, _Range] = {}
+_lock = threading.Lock()
+
+
+def _load_library() -> Any:
+    # PyDLL keeps the interpreter's lock: the handler is left as soon as it can be.
+    library = ctypes.PyDLL(None, use_errno=True)
+    library.mmap.restype = ctypes.c_void_p
+    library.mmap.argtypes = (
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_long,
+    )
+    library.sigaction.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    return library
+
+
+_library: Any = _load_library() if _IS_SUPPORTED else None
+
+
+def _handle_fault(number: int, info: int, context: int) -> None:  # noqa: ARG001
+    address = ctypes.c_size_t.from_address(info + _FAULT_ADDRESS).value
+    for begin, end, on_fault in tuple(_ranges.values()):
+        if begin <= address < end:
+            page = address - address % mmap.PAGESIZE
+            flags = _MAP_PRIVATE_ANONYMOUS_FIXED | _MAP_NORESERVE
+            if _library.mmap(page, end - page, _READ_WRITE, flags, -1, 0) == page:
+                on_fault()
+                return
+    # Not ours, or no memory: the access is repeated, and ends the process as it would have.
+    _library.sigaction(signal.SIGBUS, ctypes.byref(_SignalAction()), None)
+
+
+_Handler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+_handler = _Handler(_handle_fault)
+_action = _SignalAction(
+    ctypes.cast(_handler, ctypes.c_void_p).value, flags=_SA_SIGINFO | _SA_NODEFER
+)
+
+
+def _address(mapping: mmap.mmap) -> int:
+    # By numpy, which takes mappings that may only be read as well.
+    return int(np.frombuffer(mapping, np.uint8).__array_interface__["data"][0])
+
+
+def guard(mapping: mmap.mmap, on_fault: Callable[[], object]) -> bool:
+    """Have faults of a mapping told to `on_fault` as long as it lives. Returns whether they are;
+    False where the system has no way for it.
+
+    on_fault: called in the middle of a copy, so it sets flags and takes no lock; it must not keep
+    the mapping alive.
+    """
+    if _library is None:
+        return False
+    begin = _address(mapping)
+    with _lock:
+        # Each time, since others may have set a handler of theirs meanwhile.
+        if _library.sigaction(signal.SIGBUS, ctypes.byref(_action), None):
+            return False
+        _ranges[begin] = (begin, begin + len(mapping), on_fault)
+    weakref.finalize(mapping, _forget, begin, on_fault).atexit = False
+    return True
+
+
+def _forget(begin: int, on_fault: Callable[[], object]) -> None:
+    found = _ranges.get(begin)
+    if found is not None and found[2] is on_fault:
+        del _ranges[begin]
