@@ -16,7 +16,7 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import BoundaryType, GetMessageStatus
 from tieredstore.errors import Corrupt, Exhausted, Invalid
 from tieredstore.local.dispatch.row_columns import read_rows
-from tieredstore.local.log.mapped_file import MappedFile
+from tieredstore.local.log.allocation import AllocateMappedFileService
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.put.rows import ROW_FIELDS, make_head
 from tieredstore.local.read_only import open_read_only
@@ -150,7 +150,7 @@ def test_l15_a_deletion_that_cannot_be_written_deletes_nothing(
             raise Exhausted("no space")
 
         with monkeypatch.context() as patched:
-            patched.setattr(MappedFile, "create", no_room)
+            patched.setattr(AllocateMappedFileService, "take", no_room)
             with pytest.raises(Exhausted, match="not deleted: no space"):
                 store.delete_topics({"T"})
         assert bodies(store) == {b"life 0"}
