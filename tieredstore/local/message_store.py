@@ -47,7 +47,7 @@ from tieredstore.local.recovery.store_lock import (
     delete_abort_file,
     has_abort_file,
 )
-from tieredstore.local.running_flags import RunningFlags
+from tieredstore.local.running_flags import RunningFlag, RunningFlags
 from tieredstore.local.store_reads import StoreReads, record_time
 from tieredstore.local.topics import parse_delay_levels, read_topics
 from tieredstore.message.encoding import RecordEncoder
@@ -152,7 +152,9 @@ class DefaultMessageStore(StoreReads):
         )
         self.metrics = Metrics()
         self._appender.find_next_offset = self._find_next_offset
-        self._commit_log.on_damage = lambda error: self._appender.close(str(error))
+        self._commit_log.on_damage = lambda error: self.running_flags.set(
+            RunningFlag.NOT_WRITEABLE, str(error), lasting=True
+        )
         # The appender's own methods: one call less for each message.
         self.put_message = self._appender.put
         self.put_messages = self._appender.put_batch

@@ -225,7 +225,7 @@ def test_a_second_message_with_an_offset_stops_the_dispatch_instead_of_being_los
         with pytest.raises(Corrupt, match="has it too"):
             store.wait_until_dispatched()
         assert not store.put_message(plain("T", 0, 4)).ok
-        [health] = [it for it in store.health() if it.state is not ServiceState.RUNNING]
+        health = store.health()[0]
         assert health.state is ServiceState.FAILED
         assert "has it too" in str(health.error)
 
