@@ -103,7 +103,8 @@ class MappedFile:
                 sync_file(fd)
                 FILES.sync_directory(path.parent)
             except OSError as error:
-                raise translate_os_error(error, "sync the new file", path, is_sync=True) from error
+                # Passing, unlike other syncs that fail: the file goes, and nothing was put in it.
+                raise translate_os_error(error, "sync the new file", path) from error
         except BaseException:
             file.close()
             with contextlib.suppress(OSError):
