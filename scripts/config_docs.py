@@ -79,8 +79,19 @@ def plugin_sections() -> typing.Iterator[str]:
             shown |= fields.keys()
 
 
+DECLINED = """Not built, on purpose, and named in a warning where it is a key. Declined are also the topic
+mapping of the same fork (a database with topic ids in its keys is refused when it is opened), and
+a `MappedFile` of one's own, which a Java broker finds as a service: every reader here has to know
+the files of a commit log.
+
+"""
+
+
 def page() -> str:
     unused = "\n".join(f"- `{key}`: {why}." for key, why in java_settings.UNUSED_SETTINGS.items())
+    declined = "\n".join(
+        f"- `{key}`: {why}." for key, why in java_settings.DECLINED_SETTINGS.items()
+    )
     refused = "\n".join(
         f"- `{key}={value}`: {why}." for key, (value, why) in java_settings.REFUSED_VALUES.items()
     )
@@ -96,6 +107,9 @@ def page() -> str:
         + "".join(plugin_sections())
         + "\n## Accepted, without effect\n\n"
         + unused
+        + "\n\n## Declined\n\n"
+        + DECLINED
+        + declined
         + "\n\n## Refused by a process that accepts messages\n\n"
         + refused
         + "\n\n## Not supported, named in one warning\n"

@@ -17,7 +17,12 @@ import msgspec
 from msgspec import Meta, field
 
 from tieredstore.errors import Invalid
-from tieredstore.java_settings import REFUSED_VALUES, UNUSED_SETTINGS, find_unsupported
+from tieredstore.java_settings import (
+    DECLINED_SETTINGS,
+    REFUSED_VALUES,
+    UNUSED_SETTINGS,
+    find_unsupported,
+)
 from tieredstore.properties import (
     PluginProperties,
     fields_by_key,
@@ -398,6 +403,8 @@ def config_from_properties(
             )
         if key in FIELDS_BY_KEY:
             known[key] = _parse(key, value, origin)
+        elif key in DECLINED_SETTINGS:
+            warnings.append(f"{origin}: {key} is declined: {DECLINED_SETTINGS[key]}")
         elif key in UNUSED_SETTINGS:
             warnings.append(f"{origin}: {key} has no effect: {UNUSED_SETTINGS[key]}")
         else:

@@ -9,8 +9,37 @@ from collections.abc import Iterable, Mapping
 
 UNUSED_SETTINGS: Mapping[str, str] = {
     "writeWithoutMmap": "changes how Java writes index files, never what is in them",
+    "useReentrantLockWhenPutMessage": (
+        "one put lock, held for microseconds: its kind changes no result"
+    ),
+    "useABSLock": "see `useReentrantLockWhenPutMessage`",
+    "spinLockCollisionRetreatOptimalDegree": "see `useReentrantLockWhenPutMessage`",
+    "topicQueueLockNum": "queue offsets are given under the put lock",
+    "enableRocksDBLog": (
+        "RocksDB's own log file stays beside the database; errors are in this process's log"
+    ),
+    "putConsumeQueueDataByFileChannel": (
+        "changes how Java writes consume queues, never what is in them"
+    ),
+    "destroyMapedFileIntervalForcibly": (
+        "a file that is deleted while it is read goes with its last reader: nothing has to be forced"
+    ),
+    "redeleteHangedFileInterval": "no file hangs: see `destroyMapedFileIntervalForcibly`",
+    "deleteConsumeQueueFilesInterval": (
+        "the deletion of a consume queue file is a moment, with no pause behind it"
+    ),
+    "maxLmqConsumeQueueNum": "Java does not enforce it either",
+    "maxTopicLength": (
+        "Java does not read it either; a topic has 127 bytes at most, a retry or dead-letter topic 255"
+    ),
 }
 """Settings that are accepted and change nothing, and why."""
+
+DECLINED_SETTINGS: Mapping[str, str] = {
+    "useScanThreshold": "a vendor's fork: Apache RocketMQ has no scan of its RocksDB queues",
+    "enableScanIterator": "a vendor's fork: see `useScanThreshold`",
+}
+"""Settings of others than Apache RocketMQ that are not going to be built, and why."""
 
 REFUSED_VALUES: Mapping[str, tuple[str, str]] = {
     "flushDiskType": ("SYNC_FLUSH", "synchronous flush is not built yet"),
@@ -102,12 +131,12 @@ commitLogSwapMapInterval commitLogSwapMapReserveFileNum compactionCqMappedFileSi
 compactionMappedFileSize compactionScheduleInternal compactionThreadNum
 correctLogicMinOffsetForceInterval correctLogicMinOffsetSleepInterval dLegerGroup dLegerPeers
 dLegerSelfId dataReadAheadEnable debugLockEnable defaultQueryMaxNum
-deleteConsumeQueueFilesInterval destroyMapedFileIntervalForcibly
+
 disappearTimeAfterStart diskFallRecorded
 dispatchCqCacheNum dispatchCqThreads dispatchFromSenderThread
 enableAcceleratedRecovery enableAsyncReput enableAutoInSyncReplicas enableBatchPush
 enableBuildConsumeQueueConcurrently enableCleanExpiredOffset enableCompaction
-enableConsumeQueueExt enableLogConsumeQueueRepeatedlyBuildWhenRecover enableRocksDBLog
+enableConsumeQueueExt enableLogConsumeQueueRepeatedlyBuildWhenRecover
 enableRunningFlagsInFlush enableScheduleAsyncDeliver enableScheduleMessageStats
 fastFailIfNoBufferInStorePool flushCommitLogLeastPages
 flushCommitLogThoroughInterval flushCommitLogTimed flushConsumeQueueLeastPages
@@ -119,23 +148,23 @@ indexFileWriteEnable indexRocksDBEnable logicQueueForceSwapMapInterval logicQueu
 logicQueueSwapMapReserveFileNum logicalDiskSpaceCleanForciblyThreshold
 mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog mappedFileSwapEnable
 mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests maxBatchDeleteFilesNum maxChecksumRange
-maxConsumeQueueScan maxHaTransferByteInSecond maxLmqConsumeQueueNum maxOffsetMapSize
-maxRecoveryCommitlogFiles maxSlaveResendLength maxTopicLength memTableFlushIntervalMs
+maxConsumeQueueScan maxHaTransferByteInSecond maxOffsetMapSize
+maxRecoveryCommitlogFiles maxSlaveResendLength memTableFlushIntervalMs
 messageIndexSafe minInSyncReplicas offsetCheckInSlave osPageCacheBusyTimeOutMills
-preferredLeaderId pullBatchMaxMessageCount putConsumeQueueDataByFileChannel putMessageTimeout
+preferredLeaderId pullBatchMaxMessageCount putMessageTimeout
 putMsgIndexHightWater readOnlyCommitLogStorePaths readUnCommitted realTimePersistRocksDBConfig
-recheckReputOffsetFromCq redeleteHangedFileInterval replicasPerDiskPartition
+recheckReputOffsetFromCq replicasPerDiskPartition
 rocksdbCompressionType rocksdbFlushWalFrequency
 rocksdbWalFileRollingThreshold sampleCountThreshold sampleSteps
 scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked
-searchBcqByCacheEnable searchOffsetCacheEnable slaveTimeout spinLockCollisionRetreatOptimalDegree
+searchBcqByCacheEnable searchOffsetCacheEnable slaveTimeout
 statRocksDBCQIntervalSec storePathBrokerIdentity storePathDLedgerCommitLog storePathEpochFile
 syncFlushTimeout syncFromLastFile syncMasterFlushOffsetWhenStartup timerColdDataCheckIntervalMs
 timerCongestNumEachSlot timerEnableCheckMetrics timerEnableRetryUntilSuccess timerFlushIntervalMs
 timerGetMessageThreadNum timerInterceptDelayLevel timerMaxDelaySec timerMetricSmallThreshold
 timerPrecisionMs timerProgressLogIntervalMs timerPutMessageThreadNum timerRollWindowSlot
-timerSkipUnknownError timerStopEnqueue timerWheelEnable topicQueueLockNum totalReplicas
-transientStorePoolSize useABSLock useReentrantLockWhenPutMessage
+timerSkipUnknownError timerStopEnqueue timerWheelEnable totalReplicas
+transientStorePoolSize
 wakeCommitWhenPutMessage wakeFlushWhenPutMessage warmMapedFileEnable
 """
 _NETWORK = """

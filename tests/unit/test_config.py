@@ -10,7 +10,7 @@ import pytest
 from tieredstore import config
 from tieredstore.config import StorageLevel, StoreConfig, config_from_properties, load_broker_conf
 from tieredstore.errors import Invalid
-from tieredstore.java_settings import REFUSED_VALUES, UNUSED_SETTINGS
+from tieredstore.java_settings import DECLINED_SETTINGS, REFUSED_VALUES, UNUSED_SETTINGS
 
 
 def conf(tmp_path: Path, text: str) -> Path:
@@ -129,6 +129,12 @@ def test_unused_keys_change_nothing_and_say_so(key: str) -> None:
     plain = config_from_properties({}, origin="t")
     assert msgspec.structs.asdict(loaded.config) == msgspec.structs.asdict(plain.config)
     assert key in loaded.warnings[0]
+
+
+@pytest.mark.parametrize("key", sorted(DECLINED_SETTINGS))
+def test_declined_keys_are_named_with_the_reason(key: str) -> None:
+    [warning] = config_from_properties({key: "true"}, origin="t").warnings
+    assert warning == f"t: {key} is declined: {DECLINED_SETTINGS[key]}"
 
 
 @pytest.mark.parametrize("key", sorted(REFUSED_VALUES))
