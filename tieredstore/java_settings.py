@@ -30,7 +30,7 @@ UNUSED_SETTINGS: Mapping[str, str] = {
     ),
     "maxLmqConsumeQueueNum": "Java does not enforce it either",
     "maxTopicLength": (
-        "Java does not read it either; a topic has 127 bytes at most, a retry or dead-letter topic 255"
+        "Java does not read it either: a topic has 127 bytes at most, a retry topic 255"
     ),
 }
 """Settings that are accepted and change nothing, and why."""

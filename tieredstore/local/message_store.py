@@ -115,7 +115,7 @@ class DefaultMessageStore(StoreReads):
             sync_flush=config.flush_disk_type == "SYNC_FLUSH",
         )
         self._queues = make_queue_store(self.root, config, self._files)
-        self._batch_queues = BatchConsumeQueueStore(self.root, self._files, None)
+        self._batch_queues = BatchConsumeQueueStore(self.root, self._files)
         self._index = (
             IndexService(
                 self.root,
@@ -151,6 +151,7 @@ class DefaultMessageStore(StoreReads):
             self.root, self._commit_log, self._queues, self._index, self._reput, self.running_flags
         )
         self.metrics = Metrics()
+        self._reput.on_batch(self._batch_queues.append_record)
         self._appender.find_next_offset = self._find_next_offset
         self._commit_log.on_damage = lambda error: self.running_flags.set(
             RunningFlag.NOT_WRITEABLE, str(error), lasting=True
@@ -165,6 +166,7 @@ class DefaultMessageStore(StoreReads):
             config,
             self._commit_log,
             self._queues,
+            self._batch_queues,
             self._index,
             RetentionGuards(self._source, self._queues, lambda: self._reput.built_offset),
             DiskWatch(
@@ -246,9 +248,8 @@ class DefaultMessageStore(StoreReads):
             self._index.load()
             self._index.end_timestamp_ms = checkpoint.index_msg_timestamp_ms
         recover_normally(self.root, log, self._queues, plan)
-        for queue in self._batch_queues:
-            queue.truncate(log.max_offset)
-            queue.correct_min_offset(log.min_offset)
+        self._batch_queues.truncate(log.max_offset)
+        self._batch_queues.correct_min_offset(log.min_offset)
         if plan is None:
             kept = self._queues.dispatch_from
             if not is_rocksdb(self._config):  # which knows itself, and may be new
@@ -283,6 +284,7 @@ class DefaultMessageStore(StoreReads):
         create_abort_file(self.root)
         self._state = _State.RUNNING
         self._reput.scan(self._commit_log.max_offset)
+        self._batch_queues.sync()  # nothing is put in them later
         scanned_ms = self._reput.timestamp_ms
         if scanned_ms <= self._clock.now_ms() + FUTURE_TOLERANCE_MS:
             self._appender.last_timestamp_ms = max(self._appender.last_timestamp_ms, scanned_ms)

@@ -60,7 +60,7 @@ class ReadOnlyMessageStore(StoreReads):
         self._log = ForeignCommitLog(
             Path(config.store_path_commit_log or self.root / COMMIT_LOG_DIRECTORY), self._files
         )
-        self._batch_queues = BatchConsumeQueueStore(self.root, self._files, None)
+        self._batch_queues = BatchConsumeQueueStore(self.root, self._files)
         self._lock = threading.RLock()
         self._queues: dict[QueueKey, ConsumeQueueReader | None] = {}
         self._foreign: ForeignQueues | None = None

@@ -19,6 +19,7 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.local.cleaning.disk_usage import DiskPressure, DiskWatch
 from tieredstore.local.cleaning.retention import CleanableLog, RetentionGuards, find_expired_end
 from tieredstore.local.index.service import IndexService
+from tieredstore.local.queues.batch_consume_queue_store import BatchConsumeQueueStore
 from tieredstore.local.queues.interface import ConsumeQueueStoreInterface
 from tieredstore.metrics import Metrics
 from tieredstore.service_thread import ServiceHealth, ServiceThread
@@ -52,6 +53,7 @@ class CleanService:
         config: StoreConfig,
         log: CleanableLog,
         queues: ConsumeQueueStoreInterface,
+        batch_queues: BatchConsumeQueueStore,
         index: IndexService | None,
         guards: RetentionGuards,
         disk: DiskWatch,
@@ -61,6 +63,7 @@ class CleanService:
         self._config = config
         self._log = log
         self._queues = queues
+        self._batch_queues = batch_queues
         self._index = index
         self._guards = guards
         self._disk = disk
@@ -201,6 +204,7 @@ class CleanService:
         if minimum <= self._cleaned_to:
             return
         outcome.queue_files = self._queues.delete_expired(minimum)
+        outcome.queue_files += self._batch_queues.delete_expired(minimum)
         if self._index is not None:
             outcome.index_files = self._index.delete_expired(minimum)
         self._cleaned_to = minimum

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import numpy as np
 
@@ -46,6 +47,8 @@ class RowDispatcher:
         dispatch_light_queues: bool,
     ) -> None:
         self.timestamp_ms = 0
+        self.put_batch: Callable[[StoredMessage, int], object] = lambda *_: None
+        """Told of each record of a topic with batch queues, and where it is in the log (bytes)."""
         self._log = log
         self._appender = appender
         self._queues = queues
@@ -158,7 +161,9 @@ class RowDispatcher:
         if deletion is not None:
             self._drop_units(deletion)
         groups = []
-        if topic not in self._appender.refused_topics:  # whose units are of another form
+        if topic in self._appender.refused_topics:  # whose units are of another form
+            self.put_batch(message, offset)
+        else:
             groups = find_record_units(
                 message, self._delays_ms, with_light_queues=self._dispatch_light_queues
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -22,6 +23,7 @@ from tieredstore.local.put.appender import MessageAppender
 from tieredstore.local.put.rows import ROW_FIELDS
 from tieredstore.local.queues.interface import ConsumeQueueStoreInterface
 from tieredstore.local.running_flags import RunningFlag, RunningFlags, find_passing
+from tieredstore.message.record import StoredMessage
 from tieredstore.service_thread import ServiceHealth, ServiceState, ServiceThread
 
 MAX_BEHIND_BYTES: Final = 4 << 30
@@ -97,6 +99,10 @@ class Reput:
         in queues and index."""
         behind = None if self._index is None else self._index.behind_from
         return self.offset if behind is None else min(self.offset, behind)
+
+    def on_batch(self, put_batch: Callable[[StoredMessage, int], object]) -> None:
+        """Let records of topics with batch queues be told, with their place in the log (bytes)."""
+        self._dispatcher.put_batch = put_batch
 
     def start(self) -> None:
         """Begin to dispatch in the background."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,9 @@ from tieredstore.message.consume_queue import (
 
 BatchUnits = npt.NDArray[np.void]
 """Units as an array of `message.consume_queue.BATCH_UNIT_DTYPE`."""
+
+DEFAULT_FILE_SIZE: Final = 300_000 * BATCH_UNIT_SIZE
+"""Bytes of a file of Java's (`mapperFileSizeBatchConsumeQueue`)."""
 
 
 class BatchConsumeQueue:
@@ -177,6 +181,7 @@ class BatchConsumeQueue:
         with self._lock:
             if unit.physical_offset + unit.size <= self.max_physical_offset:
                 return
+            self._file_size = self._file_size or DEFAULT_FILE_SIZE
             position = self.end * BATCH_UNIT_SIZE
             path, inside = self._place(self.end)
             if position >= self._files_end:

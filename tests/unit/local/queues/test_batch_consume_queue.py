@@ -17,6 +17,7 @@ from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.batch_consume_queue import BatchConsumeQueue
 from tieredstore.local.queues.consume_queue_store import BATCH_DIRECTORY
 from tieredstore.local.read_only import open_read_only
+from tieredstore.local.recovery.checkpoint import read_checkpoint, write_checkpoint
 from tieredstore.local.store_reads import StoreReads
 from tieredstore.message.batch import BatchItem, encode_batch, inner_messages
 from tieredstore.message.buffers import Buffer
@@ -283,3 +284,26 @@ def test_a_batch_queue_of_java_is_read(golden: Path, tmp_path: Path, name: str) 
             result = opened_store.get(GetRequest("BT", 0, 1, 9))
             assert result.next_begin_offset == 2
             assert [inner.queue_offset for inner in inner_messages(result.messages[0])] == [0, 1]
+
+
+@pytest.mark.parametrize("lost", [1, 4, 9])
+def test_records_that_no_queue_knows_yet_are_put_in_it_at_the_start(
+    tmp_path: Path, lost: int
+) -> None:
+    """As after a broker that was killed before it dispatched them."""
+    with stores(tmp_path / "s") as (_, reader):
+        end = reader.get(GetRequest("B", 0, 0, 1)).messages[0].physical_offset
+    root = tmp_path / "copy"
+    folder = root / BATCH_DIRECTORY / "B" / "0"
+    queue = opened(folder)
+    whole = all_units(queue)
+    queue.truncate(whole[-lost].physical_offset)
+    queue.sync()
+    checkpoint = read_checkpoint(root)
+    checkpoint.logics_physical_offset = end
+    write_checkpoint(root, checkpoint)
+    with running(small_config(root, mapped_file_size_commit_log_bytes=1 << 16)) as store:
+        assert store.get_max_offset_in_queue("B", 0) == 90
+        assert len(bodies(store.get(GetRequest("B", 0, 60, 30)).messages)) == 30
+        assert QueueKey("B", 0) not in store.dispatch_source.queues()
+    assert all_units(opened(folder)) == whole
