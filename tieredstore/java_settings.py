@@ -22,7 +22,7 @@ UNUSED_SETTINGS: Mapping[str, str] = {
         "changes how Java writes consume queues, never what is in them"
     ),
     "destroyMapedFileIntervalForcibly": (
-        "a file that is deleted while it is read goes with its last reader: nothing has to be forced"
+        "a file that is deleted while it is read goes with its last reader"
     ),
     "redeleteHangedFileInterval": "no file hangs: see `destroyMapedFileIntervalForcibly`",
     "deleteConsumeQueueFilesInterval": (
