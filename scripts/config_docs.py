@@ -79,10 +79,10 @@ def plugin_sections() -> typing.Iterator[str]:
             shown |= fields.keys()
 
 
-DECLINED = """Not built, on purpose, and named in a warning where it is a key. Declined are also the topic
-mapping of the same fork (a database with topic ids in its keys is refused when it is opened), and
-a `MappedFile` of one's own, which a Java broker finds as a service: every reader here has to know
-the files of a commit log.
+DECLINED = """Not built, on purpose, and named in a warning where it is a key. Declined are also the
+topic mapping of the same fork (a database with topic ids in its keys is refused when it is
+opened), and a `MappedFile` of one's own, which a Java broker finds as a service: every reader here
+has to know the files of a commit log.
 
 """
 
