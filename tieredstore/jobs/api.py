@@ -339,6 +339,7 @@ def offload(
     config: str | Path | None = None,
     topics: str | Sequence[str] = (),
     follow: bool = False,
+    recovered: bool = False,
     dry_run: bool = False,
     take_over: bool = False,
     stop: StopSignal | None = None,
@@ -368,6 +369,7 @@ def offload(
         take_over,
         dry_run,
         follow,
+        recovered,
     )
     with start_run("offload", {}, progress=progress, has_journal=False) as run:
         return run_offload(run, options, stop=stop, on_failure=on_failure)

@@ -33,10 +33,14 @@ from tieredstore.local.queues.foreign import (
     ForeignQueues,
 )
 from tieredstore.local.queues.interface import ConsumeQueueReader
+from tieredstore.local.queues.joined import JoinedQueues
 from tieredstore.local.queues.kinds import find_queue_database
 from tieredstore.local.queues.rebuilt import RebuiltQueues
 from tieredstore.local.recovery.checkpoint import checkpoint_time_ns, read_checkpoint
-from tieredstore.local.recovery.store_lock import has_abort_file, is_owned
+from tieredstore.local.recovery.inferring import infer_sizes
+from tieredstore.local.recovery.plan import RecoveryPlan
+from tieredstore.local.recovery.planning import plan_recovery
+from tieredstore.local.recovery.store_lock import has_abort_file, is_owned, refuse_owned
 from tieredstore.local.store_reads import NO_TIME_LIMIT_MS, StoreReads
 from tieredstore.local.topics import parse_delay_levels, read_topics
 from tieredstore.message.record import Message
@@ -50,10 +54,17 @@ class ReadOnlyMessageStore(StoreReads):
 
     What the owner adds is seen after at most REFRESH_INTERVAL_MS, or `refresh()`. File sizes are
     those of the files; the configuration only helps to tell the shape of index files.
+
+    recovered: whether a store that was not stopped cleanly is read as a recovery would leave it,
+    once nobody owns it; `recovery_plan` says what that is.
     """
 
-    def __init__(self, config: StoreConfig, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self, config: StoreConfig, clock: Clock = SYSTEM_CLOCK, *, recovered: bool = False
+    ) -> None:
         super().__init__(config)
+        self._is_recovered = recovered
+        self.recovery_plan: RecoveryPlan | None = None
         self.root = Path(config.store_path_root_dir)
         self._clock = clock
         self._files = PositionalFiles(writable=False)
@@ -119,7 +130,11 @@ class ReadOnlyMessageStore(StoreReads):
             is_owned_now = is_owned(self.root)
             live = is_owned_now or has_abort_file(self.root)
             self._is_unclean = live and not is_owned_now
+            is_left = self._is_unclean and self._is_recovered
             database = find_queue_database(self.root)
+            if self._is_recovered:
+                refuse_owned(self.root)
+                live = False
             limit = self._read_limit(database) if live else NO_TIME_LIMIT_MS
             self._log.refresh()
             self._refreshed_ms = self._clock.now_ms()
@@ -132,7 +147,10 @@ class ReadOnlyMessageStore(StoreReads):
                 self._queues = {}
                 # The owner may have deleted files and made others of the same names.
                 self._files.close()
-                self._open_queues(database)
+                if is_left:
+                    self._open_recovered_queues(database)
+                else:
+                    self._open_queues(database)
 
     def _read_limit(self, database: Path | None) -> int:
         """Up to which store time (epoch ms) messages of a store with an owner are on disk."""
@@ -162,6 +180,28 @@ class ReadOnlyMessageStore(StoreReads):
             self._foreign = ClosedDatabaseQueues(database, self._log)
         if before is not None and before is not self._foreign:
             before.close()
+
+    def _open_recovered_queues(self, database: Path | None) -> None:
+        """Open the queues as a recovery would leave them; what it would build is built in memory.
+        Raises Corrupt for what no recovery mends."""
+        config = infer_sizes(self.root, self._config)
+        self.recovery_plan = plan = plan_recovery(
+            self.root, msgspec.structs.replace(config, message_index_enable=False)
+        )
+        rebuilt = RebuiltQueues(
+            self._log,
+            str(self._log.directory),
+            parse_delay_levels(self._config.message_delay_level),
+            start_offset=0 if database is not None else plan.dispatch_from,
+        )
+        rebuilt.follow(NO_TIME_LIMIT_MS)
+        if self._foreign is not None:
+            self._foreign.close()
+        if database is not None:
+            self._foreign = rebuilt
+            return
+        files = ForeignFileQueues(self.root, self._files, self._log, None, self._record_time)
+        self._foreign = JoinedQueues(files, plan.units_until, rebuilt)
 
     def _load_batch_queues(self) -> None:
         self._batch_queues.load(owner=False)
@@ -234,13 +274,19 @@ class ReadOnlyMessageStore(StoreReads):
 
 
 def open_read_only(
-    root: str | Path, config: StoreConfig | None = None, clock: Clock = SYSTEM_CLOCK
+    root: str | Path,
+    config: StoreConfig | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+    *,
+    recovered: bool = False,
 ) -> ReadOnlyMessageStore:
     """Open a store directory for reading. Raises what `ReadOnlyMessageStore.load` raises.
 
-    config: of the store's broker, when it is at hand (its root is replaced by `root`).
+    config: of the store's broker, when it is at hand (its root is replaced by `root`). recovered:
+    read a store that was not stopped cleanly as a recovery would leave it; raises Fenced while
+    somebody owns it then.
     """
     config = msgspec.structs.replace(config or StoreConfig(), store_path_root_dir=str(root))
-    store = ReadOnlyMessageStore(config, clock)
+    store = ReadOnlyMessageStore(config, clock, recovered=recovered)
     store.load()
     return store

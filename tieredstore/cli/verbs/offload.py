@@ -33,6 +33,11 @@ PLAN: Tables = {
 @topics_option
 @thread_options(type=click.IntRange(1, 256), help="Threads that upload.")
 @click.option("--follow", is_flag=True, help="Go on as the store grows, until SIGINT or SIGTERM.")
+@click.option(
+    "--recovered",
+    is_flag=True,
+    help="Of a store that was killed: copy what a recovery would keep.",
+)
 @dry_run_option
 @take_over_option
 @output_option
@@ -42,6 +47,7 @@ def command(
     topics: list[str],
     job: JobOptions,
     follow: bool,
+    recovered: bool,
     dry_run: bool,
     take_over: bool,
     out: Output,
@@ -53,6 +59,8 @@ def command(
     """
     if follow and dry_run:
         raise click.UsageError("--follow and --dry-run exclude each other")
+    if follow and recovered:
+        raise click.UsageError("--follow and --recovered exclude each other")
     from tieredstore import jobs
     from tieredstore.cli.composition import check_target
 
@@ -68,6 +76,7 @@ def command(
             config=tier.config,
             topics=topics,
             follow=follow,
+            recovered=recovered,
             dry_run=dry_run,
             take_over=take_over,
             on_failure=failures.append,

@@ -17,6 +17,7 @@ from tieredstore.scan.times import format_time
 
 if TYPE_CHECKING:
     from tieredstore.local.read_only import ReadOnlyMessageStore
+    from tieredstore.local.recovery.plan import RecoveryPlan
 
 
 def offload_target(options: OffloadOptions) -> TierTarget:
@@ -62,12 +63,17 @@ def _check_directories(store: Path, target: TierTarget) -> None:
 
 def explain_partial_copy(store: ReadOnlyMessageStore) -> str | None:
     """Say why only a part of the store can be copied now, in one line; None when all can."""
+    if store.recovery_plan is not None:
+        return _explain_recovered_copy(store, store.recovery_plan)
     until_ms = store.served_until_ms
     if until_ms is None:
         return None
     if store.is_unclean:
         why = "was not stopped cleanly (there is an abort file)"
-        advice = "start and stop its broker, which recovers it, and run this again for the rest"
+        advice = (
+            "--recovered copies all that a recovery would keep; or start and stop its broker, "
+            "which recovers it, and run this again for the rest"
+        )
     else:
         why = "is in use by another process"
         advice = "the rest follows with --follow, or when this is run again"
@@ -76,3 +82,12 @@ def explain_partial_copy(store: ReadOnlyMessageStore) -> str | None:
         f"store {store.root}: {why}: only what its checkpoint says is on disk is copied ({known}); "
         f"{advice}"
     )
+
+
+def _explain_recovered_copy(store: ReadOnlyMessageStore, plan: RecoveryPlan) -> str:
+    text = (
+        f"store {store.root}: was not stopped cleanly: what a recovery would keep is copied, up to "
+        f"{plan.log_end} of its commit log; if the power fails before its broker has recovered and "
+        "flushed it, the tier may be ahead of the log"
+    )
+    return f"{text}; left out: {plan.needs_consent}" if plan.needs_consent else text

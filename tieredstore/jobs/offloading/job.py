@@ -166,7 +166,7 @@ def plan_offload(options: OffloadOptions, *, clock: Clock = SYSTEM_CLOCK) -> Dry
 
 
 def _open_store(options: OffloadOptions, target: TierTarget, clock: Clock) -> ReadOnlyMessageStore:
-    store = open_read_only(options.store, target.config, clock)
+    store = open_read_only(options.store, target.config, clock, recovered=options.recovered)
     notice = explain_partial_copy(store)
     if notice is not None:
         _log.warning("%s", notice)

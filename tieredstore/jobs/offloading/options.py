@@ -15,6 +15,8 @@ class OffloadOptions:
     patterns such as `order_*`); empty for all. workers: threads that upload; None for the
     configured number. take_over: end the right of another writer where the backend can. dry_run:
     write nothing and take no right. follow: go on as the store grows, until it is stopped.
+    recovered: of a store that was not stopped cleanly, and that nobody owns, copy what a recovery
+    would keep.
     """
 
     store: Path
@@ -28,3 +30,4 @@ class OffloadOptions:
     take_over: bool = False
     dry_run: bool = False
     follow: bool = False
+    recovered: bool = False

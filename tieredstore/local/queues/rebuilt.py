@@ -140,10 +140,21 @@ class RebuiltQueue:
 class RebuiltQueues:
     """All queues of a commit log, as far as it was followed. Thread-safe.
 
-    place: the log's folder, for messages; delays_ms: those of the delay levels.
+    place: the log's folder, for messages; delays_ms: those of the delay levels. start_offset: byte
+    of the log at which a message begins, in front of which nothing is read. deleted_ends: queue
+    offsets up to which queues were deleted, as far as the log says.
     """
 
-    def __init__(self, log: CommitLogReader, place: str, delays_ms: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        log: CommitLogReader,
+        place: str,
+        delays_ms: tuple[int, ...],
+        *,
+        start_offset: int = 0,
+    ) -> None:
+        self.deleted_ends: dict[QueueKey, int] = {}
+        self._start = start_offset
         self._log = log
         self._place = place
         self._delays_ms = delays_ms
@@ -182,7 +193,8 @@ class RebuiltQueues:
             if went_back or self._position < self._log.min_offset or not self._is_last_the_same():
                 # Nothing was read yet, or it is another log: it was cut and went on otherwise.
                 self._queues.clear()
-                self._position, self._last = self._log.min_offset, None
+                self.deleted_ends.clear()
+                self._position, self._last = max(self._log.min_offset, self._start), None
             while self._position < self._log.readable_offset:
                 if not self._read_piece(limit_ms):
                     break
@@ -292,6 +304,7 @@ class RebuiltQueues:
         """Drop the queues of a topic that was deleted, but what is in them since."""
         for queue_id, end_offset in deletion.end_offsets.items():
             key = QueueKey(deletion.topic, queue_id)
+            self.deleted_ends[key] = end_offset
             queue = self._queues.get(key)
             if queue is not None and not queue.drop_before(end_offset):
                 del self._queues[key]

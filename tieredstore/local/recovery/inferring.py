@@ -23,29 +23,39 @@ def infer_config(root: Path) -> StoreConfig:
     """Infer what a recovery has to know: the sizes of files, the shape of the index, the kind of
     the queues, whether there are light ones. Raises Invalid where there is no store or where the
     files do not tell."""
-    log = root / COMMIT_LOG_DIRECTORY
-    if not log.is_dir():
+    if not (root / COMMIT_LOG_DIRECTORY).is_dir():
         raise Invalid(
             f"{root}: no message store: expected a folder {COMMIT_LOG_DIRECTORY}", path=str(root)
         )
-    config = StoreConfig(store_path_root_dir=str(root))
-    queues = root / CONSUME_QUEUE_DIRECTORY
-    keys = list(list_queues(queues))
-    folders = (queues / key.topic / str(key.queue_id) for key in keys)
-    log_size = next(_sizes(log), 0) or config.mapped_file_size_commit_log_bytes
-    queue_sizes = itertools.chain.from_iterable(_sizes(folder) for folder in folders)
+    config = infer_sizes(root, StoreConfig())
+    keys = list_queues(root / CONSUME_QUEUE_DIRECTORY)
     has_light = any(key.topic.startswith(LMQ_PREFIX) for key in keys)
-    database = find_queue_database(root)
     shape = _infer_index_shape(root, config)
     return msgspec.structs.replace(
         config,
-        mapped_file_size_commit_log_bytes=log_size,
-        mapped_file_size_consume_queue_bytes=next(queue_sizes, 0)
-        or config.mapped_file_size_consume_queue_bytes,
         max_hash_slot_num=shape.slots,
         max_index_num=shape.max_items,
         enable_lmq=has_light,
         enable_multi_dispatch=has_light,
+    )
+
+
+def infer_sizes(root: Path, config: StoreConfig) -> StoreConfig:
+    """Return a configuration with a store's root, the sizes of its files and the kind of its queues
+    in place of its own. Raises Invalid where there are two kinds."""
+    log_path = config.store_path_commit_log
+    log = Path(log_path) if log_path else root / COMMIT_LOG_DIRECTORY
+    queues = root / CONSUME_QUEUE_DIRECTORY
+    folders = (queues / key.topic / str(key.queue_id) for key in list_queues(queues))
+    queue_sizes = itertools.chain.from_iterable(_sizes(folder) for folder in folders)
+    database = find_queue_database(root)
+    return msgspec.structs.replace(
+        config,
+        store_path_root_dir=str(root),
+        mapped_file_size_commit_log_bytes=next(_sizes(log), 0)
+        or config.mapped_file_size_commit_log_bytes,
+        mapped_file_size_consume_queue_bytes=next(queue_sizes, 0)
+        or config.mapped_file_size_consume_queue_bytes,
         store_type="default" if database is None else "defaultRocksDB",
         use_separate_store_path_for_rocksdb_cq=database == root / SEPARATE_DIRECTORY,
     )
