@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tieredstore.errors import Unavailable
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.positional_files import PositionalFiles
 
@@ -106,3 +110,95 @@ def test_what_is_flushed_moves_with_the_sync_alone_and_the_dispatch_with_it(
         assert (plain.confirm_offset, synced.confirm_offset) == (100, 0)
         for log in (plain, synced):
             assert log.sync() == log.flushed_offset == log.confirm_offset == 100
+
+
+def _long_log(folder: Path, files: PositionalFiles, count: int) -> CommitLog:
+    """A log of `count` files, each with its number in its bytes."""
+    log = CommitLog(folder, FILE_SIZE, files)
+    log.make_directory()
+    for number in range(count):
+        position = log.make_room(FILE_SIZE - 100)
+        inside = position - log.view_from
+        log.view[inside : inside + 100] = bytes([number]) * 100
+        log.max_offset = position + FILE_SIZE - 100
+    return log
+
+
+def test_old_files_are_deleted_from_the_front_and_never_one_that_is_not_flushed(
+    tmp_path: Path,
+) -> None:
+    files = PositionalFiles(writable=True)
+    with closing(files.open_files), closing(_long_log(tmp_path, files, 4)) as log:
+        assert log.delete_files_before(log.max_offset) == []
+        log.sync()
+        held = log.get(0, 100)
+        assert log.delete_files_before(FILE_SIZE - 1) == []
+        assert log.delete_files_before(FILE_SIZE) == [tmp_path / f"{0:020d}"]
+        assert log.min_offset == FILE_SIZE
+        assert held is not None
+        assert bytes(held) == bytes(100)  # what was read stays
+        assert log.get(0, 100) is None
+        found = log.get(FILE_SIZE, 100)
+        assert found is not None
+        assert bytes(found) == b"\1" * 100
+        deleted = log.delete_files_before(log.max_offset + 10 * FILE_SIZE)
+        assert [int(path.name) for path in deleted] == [FILE_SIZE, 2 * FILE_SIZE]
+        assert log.list_paths() == [tmp_path / f"{3 * FILE_SIZE:020d}"]
+        assert [path.name for path in tmp_path.iterdir()] == [f"{3 * FILE_SIZE:020d}"]
+
+
+def test_a_file_that_cannot_be_deleted_stays_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = PositionalFiles(writable=True)
+    with closing(files.open_files), closing(_long_log(tmp_path, files, 2)) as log:
+        log.sync()
+
+        def fail(_: str) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "unlink", fail)
+            with pytest.raises(Unavailable):
+                log.delete_files_before(FILE_SIZE)
+        assert log.min_offset == 0
+        assert log.get(0, 100) is not None
+        assert len(log.delete_files_before(FILE_SIZE)) == 1
+
+
+def test_readers_and_the_deletion_of_files_never_meet(tmp_path: Path) -> None:
+    """What a reader gets is the file's bytes or nothing, whatever is deleted meanwhile."""
+    files = PositionalFiles(writable=True, max_open_files=2)
+    count = 40
+    with closing(files.open_files), closing(_long_log(tmp_path, files, count)) as log:
+        log.sync()
+        wrong: list[object] = []
+        stop = threading.Event()
+
+        def read() -> None:
+            try:
+                while not stop.is_set():
+                    for number in range(count):
+                        found = log.get(number * FILE_SIZE, 100)
+                        if found is not None and bytes(found) != bytes([number]) * 100:
+                            wrong.append(number)
+            except BaseException as error:
+                wrong.append(error)
+
+        threads = [threading.Thread(target=read) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for number in range(1, count):
+            assert len(log.delete_files_before(number * FILE_SIZE)) == 1
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+
+
+def test_only_files_that_are_not_flushed_stay_mapped(tmp_path: Path) -> None:
+    files = PositionalFiles(writable=True)
+    with closing(files.open_files), closing(_long_log(tmp_path, files, 3)) as log:
+        assert len(log.mapped_files) == 3
+        log.sync()
+        assert [file.from_offset for file in log.mapped_files] == [2 * FILE_SIZE]

@@ -1,0 +1,255 @@
+"""Commit log files made ahead of their writer."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit.local_stores import plain, put_all, running, small_config
+from tieredstore.contracts.message_store import PutMessageStatus
+from tieredstore.errors import Exhausted, Unavailable
+from tieredstore.local.log.allocation import AllocateMappedFileService
+from tieredstore.local.log.commit_log import CommitLog
+from tieredstore.local.log.mapped_file import RESERVE_BYTES, MappedFile
+from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.local.positional_files import PositionalFiles
+from tieredstore.service_thread import ServiceState
+
+SIZE = 8192
+
+
+def _wait_for(is_done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_done():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+class Maker:
+    """Makes files while `may_go`; the first `failures` times it fails."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.may_go = threading.Event()
+        self.may_go.set()
+        self.failures = 0
+        self.made: list[int] = []
+
+    def __call__(self, from_offset: int) -> MappedFile:
+        self.may_go.wait()
+        if self.failures:
+            self.failures -= 1
+            raise Exhausted("no space")
+        self.made.append(from_offset)
+        return MappedFile.create(self.folder / f"{from_offset:020d}", from_offset, SIZE)
+
+
+@pytest.fixture
+def maker(tmp_path: Path) -> Maker:
+    return Maker(tmp_path)
+
+
+@pytest.fixture
+def service(maker: Maker) -> Iterator[AllocateMappedFileService]:
+    made = AllocateMappedFileService(maker, wait_ms=2_000)
+    made.start()
+    yield made
+    maker.may_go.set()
+    for file in made.stop():
+        file.close()
+
+
+def test_files_are_made_in_the_background_once_and_in_order(
+    maker: Maker, service: AllocateMappedFileService
+) -> None:
+    maker.may_go.clear()
+    for offset in (2 * SIZE, SIZE, SIZE):
+        service.request(offset)
+    service.request(0)
+    assert maker.made == []
+    maker.may_go.set()
+    file = service.take(SIZE)
+    assert service.take(SIZE) is file  # until its taker has it
+    service.confirm(SIZE)
+    _wait_for(lambda: len(maker.made) == 3)
+    assert sorted(maker.made) == [0, SIZE, 2 * SIZE]
+    assert [left.from_offset for left in service.stop()] == [0, 2 * SIZE]
+    file.close()
+
+
+def test_a_file_that_could_not_be_made_is_tried_again_by_who_needs_it(
+    maker: Maker, service: AllocateMappedFileService
+) -> None:
+    maker.failures = 2
+    service.request(0)
+    _wait_for(lambda: service.health().state is ServiceState.FAILED)
+    with pytest.raises(Exhausted, match="no space"):  # what hindered it, or the second attempt
+        service.take(0)
+    while maker.failures:
+        with pytest.raises(Exhausted):
+            service.take(0)
+    assert service.take(0).from_offset == 0
+    _wait_for(lambda: service.health().state is ServiceState.RUNNING)
+
+
+def test_a_put_waits_for_a_file_so_long_and_no_longer(maker: Maker) -> None:
+    service = AllocateMappedFileService(maker, wait_ms=20)
+    maker.may_go.clear()
+    service.start()
+    with pytest.raises(Exhausted, match="within 20 ms"):
+        service.take(0)
+    maker.may_go.set()
+    _wait_for(lambda: maker.made == [0])
+    file = service.take(0)  # it was made meanwhile
+    assert maker.made == [0]
+    service.stop()
+    file.close()
+
+
+def test_before_the_start_and_after_the_end_files_are_made_at_once(maker: Maker) -> None:
+    service = AllocateMappedFileService(maker)
+    service.request(SIZE)
+    service.take(0).close()
+    service.start()
+    assert service.stop() == []
+    service.take(2 * SIZE).close()
+    assert maker.made == [0, 2 * SIZE]
+
+
+def _names(root: Path) -> list[str]:
+    return sorted(path.name for path in (root / "commitlog").iterdir())
+
+
+def test_the_next_file_lies_ready_and_goes_at_shutdown_when_it_was_not_used(tmp_path: Path) -> None:
+    with running(small_config(tmp_path)) as store:
+        put_all(store, [plain(number=0)])
+        _wait_for(lambda: len(_names(tmp_path)) == 2)
+        put_all(store, [plain(number=number, body=b"x" * 3900) for number in range(1, 4)])
+        _wait_for(lambda: len(_names(tmp_path)) == 5)
+    assert _names(tmp_path) == [f"{number * 4096:020d}" for number in range(4)]
+
+
+def test_a_file_that_lay_ready_at_a_crash_is_no_part_of_the_log(tmp_path: Path) -> None:
+    with running(small_config(tmp_path)) as store:
+        [result] = put_all(store, [plain(number=0)])
+    for begin in (4096, 8192):
+        (tmp_path / "commitlog" / f"{begin:020d}").write_bytes(bytes(4096))
+    (tmp_path / "abort").touch()
+    with running(small_config(tmp_path)) as store:
+        assert store.commit_log.max_offset == result.wrote_bytes
+        assert len(store.get_message("g", "T", 0, 0, 9).messages) == 1
+        [again] = put_all(store, [plain(number=1)])
+        assert again.physical_offset == result.wrote_bytes
+        big = [plain(number=number, body=b"x" * 3900) for number in range(2, 5)]
+        assert [it.physical_offset for it in put_all(store, big)] == [4096, 8192, 12288]
+
+
+def test_an_unfinished_file_at_a_crash_is_made_again(tmp_path: Path) -> None:
+    with running(small_config(tmp_path)) as store:
+        put_all(store, [plain(number=0)])
+    (tmp_path / "commitlog" / f"{4096:020d}").touch()
+    (tmp_path / "abort").touch()
+    with running(small_config(tmp_path)) as store:
+        put_all(store, [plain(number=1, body=b"x" * 3900)])
+    assert len(_names(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE, errno.ENOMEM])
+@pytest.mark.parametrize("call", ["open", "ftruncate", "posix_fallocate", "fsync", "mmap"])
+def test_l12_whatever_hinders_the_making_of_a_file_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, call: str
+) -> None:
+    with running(small_config(tmp_path)) as store:
+        put_all(store, [plain(number=0)])
+
+        def fail(*_: Any, **__: Any) -> Any:
+            raise OSError(code, os.strerror(code))
+
+        big = plain(number=1, body=b"x" * 3900)
+        with monkeypatch.context() as patch:
+            patch.setattr("mmap.mmap" if call == "mmap" else f"os.{call}", fail)
+            while (result := store.put_message(big)).ok:  # what lay ready is used
+                pass
+            assert result.status is PutMessageStatus.CREATE_MAPPED_FILE_FAILED
+            assert os.strerror(code) in result.reason
+            assert store.put_message(big).status is result.status
+        acknowledged = store.next_offset("T", 0)
+        assert acknowledged <= 3
+        assert put_all(store, [big])[0].queue_offset == acknowledged
+        assert store.running_flags.list_raised() == []
+        store.wait_until_dispatched()
+        assert store.get_max_offset_in_queue("T", 0) == acknowledged + 1
+
+
+def test_l05_space_is_reserved_in_steps_that_a_nearly_full_disk_still_grants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = MappedFile.create(tmp_path / "file", 0, 3 * RESERVE_BYTES)
+    asked: list[tuple[int, int]] = []
+    room = RESERVE_BYTES + 5000
+
+    def allocate(_fd: int, begin: int, length: int) -> None:
+        asked.append((begin, length))
+        if begin + length > room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with closing(file):
+        monkeypatch.setattr(os, "posix_fallocate", allocate)
+        assert file.reserve(RESERVE_BYTES) == RESERVE_BYTES
+        assert asked == []
+        assert file.reserve(RESERVE_BYTES + 100) == RESERVE_BYTES + 4096
+        assert [length for _, length in asked] == [RESERVE_BYTES, 4 << 20, 1 << 20, 65536, 4096]
+        assert file.reserve(RESERVE_BYTES + 4096) == RESERVE_BYTES + 4096
+        with pytest.raises(Exhausted, match="No space"):
+            file.reserve(RESERVE_BYTES + 4097)
+        room = 3 * RESERVE_BYTES
+        assert file.reserve(RESERVE_BYTES + 4097) == 2 * RESERVE_BYTES
+
+
+def test_a_new_file_is_on_disk_with_its_folders_before_the_writer_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync, fdatasync = os.fsync, os.fdatasync
+
+    def note(call: Callable[[int], None]) -> Callable[[int], None]:
+        def sync(fd: int) -> None:
+            synced.append(os.path.relpath(Path(f"/proc/self/fd/{fd}").readlink(), tmp_path))
+            call(fd)
+
+        return sync
+
+    monkeypatch.setattr(os, "fsync", note(fsync))
+    monkeypatch.setattr(os, "fdatasync", note(fdatasync))
+    files = PositionalFiles(writable=True)
+    with closing(files), closing(CommitLog(tmp_path / "a" / "log", SIZE, files)) as log:
+        log.make_directory()
+        log.make_room(100)
+    assert synced == [".", "a", f"a/log/{0:020d}", "a/log"]
+
+
+def test_a_sync_of_a_new_file_that_fails_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(Unavailable, match="sync the new file"):
+        MappedFile.create(tmp_path / "file", 0, SIZE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_is_not_started_makes_no_files_ahead(tmp_path: Path) -> None:
+    store = DefaultMessageStore(small_config(tmp_path))
+    store.load()
+    store.shutdown()
+    assert _names(tmp_path) == []
