@@ -4,8 +4,8 @@ Usage: python3 scripts/setup_env.py core|spark|dev
 
 `core` is what the package needs, also for a tier in S3; `spark` adds PySpark, and a Java where the
 machine has none that does; `dev` adds the tools of the tests. A stamp is written last: while it
-matches pyproject.toml, the constraints and the Python version, nothing is done and no network is
-needed. Only the standard library is used: any Python 3.11 can run it.
+matches pyproject.toml, the constraints, the compiled core and the Python version, nothing is done
+and no network is needed. Only the standard library is used: any Python 3.11 can run it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 CONSTRAINTS = ROOT / "scripts" / "constraints.txt"
+CORE = (ROOT / "setup.py", ROOT / "tieredstore" / "message" / "_core.c")
+"""The compiled core is built with the installation, where there is a compiler."""
 EXTRAS = {"core": "s3", "spark": "s3,spark", "dev": "dev"}
 """Each holds those before it."""
 FIND_JAVA = "from tieredstore.spark.java import java_home; java_home()"
@@ -33,7 +35,7 @@ def fail(message: str) -> None:
 
 def fingerprint() -> str:
     digest = hashlib.sha256(sys.version.encode())
-    for path in (ROOT / "pyproject.toml", CONSTRAINTS):
+    for path in (ROOT / "pyproject.toml", CONSTRAINTS, *CORE):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -25,7 +25,7 @@ from tieredstore.local.index.reader import INDEX_DIRECTORY, IndexShape
 from tieredstore.local.index.service import IndexService
 from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY, CommitLog
 from tieredstore.local.positional_files import PositionalFiles
-from tieredstore.local.put.appender import MessageAppender
+from tieredstore.local.put.compiled import find_appender_class
 from tieredstore.local.queues.batch_consume_queue_store import BatchConsumeQueueStore
 from tieredstore.local.queues.consume_queue_store import CONSUME_QUEUE_DIRECTORY
 from tieredstore.local.queues.interface import ConsumeQueueReader
@@ -131,7 +131,7 @@ class DefaultMessageStore(StoreReads):
             append_prop_crc=config.enabled_append_prop_crc,
             max_body_bytes=config.max_message_size_bytes,
         )
-        self._appender = MessageAppender(
+        self._appender = find_appender_class()(
             self._commit_log,
             encoder,
             clock,

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 
 from tieredstore.errors import Invalid
 from tieredstore.message.buffers import Buffer
+from tieredstore.message.core import IS_COMPILED
+
+if IS_COMPILED:
+    from tieredstore.message import _core
 
 NAME_VALUE_SEPARATOR = b"\x01"
 PROPERTY_SEPARATOR = b"\x02"
@@ -83,6 +87,10 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
     Empty values are not written, since no reader would see them. Raises Invalid for a name or value
     that would change the meaning of its neighbours, and for more than MAX_PROPERTIES_BYTES.
     """
+    if IS_COMPILED:
+        compiled = _core.encode_properties(properties)
+        if compiled is not None:
+            return compiled
     parts: list[str] = []
     for name, value in properties.items():
         if not name or "\x01" in name or "\x02" in name:

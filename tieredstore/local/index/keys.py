@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tieredstore.message.buffers import view_unaligned
+from tieredstore.message.core import IS_COMPILED
 from tieredstore.message.hashes import (
     index_hashes,
     java_string_hash,
@@ -21,6 +22,9 @@ from tieredstore.message.hashes import (
     tags_code,
 )
 from tieredstore.message.properties import MAX_PROPERTIES_BYTES, find_text
+
+if IS_COMPILED:
+    from tieredstore.message import _core
 
 SCALAR_LIMIT: Final = 32
 """Below this number of messages the loop is faster than the columns."""
@@ -73,19 +77,22 @@ def index_keys_of(properties: bytes) -> list[str]:
 
 
 class TopicPrefixes:
-    """The hashes of what stands in front of the keys of each topic, by the topic's number."""
+    """The hashes of what stands in front of the keys of each topic, by the topic's number.
 
-    __slots__ = ("_hashes", "topics")
+    hashes: of `topic#` and of `topic#T#`, uint32[topics, 2] with room for more.
+    """
+
+    __slots__ = ("hashes", "topics")
 
     def __init__(self) -> None:
         self.topics: list[str] = []
-        self._hashes = np.empty((64, 2), dtype=np.uint32)
+        self.hashes = np.empty((64, 2), dtype=np.uint32)
 
     def put(self, number: int, topic: str) -> None:
         """Give a number to a topic; another topic's, when it has it already, is given up."""
-        while number >= len(self._hashes):
-            self._hashes = np.concatenate([self._hashes, np.empty_like(self._hashes)])
-        self._hashes[number] = (
+        while number >= len(self.hashes):
+            self.hashes = np.concatenate([self.hashes, np.empty_like(self.hashes)])
+        self.hashes[number] = (
             java_string_hash(f"{topic}#") & _MASK,
             java_string_hash(f"{topic}#T#") & _MASK,
         )
@@ -94,13 +101,24 @@ class TopicPrefixes:
 
     def get_hashes(self, numbers: Int64s) -> UInt32s:
         """Return the hashes of `topic#` and of `topic#T#`: uint32[n, 2]."""
-        return self._hashes[numbers]
+        return self.hashes[numbers]
 
 
 def index_entries(
     prefixes: TopicPrefixes, numbers: Int64s, properties: Sequence[bytes]
 ) -> IndexEntries:
     """Compute tags codes and index entries of n messages, whose topics have these numbers."""
+    if IS_COMPILED:
+        compiled = _core.index_entries(
+            list(properties), np.ascontiguousarray(numbers, dtype=np.int64), prefixes.hashes
+        )
+        if compiled is not None:
+            codes, rows, hashes = compiled
+            return IndexEntries(
+                np.frombuffer(codes, dtype=np.int64),
+                np.frombuffer(rows, dtype=np.int64),
+                np.frombuffer(hashes, dtype=np.int32),
+            )
     count = len(properties)
     if count < SCALAR_LIMIT:
         return _collect_singly(prefixes, numbers, properties)

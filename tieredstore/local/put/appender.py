@@ -46,7 +46,7 @@ class MessageAppender(GeneralPut):
         """Append one message. The statuses are RocketMQ's: nothing is raised for a bad message, and
         nothing is stored of it."""
         try:
-            state, pack, magic, fixed_bytes, topic_field, store_host = self._plain[
+            state, pack, magic, fixed_bytes, topic_field, store_host, _ = self._plain[
                 message.topic, message.queue_id
             ]
         except KeyError:
@@ -71,7 +71,8 @@ class MessageAppender(GeneralPut):
         with self._lock:
             try:
                 timestamp = self._now_ms()
-                timestamp = max(timestamp, self.last_timestamp_ms)
+                if timestamp < self.last_timestamp_ms:  # noqa: PLR1730 - max() takes longer
+                    timestamp = self.last_timestamp_ms
                 log = self._log
                 position = log.max_offset
                 end = position + size
@@ -179,7 +180,7 @@ class MessageAppender(GeneralPut):
         timestamp: int,
     ) -> tuple[bytes, Rows] | None:
         """Records and rows of a batch of one queue; None when it has to take the long way."""
-        state, pack, magic, fixed_bytes, topic_field, store_host = plain
+        state, pack, magic, fixed_bytes, topic_field, store_host, _ = plain
         topic, queue_id, number = state.topic, state.queue_id, state.number
         max_body_bytes = self._max_plain_body_bytes
         parts: list[Buffer] = []

@@ -34,8 +34,8 @@ _NO_QUEUE: Final = QueueState("", -1, -1, FORGOTTEN)
 """In the place of a queue that was forgotten."""
 
 
-Plain: TypeAlias = tuple[QueueState, Callable[..., bytes], int, int, bytes, bytes]
-"""A queue, and the `PlainTemplate` of its records."""
+Plain: TypeAlias = tuple[QueueState, Callable[..., bytes], int, int, bytes, bytes, bytes]
+"""A queue, the `PlainTemplate` of its records, and what it makes of them for the queue."""
 
 
 class PutQueues(RowBuffer):
@@ -115,7 +115,8 @@ class PutQueues(RowBuffer):
             return
         template = self._encoder.plain_template(state.topic)
         if template is not None:
-            self._plain[state.topic, state.queue_id] = (state, *template)
+            record = template.make_record(state.queue_id)
+            self._plain[state.topic, state.queue_id] = (state, *template, record)
         if self._why_refused() is not None:  # since this put was let in
             self._plain = {}
 

@@ -17,7 +17,11 @@ import numpy.typing as npt
 
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message.buffers import Buffer
+from tieredstore.message.core import IS_COMPILED
 from tieredstore.message.index.chains import Int32s, Int64s, link_items
+
+if IS_COMPILED:
+    from tieredstore.message import _core
 
 HEADER_SIZE: Final = 40
 SLOT_SIZE: Final = 4
@@ -155,6 +159,16 @@ def put_items(
 ) -> int:
     """Put columns of n rows: the same bytes as `put_item` for each. Returns how many (of the first)
     fitted."""
+    if IS_COMPILED:
+        compiled = _core.put_items(
+            buffer,
+            slots,
+            np.ascontiguousarray(key_hashes, dtype=np.int32),
+            np.ascontiguousarray(physical_offsets, dtype=np.int64),
+            np.ascontiguousarray(store_timestamps, dtype=np.int64),
+        )
+        if compiled is not None:
+            return compiled
     header = LocalIndexHeader.unpack(buffer)
     done = 0
     if len(key_hashes) and header.index_count <= 1:
@@ -188,12 +202,14 @@ def put_items(
     else:
         items["seconds"] = 0
     items["previous"] = links.previous
-    heads[links.slots] = links.heads
     header.hash_slot_count += links.new_slots
     header.index_count = number + count
     header.end_physical_offset = int(offsets[-1])
     header.end_timestamp_ms = int(times[-1])
-    buffer[:HEADER_SIZE] = header.pack()
+    packed = header.pack()
+    # Without a call between the two: an interrupt leaves no slot with an item behind the count.
+    heads[links.slots] = links.heads
+    buffer[:HEADER_SIZE] = packed
     return done + count
 
 

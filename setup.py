@@ -1,0 +1,12 @@
+"""The compiled core, where there is a compiler; everything else is in pyproject.toml.
+
+TIEREDSTORE_PURE=1: a wheel without it, for every platform (py3-none-any).
+"""
+
+import os
+
+from setuptools import Extension, setup
+
+CORE = Extension("tieredstore.message._core", ["tieredstore/message/_core.c"], optional=True)
+
+setup(ext_modules=[] if os.environ.get("TIEREDSTORE_PURE") == "1" else [CORE])

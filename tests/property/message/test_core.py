@@ -1,0 +1,285 @@
+"""The compiled core and its twins in Python make the same bytes, and it touches nothing outside of
+its buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tieredstore.errors import Invalid
+from tieredstore.local.index import keys
+from tieredstore.message import properties
+from tieredstore.message.crc import raw_crc32
+from tieredstore.message.encoding import Message, RecordEncoder, encode_record
+from tieredstore.message.index import local
+
+core: Any = pytest.importorskip("tieredstore.message._core")
+core.configure(Message, raw_crc32)
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+GUARD = 64
+
+
+@contextmanager
+def in_python(*modules: ModuleType) -> Iterator[None]:
+    """Without the core in these modules."""
+    before = [module.IS_COMPILED for module in modules]  # type: ignore[attr-defined]
+    for module in modules:
+        module.IS_COMPILED = False  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for module, value in zip(modules, before, strict=True):
+            module.IS_COMPILED = value  # type: ignore[attr-defined]
+
+
+NAMES = st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "WAIT", "INNER_", "DELAY", "XTAGS", "TAGSX"])
+TEXTS = st.one_of(
+    NAMES, st.text("ab \x01\x02é", max_size=9), st.text(max_size=4), st.just("x" * 20_000)
+)
+
+
+@given(st.dictionaries(TEXTS, TEXTS, max_size=5))
+def test_properties(table: dict[str, str]) -> None:
+    compiled = core.encode_properties(table)
+    try:
+        with in_python(properties):
+            encoded = properties.encode_properties(table)
+    except Invalid:
+        assert compiled is None
+    else:
+        assert compiled in (None, encoded)
+        if "".join([*table, *table.values()]).isascii():
+            assert compiled == encoded
+
+
+RAW = st.one_of(
+    st.binary(max_size=40),
+    st.lists(
+        st.builds(
+            lambda name, value: f"{name}\x01{value}".encode(), NAMES, st.text("k 1é", max_size=9)
+        ),
+        max_size=6,
+    ).map(b"\x02".join),
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), RAW), max_size=70))
+def test_index_entries(rows: list[tuple[int, bytes]]) -> None:
+    prefixes = keys.TopicPrefixes()
+    for number, topic in enumerate(["T", "Ünïcode", "x" * 127]):
+        prefixes.put(number, topic)
+    numbers = np.array([number for number, _ in rows], dtype=np.int64)
+    data = [found for _, found in rows]
+    compiled = core.index_entries(data, numbers, prefixes.hashes)
+    if compiled is None:
+        assert not b"".join(data).isascii()
+        return
+    with in_python(keys):
+        expected = keys.index_entries(prefixes, numbers, data)
+    for found, column in zip(compiled, expected, strict=True):
+        assert found == column.tobytes()
+
+
+@given(st.lists(RAW, min_size=1, max_size=3), st.sampled_from([-1, 3, 64, 2**62]))
+def test_index_entries_of_a_number_that_no_topic_has(data: list[bytes], number: int) -> None:
+    prefixes = np.zeros((3, 2), dtype=np.uint32)
+    numbers = np.full(len(data), number, dtype=np.int64)
+    assert core.index_entries(data, numbers, prefixes) is None
+    assert core.index_entries(data, numbers[1:], prefixes) is None
+
+
+ITEMS = st.tuples(st.one_of(st.integers(-6, 6), INT32), INT64, INT64)
+
+
+@given(
+    st.integers(1, 5),
+    st.integers(0, 8),
+    st.binary(min_size=40, max_size=40) | st.just(bytes(40)),
+    st.lists(st.integers(-3, 9), min_size=5, max_size=5),
+    st.lists(st.lists(ITEMS, max_size=8), max_size=3),
+)
+def test_index_items(
+    slots: int,
+    max_items: int,
+    header: bytes,
+    heads: list[int],
+    batches: list[list[tuple[int, int, int]]],
+) -> None:
+    size = local.file_size(slots, max_items)
+    ours, twin = (bytearray(size + GUARD) for _ in range(2))
+    for buffer in (ours, twin):
+        buffer[:40] = header
+        buffer[40 : 40 + 4 * slots] = np.array(heads[:slots], ">i4").tobytes()
+        buffer[size:] = b"\xa5" * GUARD
+    for rows in batches:
+        columns = (
+            np.array([row[0] for row in rows], np.int32),
+            np.array([row[1] for row in rows], np.int64),
+            np.array([row[2] for row in rows], np.int64),
+        )
+        before = bytes(ours)
+        count = core.put_items(memoryview(ours)[:size], slots, *columns)
+        if count is None:
+            assert bytes(ours) == before
+            return
+        fitted = [local.put_item(memoryview(twin)[:size], slots, *row) for row in rows]
+        assert count == sum(fitted)
+        assert ours == twin
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.binary(max_size=120))
+def test_index_items_of_a_file_that_is_none(slots: int, data: bytes) -> None:
+    buffer = bytearray(data)
+    ones = np.ones(2, np.int64)
+    count = core.put_items(buffer, slots, ones.astype(np.int32), ones, ones)
+    assert count is None or 0 <= count <= 2
+    assert len(buffer) == len(data)
+
+
+MESSAGES = st.builds(
+    Message,
+    topic=st.sampled_from(["T", "Ünïcode"]),
+    body=st.one_of(st.binary(max_size=200), st.just(bytearray(b"x")), st.none()),
+    queue_id=st.sampled_from([0, 7, 2**31]),
+    properties=RAW | st.just(b"INNER_NUM\x011") | st.just(b"DELAY\x011\x02"),
+    flag=st.one_of(INT32, st.just(2**31), st.just(None)),
+    sys_flag=st.sampled_from([0, 1, 2, 4, 8, 16, 32, 128, 256]),
+    born_timestamp_ms=st.one_of(INT64, st.just(2**63)),
+    born_host=st.sampled_from([b"\x7f\0\0\1\0\0\0\0", bytes(20), b""]),
+    reconsume_times=INT32,
+    prepared_transaction_offset=INT64,
+)
+
+
+def make_place(size: int) -> tuple[bytearray, memoryview]:
+    place = bytearray(b"\xa5" * size)
+    return place, memoryview(place)[GUARD : size - GUARD]
+
+
+def is_plain(message: Message, *, in_batch: bool) -> bool:
+    return (
+        isinstance(message.body, bytes)
+        and message.queue_id == 7
+        and message.topic == "T"
+        and b"INNER_" not in message.properties
+        and not (in_batch and b"DELAY\x01" in message.properties)
+        and isinstance(message.flag, int)
+        and message.flag < 2**31
+        and message.sys_flag not in (4, 8, 16, 32, 128)
+        and message.born_timestamp_ms < 2**63
+        and len(message.born_host) == 8
+    )
+
+
+TEMPLATE = RecordEncoder().plain_template("T")
+assert TEMPLATE is not None
+RECORD = TEMPLATE.make_record(7)
+
+
+@given(MESSAGES, st.integers(-9, 700), st.integers(-9, 700), st.integers(0, 2**62))
+def test_records(message: Message, inside: int, limit: int, position: int) -> None:
+    place, view = make_place(2 * GUARD + 400)
+    found = core.append_record(view, inside, limit, RECORD, 150, message, 5, position, 77)
+    if found is None:
+        assert set(place) == {0xA5}
+        if is_plain(message, in_batch=False) and 0 <= inside <= limit and limit <= 400:
+            fits = (
+                len(message.body) <= 150
+                and inside + 91 + 1 + len(message.body) + len(message.properties) <= limit
+            )
+            assert not fits
+        return
+    end, head, kept = found
+    message.queue_id = 7  # the template's
+    message.topic = "T"
+    record = encode_record(message, 5, position, 77)
+    assert end == position + len(record)
+    assert head == record[:88]
+    assert kept == message.properties
+    start = GUARD + inside
+    assert inside >= 0
+    assert inside + len(record) <= min(limit, 400)
+    assert place[start : start + len(record)] == record
+    assert set(place[:start] + place[start + len(record) :]) <= {0xA5}
+
+
+@given(st.lists(MESSAGES, max_size=4), st.booleans(), st.integers(-9, 2000), st.integers(0, 2**62))
+def test_records_of_a_batch(
+    messages: list[Message], mend: bool, inside: int, position: int
+) -> None:
+    if mend:
+        for message in messages:
+            message.queue_id, message.topic = 7, "T"
+    place, view = make_place(2 * GUARD + 1000)
+    arguments = (view, inside, 1 << 40, RECORD, 150)
+    found = core.append_records(*arguments, messages, 5, position, 77, "T", 3)
+    if found is None:
+        assert set(place) == {0xA5}
+        return
+    assert all(is_plain(message, in_batch=True) for message in messages)
+    records: list[bytes] = []
+    for number, message in enumerate(messages, 5):
+        records.append(encode_record(message, number, position + len(b"".join(records)), 77))
+    joined = b"".join(records)
+    end, rows = found
+    assert end == position + len(joined)
+    assert rows[0::3] == [3] * len(messages)
+    assert rows[1::3] == [record[:88] for record in records]
+    assert rows[2::3] == [message.properties for message in messages]
+    start = GUARD + inside
+    assert place[start : start + len(joined)] == joined
+    assert set(place[:start] + place[start + len(joined) :]) <= {0xA5}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: core.append_record(),
+        lambda: core.append_record(*[None] * 9),
+        lambda: core.append_records(*[None] * 11),
+        lambda: core.append_record(memoryview(b"x" * 99), 0, 99, RECORD, 9, None, 0, 0, 0),
+        lambda: core.append_record(None, 0, 99, RECORD, 9, None, 0, 0, 0),
+        lambda: core.append_records(bytearray(9), 0, 9, RECORD, 9, 5, 0, 0, 0, "T", 0),
+        lambda: core.append_records(bytearray(9), 0, 9, RECORD, 9, [], 0, 0, 0, None, 0),
+        lambda: core.append_record(
+            bytearray(999), 0, 999, RECORD, 9, Message("T", b""), 1 << 63, 0, 0
+        ),
+        lambda: core.append_record(bytearray(999), 0, 999, b"", 9, Message("T", b""), 0, 0, 0),
+        lambda: core.encode_properties([]),
+        lambda: core.encode_properties({1: 2}),
+        lambda: core.index_entries(None, b"", b""),
+        lambda: core.index_entries([None], bytes(8), bytes(8)),
+        lambda: core.put_items(b"", 1, b"", b"", b""),
+        lambda: core.put_items(bytearray(60), 1, bytes(4), bytes(7), bytes(8)),
+        lambda: core.configure(int, raw_crc32),
+        lambda: core.configure(5, 5),
+    ],
+)
+def test_arguments_of_other_kinds_are_declined_or_refused(call: Callable[[], object]) -> None:
+    with suppress(TypeError, ValueError, AttributeError, BufferError):
+        assert call() is None
+
+
+def test_a_crc_that_fails_is_an_error() -> None:
+    def fail(body: bytes) -> int:
+        raise MemoryError
+
+    core.configure(Message, fail)
+    try:
+        with pytest.raises(MemoryError):
+            core.append_record(bytearray(999), 0, 999, RECORD, 9, Message("T", b""), 0, 0, 0)
+        with pytest.raises(MemoryError):
+            core.append_records(
+                bytearray(999), 0, 999, RECORD, 9, [Message("T", b"", 7)], 0, 0, 0, "T", 0
+            )
+    finally:
+        core.configure(Message, raw_crc32)

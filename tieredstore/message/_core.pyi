@@ -1,0 +1,76 @@
+"""The compiled core (`_core.c`): each function makes the bytes that its twin in Python makes.
+
+None: not plain, or wrong; the twin has to do it, or to say what is wrong.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+VERSION: int
+
+def configure(message_type: type[Any], crc32: Callable[[bytes], int], /) -> None:
+    """Say what messages are (a Struct with the fields of `Message`) and what computes a CRC-32.
+    Raises TypeError when the fields are not where they can be read."""
+
+def append_record(
+    view: memoryview,
+    inside: int,
+    limit: int,
+    template: bytes,
+    max_body_bytes: int,
+    message: object,
+    queue_offset: int,
+    position: int,
+    timestamp_ms: int,
+    /,
+) -> tuple[int, bytes, bytes] | None:
+    """Write the record of a plain message at byte `inside` of a view, if it ends at `limit` or
+    before; returns `position` behind it, its head (88 bytes) and its properties. The twin is
+    `MessageAppender.put`.
+
+    template: head and topic field (`PlainTemplate.make_record`); limit: bytes of the view.
+    """
+
+def append_records(
+    view: memoryview,
+    inside: int,
+    limit: int,
+    template: bytes,
+    max_body_bytes: int,
+    messages: Sequence[object],
+    queue_offset: int,
+    position: int,
+    timestamp_ms: int,
+    topic: str,
+    number: int,
+    /,
+) -> tuple[int, list[int | bytes]] | None:
+    """Write the records of a plain batch as `append_record` does, all or none; returns `position`
+    behind them and their rows for the dispatch. The twin is `MessageAppender.put_batch`.
+
+    topic: of all messages, as is the queue id in the template; number: of the queue, for the rows.
+    """
+
+def encode_properties(properties: object, /) -> bytes | None:
+    """Encode a dict of ASCII texts. The twin is `message.properties.encode_properties`."""
+
+def index_entries(
+    properties: list[bytes], numbers: object, prefixes: object, /
+) -> tuple[bytes, bytes, bytes] | None:
+    """Compute tags codes (int64), and rows (int64) and hashes (int32) of the index entries of
+    messages with ASCII keys and tags. The twin is `local.index.keys.index_entries`.
+
+    numbers: int64[n], of the topics; prefixes: uint32[topics, 2], hashes of `topic#` and
+    `topic#T#`.
+    """
+
+def put_items(
+    buffer: bytearray | memoryview,
+    slots: int,
+    hashes: object,
+    physical_offsets: object,
+    store_timestamps: object,
+    /,
+) -> int | None:
+    """Put items in an index file: int32, int64 and int64 [n]; returns how many fitted. The twin is
+    `message.index.local.put_items`."""

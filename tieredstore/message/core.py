@@ -1,0 +1,26 @@
+"""Whether the compiled core is there (`docs/adr/0007-compiled-core.md`).
+
+Whoever uses it asks `IS_COMPILED`, and does the same in Python when a function of `_core` answers
+None. TIEREDSTORE_PURE=1 in the environment: as if it was not built.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import Final
+
+_VERSION: Final = 1
+
+
+def _find() -> bool:
+    if os.environ.get("TIEREDSTORE_PURE") == "1":
+        return False
+    try:
+        found = import_module("tieredstore.message._core")
+    except ImportError:
+        return False
+    return bool(found.VERSION == _VERSION)  # an older one may lie there after an update
+
+
+IS_COMPILED: Final = _find()
