@@ -3,6 +3,7 @@ its buffers."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import ModuleType
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tieredstore.errors import Invalid
@@ -26,6 +27,7 @@ core.configure(Message, raw_crc32)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 GUARD = 64
+FUZZ = settings(max_examples=int(os.environ.get("TIEREDSTORE_FUZZ_EXAMPLES", "100")), deadline=None)
 
 
 @contextmanager
@@ -47,6 +49,7 @@ TEXTS = st.one_of(
 )
 
 
+@FUZZ
 @given(st.dictionaries(TEXTS, TEXTS, max_size=5))
 def test_properties(table: dict[str, str]) -> None:
     compiled = core.encode_properties(table)
@@ -72,6 +75,7 @@ RAW = st.one_of(
 )
 
 
+@FUZZ
 @given(st.lists(st.tuples(st.integers(0, 2), RAW), max_size=70))
 def test_index_entries(rows: list[tuple[int, bytes]]) -> None:
     prefixes = keys.TopicPrefixes()
@@ -89,6 +93,7 @@ def test_index_entries(rows: list[tuple[int, bytes]]) -> None:
         assert found == column.tobytes()
 
 
+@FUZZ
 @given(st.lists(RAW, min_size=1, max_size=3), st.sampled_from([-1, 3, 64, 2**62]))
 def test_index_entries_of_a_number_that_no_topic_has(data: list[bytes], number: int) -> None:
     prefixes = np.zeros((3, 2), dtype=np.uint32)
@@ -100,6 +105,7 @@ def test_index_entries_of_a_number_that_no_topic_has(data: list[bytes], number: 
 ITEMS = st.tuples(st.one_of(st.integers(-6, 6), INT32), INT64, INT64)
 
 
+@FUZZ
 @given(
     st.integers(1, 5),
     st.integers(0, 8),
@@ -136,6 +142,7 @@ def test_index_items(
         assert ours == twin
 
 
+@FUZZ
 @given(st.integers(-(2**63), 2**63 - 1), st.binary(max_size=120))
 def test_index_items_of_a_file_that_is_none(slots: int, data: bytes) -> None:
     buffer = bytearray(data)
@@ -185,6 +192,7 @@ assert TEMPLATE is not None
 RECORD = TEMPLATE.make_record(7)
 
 
+@FUZZ
 @given(MESSAGES, st.integers(-9, 700), st.integers(-9, 700), st.integers(0, 2**62))
 def test_records(message: Message, inside: int, limit: int, position: int) -> None:
     place, view = make_place(2 * GUARD + 400)
@@ -212,6 +220,7 @@ def test_records(message: Message, inside: int, limit: int, position: int) -> No
     assert set(place[:start] + place[start + len(record) :]) <= {0xA5}
 
 
+@FUZZ
 @given(st.lists(MESSAGES, max_size=4), st.booleans(), st.integers(-9, 2000), st.integers(0, 2**62))
 def test_records_of_a_batch(
     messages: list[Message], mend: bool, inside: int, position: int
