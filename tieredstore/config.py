@@ -248,6 +248,14 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = field(name="tieredStoreBacklog", default="all")
 
+    adopt: Annotated[
+        bool,
+        _text(
+            "Ours. Whether a new local store may start above a tier that holds messages of this "
+            "broker, and goes on behind them. To be set once, after a local disk was lost."
+        ),
+    ] = field(name="tieredStoreAdopt", default=False)
+
     # Tier: segments
     commit_log_max_size_bytes: Annotated[int, _int64("Largest commit log segment, bytes.")] = field(
         name="tieredStoreCommitLogMaxSize", default=1 << 30

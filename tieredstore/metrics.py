@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import bisect
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 MAX_LABEL_SETS = 10_000
 LATENCY_BUCKETS_MS = (1, 3, 5, 7, 10, 100, 200, 400, 600, 800, 1000, 1500, 3000)
 BYTES_BUCKETS = tuple(n << 10 for n in (1, 10, 100, 1024, 10 << 10, 32 << 10, 50 << 10, 100 << 10))
 
 Labels = tuple[tuple[str, str], ...]
+_Value = TypeVar("_Value")
 _OVERFLOW: Labels = (("overflow", "true"),)
 
 
@@ -72,6 +74,15 @@ class Metrics:
         with self._lock:
             return self._values.get(name, {}).get(_labels(labels), 0)
 
+    def forget(self, is_gone: Callable[[str], bool]) -> None:
+        """Drop the series of topics that are no more. is_gone: asked for the label `topic` of each
+        series."""
+        with self._lock:
+            for values in self._values.values():
+                _drop(values, is_gone)
+            for histograms in self._histograms.values():
+                _drop(histograms, is_gone)
+
     def snapshot(self) -> Iterator[tuple[str, Labels, float | Histogram]]:
         """Yield all series, copied."""
         with self._lock:
@@ -95,3 +106,8 @@ def _labels(labels: Mapping[str, object]) -> Labels:
 def _key(series: Mapping[Labels, object], labels: Mapping[str, object]) -> Labels:
     key = _labels(labels)
     return key if key in series or len(series) < MAX_LABEL_SETS else _OVERFLOW
+
+
+def _drop(series: dict[Labels, _Value], is_gone: Callable[[str], bool]) -> None:
+    for labels in [labels for labels in series if is_gone(dict(labels).get("topic", ""))]:
+        del series[labels]

@@ -205,6 +205,15 @@ class ChunkWriterEpoch:
             _log.warning("%s: old writer epochs stay for now: %s", self._folder, error)
 
 
+def describe_last_writer(client: ObjectClient, folder: str) -> str | None:
+    """Describe who holds, or held last, the newest epoch in a folder; None when nobody did."""
+    number, _ = _find_latest(client, folder)
+    if not number:
+        return None
+    holder = _holder(client, folder, number)
+    return f"{holder['owner']} since {holder.get('since_ms')} ms"
+
+
 def _claim(client: ObjectClient, key: str, owner: str, settings: ChunkSettings) -> bool:
     """Whether the object is ours, also when a reply was lost on its way."""
     content = orjson.dumps(

@@ -135,6 +135,10 @@ class ChunkProvider:
         self._maintenance.start(broker_name)
         return epoch
 
+    def find_last_writer(self, broker_name: str) -> str | None:
+        """Describe the last writer below a broker prefix; None when there was none."""
+        return self._writers.describe_last(broker_name)
+
     def run_maintenance(self, *, sweep: bool = True) -> MaintenanceReport:
         """Merge, seal and collect what is due below the brokers whose epoch is held, now and in
         this thread; with `sweep` also what former processes left, and old multipart uploads."""

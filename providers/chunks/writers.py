@@ -12,6 +12,7 @@ from tieredstore.providers.chunks.epoch import (
     WRITER_FOLDER,
     ChunkWriterEpoch,
     UnheldAuthority,
+    describe_last_writer,
     make_own_name,
 )
 from tieredstore.providers.chunks.settings import ChunkSettings
@@ -58,6 +59,12 @@ class Writers:
         with self._lock:
             self._epochs[broker_name] = epoch
         return epoch
+
+    def describe_last(self, broker_name: str) -> str | None:
+        """Describe the last writer below a broker prefix; None when there was none."""
+        naming.check_name(broker_name, "broker name")
+        folder = f"{self._cluster_folder}/{broker_name}/{WRITER_FOLDER}"
+        return describe_last_writer(self._client, folder)
 
     def get_authority(self, broker_name: str) -> Authority:
         """Return the authority with which this process writes there. Raises Invalid as

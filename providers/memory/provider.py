@@ -30,6 +30,7 @@ class MemoryProvider:
         self._contents: dict[SegmentId, bytearray] = {}
         self._lock = threading.Lock()
         self._writers: dict[str, MemoryWriterEpoch] = {}
+        self._last_owners: dict[str, str] = {}
         self._epoch_count = 0
 
     @classmethod
@@ -71,7 +72,12 @@ class MemoryProvider:
                 broker_name, f"epoch {self._epoch_count} of this process", self._writers
             )
             self._writers[broker_name] = epoch
+            self._last_owners[broker_name] = epoch.owner
             return epoch
+
+    def find_last_writer(self, broker_name: str) -> str | None:
+        """Describe the last writer below a broker prefix; None when there was none."""
+        return self._last_owners.get(broker_name)
 
     def close(self) -> None:
         """Keep the contents: the same object may be used again."""

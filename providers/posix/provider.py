@@ -31,7 +31,7 @@ from tieredstore.providers import checks, naming
 from tieredstore.providers.posix.calls import PosixCalls
 from tieredstore.providers.posix.listing import list_clusters, list_segments
 from tieredstore.providers.posix.probes import probe_posix
-from tieredstore.providers.posix.writer import PosixWriterEpoch
+from tieredstore.providers.posix.writer import PosixWriterEpoch, describe_last_writer
 
 if TYPE_CHECKING:
     from tieredstore.config import StoreConfig
@@ -139,6 +139,11 @@ class PosixProvider:
         except OSError as error:
             raise translate_os_error(error, "create", directory, invalid=RETRY_LATER) from error
         return PosixWriterEpoch.acquire(directory)
+
+    def find_last_writer(self, broker_name: str) -> str | None:
+        """Describe the last writer below a broker prefix; None when there was none."""
+        naming.check_name(broker_name, "broker name")
+        return describe_last_writer(f"{self._cluster_directory}/{broker_name}")
 
     def probes(self, options: ProbeOptions) -> Iterator[ProbeResult]:
         """Run the probes of `tieredstore doctor` on the file system, below the root."""

@@ -87,6 +87,12 @@ class PosixWriterEpoch:
         os.pwrite(self._fd, text, 0)
 
 
+def describe_last_writer(directory: str) -> str | None:
+    """Describe who holds, or held last, the lock of a broker's folder; None when nobody did."""
+    path = f"{directory}/{WRITER_FILE_NAME}"
+    return _describe_owner(path) if _read_owner(path) else None
+
+
 def _make_own_name() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}"
 

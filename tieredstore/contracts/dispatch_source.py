@@ -83,3 +83,32 @@ class DispatchSource(Protocol):
         """Let cleaning ask `guard(queue)` for the queue offset from which the tier still needs the
         messages; None when it needs nothing of that queue."""
         ...
+
+
+@runtime_checkable
+class HistorySource(Protocol):
+    """The source of a store of which earlier messages are elsewhere: in the tier above it. To be
+    used between the store's `load` and `start`, but for what is deleted."""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was ever put in the store."""
+        ...
+
+    def set_history(self, find_end_offsets: Callable[[str], Mapping[int, int]]) -> None:
+        """Let queues that the store does not have begin behind what is elsewhere.
+
+        find_end_offsets: the queues of a topic that are elsewhere, with the offset behind the last
+        message of each. Called at the first put of a queue, and when a topic is deleted.
+        """
+        ...
+
+    def begin_log_at(self, physical_offset: int) -> None:
+        """Let the log of a new store begin at the first file boundary from a byte on, on disk when
+        this returns. Raises Invalid for a store that is not new, Unavailable."""
+        ...
+
+    def find_deleted_queues(self) -> Mapping[QueueKey, int]:
+        """Find the queues of topics that were deleted, each with the offset behind the last message
+        of its last deleted life. Raises Corrupt."""
+        ...

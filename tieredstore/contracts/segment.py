@@ -185,3 +185,13 @@ class SegmentProvider(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class WriterRecord(Protocol):
+    """A provider that remembers who wrote below a broker prefix. Optional."""
+
+    def find_last_writer(self, broker_name: str) -> str | None:
+        """Describe the last writer below a broker prefix, for people; None when there was none.
+        Takes nothing. Raises Unavailable."""
+        ...

@@ -19,11 +19,11 @@ from tieredstore.local.cleaning.disk_usage import DiskWatch
 from tieredstore.local.cleaning.retention import RetentionGuards
 from tieredstore.local.cleaning.service import CleanService
 from tieredstore.local.dispatch.reput import Reput
-from tieredstore.local.dispatch_source import LocalDispatchSource
 from tieredstore.local.flush.store_flush import StoreFlush
 from tieredstore.local.index.reader import INDEX_DIRECTORY, IndexShape
 from tieredstore.local.index.service import IndexService
 from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY, CommitLog
+from tieredstore.local.owned_source import OwnedDispatchSource
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.put.compiled import find_appender_class
 from tieredstore.local.queues.batch_consume_queue_store import BatchConsumeQueueStore
@@ -159,7 +159,7 @@ class DefaultMessageStore(StoreReads):
         # The appender's own methods: one call less for each message.
         self.put_message = self._appender.put
         self.put_messages = self._appender.put_batch
-        self._source = LocalDispatchSource(
+        self._source = OwnedDispatchSource(
             self, self._queues.list_queues, lambda: read_topics(self.root)
         )
         self.cleaning = CleanService(
@@ -322,8 +322,30 @@ class DefaultMessageStore(StoreReads):
         if queue is not None and queue.max_physical_offset:
             return queue.max_offset
         # Without messages it may not even be what it was: blank units that did not reach the disk.
-        known = 0 if queue is None else queue.max_offset
-        return max(known, self._deletions.find_end_offset(topic, queue_id))
+        return max(
+            0 if queue is None else queue.max_offset,
+            self.topic_deletions.find_end_offset(topic, queue_id),
+            self._source.find_end_offsets(topic).get(queue_id, 0),
+        )
+
+    def _find_queue_ids(self, topic: str) -> set[int]:
+        """The queues of a topic, here and in its history elsewhere."""
+        return {*self._queues.find_queue_ids(topic), *self._source.find_end_offsets(topic)}
+
+    def begin_log_at(self, physical_offset: int) -> None:
+        """Let the log of a new store, loaded and not started, begin at the first file boundary from
+        a byte on, on disk when this returns. Raises Invalid for another store, Unavailable."""
+        log = self._commit_log
+        if self._state is not _State.LOADED or not log.is_empty:
+            raise Invalid(f"{self.root}: expected a new store, loaded", path=str(self.root))
+        begin = -(-physical_offset // log.file_size) * log.file_size
+        path = log.path_of(begin)
+        self._files.create(str(path), log.file_size)
+        self._files.sync(str(path))
+        self._files.sync_folder(path.parent)
+        log.load()
+        log.set_tail(begin)
+        self._reput.offset = log.min_offset
 
     def leave_to_parent(self) -> None:
         """Give the store up in a forked child: nothing is put, read, written or closed there."""
@@ -424,12 +446,12 @@ class DefaultMessageStore(StoreReads):
             raise Invalid(
                 f"{self.root}: {DELETION_TOPIC}: the store's own topic", topic=DELETION_TOPIC
             )
-        count, end = self._appender.put_deletions(topics, self._queues.find_queue_ids)
+        count, end = self._appender.put_deletions(topics, self._find_queue_ids)
         if count:
             self._flush.sync_log()
             self._reput.dispatch_to(end)
         return count
 
     @property
-    def dispatch_source(self) -> LocalDispatchSource:
+    def dispatch_source(self) -> OwnedDispatchSource:
         return self._source

@@ -52,7 +52,7 @@ class StoreReads(MessageReader, ABC):
     def __init__(self, config: StoreConfig) -> None:
         self._config = config
         self._time_limit_ms = NO_TIME_LIMIT_MS  # later messages are not to be served yet
-        self._deletions = TopicDeletions(self.find_queue, lambda: self.commit_log)
+        self.topic_deletions = TopicDeletions(self.find_queue, lambda: self.commit_log)
         self._in_memory_bytes = _memory_bytes() * config.access_message_in_memory_max_ratio // 100
 
     @property
@@ -323,7 +323,7 @@ class StoreReads(MessageReader, ABC):
                 and (message.uniq_key == key or key in message.keys)
             ):
                 if deleted_before is None:
-                    deleted_before = self._deletions.find_position(topic)
+                    deleted_before = self.topic_deletions.find_position(topic)
                 if physical_offset < deleted_before:
                     continue
                 found[physical_offset] = message

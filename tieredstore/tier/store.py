@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import LoadedConfig, StoreConfig
-from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.dispatch_source import HistorySource, QueueKey
 from tieredstore.contracts.message_store import (
     MessageStore,
 )
@@ -24,6 +24,7 @@ from tieredstore.tier.expiry import TierExpiry
 from tieredstore.tier.fetch.fetcher import MessageStoreFetcher
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.gauges import TierGauges
+from tieredstore.tier.history import adopt_history, check_adoption, forget_deleted
 from tieredstore.tier.index import IndexStoreService
 from tieredstore.tier.reads import TieredReads
 from tieredstore.tier.topic_filter import TopicFilter
@@ -163,10 +164,17 @@ class TieredMessageStore(TieredReads):
     def _load_tier(self, opened: ExitStack) -> None:
         if self._is_writer:
             self._check_mounted()
+            source = self._history
+            if source is not None and source.is_new:
+                self._metadata.load()  # taking the right to write would change who was the last
+                check_adoption(source, self._config, self._provider, self._metadata)
             writer = TierWriter.acquire(
                 self._provider, self._metadata, self._config.broker_name, self._state
             )
             opened.enter_context(writer)
+            if source is not None:
+                check_adoption(source, self._config, self._provider, self._metadata)
+                forget_deleted(source, self._metadata, self._config.broker_name)
             self.flat_files.become_writer(writer)
         else:
             self._metadata.load()
@@ -174,6 +182,9 @@ class TieredMessageStore(TieredReads):
         self.flat_files.load()
         if self._is_writer:
             self.flat_files.record_recovered()
+            if source is not None:
+                source.set_history(self.flat_files.find_end_offsets)
+                adopt_history(source, self._metadata, self._clock.now_ms())
             if not self._provider.capabilities.durable:
                 _log.warning(
                     "%s keeps nothing when this process ends: a tier for tests only; set "
@@ -184,6 +195,11 @@ class TieredMessageStore(TieredReads):
             self.topic_filter.exclude(topic, reason)
         self.index.recover(is_writer=self._is_writer)
         opened.callback(lambda: self.index.stop(force=self._is_writer))
+
+    @property
+    def _history(self) -> HistorySource | None:
+        source = self._source
+        return source if isinstance(source, HistorySource) else None
 
     def _check_mounted(self) -> None:
         """Raise Unavailable when a known tier is not there. A new tier's folders are made by its
@@ -242,6 +258,8 @@ class TieredMessageStore(TieredReads):
             for queue_id in queue_ids:
                 self.fetcher.cache.drop(QueueKey(topic.topic, queue_id))
                 self.index.forget(topic.topic_id, queue_id)
+        self.dispatcher.forget_topics(topics)
+        self.metrics.forget(lambda label: label in topics or _find_topic(label) in topics)
         return max(count, len(found))
 
     # Metrics
@@ -250,3 +268,8 @@ class TieredMessageStore(TieredReads):
         """Bring the gauges up to date; an exporter calls it before it reads `metrics`."""
         if self._is_enabled:
             self._gauges.collect()
+
+
+def _find_topic(path: str) -> str:
+    """The topic in the path of a queue, with which the sizes of segments are labelled."""
+    return path.partition("/")[2].rpartition("/")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Iterable
 
 import pytest
@@ -10,15 +11,19 @@ import pytest
 from tests.kit.configured_broker import (
     FOREVER,
     HOUR_MS,
+    TOPIC,
     Broker,
     Call,
     MakeBroker,
     conf,
     sizes,
 )
+from tieredstore import registry
 from tieredstore.contracts.message_store import GetMessageResult, GetMessageStatus
 from tieredstore.contracts.segment import FileSegmentType
+from tieredstore.errors import Invalid
 from tieredstore.message.index.tiered import compacted_size
+from tieredstore.message.record import Message
 from tieredstore.tier.flat.file_store import FlatFileStore
 
 COMMIT_LOG, CONSUME_QUEUE, INDEX = FileSegmentType
@@ -40,6 +45,28 @@ def test_backlog_is_what_of_a_queue_goes_to_the_tier_at_first(
     made.put(3)
     assert made.upload() == uploaded
     assert made.store.flat_files.get("TopicA", 0).consume_queue_min_offset == first
+
+
+@pytest.mark.parametrize("adopts", [False, True])
+def test_adopt_lets_a_new_local_store_go_on_behind_the_tier(
+    broker: MakeBroker, adopts: bool
+) -> None:
+    made = broker(tieredBackendServiceProvider="posix")
+    made.put(5)
+    made.upload()
+    made.store.shutdown()
+    shutil.rmtree(made.root / "store" / "commitlog")
+    shutil.rmtree(made.root / "store" / "consumequeue")
+    loaded = conf(made.root, tieredBackendServiceProvider="posix", tieredStoreAdopt=adopts)
+    store = registry.message_store(loaded, made.clock)
+    if not adopts:
+        with pytest.raises(Invalid, match="tieredStoreAdopt"):
+            store.load()
+        return
+    store.load()
+    store.start()
+    assert store.put_message(Message.create(TOPIC, b"x")).queue_offset == 5
+    store.shutdown()
 
 
 @pytest.mark.parametrize("messages", [5, 10])

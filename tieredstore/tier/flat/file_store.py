@@ -29,6 +29,8 @@ from tieredstore.tier.worker_pool import run_worker_pool
 from tieredstore.tier.writing import TierWriter
 
 _RECOVERY_THREADS = 16
+_MAX_DESTROYED = 10_000
+"""Queues that are remembered as destroyed: the listing at the start is wrong about them."""
 _log = logging.getLogger(__name__)
 
 
@@ -172,19 +174,34 @@ class FlatFileStore:
     def get(self, topic: str, queue_id: int) -> FlatMessageFile | None:
         """Return the queue's file; None for a queue that the tier does not have (or could not open,
         see `broken_queues`)."""
-        return self._files.get(QueueKey(topic, queue_id))
+        return None if topic in self._leaving else self._files.get(QueueKey(topic, queue_id))
+
+    def find_end_offsets(self, topic: str) -> dict[int, int]:
+        """Find the queues of a topic, with the queue offset behind the last message of each. Raises
+        Corrupt when one of them could not be opened."""
+        if topic in self._leaving:
+            return {}
+        ends: dict[int, int] = {}
+        for queue in self.metadata.queues(topic):
+            key = QueueKey(topic, queue.queue_id)
+            if (error := self._broken.get(key)) is not None:
+                raise error
+            file = self._files.get(key)
+            if file is not None and file.is_initialised:
+                ends[queue.queue_id] = file.consume_queue_max_offset
+        return ends
 
     def get_or_create(self, topic: str, queue_id: int) -> FlatMessageFile:
         """Return the queue's file; a new one is announced only by its `init_offset`. Raises Corrupt
         for a queue that could not be opened, Busy while its topic is being deleted."""
         key = QueueKey(topic, queue_id)
         with self._lock:
+            if topic in self._leaving:
+                raise Busy(f"{topic} is being deleted", topic=topic, queue_id=queue_id)
             if (error := self._broken.get(key)) is not None:
                 raise error
             file = self._files.get(key)
             if file is None:
-                if topic in self._leaving:
-                    raise Busy(f"{topic} is being deleted", topic=topic, queue_id=queue_id)
                 file = self._files[key] = self._make_file(key)
             return file
 
@@ -195,15 +212,19 @@ class FlatFileStore:
 
     def destroy_topics(self, topics: Iterable[str]) -> list[tuple[TopicMetadata, list[int]]]:
         """Delete topics from the tier and the metadata; returns those that were there, each with
-        its queues. Nobody makes a queue of them meanwhile, whatever an upload has in hand."""
+        its queues. Nobody reads or makes a queue of them meanwhile, whatever an upload has in hand,
+        nor afterwards when that fails: `sweep_deleted` tries it again."""
         leaving = frozenset(topics)
         with self._lock:
             self._leaving |= leaving
-        try:
-            return [found for topic in leaving if (found := self._destroy_topic(topic))]
-        finally:
+        found: list[tuple[TopicMetadata, list[int]]] = []
+        for topic in leaving:
+            destroyed = self._destroy_topic(topic)
             with self._lock:
-                self._leaving -= leaving
+                self._leaving -= {topic}
+            if destroyed is not None:
+                found.append(destroyed)
+        return found
 
     def _destroy_topic(self, topic: str) -> tuple[TopicMetadata, list[int]] | None:
         # An upload may be announcing a queue that the metadata does not have yet.
@@ -228,11 +249,16 @@ class FlatFileStore:
         with self._lock:
             self._broken.pop(key, None)
             self._destroyed.add(key)
+            if len(self._destroyed) > _MAX_DESTROYED:
+                # What is in the tier is looked up for each new queue from now on.
+                self._is_listed = False
+                self._destroyed.clear()
             if file is not None and self._files.get(key) is file:
                 del self._files[key]
 
     def sweep_deleted(self) -> int:
         """Try announced deletions again; returns how many segments are still there."""
+        self.destroy_topics(self._leaving)
         marked = [
             entry.id
             for entry in self.metadata.segments()

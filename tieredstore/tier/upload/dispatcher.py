@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StorageLevel, StoreConfig
@@ -91,6 +92,12 @@ class MessageStoreDispatcher:
     def failing_queues(self) -> dict[QueueKey, str]:
         """Queues whose last visit failed, and how."""
         return dict(self._failing)
+
+    def forget_topics(self, topics: AbstractSet[str]) -> None:
+        """Keep nothing of topics that were deleted."""
+        for known in (self._states, self._failing):
+            for key in [key for key in list(known) if key.topic in topics]:
+                known.pop(key, None)
 
     # Life
 

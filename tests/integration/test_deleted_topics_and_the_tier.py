@@ -1,0 +1,181 @@
+"""Topics that are deleted in a store with a tier: what is gone stays gone, on both sides."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kit.tiered_local import TieredLocal
+from tieredstore.errors import Exhausted, Unavailable
+from tieredstore.message.names import DELETION_TOPIC
+
+FOREVER = (0, 2**63 - 1)
+OLD = [b"old %d" % number for number in range(6)]
+NEW = [b"new %d" % number for number in range(4)]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[TieredLocal]:
+    world = TieredLocal(tmp_path)
+    yield world
+    world.close()
+
+
+def is_gone(world: TieredLocal) -> bool:
+    return (
+        world.read("T") == []
+        and world.store.query_message("T", "old", 99, *FOREVER) == []
+        and world.store.flat_files.metadata.topic("T") is None
+    )
+
+
+def holds_the_new_life(world: TieredLocal) -> bool:
+    return (
+        world.read("T") == list(enumerate(NEW, 6))
+        and world.store.get_min_offset_in_queue("T", 0) == 6
+        and world.store.get_max_offset_in_queue("T", 0) == 10
+        and world.store.query_message("T", "old", 99, *FOREVER) == []
+        and len(world.store.query_message("T", "new", 99, *FOREVER)) == 4
+    )
+
+
+@pytest.mark.parametrize("level", ["NOT_IN_DISK", "FORCE"])
+@pytest.mark.parametrize("uploaded", [0, 3, 6])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_l15_a_deleted_topic_never_reaches_the_tier_again(
+    tmp_path: Path, level: str, uploaded: int, restarts: bool
+) -> None:
+    world = TieredLocal(tmp_path, tieredStorageLevel=level)
+    world.put("K", b"kept")
+    world.put("T", *OLD[:uploaded], key="old")
+    world.upload()
+    world.put("T", *OLD[uploaded:], key="old")
+    assert world.store.delete_topics({"T"}) == 1
+    if restarts:
+        world.reopen()
+    world.upload()
+    assert is_gone(world)
+    assert world.tier_files("T") == []
+    assert world.put("T", *NEW, key="new") == [6, 7, 8, 9]
+    if restarts:
+        world.reopen()
+    world.upload()
+    assert holds_the_new_life(world)
+    world.reopen()
+    assert holds_the_new_life(world)
+    assert world.store.delete_topics({"T"}) == 1
+    world.reopen()
+    world.upload()
+    assert is_gone(world)
+    assert world.tier_files("T") == []
+    assert world.read("K") == [(0, b"kept")]
+    assert world.tier_files(DELETION_TOPIC) == []
+    world.close()
+
+
+@pytest.mark.parametrize("is_made_again", [False, True])
+@pytest.mark.parametrize("objects_are_back", [False, True])
+def test_l15_w03_older_metadata_brings_no_deleted_topic_back(
+    world: TieredLocal, tmp_path: Path, is_made_again: bool, objects_are_back: bool
+) -> None:
+    world.put("K", b"kept")
+    world.put("T", *OLD, key="old")
+    world.upload()
+    world.close()
+    shutil.copytree(tmp_path / "store" / "config", tmp_path / "older")
+    shutil.copytree(tmp_path / "tier", tmp_path / "older-tier")
+    world.open()
+    world.store.delete_topics({"T"})
+    if is_made_again:
+        world.put("T", *NEW, key="new")
+    world.close()
+    shutil.rmtree(tmp_path / "store" / "config")
+    shutil.move(tmp_path / "older", tmp_path / "store" / "config")
+    if objects_are_back:
+        shutil.rmtree(tmp_path / "tier")
+        shutil.move(tmp_path / "older-tier", tmp_path / "tier")
+    world.open()
+    assert is_gone(world) or is_made_again
+    world.upload()
+    assert holds_the_new_life(world) if is_made_again else is_gone(world)
+    assert (world.tier_files("T") == []) != is_made_again
+    assert world.store.flat_files.broken_queues == {}
+    world.reopen()
+    assert holds_the_new_life(world) if is_made_again else is_gone(world)
+
+
+def test_l15_a_deletion_that_the_tier_refuses_is_finished_later_and_mixes_nothing(
+    world: TieredLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.put("T", *OLD, key="old")
+    world.upload()
+    metadata = world.store.flat_files.metadata
+
+    def refuse(*_args: object) -> None:
+        raise Exhausted("no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(metadata), "delete_topic", refuse)
+        with pytest.raises(Unavailable, match="no space"):
+            world.store.delete_topics({"T"})
+        assert world.read("T") == []
+        assert world.put("T", *NEW, key="new") == [6, 7, 8, 9]
+        world.upload()
+        assert world.store.flat_files.get("T", 0) is None
+        assert [body for _, body in world.read("T")] == NEW
+    world.store.expiry.run_once()
+    world.upload()
+    assert holds_the_new_life(world)
+    world.reopen()
+    assert holds_the_new_life(world)
+
+
+def test_l15_a_crash_between_both_deletions_is_finished_at_the_next_start(
+    world: TieredLocal, tmp_path: Path
+) -> None:
+    world.put("T", *OLD, key="old")
+    world.upload()
+    assert world.local.delete_topics({"T"}) == 1  # and the tier's was never begun
+    world.reopen()
+    assert is_gone(world)
+    world.put("T", *NEW, key="new")
+    world.upload()
+    assert holds_the_new_life(world)
+
+
+def test_l15_topics_that_come_and_go_leave_nothing_in_memory_and_metrics(
+    world: TieredLocal,
+) -> None:
+    store = world.store
+
+    def come_and_go(round_number: int) -> list[int]:
+        topics = [f"T{round_number}-{number}" for number in range(10)]
+        for topic in topics:
+            world.put(topic, b"x", b"y", queue_id=1, key=topic)
+        world.upload()
+        for topic in topics:
+            assert [body for _, body in world.read(topic, 1)] == [b"x", b"y"]
+        store.collect_metrics()
+        assert store.delete_topics(set(topics)) == 10
+        store.dispatcher.scan(force=True)
+        store.collect_metrics()
+        return [
+            len(store.flat_files._files),
+            len(store.dispatcher._states),
+            len(store.dispatcher._failing),
+            store.fetcher.cache.block_count,
+            len(list(store.metrics.snapshot())),
+            len(store.flat_files.metadata.topics()),
+            len(list(store.flat_files.metadata.segments())),
+            len(world.local._appender.queues),
+            len(list(world.local.dispatch_source.queues())),
+        ]
+
+    world.put("K", b"kept")
+    come_and_go(0)
+    first = come_and_go(1)
+    for round_number in range(2, 6):
+        assert come_and_go(round_number) == first

@@ -1,0 +1,102 @@
+"""A tiered store over a local one, both in a folder, that can be stopped, lost and opened again."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tests.kit.configured_broker import conf
+from tests.kit.local_stores import START_MS
+from tieredstore import registry
+from tieredstore.clock import ManualClock
+from tieredstore.contracts.message_store import GetMessageStatus
+from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.message.record import Message
+from tieredstore.tier.store import TieredMessageStore
+from tieredstore.tier.upload.outcome import DispatchOutcome
+
+POSIX: dict[str, object] = {
+    "tieredBackendServiceProvider": "posix",
+    "mappedFileSizeCommitLog": 1 << 16,
+    "mappedFileSizeConsumeQueue": 2_000,
+    "maxIndexNum": 100_000,
+    "tieredStoreGroupCommitTimeout": 0,
+}
+
+
+class TieredLocal:
+    """Puts, uploads and reads of one broker. keys: further Java properties."""
+
+    def __init__(self, root: Path, **keys: object) -> None:
+        self.root = root
+        self.keys = {**POSIX, **keys}
+        self.clock = ManualClock(START_MS)
+        self.open()
+
+    def open(self, **keys: object) -> None:
+        loaded = conf(self.root, **{**self.keys, **keys})
+        store = registry.message_store(loaded, self.clock)
+        assert isinstance(store, TieredMessageStore)
+        store.load()
+        try:
+            store.start()
+        except BaseException:
+            store.shutdown()
+            raise
+        self.store = store
+        local = store.next_store
+        assert isinstance(local, DefaultMessageStore)
+        self.local = local
+
+    def close(self) -> None:
+        self.store.shutdown()
+
+    def reopen(self, **keys: object) -> None:
+        self.close()
+        self.open(**keys)
+
+    def lose_disk(self) -> None:
+        """What the local disk held is gone; the folder `config` was kept elsewhere."""
+        self.close()
+        store = self.root / "store"
+        for path in store.iterdir():
+            if path.name != "config":
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def put(self, topic: str, *bodies: bytes, queue_id: int = 0, key: str = "all") -> list[int]:
+        """Put messages that can be read when this returns; their queue offsets."""
+        offsets = []
+        for body in bodies:
+            self.clock.advance(10)
+            message = Message.create(topic, body, queue_id=queue_id, keys=[key])
+            result = self.store.put_message(message)
+            assert result.ok, result.reason
+            offsets.append(result.queue_offset)
+        self.local.wait_until_dispatched()
+        return offsets
+
+    def upload(self) -> list[DispatchOutcome]:
+        """Flush, then upload all that there is. No visit fails."""
+        self.local.flush()
+        outcomes = self.store.dispatcher.scan(force=True)
+        assert [outcome.error for outcome in outcomes if outcome.error is not None] == []
+        return outcomes
+
+    def read(self, topic: str, queue_id: int = 0, store: Any = None) -> list[tuple[int, bytes]]:
+        """(offset, body) of all that a consumer gets that begins at 0."""
+        store = store or self.store
+        found: list[tuple[int, bytes]] = []
+        offset = 0
+        for _ in range(10_000):
+            result = store.get_message("g", topic, queue_id, offset, 32)
+            if result.status is GetMessageStatus.FOUND:
+                found += [(m.queue_offset, bytes(m.body)) for m in result.messages]
+            elif result.next_begin_offset <= offset:
+                return found
+            offset = result.next_begin_offset
+        raise AssertionError("a read that does not end")
+
+    def tier_files(self, topic: str) -> list[Path]:
+        files = (path for path in (self.root / "tier").rglob("*") if path.is_file())
+        return [path for path in files if f"/{topic}/" in str(path)]

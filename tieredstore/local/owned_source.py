@@ -1,0 +1,44 @@
+"""What a tier reads from a store that this process owns, and what it may do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.local.dispatch_source import LocalDispatchSource
+from tieredstore.local.topics import TopicTable
+
+if TYPE_CHECKING:
+    from tieredstore.local.message_store import DefaultMessageStore
+
+
+class OwnedDispatchSource(LocalDispatchSource):
+    """A DispatchSource and a HistorySource. find_end_offsets: see `set_history`."""
+
+    def __init__(
+        self,
+        store: DefaultMessageStore,
+        list_queues: Callable[[], Iterable[QueueKey]],
+        topics: Callable[[], TopicTable],
+    ) -> None:
+        super().__init__(store, list_queues, topics)
+        self._owned = store
+        self.find_end_offsets: Callable[[str], Mapping[int, int]] = lambda _topic: {}
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was ever put in the store."""
+        return self._owned.commit_log.is_empty
+
+    def set_history(self, find_end_offsets: Callable[[str], Mapping[int, int]]) -> None:
+        """Let queues that the store does not have begin behind what is elsewhere."""
+        self.find_end_offsets = find_end_offsets
+
+    def begin_log_at(self, physical_offset: int) -> None:
+        """Let the log of a new store begin at the first file boundary from a byte on."""
+        self._owned.begin_log_at(physical_offset)
+
+    def find_deleted_queues(self) -> dict[QueueKey, int]:
+        """Find the queues of topics that were deleted, with the end of the last deleted life."""
+        return self._owned.topic_deletions.find_all()

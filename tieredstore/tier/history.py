@@ -1,0 +1,104 @@
+"""What a tier that holds a broker's history means for the local store below it, and the reverse.
+
+A new local store above such a tier is one whose disk was lost, or another broker's: it starts only
+when it was told to (`tieredStoreAdopt`). What the local store knows to be deleted is deleted in the
+tier as well, whatever the metadata that was found says.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.dispatch_source import HistorySource, QueueKey
+from tieredstore.contracts.metadata_store import FileSegmentMetadata, MetadataStore
+from tieredstore.contracts.segment import FileSegmentType, SegmentProvider, WriterRecord
+from tieredstore.contracts.wrapping import find_layer
+from tieredstore.errors import Invalid
+from tieredstore.message.consume_queue import UNIT_SIZE
+from tieredstore.message.names import queue_path
+from tieredstore.tier.flat.segment import STATUS_DELETED
+
+BYTES_PER_MS: Final = 1 << 20
+"""More than a broker ever writes in a millisecond, on the average since 1970: a log that begins at
+the time in milliseconds times this is behind each log that began so, or at 0, before."""
+LEAST_LOG_BEGIN: Final = 1 << 31
+"""To Java a queue of nothing but blank units ends at the byte 2^31 - 1 of the log: it would take
+messages before that for built ones."""
+_log = logging.getLogger(__name__)
+
+
+def has_history(metadata: MetadataStore) -> bool:
+    """Tell whether a tier has messages of the broker."""
+    return any(
+        entry.type is not FileSegmentType.INDEX
+        and entry.status != STATUS_DELETED
+        and (entry.size > 0 or entry.base_offset > 0)
+        for entry in metadata.segments()
+    )
+
+
+def check_adoption(
+    source: HistorySource, config: StoreConfig, provider: SegmentProvider, metadata: MetadataStore
+) -> None:
+    """Raise Invalid, naming the tier's last writer, for a new local store above a tier that has
+    messages of this broker, unless it may adopt them."""
+    if config.adopt or not source.is_new or not has_history(metadata):
+        return
+    record = find_layer(provider, WriterRecord)
+    writer = None if record is None else record.find_last_writer(config.broker_name)
+    raise Invalid(
+        f"{provider.url}: holds messages of broker {config.broker_name!r}, last written by "
+        f"{writer or 'somebody unknown'}, but the local store {config.store_path_root_dir} is new. "
+        "When its disk was lost, set tieredStoreAdopt=true for one start: offsets then go on "
+        "behind those of the tier. When this is another broker, give it another brokerName",
+        path=config.store_path_root_dir,
+    )
+
+
+def adopt_history(source: HistorySource, metadata: MetadataStore, now_ms: int) -> None:
+    """Let the log of a new local store begin where no log of this broker has been, so that message
+    ids do not come again. Queues go on behind the tier's by themselves (`set_history`)."""
+    if source.is_new and has_history(metadata):
+        begin = max(now_ms * BYTES_PER_MS, LEAST_LOG_BEGIN)
+        _log.warning("a new local store goes on behind the tier; its log begins at %d", begin)
+        source.begin_log_at(begin)
+
+
+def forget_deleted(source: HistorySource, metadata: MetadataStore, broker_name: str) -> None:
+    """Announce the deletion of what the metadata has of queues that were deleted in the local
+    store: a deletion that did not reach the tier, or metadata from before it."""
+    old = [
+        (key, entries)
+        for key, end_offset in source.find_deleted_queues().items()
+        if (entries := _find_old_life(metadata, key, end_offset, broker_name))
+    ]
+    if not old:
+        return
+    with metadata.batch():
+        for key, entries in old:
+            _log.warning("%s/%d: its deletion is finished in the tier", *key)
+            for entry in entries:
+                entry.status, entry.size = STATUS_DELETED, 0
+                metadata.put_segment(entry)
+            metadata.delete_queue(*key)
+        for topic in {key.topic for key, _ in old}:
+            if metadata.topic(topic) is not None and not metadata.queues(topic):
+                metadata.delete_topic(topic)
+
+
+def _find_old_life(
+    metadata: MetadataStore, key: QueueKey, end_offset: int, broker_name: str
+) -> list[FileSegmentMetadata]:
+    """All segments of a queue in the tier, when it holds messages of the life that has ended."""
+    entries = [
+        entry
+        for entry in metadata.segments(queue_path(broker_name, *key))
+        if entry.status != STATUS_DELETED
+    ]
+    is_old = any(
+        entry.type is FileSegmentType.CONSUME_QUEUE and entry.base_offset < end_offset * UNIT_SIZE
+        for entry in entries
+    )
+    return entries if is_old else []
