@@ -149,6 +149,14 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_message_size_bytes: Annotated[int, _int32("Largest body accepted, bytes.")] = field(
         name="maxMessageSize", default=4 << 20
     )
+    os_page_cache_busy_timeout_ms: Annotated[
+        int,
+        _int32(
+            "How long one put may have the lock before others are refused with OS_PAGE_CACHE_BUSY, "
+            "ms; 0: for ever.",
+            0,
+        ),
+    ] = field(name="osPageCacheBusyTimeOutMills", default=1_000)
     enabled_append_prop_crc: Annotated[
         bool, _text("Append a CRC of the whole record as its last property.")
     ] = field(name="enabledAppendPropCRC", default=False)

@@ -52,6 +52,21 @@ class Metrics:
             series = self._values.setdefault(name, {})
             series[_key(series, labels)] = value
 
+    def replace(self, name: str, label: str, values: Mapping[str, float]) -> None:
+        """Set a counter or gauge that has one label to these values, and to no others."""
+        with self._lock:
+            series: dict[Labels, float] = {}
+            for value_of_label, value in values.items():
+                key = _key(series, {label: value_of_label})
+                series[key] = series.get(key, 0) + value if key is _OVERFLOW else value
+            self._values[name] = series
+
+    def set_histogram(self, name: str, histogram: Histogram, **labels: object) -> None:
+        """Set a histogram that is counted elsewhere."""
+        with self._lock:
+            series = self._histograms.setdefault(name, {})
+            series[_key(series, labels)] = histogram
+
     def observe(
         self,
         name: str,

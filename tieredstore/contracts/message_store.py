@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import enum
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.durability import FlushFuture
@@ -17,6 +19,7 @@ from tieredstore.contracts.durability import FlushFuture
 if TYPE_CHECKING:
     from tieredstore.contracts.dispatch_source import DispatchSource
     from tieredstore.message.record import Message, StoredMessage
+    from tieredstore.metrics import Metrics
 
 MAX_GET_BYTES: Final = 128 << 20
 """Most bytes that one get may ask for, and what it asks for by default."""
@@ -40,15 +43,40 @@ class GetMessageStatus(enum.Enum):
 
 
 class PutMessageStatus(enum.Enum):
-    """RocketMQ's statuses (those that this store can give)."""
+    """RocketMQ's statuses, in its order. A put hook may return any of them; a store without
+    replicas never returns those that say so."""
 
     PUT_OK = 0
     FLUSH_DISK_TIMEOUT = 1
+    """Stored, but a flush has not confirmed it in time, or failed."""
+    FLUSH_SLAVE_TIMEOUT = 2
+    """Stored, but no replica has confirmed it in time. Never returned: there are no replicas."""
+    SLAVE_NOT_AVAILABLE = 3
+    """Never returned: Java's store has no use for it any more."""
     SERVICE_NOT_AVAILABLE = 4
+    """The store does not run, is a slave, or a running flag is raised."""
     CREATE_MAPPED_FILE_FAILED = 5
+    """There is no room for it: no commit log file could be made or extended."""
     MESSAGE_ILLEGAL = 6
+    """The message can never be stored: topic, queue id, body, record size, batch."""
     PROPERTIES_SIZE_EXCEEDED = 7
+    """The properties have more than 32,767 bytes."""
+    OS_PAGE_CACHE_BUSY = 8
+    """Another put has held the lock for longer than `osPageCacheBusyTimeOutMills`."""
     UNKNOWN_ERROR = 9
+    """Never returned: what nobody foresaw is raised."""
+    IN_SYNC_REPLICAS_NOT_ENOUGH = 10
+    """Never returned: there are no replicas."""
+    PUT_TO_REMOTE_BROKER_FAIL = 11
+    """Never returned: no put is sent to another broker."""
+    LMQ_CONSUME_QUEUE_NUM_EXCEEDED = 12
+    """Never returned, nor by Java: the number of light queues has no limit."""
+    WHEEL_TIMER_FLOW_CONTROL = 13
+    """Never returned: timers are a broker's, whose put hook may say it."""
+    WHEEL_TIMER_MSG_ILLEGAL = 14
+    """As WHEEL_TIMER_FLOW_CONTROL."""
+    WHEEL_TIMER_NOT_ENABLE = 15
+    """As WHEEL_TIMER_FLOW_CONTROL."""
 
 
 DURABLE: Final = FlushFuture(PutMessageStatus.PUT_OK)
@@ -101,6 +129,33 @@ async def wait_until_durable(result: PutMessageResult) -> PutMessageResult:
         return result
     ok = status is PutMessageStatus.PUT_OK
     return msgspec.structs.replace(result, status=status, ok=ok)
+
+
+PutMessageHook: TypeAlias = Callable[["Message"], "PutMessageResult | Message | None"]
+"""Called with each message before it is stored, those of a batch too. A result ends the put, a
+message takes the place of the one that came, None leaves it as it is."""
+
+
+class ArrivedMessages(NamedTuple):
+    """Messages of one queue, with consecutive offsets, that can be read from now on.
+
+    tags_codes, store_timestamps_ms (epoch ms): one for each, as arrays of 64 bits.
+    """
+
+    topic: str
+    queue_id: int
+    offset: int
+    tags_codes: npt.NDArray[np.int64]
+    store_timestamps_ms: npt.NDArray[np.int64]
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last one: what a waiting reader may read up to."""
+        return self.offset + len(self.tags_codes)
+
+
+MessageArrivingListener: TypeAlias = Callable[[Sequence[ArrivedMessages]], object]
+"""Told of messages once gets find them, by the thread that made them visible: it must be short."""
 
 
 class GetRequest(msgspec.Struct, frozen=True, gc=False):
@@ -279,4 +334,13 @@ class MessageStore(MessageReader, Protocol):
     @property
     def dispatch_source(self) -> DispatchSource:
         """What a tier above reads from."""
+        ...
+
+
+@runtime_checkable
+class MeasuredStore(Protocol):
+    """A store that counts."""
+
+    def report_metrics(self, metrics: Metrics) -> None:
+        """Bring the store's series in a registry up to date."""
         ...

@@ -11,7 +11,12 @@ from typing import Final
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.contracts.message_store import PutMessageResult, wait_until_durable
+from tieredstore.contracts.message_store import (
+    MessageArrivingListener,
+    PutMessageHook,
+    PutMessageResult,
+    wait_until_durable,
+)
 from tieredstore.disk.errors import translate_os_error
 from tieredstore.disk.forks import tell_of_forks
 from tieredstore.errors import Corrupt, Invalid
@@ -26,6 +31,8 @@ from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY, CommitLog
 from tieredstore.local.owned_source import OwnedDispatchSource
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.put.compiled import find_appender_class
+from tieredstore.local.put.hooks import HookedPuts
+from tieredstore.local.put.watch import PutWatch
 from tieredstore.local.queues.batch_consume_queue_store import BatchConsumeQueueStore
 from tieredstore.local.queues.consume_queue_store import CONSUME_QUEUE_DIRECTORY
 from tieredstore.local.queues.interface import ConsumeQueueReader
@@ -48,6 +55,7 @@ from tieredstore.local.recovery.store_lock import (
     has_abort_file,
 )
 from tieredstore.local.running_flags import RunningFlag, RunningFlags
+from tieredstore.local.store_metrics import StoreMetrics
 from tieredstore.local.store_reads import StoreReads, record_time
 from tieredstore.local.topics import parse_delay_levels, read_topics
 from tieredstore.message.encoding import RecordEncoder
@@ -159,6 +167,9 @@ class DefaultMessageStore(StoreReads):
         # The appender's own methods: one call less for each message.
         self.put_message = self._appender.put
         self.put_messages = self._appender.put_batch
+        self._hooks = HookedPuts(self._appender.put, self._appender.put_batch)
+        self._put_watch = PutWatch(self._appender, config.os_page_cache_busy_timeout_ms)
+        self._metrics = StoreMetrics(self._commit_log, self._appender, self._reput)
         self._source = OwnedDispatchSource(
             self, self._queues.list_queues, lambda: read_topics(self.root)
         )
@@ -292,6 +303,7 @@ class DefaultMessageStore(StoreReads):
             state.next_offset = self._find_next_offset(state.topic, state.queue_id)
         self._commit_log.start()
         self._reput.start()
+        self._put_watch.start()
         if self._config.broker_role == "SLAVE":
             self._appender.close("brokerRole=SLAVE: messages come from the master")
         else:
@@ -308,6 +320,7 @@ class DefaultMessageStore(StoreReads):
             if state is _State.RUNNING:
                 self.cleaning.stop()
                 self._appender.close("the store is shut down")
+                self._put_watch.stop()
                 self._reput.stop()
                 self._flush.flush()
                 if self._reput.built_offset >= self._commit_log.max_offset:
@@ -372,7 +385,12 @@ class DefaultMessageStore(StoreReads):
 
     def health(self) -> list[ServiceHealth]:
         """Tell how the background loops of the store are."""
-        return [*self._reput.health(), self._commit_log.health(), self.cleaning.health()]
+        return [
+            *self._reput.health(),
+            *self._put_watch.health(),
+            self._commit_log.health(),
+            self.cleaning.health(),
+        ]
 
     # What StoreReads needs
 
@@ -392,6 +410,22 @@ class DefaultMessageStore(StoreReads):
         if self._index is None:
             return iter(())
         return self._index.candidates(key_hash, begin_ms, end_ms)
+
+    # What a broker adds
+
+    def add_put_message_hook(self, hook: PutMessageHook) -> None:
+        """Call a hook for each message that is put from now on, behind the hooks that are there. It
+        sees the messages of those who ask this store for `put_message` afterwards."""
+        self._hooks.add(hook)
+        self.put_message, self.put_messages = self._hooks.put, self._hooks.put_batch
+
+    def set_message_arriving_listener(self, listener: MessageArrivingListener | None) -> None:
+        """Tell a listener of messages as soon as gets find them; None: nobody."""
+        self._reput.dispatcher.listener = listener
+
+    def report_metrics(self, metrics: Metrics) -> None:
+        """Bring the store's counters and gauges in a registry up to date."""
+        self._metrics.collect(metrics)
 
     # The rest of a MessageStore
 

@@ -13,6 +13,7 @@ from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import LoadedConfig, StoreConfig
 from tieredstore.contracts.dispatch_source import HistorySource, QueueKey
 from tieredstore.contracts.message_store import (
+    MeasuredStore,
     MessageStore,
 )
 from tieredstore.contracts.usage import MeteredProvider
@@ -266,6 +267,8 @@ class TieredMessageStore(TieredReads):
 
     def collect_metrics(self) -> None:
         """Bring the gauges up to date; an exporter calls it before it reads `metrics`."""
+        if isinstance(self.next_store, MeasuredStore):
+            self.next_store.report_metrics(self.metrics)
         if self._is_enabled:
             self._gauges.collect()
 

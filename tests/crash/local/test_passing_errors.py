@@ -134,7 +134,7 @@ def test_l12_a_moment_without_memory_does_not_stop_the_dispatch(
             raise MemoryError
 
         with monkeypatch.context() as patch:
-            patch.setattr(store._reput._dispatcher, "dispatch", no_memory)
+            patch.setattr(store._reput.dispatcher, "dispatch", no_memory)
             assert store.put_message(plain(number=1)).ok
             with pytest.raises(Exhausted, match="no memory"):
                 store.wait_until_dispatched()

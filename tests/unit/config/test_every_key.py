@@ -54,6 +54,9 @@ TESTS = {
     "maxIndexNum": f"{LOCAL}::test_max_index_num_is_how_many_keys_a_local_index_file_takes",
     "messageIndexEnable": f"{LOCAL}::test_message_index_enable_puts_keys_in_both_indexes",
     "maxMessageSize": f"{LOCAL}::test_max_message_size_is_the_largest_body",
+    "osPageCacheBusyTimeOutMills": (
+        f"{LOCAL}::test_os_page_cache_busy_timeout_is_how_long_one_put_may_have_the_lock"
+    ),
     "enabledAppendPropCRC": (
         f"{LOCAL}::test_enabled_append_prop_crc_ends_the_properties_with_a_crc"
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,25 @@ def test_max_message_size_is_the_largest_body(broker: MakeBroker) -> None:
             message = Message.create(TOPIC, b"x" * 1001)
             put = made.store.put_messages([message]) if batch else made.store.put_message(message)
             assert put.status is status
+
+
+@pytest.mark.parametrize(
+    ("timeout_ms", "status"),
+    [(1, PutMessageStatus.OS_PAGE_CACHE_BUSY), (0, PutMessageStatus.PUT_OK)],
+)
+def test_os_page_cache_busy_timeout_is_how_long_one_put_may_have_the_lock(
+    broker: MakeBroker, timeout_ms: int, status: PutMessageStatus
+) -> None:
+    store = broker(osPageCacheBusyTimeOutMills=timeout_ms).local
+    watch = store._put_watch
+    watch.stop()
+    with store._appender._lock:
+        for _ in range(2):
+            looker = threading.Thread(target=watch.look)
+            looker.start()
+            looker.join()
+            time.sleep(0.01)
+        assert store.put_message(Message.create(TOPIC, b"x")).status is status
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -31,7 +31,7 @@ def test_rows_in_the_hands_of_a_pass_that_ends_early_are_not_lost(
     store.load()
     store.start()
     reput = store._reput
-    dispatcher = reput._dispatcher
+    dispatcher = reput.dispatcher
     original = dispatcher.dispatch
 
     def failing(columns: Any, **_: Any) -> None:

@@ -241,8 +241,9 @@ def test_topics_that_come_and_go_leave_nothing_in_memory(tmp_path: Path) -> None
         max_index_num=100_000,
     )
     with running(config) as store:
-        appender, reput = store._appender, store._reput._dispatcher
+        appender, reput = store._appender, store._reput.dispatcher
         put_all(store, [plain("stays", 0, 0)])
+        store._put_watch.stop()
 
         def kept() -> list[int]:
             return [
@@ -301,6 +302,6 @@ def test_a_record_whose_offset_does_not_follow_is_named(tmp_path: Path) -> None:
         assert len(rows) == 4 * ROW_FIELDS
         bad = last.physical_offset + 3 * last.wrote_bytes
         with pytest.raises(Corrupt, match=f"record at {bad} .* offset 7 of T/0, found 8") as caught:
-            store._reput._dispatcher.dispatch(read_rows(rows))
+            store._reput.dispatcher.dispatch(read_rows(rows))
         assert caught.value.offset == bad
         assert store.get_max_offset_in_queue("T", 0) == 5

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.message_store import ArrivedMessages, MessageArrivingListener
 from tieredstore.errors import Corrupt
 from tieredstore.local.dispatch.index_builder import IndexBuilder, Int32s, Int64s
 from tieredstore.local.dispatch.row_columns import RowColumns
@@ -17,6 +18,7 @@ from tieredstore.local.put.appender import MessageAppender
 from tieredstore.local.put.rows import SPECIAL
 from tieredstore.local.queues.interface import ConsumeQueueStoreInterface, QueueUnits
 from tieredstore.local.queues.record_units import find_record_units
+from tieredstore.local.statistics.topic_counts import TopicCounts
 from tieredstore.message.consume_queue import make_units
 from tieredstore.message.hashes import local_key_hash
 from tieredstore.message.names import DELETION_TOPIC
@@ -33,7 +35,9 @@ _log = logging.getLogger(__name__)
 class RowDispatcher:
     """Builds consume queues and index from rows, in the order of the log. One thread at a time.
 
-    index: None where the store has none. timestamp_ms: store time of the last message.
+    index: None where the store has none. timestamp_ms: store time of the last message. listener: is
+    told of messages that gets find from now on. counts: of the messages from the byte `counts_from`
+    of the log on, each once; None: of none yet.
     """
 
     def __init__(
@@ -49,6 +53,9 @@ class RowDispatcher:
         self.timestamp_ms = 0
         self.put_batch: Callable[[StoredMessage, int], object] = lambda *_: None
         """Told of each record of a topic with batch queues, and where it is in the log (bytes)."""
+        self.listener: MessageArrivingListener | None = None
+        self.counts = TopicCounts()
+        self.counts_from: int | None = None
         self._log = log
         self._appender = appender
         self._queues = queues
@@ -116,10 +123,50 @@ class RowDispatcher:
                 self._begin_again(key, int(offsets[chosen[0]]))
             groups.append(QueueUnits(key, first, units[chosen], times[chosen]))
         self._queues.append(groups, int(offsets[-1] + sizes[-1]))
+        self._count(columns, order, starts)
         if self._index is not None and len(entries.rows):
             rows = entries.rows
             self._index.put(entries.hashes, offsets[rows], times[rows], int(offsets[0]))
         self.timestamp_ms = int(times[-1])
+        if self.listener is not None:
+            self._tell(self.listener, groups)
+
+    def _count(self, columns: RowColumns, order: Int64s, starts: Sequence[int]) -> None:
+        """Count messages, but those that were counted before an error. order, starts: their groups,
+        each of one queue."""
+        numbers, offsets, sizes = columns.numbers, columns.offsets, columns.sizes
+        counts_from = self.counts_from
+        if counts_from is None:
+            return
+        self.counts_from = max(counts_from, int(offsets[-1] + sizes[-1]))
+        messages = np.ones(len(order), dtype=np.int64)
+        if int(offsets[0]) < counts_from:
+            messages[offsets < counts_from] = 0
+            sizes = sizes * messages
+        self.counts.add(
+            zip(
+                [self._by_number[number].topic for number in numbers[order[starts]].tolist()],
+                np.add.reduceat(messages[order], starts).tolist(),
+                np.add.reduceat(sizes[order], starts).tolist(),
+                strict=True,
+            )
+        )
+
+    def _tell(self, listener: MessageArrivingListener, groups: Sequence[QueueUnits]) -> None:
+        arrived = [
+            ArrivedMessages(
+                group.key.topic,
+                group.key.queue_id,
+                group.offset,
+                group.units["tags_code"].astype(np.int64),
+                group.store_timestamps_ms,
+            )
+            for group in groups
+        ]
+        try:
+            listener(arrived)
+        except Exception:
+            _log.exception("the listener for arriving messages failed")
 
     def _begin_again(self, key: QueueKey, physical_offset: int) -> None:
         """Empty a queue whose offsets begin at 0 again at a byte of the log: a Java broker's, of
@@ -173,6 +220,11 @@ class RowDispatcher:
         if deletion is not None:
             self._deletions.append(deletion)
         self.timestamp_ms = message.store_timestamp_ms
+        if self.counts_from is not None and offset >= self.counts_from:
+            self.counts.add([(topic, 1, size)])
+            self.counts_from = offset + size
+        if self.listener is not None:
+            self._tell(self.listener, groups)
 
     def _drop_units(self, deletion: TopicDeletion) -> None:
         for queue_id, end_offset in deletion.end_offsets.items():
@@ -180,6 +232,7 @@ class RowDispatcher:
 
     def _forget_queues(self, deletion: TopicDeletion) -> None:
         """Keep nothing of the queues, unless something was put in them since."""
+        self.counts.forget(deletion.topic)
         for queue_id, end_offset in deletion.end_offsets.items():
             number = self._appender.find_number(deletion.topic, queue_id)
             if number is not None:

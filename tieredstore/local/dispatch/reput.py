@@ -64,7 +64,7 @@ class Reput:
         self._flags = flags
         self._log_rows = LogRows(log, appender, dispatch_light_queues=dispatch_light_queues)
         self._index = None if index is None else IndexBuilder(index, flags)
-        self._dispatcher = RowDispatcher(
+        self.dispatcher = RowDispatcher(
             log,
             appender,
             queues,
@@ -87,11 +87,11 @@ class Reput:
     @property
     def timestamp_ms(self) -> int:
         """Store time of the last message that was dispatched."""
-        return self._dispatcher.timestamp_ms
+        return self.dispatcher.timestamp_ms
 
     @timestamp_ms.setter
     def timestamp_ms(self, timestamp_ms: int) -> None:
-        self._dispatcher.timestamp_ms = timestamp_ms
+        self.dispatcher.timestamp_ms = timestamp_ms
 
     @property
     def built_offset(self) -> int:
@@ -107,6 +107,7 @@ class Reput:
     def start(self) -> None:
         """Begin to dispatch in the background."""
         self._appender.help_dispatch = self.run_pass
+        self.dispatcher.counts_from = self.offset
         self._loop.start()
 
     def stop(self) -> None:
@@ -175,7 +176,7 @@ class Reput:
             self.scan(waiting.begin_offset)
         rows = waiting.rows
         for start in range(0, len(rows), PASS_ROWS * ROW_FIELDS):
-            self._dispatcher.dispatch(read_rows(rows[start : start + PASS_ROWS * ROW_FIELDS]))
+            self.dispatcher.dispatch(read_rows(rows[start : start + PASS_ROWS * ROW_FIELDS]))
         # Without a row too: an interrupted put may have begun the next file alone.
         self.offset = max(before, waiting.end_offset)
         return self.offset > before
@@ -213,7 +214,7 @@ class Reput:
                 return index.error
             try:
                 for columns, end in self._log_rows.read(begin, self.offset):
-                    self._dispatcher.index(columns)
+                    self.dispatcher.index(columns)
                     index.behind_from = end
             except Exception as error:
                 index.fall_behind(index.behind_from, error)
@@ -242,6 +243,6 @@ class Reput:
         queues raise."""
         begin = max(self.offset, self._log.min_offset)
         for columns, columns_end in self._log_rows.read(begin, end):
-            self._dispatcher.dispatch(columns, is_scanning=True)
+            self.dispatcher.dispatch(columns, is_scanning=True)
             self.offset = columns_end
         self.offset = end

@@ -16,7 +16,7 @@ from tieredstore.contracts.message_store import DURABLE, PutMessageResult, PutMe
 from tieredstore.errors import TieredStoreError
 from tieredstore.local.put.general import GeneralPut
 from tieredstore.local.put.queues import FORGOTTEN, Plain
-from tieredstore.local.put.refusals import NO_MESSAGES, refuse, refuse_by_error
+from tieredstore.local.put.refusals import refuse, refuse_by_error
 from tieredstore.local.put.rows import MAX_ROW_PROPERTIES_BYTES, Rows, waits_for_nothing
 from tieredstore.message.buffers import Buffer
 from tieredstore.message.crc import CRC_MASK, raw_crc32
@@ -77,7 +77,7 @@ class MessageAppender(GeneralPut):
                 position = log.max_offset
                 end = position + size
                 if end > log.limit:
-                    position = log.make_room(size)
+                    position = self._make_room(size)
                     end = position + size
                 queue_offset = state.next_offset
                 head = pack(
@@ -104,11 +104,11 @@ class MessageAppender(GeneralPut):
                 if end > log.limit:  # the file was cut off meanwhile
                     log.refuse_written(end)
             except TieredStoreError as error:
-                return refuse_by_error(error)
+                return self.statistics.observe_refusal(refuse_by_error(error))
             except struct.error:
                 if state.next_offset == FORGOTTEN:  # its topic was deleted while this put waited
                     return self._put_general(message)
-                return refuse(_ILLEGAL, find_unfit_number(message))
+                return self._refuse_unfit(message)
             # What `_publish` does, without the call.
             rows = self._rows
             rows += (state.number, head, properties)
@@ -128,7 +128,7 @@ class MessageAppender(GeneralPut):
     def put_batch(self, messages: Sequence[Message]) -> PutMessageResult:
         """Append messages of one queue with consecutive offsets in one file, all or none."""
         if not messages:
-            return refuse(_ILLEGAL, NO_MESSAGES)
+            return self._put_general_batch(messages)
         plain = self._plain.get((messages[0].topic, messages[0].queue_id))
         if plain is None:
             return self._put_general_batch(messages)
@@ -144,7 +144,7 @@ class MessageAppender(GeneralPut):
                     data, rows = encoded
                     size = len(data)
                     if start + size > log.limit:
-                        here, start = start, log.make_room(size)
+                        here, start = start, self._make_room(size)
                         if start != here:
                             encoded = self._encode_plain(
                                 plain, messages, queue_offset, start, timestamp
@@ -158,11 +158,11 @@ class MessageAppender(GeneralPut):
                     durable = self._durability_of(messages)
                     waiting = self._publish(rows, start + size, timestamp, moves)
             except TieredStoreError as error:
-                return refuse_by_error(error)
+                return self.statistics.observe_refusal(refuse_by_error(error))
             except struct.error:
                 if state.next_offset == FORGOTTEN:  # its topic was deleted while this put waited
                     return self._put_general_batch(messages)
-                return refuse(_ILLEGAL, find_unfit_number(*messages))
+                return self._refuse_unfit(*messages)
         if encoded is None:
             return self._put_general_batch(messages)
         if waiting > self._help_values:
@@ -170,6 +170,10 @@ class MessageAppender(GeneralPut):
         return PutMessageResult(
             _OK, start, queue_offset, size, len(messages), timestamp, durable, "", True
         )
+
+    def _refuse_unfit(self, *messages: Message) -> PutMessageResult:
+        refused = refuse(_ILLEGAL, find_unfit_number(*messages))
+        return self.statistics.observe_refusal(refused)
 
     def _encode_plain(
         self,

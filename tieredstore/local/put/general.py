@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import repeat
+from time import perf_counter_ns
 from typing import Final
 
 import msgspec
@@ -34,6 +35,7 @@ from tieredstore.local.queues.light_queues import (
     add_light_offsets,
     light_queue_names,
 )
+from tieredstore.local.statistics.put_statistics import NS_PER_MS, SLOW_PUT_MS
 from tieredstore.message.buffers import Buffer
 from tieredstore.message.encoding import Message, copy_parts
 from tieredstore.message.names import SCHEDULE_TOPIC
@@ -46,6 +48,7 @@ from tieredstore.message.topic_deletion import TopicDeletion
 
 _OK: Final = PutMessageStatus.PUT_OK
 _ILLEGAL: Final = PutMessageStatus.MESSAGE_ILLEGAL
+_BUSY: Final = PutMessageStatus.OS_PAGE_CACHE_BUSY
 _CLOSED: Final = PutMessageStatus.SERVICE_NOT_AVAILABLE
 _NO_ROOM: Final = PutMessageStatus.CREATE_MAPPED_FILE_FAILED
 _RECORD_BYTES: Final = 512
@@ -58,9 +61,25 @@ class GeneralPut(PutQueues):
 
     def _put_general(self, message: Message) -> PutMessageResult:
         """Everything but the plain message of a known queue."""
-        refused = self._why_refused()
+        begun_ns = perf_counter_ns()
+        return self.statistics.observe_put(self._put_one(message), begun_ns)
+
+    def _put_general_batch(self, messages: Sequence[Message]) -> PutMessageResult:
+        begun_ns = perf_counter_ns()
+        return self.statistics.observe_put(self._put_many(messages), begun_ns)
+
+    def _refuse_now(self) -> PutMessageResult | None:
+        """What every put is answered now; None when puts may go on."""
+        reason = self._why_refused()
+        if reason is not None:
+            return refuse(_CLOSED, reason)
+        reason = self._busy_reason
+        return None if reason is None else refuse(_BUSY, reason)
+
+    def _put_one(self, message: Message) -> PutMessageResult:
+        refused = self._refuse_now()
         if refused is not None:
-            return refuse(_CLOSED, refused)
+            return refused
         fault = find_fault(message)
         if fault is not None:
             return refuse(_ILLEGAL, fault)
@@ -78,10 +97,10 @@ class GeneralPut(PutQueues):
         )
         return self._append([message], names, is_special=is_special)
 
-    def _put_general_batch(self, messages: Sequence[Message]) -> PutMessageResult:
-        refused = self._why_refused()
+    def _put_many(self, messages: Sequence[Message]) -> PutMessageResult:
+        refused = self._refuse_now()
         if refused is not None:
-            return refuse(_CLOSED, refused)
+            return refused
         fault = find_fault_of_batch(messages, light_queues=self._enable_light_queues)
         if fault is not None:
             return refuse(_ILLEGAL, fault)
@@ -103,7 +122,7 @@ class GeneralPut(PutQueues):
                 "supported yet",
             )
         counts = messages[0].sys_flag & TRANSACTION_MASK in _WITH_QUEUE_OFFSET
-        with self._lock:
+        with self._lock, self.statistics.time_lock():
             if self._log.closed_reason is not None:
                 return refuse(_CLOSED, self._log.closed_reason)
             try:
@@ -124,7 +143,7 @@ class GeneralPut(PutQueues):
                     )
                 if start + total > self._log.limit:
                     here = start
-                    start = self._log.make_room(total)
+                    start = self._make_room(total)
                     if start != here:
                         parts, _ = self._encode(messages, queue_offset, start, timestamp)
                 copy_parts(parts, self._log.view, start - self._log.view_from)
@@ -151,6 +170,18 @@ class GeneralPut(PutQueues):
         return PutMessageResult(
             _OK, start, queue_offset, total, len(messages), timestamp, durable, "", True
         )
+
+    def _make_room(self, size: int) -> int:
+        """`CommitLog.make_room`, whose time counts as the lock's: there a put waits for the disk,
+        also one that goes the short way."""
+        begun_ns = perf_counter_ns()
+        try:
+            return self._log.make_room(size)
+        finally:
+            elapsed_ms = (perf_counter_ns() - begun_ns) / NS_PER_MS
+            self.statistics.observe_lock(elapsed_ms)
+            if elapsed_ms >= SLOW_PUT_MS:
+                self.statistics.report_slow_put("the room for a put", elapsed_ms, size)
 
     def put_deletions(
         self, topics: AbstractSet[str], find_queue_ids: Callable[[str], Iterable[int]]

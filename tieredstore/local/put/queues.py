@@ -3,16 +3,21 @@ the short way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final, TypeAlias
 
 from tieredstore.clock import Clock
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.put.rows import RowBuffer
 from tieredstore.local.running_flags import RunningFlags
+from tieredstore.local.statistics.put_statistics import PutStatistics
 from tieredstore.local.topics import illegal_topic
 from tieredstore.message.encoding import DIRECT_COPY_BYTES, RecordEncoder
 from tieredstore.message.names import SCHEDULE_TOPIC
+
+MAX_SAMPLED_QUEUES: Final = 1_024
+"""Queues that take part in a round of samples."""
 
 
 class QueueState:
@@ -72,6 +77,9 @@ class PutQueues(RowBuffer):
         self._max_plain_body_bytes = min(encoder.max_body_bytes, DIRECT_COPY_BYTES)
         self._enable_light_queues = enable_light_queues
         self._flags = flags
+        self.statistics = PutStatistics()
+        self._busy_reason: str | None = None
+        self._samples: Iterator[tuple[str, int]] = iter(())
         self._log.closed_reason = "the store is not started"
         flags.on_change = self._leave_short_way
 
@@ -98,6 +106,35 @@ class PutQueues(RowBuffer):
 
     def _leave_short_way(self) -> None:
         self._plain = {}
+        self.statistics.forget_reasons()
+
+    def refuse_busy(self, reason: str | None) -> None:
+        """Refuse puts with OS_PAGE_CACHE_BUSY from now on; None: no longer."""
+        if (reason is None) != (self._busy_reason is None):
+            self._busy_reason = reason
+            if reason is not None:
+                self._leave_short_way()
+
+    def find_held_lock(self) -> int | None:
+        """Return where the log ends while somebody has the put lock, None when nobody has: if it is
+        the same place in two looks, and the lock was taken in both, then by one put."""
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+            return None
+        return self._log.max_offset
+
+    def find_end(self) -> int:
+        """Return where the log ends now, bytes."""
+        return self._log.max_offset
+
+    def sample_next_put(self) -> None:
+        """Send the next put of one queue, another each time, the general way."""
+        key = next(self._samples, None)
+        if key is None:
+            self._samples = iter(list(islice(self._plain, MAX_SAMPLED_QUEUES)))
+            key = next(self._samples, None)
+        if key is not None:
+            self._plain.pop(key, None)
 
     def _why_refused(self) -> str | None:
         """Why nothing is put now: the store does not run, or a flag is raised."""

@@ -138,7 +138,7 @@ def test_messages_that_a_stop_left_undispatched_are_dispatched_by_the_next_start
 
     with running(config) as store:
         put_all(store, [plain(number=i) for i in range(5)])
-        store._reput._dispatcher.dispatch = full  # type: ignore[method-assign]
+        store._reput.dispatcher.dispatch = full  # type: ignore[method-assign]
         store.put_message(plain(number=5))
     (tmp_path / "s" / "abort").unlink()
     with running(config) as store:

@@ -1,0 +1,81 @@
+"""Looks at the puts from outside, so that they pay nothing for it: a sample now and then, and how
+long one put has the lock."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from tieredstore.local.put.appender import MessageAppender
+from tieredstore.local.statistics.put_statistics import SLOW_PUT_MS
+from tieredstore.service_thread import ServiceHealth, ServiceThread
+
+WATCH_INTERVAL_MS: Final = 50
+_log = logging.getLogger(__name__)
+
+
+class PutWatch:
+    """A thread that sends one queue the general way now and then, where puts are timed, and refuses
+    puts with OS_PAGE_CACHE_BUSY while one put has the lock for longer than `busy_timeout_ms`
+    (0: never)."""
+
+    def __init__(
+        self,
+        appender: MessageAppender,
+        busy_timeout_ms: int,
+        now_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
+    ) -> None:
+        self._appender = appender
+        self._now_ms = now_ms
+        self._busy_timeout_ms = busy_timeout_ms
+        self._held_since_ms: float | None = None
+        self._held_at = -1
+        self._seen_end = -1
+        self._is_logged = False
+        self._loop = ServiceThread("put-watch", self.look, WATCH_INTERVAL_MS)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._loop.start()
+
+    def stop(self) -> None:
+        """End the watch."""
+        self._loop.stop()
+
+    def health(self) -> list[ServiceHealth]:
+        """Tell how the watch is."""
+        return [self._loop.health()]
+
+    def look(self) -> None:
+        """Look once: at the lock, and then at a sample."""
+        held_ms = self._measure_hold()
+        if held_ms >= SLOW_PUT_MS and not self._is_logged:
+            self._is_logged = True
+            _log.warning(
+                "a put at %d of the commit log has had the lock for %.0f ms", self._held_at, held_ms
+            )
+        if 0 < self._busy_timeout_ms < held_ms:
+            self._appender.refuse_busy(
+                f"a put has had the lock for more than {self._busy_timeout_ms} ms "
+                "(osPageCacheBusyTimeOutMills): the disk does not keep up"
+            )
+        elif not held_ms:
+            self._is_logged = False
+            self._appender.refuse_busy(None)
+            end = self._appender.find_end()
+            if end != self._seen_end:  # somebody puts
+                self._seen_end = end
+                self._appender.sample_next_put()
+
+    def _measure_hold(self) -> float:
+        """For how long (ms) one put has had the lock, as far as these looks can tell."""
+        at = self._appender.find_held_lock()
+        now_ms = self._now_ms()
+        if at is None:
+            self._held_since_ms = None
+            return 0
+        if self._held_since_ms is None or at != self._held_at:
+            self._held_since_ms, self._held_at = now_ms, at
+        return max(now_ms - self._held_since_ms, 0)

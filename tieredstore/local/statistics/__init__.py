@@ -1,0 +1,1 @@
+"""What a store counts and measures about itself (Java's StoreStatsService)."""

@@ -1,0 +1,55 @@
+"""A store's statistics as metrics (Java's StoreStatsService and DefaultStoreMetricsManager)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tieredstore.local.dispatch.reput import Reput
+from tieredstore.local.log.commit_log import CommitLog
+from tieredstore.local.put.appender import MessageAppender
+from tieredstore.local.statistics.put_statistics import TIME_BOUNDS_MS, TimeDistribution
+from tieredstore.metrics import Histogram, Metrics
+
+FLUSH_BEHIND_BYTES: Final = "rocketmq_storage_flush_behind_bytes"
+DISPATCH_BEHIND_BYTES: Final = "rocketmq_storage_dispatch_behind_bytes"
+MESSAGES_IN: Final = "rocketmq_messages_in_total"
+BYTES_IN: Final = "rocketmq_throughput_in_total"
+PUT_TIME: Final = "rocketmq_tiered_store_x_put_time_ms"
+PUT_LOCK_TIME: Final = "rocketmq_tiered_store_x_put_lock_time_ms"
+PUTS_REFUSED: Final = "rocketmq_tiered_store_x_puts_refused_total"
+SLOW_PUTS: Final = "rocketmq_tiered_store_x_slow_puts_total"
+INDEX_BEHIND_BYTES: Final = "rocketmq_tiered_store_x_index_behind_bytes"
+DISPATCH_BEHIND_MS: Final = "rocketmq_tiered_store_x_dispatch_behind_ms"
+_LOCAL: Final = {"storage_type": "local", "storage_medium": "disk"}
+
+
+class StoreMetrics:
+    """What one store counts and how far its services are behind, for a registry of metrics."""
+
+    def __init__(self, log: CommitLog, appender: MessageAppender, reput: Reput) -> None:
+        self._log = log
+        self._appender = appender
+        self._reput = reput
+
+    def collect(self, metrics: Metrics) -> None:
+        """Bring all series up to date. Topics that were deleted have none any more."""
+        end = self._log.max_offset
+        behind = max(end - self._reput.offset, 0)
+        metrics.gauge(FLUSH_BEHIND_BYTES, max(end - self._log.flushed_offset, 0), **_LOCAL)
+        metrics.gauge(DISPATCH_BEHIND_BYTES, behind, **_LOCAL)
+        metrics.gauge(INDEX_BEHIND_BYTES, max(end - self._reput.built_offset, 0))
+        late_ms = self._appender.last_timestamp_ms - self._reput.timestamp_ms if behind else 0
+        metrics.gauge(DISPATCH_BEHIND_MS, max(late_ms, 0))
+        puts = self._appender.statistics
+        metrics.set_histogram(PUT_TIME, _make_histogram(puts.put_times))
+        metrics.set_histogram(PUT_LOCK_TIME, _make_histogram(puts.lock_times))
+        metrics.gauge(SLOW_PUTS, puts.slow_puts)
+        for status, count in [*puts.refused.items()]:
+            metrics.gauge(PUTS_REFUSED, count, status=status.name)
+        counts = self._reput.dispatcher.counts.snapshot()
+        for name, column in ((MESSAGES_IN, 0), (BYTES_IN, 1)):
+            metrics.replace(name, "topic", {topic: both[column] for topic, both in counts.items()})
+
+
+def _make_histogram(times: TimeDistribution) -> Histogram:
+    return Histogram(TIME_BOUNDS_MS, list(times.counts), times.total_ms)
