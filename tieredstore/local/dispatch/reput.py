@@ -102,7 +102,7 @@ class Reput:
 
     def on_batch(self, put_batch: Callable[[StoredMessage, int], object]) -> None:
         """Let records of topics with batch queues be told, with their place in the log (bytes)."""
-        self._dispatcher.put_batch = put_batch
+        self.dispatcher.put_batch = put_batch
 
     def start(self) -> None:
         """Begin to dispatch in the background."""
