@@ -85,6 +85,16 @@ class DispatchSource(Protocol):
         ...
 
 
+class EndOfLife(NamedTuple):
+    """Where a queue ended that was deleted with its topic. offset: behind its last message;
+    physical_offset: of the commit log, where the deletion is; timestamp_ms: store time of the
+    deletion."""
+
+    offset: int
+    physical_offset: int
+    timestamp_ms: int
+
+
 @runtime_checkable
 class HistorySource(Protocol):
     """The source of a store of which earlier messages are elsewhere: in the tier above it. To be
@@ -108,7 +118,7 @@ class HistorySource(Protocol):
         this returns. Raises Invalid for a store that is not new, Unavailable."""
         ...
 
-    def find_deleted_queues(self) -> Mapping[QueueKey, int]:
-        """Find the queues of topics that were deleted, each with the offset behind the last message
-        of its last deleted life. Raises Corrupt."""
+    def find_deleted_queues(self) -> Mapping[QueueKey, EndOfLife]:
+        """Find the queues of topics that were deleted, each with the end of its last deleted life.
+        Raises Corrupt."""
         ...

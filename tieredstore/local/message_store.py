@@ -42,6 +42,7 @@ from tieredstore.local.queues.kinds import (
     is_rocksdb,
     make_queue_store,
 )
+from tieredstore.local.queues.topic_deletions import find_first_behind
 from tieredstore.local.recovery.checkpoint import CHECKPOINT_FILE
 from tieredstore.local.recovery.normal import read_known_checkpoint, recover_normally
 from tieredstore.local.recovery.opening import needs_queue_repair, recover
@@ -294,6 +295,7 @@ class DefaultMessageStore(StoreReads):
             raise Invalid(f"{self.root}: start: the store is {self._state.value}")
         create_abort_file(self.root)
         self._state = _State.RUNNING
+        self._drop_deleted_units()
         self._reput.scan(self._commit_log.max_offset)
         self._batch_queues.sync()  # nothing is put in them later
         scanned_ms = self._reput.timestamp_ms
@@ -328,6 +330,17 @@ class DefaultMessageStore(StoreReads):
         finally:
             if state is not _State.SHUT_DOWN:
                 self._close_files()
+
+    def _drop_deleted_units(self) -> None:
+        """Drop the messages of deleted topics that a Java broker has put in queues again when it
+        recovered the store. What it has put since is behind the deletion in the log."""
+        for key, end in self.topic_deletions.find_all().items():
+            queue = self._queues.get(key)
+            if queue is not None:
+                first = find_first_behind(queue, end.physical_offset)
+                if first > queue.min_offset:
+                    _log.warning("%s/%d: messages of before its deletion are dropped", *key)
+                    self._queues.drop_units_before(key, first)
 
     def _find_next_offset(self, topic: str, queue_id: int) -> int:
         """The offset of the next message of a queue of which all has been dispatched."""

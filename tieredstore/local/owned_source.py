@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.dispatch_source import EndOfLife, QueueKey
 from tieredstore.local.dispatch_source import LocalDispatchSource
 from tieredstore.local.topics import TopicTable
 
@@ -39,6 +39,6 @@ class OwnedDispatchSource(LocalDispatchSource):
         """Let the log of a new store begin at the first file boundary from a byte on."""
         self._owned.begin_log_at(physical_offset)
 
-    def find_deleted_queues(self) -> dict[QueueKey, int]:
+    def find_deleted_queues(self) -> dict[QueueKey, EndOfLife]:
         """Find the queues of topics that were deleted, with the end of the last deleted life."""
         return self._owned.topic_deletions.find_all()

@@ -11,8 +11,12 @@ import logging
 from typing import Final
 
 from tieredstore.config import StoreConfig
-from tieredstore.contracts.dispatch_source import HistorySource, QueueKey
-from tieredstore.contracts.metadata_store import FileSegmentMetadata, MetadataStore
+from tieredstore.contracts.dispatch_source import EndOfLife, HistorySource, QueueKey
+from tieredstore.contracts.metadata_store import (
+    NEVER_WRITTEN_MS,
+    FileSegmentMetadata,
+    MetadataStore,
+)
 from tieredstore.contracts.segment import FileSegmentType, SegmentProvider, WriterRecord
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.errors import Invalid
@@ -71,8 +75,8 @@ def forget_deleted(source: HistorySource, metadata: MetadataStore, broker_name: 
     store: a deletion that did not reach the tier, or metadata from before it."""
     old = [
         (key, entries)
-        for key, end_offset in source.find_deleted_queues().items()
-        if (entries := _find_old_life(metadata, key, end_offset, broker_name))
+        for key, end in source.find_deleted_queues().items()
+        if (entries := _find_old_life(metadata, key, end, broker_name))
     ]
     if not old:
         return
@@ -89,16 +93,18 @@ def forget_deleted(source: HistorySource, metadata: MetadataStore, broker_name: 
 
 
 def _find_old_life(
-    metadata: MetadataStore, key: QueueKey, end_offset: int, broker_name: str
+    metadata: MetadataStore, key: QueueKey, end: EndOfLife, broker_name: str
 ) -> list[FileSegmentMetadata]:
-    """All segments of a queue in the tier, when it holds messages of the life that has ended."""
+    """All segments of a queue in the tier, when it holds messages of the life that has ended: of
+    lower offsets, and earlier (a Java broker begins at 0 again)."""
     entries = [
         entry
         for entry in metadata.segments(queue_path(broker_name, *key))
         if entry.status != STATUS_DELETED
     ]
     is_old = any(
-        entry.type is FileSegmentType.CONSUME_QUEUE and entry.base_offset < end_offset * UNIT_SIZE
+        entry.type is FileSegmentType.CONSUME_QUEUE and entry.base_offset < end.offset * UNIT_SIZE
         for entry in entries
     )
-    return entries if is_old else []
+    begin_ms = min((entry.begin_timestamp_ms for entry in entries), default=0)
+    return entries if is_old and not end.timestamp_ms < begin_ms < NEVER_WRITTEN_MS else []

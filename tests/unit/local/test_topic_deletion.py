@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -305,3 +306,37 @@ def test_a_record_whose_offset_does_not_follow_is_named(tmp_path: Path) -> None:
             store._reput.dispatcher.dispatch(read_rows(rows))
         assert caught.value.offset == bad
         assert store.get_max_offset_in_queue("T", 0) == 5
+
+
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_l15_what_a_java_broker_brought_back_is_dropped(
+    tmp_path: Path, is_made_again: bool
+) -> None:
+    """Recovering the store, it finds the old records in the log, and builds their units again."""
+    config = small_config(tmp_path / "s")
+    queues = tmp_path / "s" / "consumequeue"
+    with running(config) as store:
+        put_life(store, 0)
+        put_all(store, [plain("end of the log's file", 0, 0)])
+        store.flush()
+        shutil.copytree(queues / "T", tmp_path / "T")
+        store.delete_topics({"T"})
+        put_all(store, [plain("other", 0, 0)])
+    shutil.copytree(tmp_path / "T", queues / "T")
+    with running(config) as store:
+        assert store.get_max_offset_in_queue("T", 0) == 0
+        assert bodies(store) == set()
+        if is_made_again:  # by Java: from 0 on
+            for queue_id in (0, 1):
+                store._appender.register("T", queue_id).next_offset = 0
+            put_life(store, 1, count=3)
+            assert bodies(store) == {b"life 1"}
+    for _ in range(2):
+        with running(config) as store:
+            assert store.get_max_offset_in_queue("T", 1) == (3 if is_made_again else 0)
+            assert bodies(store, 1) == ({b"life 1"} if is_made_again else set())
+            assert keys_found(store, 0) == 0
+            assert keys_found(store, 1) == (6 if is_made_again else 0)
+    if is_made_again:
+        with running(config) as store:
+            assert put_life(store, 1)[0] == 3

@@ -11,12 +11,12 @@ from typing import Final
 
 import numpy as np
 
-from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.dispatch_source import EndOfLife, QueueKey
 from tieredstore.local.log.commit_log import CommitLogReader
 from tieredstore.local.queues.interface import ConsumeQueueReader, Units
 from tieredstore.message.consume_queue import UNIT_DTYPE
 from tieredstore.message.names import DELETION_TOPIC
-from tieredstore.message.record import decode_record
+from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.message.topic_deletion import TopicDeletion, deletion_tags_code
 
 _CHUNK_UNITS: Final = 65_536
@@ -47,19 +47,20 @@ class TopicDeletions:
     def find_position(self, topic: str) -> int:
         """Find where the last deletion of a topic is in the commit log, bytes: what lies before is
         no message of it any more. -1 when the log knows of none. Raises Corrupt."""
-        return next((position for position, _ in self._walk(topic)), -1)
+        return next((message.physical_offset for message, _ in self._walk(topic)), -1)
 
-    def find_all(self) -> dict[QueueKey, int]:
-        """Find all queues that were deleted, with the offset at which their last deleted life
-        ended. Raises Corrupt."""
-        found: dict[QueueKey, int] = {}
-        for _, deletion in self._walk(None):
+    def find_all(self) -> dict[QueueKey, EndOfLife]:
+        """Find all queues that were deleted, with the end of their last deleted life. Raises
+        Corrupt."""
+        found: dict[QueueKey, EndOfLife] = {}
+        for message, deletion in self._walk(None):
             for queue_id, offset in deletion.end_offsets.items():
-                found.setdefault(QueueKey(deletion.topic, queue_id), offset)
+                end = EndOfLife(offset, message.physical_offset, message.store_timestamp_ms)
+                found.setdefault(QueueKey(deletion.topic, queue_id), end)
         return found
 
-    def _walk(self, topic: str | None) -> Iterator[tuple[int, TopicDeletion]]:
-        """The deletions of a topic (None: of all), newest first, with their places in the log."""
+    def _walk(self, topic: str | None) -> Iterator[tuple[StoredMessage, TopicDeletion]]:
+        """The deletions of a topic (None: of all), newest first, with their messages."""
         queue = self._find_queue(DELETION_TOPIC, 0)
         if queue is None:
             return
@@ -75,9 +76,10 @@ class TopicDeletions:
                 record = self._commit_log().get(position, size)
                 if record is None:
                     return  # and all before it: the log has let go of them
-                deletion = TopicDeletion.parse(decode_record(record))
+                message = decode_record(record)
+                deletion = TopicDeletion.parse(message)
                 if topic is None or deletion.topic == topic:
-                    yield position, deletion
+                    yield message, deletion
             stop = start
 
 
@@ -88,3 +90,17 @@ def _read_units(queue: ConsumeQueueReader, start: int, stop: int) -> Units:
         parts.append(part)
         start += len(part)
     return np.concatenate(parts)
+
+
+def find_first_behind(queue: ConsumeQueueReader, physical_offset: int) -> int:
+    """Find the first offset of a queue whose message is behind a byte of the commit log; its
+    max_offset when none is."""
+    low, high = queue.min_offset, queue.max_offset
+    while low < high:
+        middle = (low + high) // 2
+        unit = queue.unit(middle)
+        if unit is None or unit[0] < physical_offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
