@@ -1,4 +1,4 @@
-"""Stores of ours in which topics were deleted, or that were adopted above a tier, opened by Java."""
+"""Stores of ours in which topics were deleted, or that were adopted above a tier, seen by Java."""
 
 from __future__ import annotations
 
