@@ -397,12 +397,15 @@ class DefaultMessageStore(StoreReads):
         self._flush.flush()
 
     def health(self) -> list[ServiceHealth]:
-        """Tell how the background loops of the store are."""
+        """Tell how each background service of the store is: dispatch, index, the watch of puts, the
+        making of files, cleaning; then `store`, FAILED with the reasons while a running flag is
+        raised."""
         return [
             *self._reput.health(),
             *self._put_watch.health(),
             self._commit_log.health(),
             self.cleaning.health(),
+            self.running_flags.health(),
         ]
 
     # What StoreReads needs

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from tieredstore.errors import Exhausted
+from tieredstore.errors import Exhausted, TieredStoreError
+from tieredstore.service_thread import ServiceHealth, ServiceState
 
 
 class RunningFlag(enum.IntFlag):
@@ -106,6 +107,17 @@ class RunningFlags:
     def why_not_writeable(self) -> str | None:
         """Return the reason for which no message may be put; None when one may."""
         return self._reason
+
+    def health(self) -> ServiceHealth:
+        """Tell the flags as a service's health: `store`, FAILED with the reasons while one is
+        raised."""
+        raised = self.list_raised()
+        if not raised:
+            return ServiceHealth("store", ServiceState.RUNNING)
+        reasons = "; ".join(f"{it.flag.name}: {it.reason}" for it in raised)
+        return ServiceHealth(
+            "store", ServiceState.FAILED, len(raised), 0, TieredStoreError(reasons)
+        )
 
     def _find_reason(self) -> str | None:
         for raised in self._sort_raised():
