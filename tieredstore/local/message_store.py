@@ -259,6 +259,8 @@ class DefaultMessageStore(StoreReads):
         if self._index is not None:
             self._index.load()
             self._index.end_timestamp_ms = checkpoint.index_msg_timestamp_ms
+        if self._index is not None and self._index.missing_from is not None:
+            self._reput.miss_index_from(max(self._index.missing_from, log.min_offset))
         recover_normally(self.root, log, self._queues, plan)
         self._batch_queues.truncate(log.max_offset)
         self._batch_queues.correct_min_offset(log.min_offset)

@@ -224,6 +224,47 @@ def test_l06_a_flip_in_the_index_gives_no_wrong_message(tmp_path: Path) -> None:
             assert [message.keys for message in found] in ([], [[f"k{number}"]])
 
 
+@pytest.mark.parametrize("count", [4, 40])
+def test_l06_a_flip_in_the_head_of_an_index_file_is_repaired_from_the_log(
+    tmp_path: Path, count: int
+) -> None:
+    root = tmp_path / "s"
+    _stopped_store(root, count)
+    first = min((root / "index").iterdir())
+    whole = {path: path.read_bytes() for path in (root / "index").iterdir()}
+    for position in range(40):
+        for path in (root / "index").iterdir():
+            path.unlink()
+        for path, data in whole.items():
+            path.write_bytes(data)
+        _flip(first, whole[first], position)
+        with running(small_config(root)) as store:
+            added = store.next_offset("T", 0)
+            put_all(store, [plain(number=added)])
+            for number in range(added + 1):
+                found = store.query_message("T", f"k{number}", 9, *FOREVER)
+                seen = [message.keys for message in found]
+                # The times of a full file, and the place of the first message, are told once.
+                assert seen == [[f"k{number}"]] or (seen == [] and position < 24), position
+        whole = {path: path.read_bytes() for path in (root / "index").iterdir()}
+
+
+@pytest.mark.parametrize("position", [0, 5, 7, 8, 11])
+@pytest.mark.parametrize("number", [0, 9, 10, 14, 19])
+def test_l06_a_flip_in_a_unit_deletes_no_file_that_is_needed(
+    tmp_path: Path, position: int, number: int
+) -> None:
+    root = tmp_path / "s"
+    with running(small_config(root)) as store:
+        put_all(store, [plain(number=each) for each in range(35)])
+        names = sorted(path.name for path in (root / "consumequeue" / "T" / "0").iterdir())
+        path = root / "consumequeue" / "T" / "0" / names[number // 10]
+        _patch(path, number % 10 * 20 + position, lambda byte: byte ^ 0x81)
+        store._queues.delete_expired(1)
+        left = sorted(path.name for path in (root / "consumequeue" / "T" / "0").iterdir())
+        assert left == names
+
+
 def _flip(path: Path, whole: bytes, position: int) -> None:
     data = bytearray(whole)
     data[position] ^= 0x11

@@ -100,6 +100,11 @@ class Reput:
         behind = None if self._index is None else self._index.behind_from
         return self.offset if behind is None else min(self.offset, behind)
 
+    def miss_index_from(self, offset: int) -> None:
+        """Let the index be built from a byte of the log on, beside the dispatch."""
+        if self._index is not None:
+            self._index.behind_from = offset
+
     def on_batch(self, put_batch: Callable[[StoredMessage, int], object]) -> None:
         """Let records of topics with batch queues be told, with their place in the log (bytes)."""
         self.dispatcher.put_batch = put_batch

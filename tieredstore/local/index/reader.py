@@ -75,6 +75,33 @@ def check_shape(files: PositionalFiles, path: str, shape: IndexShape) -> None:
         )
 
 
+def check_last_item(files: PositionalFiles, path: str, shape: IndexShape) -> None:
+    """Raise Corrupt when the header of a file does not say what its last item does: entries would
+    be put in the wrong place, or taken for such as are there."""
+    header = read_header(files, path)
+    last = header.index_count - 1
+    if last == 0:
+        return
+    if header.index_count > shape.max_items or header.hash_slot_count > shape.slots:
+        raise Corrupt(
+            f"{path}: expected at most {shape.slots} slots in use and {shape.max_items} items, "
+            f"found {header.hash_slot_count} and {header.index_count}",
+            path=path,
+        )
+    position = HEADER_SIZE + shape.slots * SLOT_SIZE + last * ITEM_SIZE
+    item = LocalIndexItem(last, *_ITEM.unpack(files.read(path, ITEM_SIZE, position)))
+    expected = header.end_physical_offset, local_index.seconds_between(header)
+    # The time of the first item is told against the file in front.
+    found = item.physical_offset, expected[1] if last == 1 else item.seconds
+    if found != expected:
+        raise Corrupt(
+            f"{path}: the header says that the last message is at {expected[0]}, {expected[1]} "
+            f"seconds after the first; item {last} says {found[0]} and {found[1]}",
+            path=path,
+            offset=position,
+        )
+
+
 def candidates(
     files: PositionalFiles, path: str, shape: IndexShape, key_hash: int, begin_ms: int, end_ms: int
 ) -> Iterator[int]:

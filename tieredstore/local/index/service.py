@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from datetime import datetime
@@ -11,17 +12,21 @@ import numpy as np
 import numpy.typing as npt
 
 from tieredstore.clock import Clock
+from tieredstore.errors import Corrupt
 from tieredstore.local.index.file import IndexFile
 from tieredstore.local.index.reader import (
     INDEX_DIRECTORY,
     IndexShape,
     candidates,
+    check_last_item,
     check_shape,
     index_paths,
     read_header,
 )
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.message.index.local import LocalIndexHeader
+
+_log = logging.getLogger(__name__)
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -31,11 +36,13 @@ class IndexService:
     """Key index of one store. One thread puts, any number query.
 
     end_timestamp_ms: store time of the last entry of the last *full* file that is on disk, which is
-    what the checkpoint says about the index; 0 while there is none.
+    what the checkpoint says about the index; 0 while there is none. missing_from: byte of the log
+    from which on `load` found entries missing; None when it found none.
     """
 
     def __init__(self, root: Path, shape: IndexShape, files: PositionalFiles, clock: Clock) -> None:
         self.end_timestamp_ms = 0
+        self.missing_from: int | None = None
         self._root = root
         self._shape = shape
         self._files = files
@@ -47,12 +54,30 @@ class IndexService:
         self._full: list[tuple[str, int]] = []
 
     def load(self) -> None:
-        """Find the files. Raises Corrupt for one of another size."""
+        """Find the files. One whose header does not fit its items is deleted with all behind it:
+        the log has what it had, see `missing_from`. Raises Corrupt for one of another size."""
         self._paths = index_paths(self._root)
         for path in self._paths:
             check_shape(self._files, path, self._shape)
+        self._drop_damaged()
         if self._paths:
             self._current = IndexFile.open(Path(self._paths[-1]), self._shape)
+
+    def _drop_damaged(self) -> None:
+        self.missing_from = None
+        for number, path in enumerate(self._paths):
+            try:
+                check_last_item(self._files, path, self._shape)
+            except Corrupt as damage:
+                _log.warning("%s; this file and those behind it are made anew", damage)
+                break
+        else:
+            return
+        for path in reversed(self._paths[number:]):
+            self._files.delete(path)
+        del self._paths[number:]
+        last = read_header(self._files, self._paths[-1]) if self._paths else None
+        self.missing_from = 0 if last is None else last.end_physical_offset
 
     @property
     def end_physical_offset(self) -> int:

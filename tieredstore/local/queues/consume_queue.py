@@ -375,12 +375,19 @@ class ConsumeQueue:
             while (
                 self._start + self._file_size <= self.min_offset * UNIT_SIZE
                 and self._start + self._file_size < self._end
+                and self._has_expired(self._start, min_physical_offset)
             ):
                 self._files.delete(self._path(self._start))
                 self._start += self._file_size
                 self._files.sync_folder(self._directory)
                 count += 1
             return count
+
+    def _has_expired(self, begin: int, min_physical_offset: int) -> bool:
+        """Whether a file leads to nothing the log holds, by its first and its last unit: a damaged
+        one between them can lead a search for the minimum astray."""
+        ends = begin // UNIT_SIZE, (begin + self._file_size) // UNIT_SIZE - 1
+        return not any(self._is_held(offset, min_physical_offset) for offset in ends)
 
     def sync(self) -> None:
         """Sync the files: the units are on disk when this returns."""

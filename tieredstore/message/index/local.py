@@ -115,6 +115,11 @@ def _seconds(store_timestamp_ms: int, begin_timestamp_ms: int) -> int:
     return max(0, min((store_timestamp_ms - begin_timestamp_ms) // 1000, _INT32_MAX))
 
 
+def seconds_between(header: LocalIndexHeader) -> int:
+    """Compute the seconds between the first and the last item, as the last one has them."""
+    return _seconds(header.end_timestamp_ms, header.begin_timestamp_ms)
+
+
 def put_item(
     buffer: bytearray | memoryview,
     slots: int,
