@@ -65,19 +65,19 @@ class IndexService:
 
     def _drop_damaged(self) -> None:
         self.missing_from = None
-        for number, path in enumerate(self._paths):
+        kept: list[str] = []
+        for path in self._paths:
             try:
                 check_last_item(self._files, path, self._shape)
             except Corrupt as damage:
                 _log.warning("%s; this file and those behind it are made anew", damage)
                 break
-        else:
-            return
-        for path in reversed(self._paths[number:]):
+            kept.append(path)
+        for path in reversed(self._paths[len(kept) :]):
             self._files.delete(path)
-        del self._paths[number:]
-        last = read_header(self._files, self._paths[-1]) if self._paths else None
-        self.missing_from = 0 if last is None else last.end_physical_offset
+            last = read_header(self._files, kept[-1]) if kept else None
+            self.missing_from = 0 if last is None else last.end_physical_offset
+        self._paths = kept
 
     @property
     def end_physical_offset(self) -> int:
