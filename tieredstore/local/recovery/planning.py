@@ -92,7 +92,13 @@ class _Planner:
         queue_file_size = -(-self.config.mapped_file_size_consume_queue_bytes // 20) * 20
         looks: list[tuple[QueueLook, Any]] = []
         if not self.in_rocksdb:
-            looks = look_at_queues(self.root, self.files, queue_file_size, log.min_offset)
+            looks = look_at_queues(
+                self.root,
+                self.files,
+                queue_file_size,
+                log.min_offset,
+                is_clean=self.was_clean,
+            )
         self._check_log_is_there(looks)
         is_sure = self.was_clean and not self.full
         sure = self._find_sure_offset(before, looks)

@@ -52,32 +52,55 @@ class QueueLook:
 
 
 def look_at_queues(
-    root: Path, files: PositionalFiles, file_size: int | None, log_min_offset: int
+    root: Path,
+    files: PositionalFiles,
+    file_size: int | None,
+    log_min_offset: int,
+    *,
+    is_clean: bool,
 ) -> list[tuple[QueueLook, ConsumeQueue]]:
     """Look at every queue, in the order of its names. file_size: bytes, None for that of the files.
+    is_clean: whether the store was stopped cleanly.
     Raises Corrupt for a file of another size, Invalid for a foreign one."""
     directory = root / CONSUME_QUEUE_DIRECTORY
     return [
-        _look(key, directory / key.topic / str(key.queue_id), files, file_size, log_min_offset)
+        _look(
+            key,
+            directory / key.topic / str(key.queue_id),
+            files,
+            file_size,
+            log_min_offset,
+            is_clean=is_clean,
+        )
         for key in sorted(list_queues(directory))
     ]
 
 
 def _look(
-    key: QueueKey, directory: Path, files: PositionalFiles, file_size: int | None, log_min: int
+    key: QueueKey,
+    directory: Path,
+    files: PositionalFiles,
+    file_size: int | None,
+    log_min: int,
+    *,
+    is_clean: bool,
 ) -> tuple[QueueLook, ConsumeQueue]:
     queue = ConsumeQueue(key.topic, key.queue_id, directory, files, file_size)
     found = _list_sizes(directory)
     paths = [str(directory / file_name(offset)) for offset, _ in found]
+    is_broken = False
     try:
         queue.load(owner=False)
-        is_broken = False
     except Corrupt:
+        if not is_clean and _is_unfinished(found, file_size, directory, files):
+            # Nothing of its last file was ever synced, so nothing in it is sure.
+            found = found[:-1]
+        else:
+            is_broken = True
         run = _find_usable_run(found, file_size, directory, files, log_min)
         if run is None:
             raise
         queue.load_run(run)
-        is_broken = True
     look = QueueLook(
         key,
         directory,
@@ -103,6 +126,17 @@ def _list_sizes(directory: Path) -> list[tuple[int, int]]:
         raise translate_os_error(error, "list", directory) from error
 
 
+def _is_unfinished(
+    found: list[tuple[int, int]], file_size: int | None, directory: Path, files: PositionalFiles
+) -> bool:
+    """Whether the last file is shorter than it has to be since its length was lost with the power:
+    it ends with what was written last, not with the zeros of a file of another size."""
+    if not found or not file_size or not UNIT_SIZE <= found[-1][1] < file_size:
+        return False
+    offset, length = found[-1]
+    return any(files.read(str(directory / file_name(offset)), UNIT_SIZE, length - UNIT_SIZE))
+
+
 def _find_usable_run(
     found: list[tuple[int, int]],
     file_size: int | None,
@@ -125,7 +159,7 @@ def _find_usable_run(
         else:
             runs.append([offset])
     if not runs:
-        return None
+        return FileRun(size, 0, 0)
     last = runs[-1]
     if len(runs) > 1 and _first_physical_offset(directory, last[0], files) <= log_min:
         return FileRun(size, last[0], last[-1] + size)

@@ -533,3 +533,21 @@ def test_queues_in_a_database_are_recovered(tmp_path: Path, rebuild: bool) -> No
     store.shutdown()
     with running(small_config(root, **kind)) as store:
         assert store.get_max_offset_in_queue("T", 0) == COUNT
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_l01_a_queue_file_whose_length_was_lost_is_built_again(root: Path, number: int) -> None:
+    wanted = reopen(root)
+    leave_unclean(root, checkpoint=Checkpoint())
+    files = sorted((root / "consumequeue" / "T" / "0").iterdir())
+    for path in files[number + 1 :]:
+        path.unlink()
+    os.truncate(files[number], 80)
+    assert reopen(root) == wanted
+    # A file of another size is no such file: it ends in zeros.
+    leave_unclean(root, checkpoint=Checkpoint())
+    for path in files[number + 1 :]:
+        path.unlink()
+    files[number].write_bytes(bytes(100))
+    with pytest.raises(Corrupt, match="expected a file of 200 bytes, found 100"):
+        plan(root)
