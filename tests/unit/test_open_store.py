@@ -18,6 +18,8 @@ from tieredstore.errors import Fenced, Invalid, Unavailable
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.read_only import ReadOnlyMessageStore
 from tieredstore.local.recovery.store_lock import is_owned
+from tieredstore.local.running_flags import RunningFlag
+from tieredstore.service_thread import ServiceState
 from tieredstore.tier.state_lock import StateLock
 from tieredstore.tier.store import TieredMessageStore
 
@@ -230,3 +232,25 @@ def test_a_path_without_anything_is_invalid_and_says_what_may_stand_there(tmp_pa
         tieredstore.open_store(tmp_path / "gone"),
     ):
         pass
+
+
+def test_a_store_says_how_all_of_its_services_are_and_what_they_count(tmp_path: Path) -> None:
+    with tieredstore.open_store(tiered(tmp_path)) as store:
+        assert isinstance(store, TieredMessageStore)
+        put(store, "coffee")
+        states = {health.name: health.state for health in store.health()}
+        assert states.keys() >= {"tiered-dispatcher", "tiered-index", "reput", "index", "store"}
+        assert set(states.values()) == {ServiceState.RUNNING}
+        local = store.next_store
+        assert isinstance(local, DefaultMessageStore)
+        local.running_flags.set(RunningFlag.DISK_FULL, "the disk is full")
+        [told] = [health for health in store.health() if health.name == "store"]
+        assert str(told.error) == "DISK_FULL: the disk is full"
+        assert store.put_message(tieredstore.Message.create("orders", b"tea")).reason == (
+            "the disk is full"
+        )
+        store.collect_metrics()
+        value = store.metrics.value
+        assert value("rocketmq_messages_in_total", topic="orders") == 1
+        refused = "rocketmq_tiered_store_x_puts_refused_total"
+        assert value(refused, status="SERVICE_NOT_AVAILABLE") == 1

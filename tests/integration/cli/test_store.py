@@ -120,3 +120,32 @@ def test_a_configuration_says_more_than_the_files(root: Path, tmp_path: Path) ->
     conf.write_text("mappedFileSizeCommitLog=8192\n")
     ran = tieredstore("store", "check", root, "--config", conf)
     assert "expected a file of 8192 bytes, found 4096" in one_line(ran)
+
+
+def test_stat_says_how_much_a_store_holds(root: Path) -> None:
+    with running(small_config(root)) as store:
+        put_all(store, [plain("A", number % 2, number) for number in range(20)])
+        put_all(store, [plain("B", 0, 0)])
+        store.flush()
+        beside = tieredstore("store", "stat", root, "--output", "json").record
+    before = files_of(root)
+    found = tieredstore("store", "stat", root, "--output", "json").record
+    assert files_of(root) == before
+    for record, is_owned in ((beside, True), (found, False)):
+        assert (record["owned"], record["unclean"]) == (is_owned, False)
+        assert (record["topics_count"], record["queues"], record["messages"]) == (2, 3, 21)
+        assert record["topics"] == [
+            {"topic": "A", "queues": 2, "messages": 20},
+            {"topic": "B", "queues": 1, "messages": 1},
+        ]
+        assert record["commit_log_flushed_until"] == record["consume_queues_flushed_until"] > 0
+    sizes = [path.stat().st_size for path in (root / "commitlog").iterdir()]
+    assert (found["commit_log_files"], found["commit_log_bytes"]) == (len(sizes), sum(sizes))
+    assert found["index_files"] == len(list((root / "index").iterdir()))
+    assert found["served_until"] is None
+    table = tieredstore("store", "stat", root)
+    assert (table.code, table.err) == (0, "")
+    assert "messages" in table.out
+    nothing = tieredstore("store", "stat", root / "nowhere")
+    assert nothing.code != 0
+    assert "no message store" in nothing.err

@@ -9,6 +9,7 @@ from tieredstore.cli.lazy import LazyGroup
 PARTS = {
     "check": "Show what a recovery of a local store would do.",
     "recover": "Recover a local store that was not stopped cleanly.",
+    "stat": "Summarise a local store.",
 }
 """Part -> its line in `--help`; the module of the same name holds the command `command`."""
 

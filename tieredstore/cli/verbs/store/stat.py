@@ -1,0 +1,70 @@
+"""`tieredstore store stat`: how much a local store holds, and what is on disk of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tieredstore.cli.options.output import output_option
+from tieredstore.cli.output.rows import Output
+
+if TYPE_CHECKING:
+    from tieredstore.local.read_only import ReadOnlyMessageStore
+
+TOPIC_COLUMNS = ("topic", "queues", "messages")
+
+
+@click.command("stat")
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@output_option
+def command(directory: Path, out: Output) -> None:
+    """Summarise the local store in DIR. Writes nothing, and may run beside its owner."""
+    from tieredstore.cli.composition import log_to_stderr
+    from tieredstore.local.read_only import open_read_only
+
+    log_to_stderr()
+    store = open_read_only(directory)
+    try:
+        out.record(_describe(store), {"topics": TOPIC_COLUMNS})
+    finally:
+        store.shutdown()
+
+
+def _describe(store: ReadOnlyMessageStore) -> dict[str, object]:
+    from tieredstore.local.index.reader import index_paths
+    from tieredstore.local.recovery.checkpoint import read_checkpoint
+    from tieredstore.local.recovery.store_lock import is_owned
+
+    topics: dict[str, list[int]] = {}
+    for key in store.list_queues():
+        queue = store.find_queue(*key)
+        if queue is not None:
+            counts = topics.setdefault(key.topic, [0, 0])
+            counts[0] += 1
+            counts[1] += queue.max_offset - queue.min_offset
+    log = store.commit_log
+    checkpoint = read_checkpoint(store.root)
+    paths = [Path(path) for path in index_paths(store.root)]
+    return {
+        "store": str(store.root),
+        "owned": is_owned(store.root),
+        "unclean": store.is_unclean,
+        "served_until": store.served_until_ms,
+        "topics_count": len(topics),
+        "queues": sum(queues for queues, _ in topics.values()),
+        "messages": sum(messages for _, messages in topics.values()),
+        "commit_log_files": len(log.run.offsets),
+        "commit_log_bytes": log.run.end - log.run.start,
+        "commit_log_min_offset": log.min_offset,
+        "index_files": len(paths),
+        "index_bytes": sum(path.stat().st_size for path in paths),
+        "commit_log_flushed_until": checkpoint.physic_msg_timestamp_ms or None,
+        "consume_queues_flushed_until": checkpoint.logics_msg_timestamp_ms or None,
+        "dispatched_offset": checkpoint.logics_physical_offset or None,
+        "topics": [
+            {"topic": topic, "queues": queues, "messages": messages}
+            for topic, (queues, messages) in sorted(topics.items())
+        ],
+    }
