@@ -154,7 +154,7 @@ class Run:
         store, trace = self.store, self.trace
         trace.wrap(store._commit_log, "_make_room", "room in the log, or the next file")
         trace.wrap(store._flush, "flush", "flush")
-        trace.wrap(store._reput._dispatcher, "dispatch", "a pass of the dispatch")
+        trace.wrap(store._reput.dispatcher, "dispatch", "a pass of the dispatch")
         store._appender._lock = TracedLock(store._appender._lock, trace)  # type: ignore[assignment]
         gc.callbacks.append(trace.note_collection)
 

@@ -90,9 +90,7 @@ def _batches(store: DefaultMessageStore, first: int, stop: int) -> None:
 
 
 @contextmanager
-def live(
-    bench: Workbench, *, producer: Producer, share: int = 1, body_bytes: int = BODY_BYTES
-) -> Iterator[Callable[[], Pass]]:
+def live(bench: Workbench, *, producer: Producer, share: int = 1) -> Iterator[Callable[[], Pass]]:
     """Puts with the dispatch behind them, as a broker runs. share: a pass has one such part of the
     messages."""
     count = bench.sizes.put_messages // share // BATCH * BATCH
@@ -107,7 +105,6 @@ def live(
             _check(store, count)
         return {
             "count": count,
-            "bytes": count * body_bytes,
             "seconds": dispatched - started,
             "seconds_put": returned - started,
         }
@@ -201,9 +198,14 @@ ROWS = (
         what="bodies of 10 KiB, the dispatch running behind",
         face=PUT,
         durability=FLUSH,
-        ours=partial(live, producer=_large, share=LARGE_SHARE, body_bytes=LARGE_BODY_BYTES),
+        ours=partial(live, producer=_large, share=LARGE_SHARE),
         figures=(
-            Figure("bodies", "B/s", floor=2e9, per_byte=True),
+            Figure(
+                "put returned (2 GB/s are 195 k)",
+                "msg/s",
+                key="seconds_put",
+                floor=2e9 / LARGE_BODY_BYTES,
+            ),
             Figure(DISPATCHED, "msg/s"),
         ),
         java=lambda sizes: {

@@ -6,14 +6,18 @@ Nothing is read or written outside of the buffers that are passed: every offset 
 checked against their sizes here. The GIL is held throughout; locks, clocks and the state of a store
 are Python's. */
 
+#define _GNU_SOURCE /* memmem */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
 #include <structmember.h>
 
-#define VERSION 1 /* of what core.py expects: an extension that was built before is not used */
+#define VERSION 2 /* of what core.py expects: an extension that was built before is not used */
 #define HEAD_SIZE 88 /* in front of the body, with two IPv4 hosts */
+#define MIN_RECORD_SIZE 91
+#define MAGIC_V1 0xDAA320A7u
+#define MAGIC_V2 0xDAA320ABu
 #define MAX_ROW_PROPERTIES 4096
 #define MAX_PROPERTIES 32767
 #define NOT_PLAIN (0x1 << 4 | 0x1 << 5 | 0x3 << 2 | 0x1 << 7)
@@ -47,18 +51,9 @@ static int read_int(PyObject *number, int bits, int64_t *value) {
     return bits == 64 || (*value >= INT32_MIN && *value <= INT32_MAX);
 }
 
-static int contains(const char *data, Py_ssize_t size, const char *text) {
-    Py_ssize_t length = (Py_ssize_t)strlen(text);
-    while (size >= length) {
-        const char *found = memchr(data, text[0], (size_t)(size - length + 1));
-        if (found == NULL)
-            return 0;
-        if (memcmp(found, text, (size_t)length) == 0)
-            return 1;
-        size -= found + 1 - data;
-        data = found + 1;
-    }
-    return 0;
+static int contains(PyObject *data, const char *text) {
+    return memmem(PyBytes_AS_STRING(data), (size_t)PyBytes_GET_SIZE(data), text, strlen(text)) !=
+           NULL;
 }
 
 /* Messages: a Struct whose fields lie at fixed places. */
@@ -79,8 +74,6 @@ static PyObject *get_field(PyObject *message, enum field field) {
     return *(PyObject **)((char *)message + field_offsets[field]); /* NULL when it is not set */
 }
 
-PyDoc_STRVAR(configure_doc, "configure(message_type, crc32): say what messages and CRCs are.");
-
 static PyObject *configure(PyObject *self, PyObject *args) {
     PyObject *type, *function;
     if (!PyArg_ParseTuple(args, "O!O:configure", &PyType_Type, &type, &function))
@@ -92,17 +85,13 @@ static PyObject *configure(PyObject *self, PyObject *args) {
         PyMemberDef *member = NULL;
         if (Py_TYPE(found) == &PyMemberDescr_Type && PyDescr_TYPE(found) == (PyTypeObject *)type)
             member = ((PyMemberDescrObject *)found)->d_member;
-        int is_good = member != NULL && member->type == T_OBJECT_EX;
-        if (is_good)
-            field_offsets[field] = member->offset;
-        Py_DECREF(found);
-        if (!is_good)
+        Py_DECREF(found); /* the type has it */
+        if (member == NULL || member->type != T_OBJECT_EX)
             return PyErr_Format(PyExc_TypeError, "%s: no field of a Struct", field_names[field]);
+        field_offsets[field] = member->offset;
     }
-    Py_INCREF(type);
-    Py_XSETREF(message_type, (PyTypeObject *)type);
-    Py_INCREF(function);
-    Py_XSETREF(crc32, function);
+    Py_XSETREF(message_type, (PyTypeObject *)Py_NewRef(type));
+    Py_XSETREF(crc32, Py_NewRef(function));
     Py_RETURN_NONE;
 }
 
@@ -136,15 +125,15 @@ static int read_message(
         PyBytes_GET_SIZE(properties) > MAX_ROW_PROPERTIES || born_host == NULL ||
         !PyBytes_CheckExact(born_host) || PyBytes_GET_SIZE(born_host) != 8)
         return 0;
-    Py_INCREF(body), Py_INCREF(properties), Py_INCREF(born_host);
-    record->body = body, record->properties = properties, record->born_host = born_host;
+    record->body = Py_NewRef(body);
+    record->properties = Py_NewRef(properties), record->born_host = Py_NewRef(born_host);
     if (!read_int(get_field(message, FLAG), 32, &record->flag) ||
         !read_int(get_field(message, SYS_FLAG), 32, &record->sys_flag) ||
         !read_int(get_field(message, BORN_TIMESTAMP), 64, &record->born_timestamp) ||
         !read_int(get_field(message, RECONSUME_TIMES), 32, &record->reconsume_times) ||
         !read_int(get_field(message, PREPARED_OFFSET), 64, &record->prepared_offset) ||
         record->sys_flag & NOT_PLAIN ||
-        contains(PyBytes_AS_STRING(properties), PyBytes_GET_SIZE(properties), "INNER_"))
+        contains(properties, "INNER_"))
         return 0;
     record->size = template_size + PyBytes_GET_SIZE(body) + 2 + PyBytes_GET_SIZE(properties);
     PyObject *crc = PyObject_CallOneArg(crc32, body);
@@ -160,8 +149,7 @@ static void write_record(
     int64_t queue_offset, int64_t position, int64_t timestamp
 ) {
     size_t body_size = (size_t)PyBytes_GET_SIZE(record->body);
-    size_t topic_size = (size_t)template_size - HEAD_SIZE;
-    size_t properties_size = (size_t)PyBytes_GET_SIZE(record->properties);
+    size_t topic_size = (size_t)template_size - HEAD_SIZE, properties_size = (size_t)PyBytes_GET_SIZE(record->properties);
     memcpy(to, template, HEAD_SIZE);
     put32(to, (uint32_t)record->size);
     put32(to + 8, record->crc);
@@ -184,7 +172,6 @@ static void write_record(
     memcpy(to + 2, PyBytes_AS_STRING(record->properties), properties_size);
 }
 
-/* The arguments that both kinds of append begin with. */
 typedef struct {
     Py_buffer view;
     const uint8_t *template;
@@ -224,10 +211,6 @@ static int fits(const Append *append, int64_t size) {
     return append->inside >= 0 && append->inside <= append->limit &&
            size <= append->limit - append->inside;
 }
-
-PyDoc_STRVAR(append_record_doc,
-"append_record(view, inside, limit, template, max_body_bytes, message, queue_offset, position,\n"
-"timestamp): (end of the record, its head, its properties); see _core.pyi.");
 
 static PyObject *append_record(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     Append append;
@@ -272,8 +255,7 @@ static int read_batch(
             return 0;
         if (!read_int(get_field(message, QUEUE_ID), 32, &number) || number != queue_id)
             return 0;
-        PyObject *properties = records[i].properties;
-        if (contains(PyBytes_AS_STRING(properties), PyBytes_GET_SIZE(properties), "DELAY\x01"))
+        if (contains(records[i].properties, "DELAY\x01"))
             return 0;
         *total += records[i].size;
     }
@@ -296,10 +278,6 @@ static PyObject *make_rows(PyObject *number, const Record *records, Py_ssize_t c
     }
     return rows;
 }
-
-PyDoc_STRVAR(append_records_doc,
-"append_records(view, inside, limit, template, max_body_bytes, messages, queue_offset, position,\n"
-"timestamp, topic, number): (end of the records, their rows); see _core.pyi.");
 
 static PyObject *append_records(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     Append append;
@@ -344,9 +322,6 @@ static PyObject *append_records(PyObject *self, PyObject *const *args, Py_ssize_
 
 /* Properties. */
 
-PyDoc_STRVAR(encode_properties_doc,
-"encode_properties(properties): the bytes of a dict of texts; None for what is none, or invalid.");
-
 static PyObject *encode_properties(PyObject *self, PyObject *properties) {
     char encoded[MAX_PROPERTIES];
     Py_ssize_t size = 0, place = 0;
@@ -354,11 +329,10 @@ static PyObject *encode_properties(PyObject *self, PyObject *properties) {
     if (!PyDict_CheckExact(properties))
         Py_RETURN_NONE;
     while (PyDict_Next(properties, &place, &name, &value)) {
-        Py_ssize_t name_size, value_size;
         if (!PyUnicode_CheckExact(name) || !PyUnicode_CheckExact(value) ||
             !PyUnicode_IS_COMPACT_ASCII(name) || !PyUnicode_IS_COMPACT_ASCII(value))
             Py_RETURN_NONE;
-        name_size = PyUnicode_GET_LENGTH(name), value_size = PyUnicode_GET_LENGTH(value);
+        Py_ssize_t name_size = PyUnicode_GET_LENGTH(name), value_size = PyUnicode_GET_LENGTH(value);
         const char *name_text = PyUnicode_DATA(name), *value_text = PyUnicode_DATA(value);
         if (name_size == 0 || memchr(name_text, 1, (size_t)name_size) != NULL ||
             memchr(name_text, 2, (size_t)name_size) != NULL ||
@@ -401,9 +375,8 @@ static void find_values(const uint8_t *data, Py_ssize_t size, Value *uniq, Value
     uniq->size = keys->size = tags->size = 0;
     while (data < end) {
         const uint8_t *stop = memchr(data, 2, (size_t)(end - data));
-        Py_ssize_t length = (stop == NULL ? end : stop) - data;
+        Py_ssize_t length = (stop == NULL ? end : stop) - data, name = 5;
         Value *found = NULL;
-        Py_ssize_t name = 5;
         if (length > 5 && memcmp(data, "KEYS\x01", 5) == 0)
             found = keys;
         else if (length > 5 && memcmp(data, "TAGS\x01", 5) == 0)
@@ -416,7 +389,7 @@ static void find_values(const uint8_t *data, Py_ssize_t size, Value *uniq, Value
     }
 }
 
-/* Columns of int64 rows and int32 hashes that grow. */
+/* Columns of int64 rows (or positions) and int32 hashes that grow. */
 typedef struct {
     int64_t *rows;
     int32_t *hashes;
@@ -427,13 +400,11 @@ static int add_entry(Entries *entries, Py_ssize_t row, uint32_t hash) {
     if (entries->count == entries->room) {
         Py_ssize_t room = 2 * entries->room + 64;
         int64_t *rows = PyMem_Realloc(entries->rows, (size_t)room * sizeof *rows);
-        if (rows == NULL)
-            return -1;
-        entries->rows = rows;
         int32_t *hashes = PyMem_Realloc(entries->hashes, (size_t)room * sizeof *hashes);
-        if (hashes == NULL)
+        entries->rows = rows != NULL ? rows : entries->rows;
+        entries->hashes = hashes != NULL ? hashes : entries->hashes;
+        if (rows == NULL || hashes == NULL)
             return -1;
-        entries->hashes = hashes;
         entries->room = room;
     }
     if (hash > 0x7FFFFFFF) /* the absolute value, 0 of the smallest number */
@@ -470,18 +441,13 @@ static int add_entries(
     return bits < 0x80;
 }
 
-PyDoc_STRVAR(index_entries_doc,
-"index_entries(properties, numbers, prefixes): columns of tags codes, rows and hashes as bytes; see\n"
-"_core.pyi.");
-
 static PyObject *index_entries(PyObject *self, PyObject *args) {
     PyObject *properties, *result = NULL;
     Py_buffer numbers, prefixes;
     if (!PyArg_ParseTuple(args, "O!y*y*:index_entries", &PyList_Type, &properties, &numbers,
                           &prefixes))
         return NULL;
-    Py_ssize_t count = PyList_GET_SIZE(properties);
-    Py_ssize_t topics = prefixes.len / 8;
+    Py_ssize_t count = PyList_GET_SIZE(properties), topics = prefixes.len / 8;
     Entries entries = {NULL, NULL, 0, 0};
     PyObject *codes = PyBytes_FromStringAndSize(NULL, count * 8);
     int is_plain = codes == NULL ? -1 : count == numbers.len / 8;
@@ -514,6 +480,36 @@ static PyObject *index_entries(PyObject *self, PyObject *args) {
     return result;
 }
 
+/* Positions of the records from a position on, as int64, and the byte behind the last of them. */
+static PyObject *walk_records(PyObject *self, PyObject *args) {
+    Py_buffer buffer;
+    Py_ssize_t position, limit;
+    if (!PyArg_ParseTuple(args, "y*nn:walk_records", &buffer, &position, &limit))
+        return NULL;
+    Entries found = {NULL, NULL, 0, 0};
+    PyObject *result = NULL;
+    int is_good = position >= 0 && position <= limit && limit <= buffer.len;
+    while (is_good && limit - position >= MIN_RECORD_SIZE) {
+        const uint8_t *record = (const uint8_t *)buffer.buf + position;
+        uint32_t magic = get32(record + 4);
+        int32_t size = (int32_t)get32(record);
+        if ((magic != MAGIC_V1 && magic != MAGIC_V2) || size < MIN_RECORD_SIZE ||
+            size > limit - position)
+            break;
+        is_good = add_entry(&found, position, 0) == 0;
+        position += size;
+    }
+    if (is_good)
+        result = Py_BuildValue("(y#n)", found.count ? (char *)found.rows : "", found.count * 8,
+                               position);
+    else
+        PyErr_SetString(PyExc_ValueError, "no memory, or a range outside of the buffer");
+    PyMem_Free(found.rows);
+    PyMem_Free(found.hashes);
+    PyBuffer_Release(&buffer);
+    return result;
+}
+
 /* The index file. */
 
 static int32_t count_seconds(int64_t timestamp, int64_t begin) {
@@ -522,10 +518,6 @@ static int32_t count_seconds(int64_t timestamp, int64_t begin) {
     uint64_t seconds = ((uint64_t)timestamp - (uint64_t)begin) / 1000;
     return seconds > INT32_MAX ? INT32_MAX : (int32_t)seconds;
 }
-
-PyDoc_STRVAR(put_items_doc,
-"put_items(buffer, slots, hashes, physical_offsets, store_timestamps): how many items fitted; see\n"
-"_core.pyi.");
 
 static PyObject *put_items(PyObject *self, PyObject *args) {
     Py_buffer file, hashes, offsets, times;
@@ -586,19 +578,18 @@ end:
 }
 
 static PyMethodDef methods[] = {
-    {"configure", configure, METH_VARARGS, configure_doc},
-    {"append_record", (PyCFunction)(void (*)(void))append_record, METH_FASTCALL, append_record_doc},
-    {"append_records", (PyCFunction)(void (*)(void))append_records, METH_FASTCALL,
-     append_records_doc},
-    {"encode_properties", encode_properties, METH_O, encode_properties_doc},
-    {"index_entries", index_entries, METH_VARARGS, index_entries_doc},
-    {"put_items", put_items, METH_VARARGS, put_items_doc},
+    {"configure", configure, METH_VARARGS, NULL},
+    {"append_record", (PyCFunction)(void (*)(void))append_record, METH_FASTCALL, NULL},
+    {"append_records", (PyCFunction)(void (*)(void))append_records, METH_FASTCALL, NULL},
+    {"encode_properties", encode_properties, METH_O, NULL},
+    {"index_entries", index_entries, METH_VARARGS, NULL},
+    {"walk_records", walk_records, METH_VARARGS, NULL},
+    {"put_items", put_items, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "_core", "The optional compiled core; see _core.pyi.", -1, methods,
-    NULL, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC PyInit__core(void) {

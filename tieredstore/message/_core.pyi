@@ -64,6 +64,11 @@ def index_entries(
     `topic#T#`.
     """
 
+def walk_records(buffer: object, start: int, end: int, /) -> tuple[bytes, int]:
+    """Find the positions (int64) of the records that follow each other from `start` on and end
+    within `end`, and the byte behind the last of them. The twin is
+    `message.columns.walk.walk_records`. Raises ValueError for a range outside of the buffer."""
+
 def put_items(
     buffer: bytearray | memoryview,
     slots: int,

@@ -10,7 +10,7 @@ import os
 from importlib import import_module
 from typing import Final
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 
 def _find() -> bool:

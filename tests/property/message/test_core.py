@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tieredstore.errors import Invalid
 from tieredstore.local.index import keys
 from tieredstore.message import properties
+from tieredstore.message.columns import walk
 from tieredstore.message.crc import raw_crc32
 from tieredstore.message.encoding import Message, RecordEncoder, encode_record
 from tieredstore.message.index import local
@@ -165,6 +166,40 @@ MESSAGES = st.builds(
     reconsume_times=INT32,
     prepared_transaction_offset=INT64,
 )
+
+
+@FUZZ
+@given(
+    st.lists(
+        st.one_of(
+            st.sampled_from([91, 91, 91, 100, 8, 0, 90, -1, 2**31 - 1]).map(
+                lambda size: (size, walk.MAGICS[size % 2])
+            ),
+            st.tuples(INT32, st.sampled_from([0, walk.MAGIC_BLANK, *walk.MAGICS])),
+        ),
+        max_size=40,
+    ),
+    st.integers(0, 200),
+    st.integers(-5, 200),
+)
+def test_a_walk(heads: list[tuple[int, int]], start: int, less: int) -> None:
+    data = b"".join(
+        size.to_bytes(4, "big", signed=True) + magic.to_bytes(4, "big") + bytes(max(size, 8) - 8)
+        for size, magic in heads
+        if size < 1000
+    )
+    data += b"".join(
+        size.to_bytes(4, "big", signed=True) + magic.to_bytes(4, "big") for size, magic in heads
+    )
+    end = len(data) - less
+    if not 0 <= start <= end <= len(data):
+        with pytest.raises(ValueError):
+            core.walk_records(data, start, end)
+        return
+    found, position = core.walk_records(data, start, end)
+    with in_python(walk):
+        expected = walk.walk_records(data, start, end)
+    assert (found, position) == (expected.positions.tobytes(), expected.next_position)
 
 
 def make_place(size: int) -> tuple[bytearray, memoryview]:

@@ -12,7 +12,11 @@ import numpy.typing as npt
 from tieredstore.errors import Invalid
 from tieredstore.message import layout
 from tieredstore.message.buffers import Buffer
+from tieredstore.message.core import IS_COMPILED
 from tieredstore.message.layout import MAGIC_BLANK, MAGICS, MIN_RECORD_SIZE
+
+if IS_COMPILED:
+    from tieredstore.message import _core
 
 SCALAR_LIMIT: Final = 16
 """Below this number of records the loop is faster than the columns."""
@@ -48,20 +52,21 @@ def walk_records(buffer: Buffer, start: int = 0, end: int | None = None) -> Walk
     columns: a record counts only when every size before it is the guessed one.
     """
     limit = _find_limit(buffer, start, end)
+    if IS_COMPILED:
+        found, position = _core.walk_records(buffer, start, limit)
+        positions = np.frombuffer(found, dtype=np.int64)
+    else:
+        positions, position = _walk_in_python(buffer, start, limit)
+    return Walk(positions, position, _find_stop(buffer, position, limit))
+
+
+def _walk_in_python(buffer: Buffer, position: int, limit: int) -> tuple[Positions, int]:
     found: list[Positions] = []
     single: list[int] = []
-    position, last_size, run = start, -1, SCALAR_LIMIT
-    stop = Stop.END
-    while position < limit:
-        if position + 8 > limit:
-            stop = Stop.CUT
-            break
+    last_size, run = -1, SCALAR_LIMIT
+    while position + MIN_RECORD_SIZE <= limit:
         size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, position)
-        if magic not in MAGICS or size < MIN_RECORD_SIZE:
-            stop = _classify_stop(size, magic)
-            break
-        if position + size > limit:
-            stop = Stop.CUT
+        if magic not in MAGICS or not MIN_RECORD_SIZE <= size <= limit - position:
             break
         if size != last_size:
             single.append(position)
@@ -78,12 +83,20 @@ def walk_records(buffer: Buffer, start: int = 0, end: int | None = None) -> Walk
         last_size, run = (size, min(run * 4, _RUN_LIMIT)) if count >= run else (-1, SCALAR_LIMIT)
     if single or not found:
         found.append(np.array(single, dtype=np.int64))
-    return Walk(found[0] if len(found) == 1 else np.concatenate(found), position, stop)
+    return found[0] if len(found) == 1 else np.concatenate(found), position
 
 
-def _classify_stop(size: int, magic: int) -> Stop:
+def _find_stop(buffer: Buffer, position: int, limit: int) -> Stop:
+    """Say why no record of the buffer follows at a position."""
+    if position >= limit:
+        return Stop.END
+    if position + _SIZE_AND_MAGIC.size > limit:
+        return Stop.CUT
+    size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, position)
     if magic == MAGIC_BLANK:
         return Stop.BLANK
+    if magic in MAGICS and size >= MIN_RECORD_SIZE:
+        return Stop.CUT
     return Stop.EMPTY if size == 0 and magic == 0 else Stop.BAD
 
 
