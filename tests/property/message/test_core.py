@@ -21,6 +21,7 @@ from tieredstore.message.columns import walk
 from tieredstore.message.crc import raw_crc32
 from tieredstore.message.encoding import Message, RecordEncoder, encode_record
 from tieredstore.message.index import local
+from tieredstore.message.layout import MAGIC_BLANK, MAGICS
 
 core: Any = pytest.importorskip("tieredstore.message._core")
 core.configure(Message, raw_crc32)
@@ -173,9 +174,9 @@ MESSAGES = st.builds(
     st.lists(
         st.one_of(
             st.sampled_from([91, 91, 91, 100, 8, 0, 90, -1, 2**31 - 1]).map(
-                lambda size: (size, walk.MAGICS[size % 2])
+                lambda size: (size, MAGICS[size % 2])
             ),
-            st.tuples(INT32, st.sampled_from([0, walk.MAGIC_BLANK, *walk.MAGICS])),
+            st.tuples(INT32, st.sampled_from([0, MAGIC_BLANK, *MAGICS])),
         ),
         max_size=40,
     ),
