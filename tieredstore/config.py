@@ -129,8 +129,45 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
         bool, _text("Whether the RocksDB queues are in `consumequeue_rocksdb`, not `consumequeue`.")
     ] = field(name="useSeparateStorePathForRocksdbCQ", default=False)
     flush_disk_type: Annotated[
-        str, _text("Only ASYNC_FLUSH so far.", "^(ASYNC_FLUSH|SYNC_FLUSH)$")
+        str,
+        _text(
+            "When a put is durable: ASYNC_FLUSH (on disk within a second) or SYNC_FLUSH (on disk "
+            "when its future says so).",
+            "^(ASYNC_FLUSH|SYNC_FLUSH)$",
+        ),
     ] = field(name="flushDiskType", default="ASYNC_FLUSH")
+    sync_flush_timeout_ms: Annotated[
+        int, _int32("How long a put waits for its flush under SYNC_FLUSH, ms.")
+    ] = field(name="syncFlushTimeout", default=5000)
+    flush_interval_commit_log_ms: Annotated[
+        int, _int32("Between two flushes of the commit log under ASYNC_FLUSH, ms.")
+    ] = field(name="flushIntervalCommitLog", default=500)
+    flush_commit_log_least_pages: Annotated[
+        int, _int32("Dirty pages (4,096 bytes) from which on such a flush does something.", 0)
+    ] = field(name="flushCommitLogLeastPages", default=4)
+    flush_commit_log_thorough_interval_ms: Annotated[
+        int, _int32("Between two such flushes that take every page, ms.")
+    ] = field(name="flushCommitLogThoroughInterval", default=10_000)
+    flush_commit_log_timed: Annotated[
+        bool, _text("Whether such a flush comes at its interval alone, whatever is put.")
+    ] = field(name="flushCommitLogTimed", default=True)
+    wake_flush_when_put_message: Annotated[
+        bool, _text("Whether a put begins such a flush; not with flushCommitLogTimed.")
+    ] = field(name="wakeFlushWhenPutMessage", default=False)
+    flush_interval_consume_queue_ms: Annotated[
+        int, _int32("Between two flushes of consume queues, index and checkpoint, ms.")
+    ] = field(name="flushIntervalConsumeQueue", default=1000)
+    flush_consume_queue_least_pages: Annotated[
+        int,
+        _int32("Dirty pages from which on a queue is flushed, in a flush that is not thorough.", 0),
+    ] = field(name="flushConsumeQueueLeastPages", default=2)
+    flush_consume_queue_thorough_interval_ms: Annotated[
+        int,
+        _int32(
+            "Longest time between two flushes of all queues that were written, ms; mostly each "
+            "flush is one, unless they take more than a tenth of the time."
+        ),
+    ] = field(name="flushConsumeQueueThoroughInterval", default=60_000)
     mapped_file_size_commit_log_bytes: Annotated[
         int, _int32("Size of a commit log file, bytes.", 64)
     ] = field(name="mappedFileSizeCommitLog", default=1 << 30)

@@ -42,7 +42,6 @@ DECLINED_SETTINGS: Mapping[str, str] = {
 """Settings of others than Apache RocketMQ that are not going to be built, and why."""
 
 REFUSED_VALUES: Mapping[str, tuple[str, str]] = {
-    "flushDiskType": ("SYNC_FLUSH", "synchronous flush is not built yet"),
     "brokerRole": ("SYNC_MASTER", "replication is not built"),
     "enableDLegerCommitLog": ("true", "DLedger is not built"),
     "enableControllerMode": ("true", "controller mode is not built"),
@@ -131,17 +130,15 @@ commitLogSwapMapInterval commitLogSwapMapReserveFileNum compactionCqMappedFileSi
 compactionMappedFileSize compactionScheduleInternal compactionThreadNum
 correctLogicMinOffsetForceInterval correctLogicMinOffsetSleepInterval dLegerGroup dLegerPeers
 dLegerSelfId dataReadAheadEnable debugLockEnable defaultQueryMaxNum
-
 disappearTimeAfterStart diskFallRecorded
 dispatchCqCacheNum dispatchCqThreads dispatchFromSenderThread
 enableAcceleratedRecovery enableAsyncReput enableAutoInSyncReplicas enableBatchPush
 enableBuildConsumeQueueConcurrently enableCleanExpiredOffset enableCompaction
 enableConsumeQueueExt enableLogConsumeQueueRepeatedlyBuildWhenRecover
 enableRunningFlagsInFlush enableScheduleAsyncDeliver enableScheduleMessageStats
-fastFailIfNoBufferInStorePool flushCommitLogLeastPages
-flushCommitLogThoroughInterval flushCommitLogTimed flushConsumeQueueLeastPages
-flushConsumeQueueThoroughInterval flushDelayOffsetInterval flushIntervalCommitLog
-flushIntervalConsumeQueue flushLeastPagesWhenWarmMapedFile haFlowControlEnable
+fastFailIfNoBufferInStorePool
+flushDelayOffsetInterval
+flushLeastPagesWhenWarmMapedFile haFlowControlEnable
 haHousekeepingInterval haListenPort haMasterAddress haMaxGapNotInSync haMaxTimeSlaveNotCatchup
 haSendHeartbeatInterval haTransferBatchSize inSyncReplicas indexFileReadEnable
 indexFileWriteEnable indexRocksDBEnable logicQueueForceSwapMapInterval logicQueueSwapMapInterval
@@ -159,13 +156,13 @@ rocksdbWalFileRollingThreshold sampleCountThreshold sampleSteps
 scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked
 searchBcqByCacheEnable searchOffsetCacheEnable slaveTimeout
 statRocksDBCQIntervalSec storePathBrokerIdentity storePathDLedgerCommitLog storePathEpochFile
-syncFlushTimeout syncFromLastFile syncMasterFlushOffsetWhenStartup timerColdDataCheckIntervalMs
+syncFromLastFile syncMasterFlushOffsetWhenStartup timerColdDataCheckIntervalMs
 timerCongestNumEachSlot timerEnableCheckMetrics timerEnableRetryUntilSuccess timerFlushIntervalMs
 timerGetMessageThreadNum timerInterceptDelayLevel timerMaxDelaySec timerMetricSmallThreshold
 timerPrecisionMs timerProgressLogIntervalMs timerPutMessageThreadNum timerRollWindowSlot
 timerSkipUnknownError timerStopEnqueue timerWheelEnable totalReplicas
 transientStorePoolSize
-wakeCommitWhenPutMessage wakeFlushWhenPutMessage warmMapedFileEnable
+wakeCommitWhenPutMessage warmMapedFileEnable
 """
 _NETWORK = """
 bindAddress channelNotActiveInterval clientAsyncSemaphoreValue clientCallbackExecutorThreads

@@ -28,11 +28,16 @@ def sync_path(path: str | Path) -> None:
 
 def sync_folder(path: str | Path) -> None:
     """Make creations, renames and removals in a folder durable."""
-    fd = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | os.O_CLOEXEC)
+    fd = open_folder(path)
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def open_folder(path: str | Path) -> int:
+    """Open a folder, to sync it; returns the descriptor."""
+    return os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | os.O_CLOEXEC)
 
 
 def allocate(fd: int, position: int, length: int) -> None:

@@ -93,7 +93,8 @@ class _State(enum.Enum):
 class DefaultMessageStore(StoreReads):
     """Open, append, serve. Thread-safe between `start` and `shutdown`.
 
-    A put is in the page cache when it returns; `flush` and `shutdown` bring everything to disk.
+    A put is in the page cache when it returns, and on disk when its `durable` says so under
+    SYNC_FLUSH, within a second or so under ASYNC_FLUSH; `flush` and `shutdown` bring all to disk.
     store_host: address of this store as records hold it (8 or 20 bytes).
     """
 
@@ -146,6 +147,7 @@ class DefaultMessageStore(StoreReads):
             clock,
             self.running_flags,
             enable_light_queues=config.enable_lmq,
+            holds_rows=config.flush_disk_type == "SYNC_FLUSH",
         )
         self._reput = Reput(
             self._commit_log,
@@ -157,7 +159,14 @@ class DefaultMessageStore(StoreReads):
             dispatch_light_queues=config.enable_lmq and config.enable_multi_dispatch,
         )
         self._flush = StoreFlush(
-            self.root, self._commit_log, self._queues, self._index, self._reput, self.running_flags
+            self.root,
+            config,
+            self._commit_log,
+            self._queues,
+            self._index,
+            self._appender,
+            self._reput,
+            self.running_flags,
         )
         self.metrics = Metrics()
         self._reput.on_batch(self._batch_queues.append_record)
@@ -206,11 +215,6 @@ class DefaultMessageStore(StoreReads):
         """
         if self._state is not _State.NEW:
             raise Invalid(f"{self.root}: load: the store is {self._state.value}")
-        if self._config.flush_disk_type != "ASYNC_FLUSH":
-            raise Invalid(
-                f"flushDiskType={self._config.flush_disk_type} is not supported yet: messages "
-                "would be less durable than it promises"
-            )
         tell_of_forks(self)
         self._make_root()
         check_kind_of_queues(self.root, self._config)
@@ -265,9 +269,9 @@ class DefaultMessageStore(StoreReads):
         self._batch_queues.truncate(log.max_offset)
         self._batch_queues.correct_min_offset(log.min_offset)
         if plan is None:
-            kept = self._queues.dispatch_from
-            if not is_rocksdb(self._config):  # which knows itself, and may be new
-                kept = max(kept, checkpoint.logics_physical_offset)
+            # Queues that know less than was kept were taken away: they are built again.
+            known = self._queues.dispatch_from
+            kept = min(checkpoint.logics_physical_offset or known, known)
             self._reput.offset = min(max(kept, log.min_offset), log.max_offset)
         else:
             self._reput.offset = plan.dispatch_from
@@ -306,6 +310,7 @@ class DefaultMessageStore(StoreReads):
         for state in self._appender.list_queues():
             state.next_offset = self._find_next_offset(state.topic, state.queue_id)
         self._commit_log.start()
+        self._flush.start()
         self._reput.start()
         self._put_watch.start()
         if self._config.broker_role == "SLAVE":
@@ -325,7 +330,10 @@ class DefaultMessageStore(StoreReads):
                 self.cleaning.stop()
                 self._appender.close("the store is shut down")
                 self._put_watch.stop()
-                self._reput.stop()
+                try:
+                    self._flush.stop()
+                finally:
+                    self._reput.stop()
                 self._flush.flush()
                 if self._reput.built_offset >= self._commit_log.max_offset:
                     delete_abort_file(self.root)
@@ -400,12 +408,13 @@ class DefaultMessageStore(StoreReads):
 
     def health(self) -> list[ServiceHealth]:
         """Tell how each background service of the store is: dispatch, index, the watch of puts, the
-        making of files, cleaning; then `store`, FAILED with the reasons while a running flag is
-        raised."""
+        making of files, the flushes, cleaning; then `store`, FAILED with the reasons while a
+        running flag is raised."""
         return [
             *self._reput.health(),
             *self._put_watch.health(),
             self._commit_log.health(),
+            *self._flush.health(),
             self.cleaning.health(),
             self.running_flags.health(),
         ]
@@ -462,7 +471,7 @@ class DefaultMessageStore(StoreReads):
     def wait_until_dispatched(self) -> None:
         """Return when everything put before the call can be read. Raises what stopped the
         dispatch."""
-        self._reput.dispatch_to(self._commit_log.max_offset)
+        self._dispatch_to(self._commit_log.max_offset)
 
     def wait_until_visible(self, result: PutMessageResult) -> None:
         """Return when gets and queries find what was put; the caller's thread helps with that.
@@ -482,6 +491,11 @@ class DefaultMessageStore(StoreReads):
                 path=str(self.root),
                 offset=result.physical_offset,
             )
+        self._dispatch_to(end)
+
+    def _dispatch_to(self, end: int) -> None:
+        if self._commit_log.confirm_offset < end:
+            self._flush.sync_log()
         self._reput.dispatch_to(end)
 
     def delete_topics(self, topics: set[str]) -> int:
@@ -501,7 +515,7 @@ class DefaultMessageStore(StoreReads):
         count, end = self._appender.put_deletions(topics, self._find_queue_ids)
         if count:
             self._flush.sync_log()
-            self._reput.dispatch_to(end)
+            self._dispatch_to(end)
         return count
 
     @property

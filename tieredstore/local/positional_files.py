@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tieredstore.disk.errors import translate_os_error
 from tieredstore.disk.open_files import MAX_OPEN_FILES, OpenFiles
-from tieredstore.disk.sync import sync_file, sync_folder
+from tieredstore.disk.sync import open_folder, sync_file
 from tieredstore.errors import Corrupt
 
 REMOVED_SUFFIX = ".removed"
@@ -140,7 +140,7 @@ class PositionalFiles:
         self.open_files.forget(path)  # a file of that name may have been deleted by others
 
     def sync(self, path: str) -> None:
-        """Put the file's data on disk."""
+        """Put the file's data on disk. Raises Exhausted when it cannot be opened now."""
         try:
             file = self.open_files.take(path, self._flags)
         except OSError as error:
@@ -161,11 +161,20 @@ class PositionalFiles:
             raise translate_os_error(error, "delete", path) from error
 
     def sync_folder(self, path: str | Path) -> None:
-        """Put creations and deletions in a folder on disk."""
+        """Put creations and deletions in a folder on disk. No error where there is none any more.
+        Raises Exhausted when it cannot be opened now."""
         try:
-            sync_folder(path)
+            fd = open_folder(path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise translate_os_error(error, "open the folder", path) from error
+        try:
+            os.fsync(fd)
         except OSError as error:
             raise translate_os_error(error, "sync the folder", path, is_sync=True) from error
+        finally:
+            os.close(fd)
 
     def delete_folder(self, folder: Path) -> None:
         """Delete a folder of files, and the one that it is in when that is empty then. On disk when

@@ -14,11 +14,12 @@ from tieredstore.properties import fields_by_key
 from tieredstore.providers.s3.settings import S3Settings
 
 HERE = Path(__file__).parent
-NAMES, LOCAL, CLEANING, UPLOAD, READS, REST = (
+NAMES, LOCAL, FLUSH, CLEANING, UPLOAD, READS, REST = (
     f"test_{name}.py"
     for name in (
         "names_and_places",
         "local_store",
+        "flush",
         "cleaning",
         "segments_and_upload",
         "reads",
@@ -41,8 +42,25 @@ TESTS = {
     "useSeparateStorePathForRocksdbCQ": (
         f"{NAMES}::test_use_separate_store_path_for_rocksdb_cq_moves_the_database"
     ),
-    "flushDiskType": (
-        f"{NAMES}::test_flush_disk_type_sync_flush_is_refused_since_it_would_not_be_kept"
+    "flushDiskType": f"{FLUSH}::test_flush_disk_type_says_whether_a_put_waits",
+    "syncFlushTimeout": f"{FLUSH}::test_sync_flush_timeout_is_how_long_a_put_waits",
+    "flushIntervalCommitLog": f"{FLUSH}::test_flush_interval_commit_log_is_when_the_log_is_flushed",
+    "flushCommitLogLeastPages": (
+        f"{FLUSH}::test_flush_commit_log_least_pages_is_what_makes_a_flush_worth_it"
+    ),
+    "flushCommitLogThoroughInterval": (
+        f"{FLUSH}::test_flush_commit_log_thorough_interval_is_when_every_page_is_flushed"
+    ),
+    "flushCommitLogTimed": f"{FLUSH}::test_flush_commit_log_timed_lets_no_put_begin_a_flush",
+    "wakeFlushWhenPutMessage": f"{FLUSH}::test_wake_flush_when_put_message_flushes_at_a_put",
+    "flushIntervalConsumeQueue": (
+        f"{FLUSH}::test_flush_interval_consume_queue_is_when_the_checkpoint_moves"
+    ),
+    "flushConsumeQueueLeastPages": (
+        f"{FLUSH}::test_flush_consume_queue_least_pages_leaves_small_queues_for_later"
+    ),
+    "flushConsumeQueueThoroughInterval": (
+        f"{FLUSH}::test_flush_consume_queue_thorough_interval_is_the_longest_wait"
     ),
     "mappedFileSizeCommitLog": (
         f"{LOCAL}::test_mapped_file_size_commit_log_is_the_size_of_each_file"

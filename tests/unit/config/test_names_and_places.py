@@ -156,19 +156,6 @@ def test_use_separate_store_path_for_rocksdb_cq_moves_the_database(
             registry.message_store(changed).load()
 
 
-def test_flush_disk_type_sync_flush_is_refused_since_it_would_not_be_kept(
-    broker: MakeBroker, tmp_path: Path
-) -> None:
-    made = broker(flushDiskType="ASYNC_FLUSH")
-    made.put(1)
-    loaded = conf(tmp_path / "r", flushDiskType="SYNC_FLUSH", messageStorePlugIn="")
-    with pytest.raises(Invalid, match="flushDiskType"):
-        registry.message_store(loaded)
-    with pytest.raises(Invalid, match="flushDiskType"):
-        DefaultMessageStore(loaded.config).load()
-    assert not (tmp_path / "r" / "store").exists()
-
-
 def test_metadata_service_provider_is_the_class_that_is_loaded(broker: MakeBroker) -> None:
     made = broker(
         tieredMetadataServiceProvider="org.apache.rocketmq.tieredstore.metadata.DefaultMetadataStore"

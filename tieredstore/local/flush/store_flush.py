@@ -1,72 +1,225 @@
-"""Flush on demand: log, queues and index to disk, then the checkpoint."""
+"""StoreFlush: log, queues and index to disk, on demand and in the background, then the checkpoint
+that says how far."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
+from dataclasses import astuple
 from pathlib import Path
+from typing import Final
 
-from tieredstore.errors import TieredStoreError
+from tieredstore.config import StoreConfig
+from tieredstore.errors import Exhausted, TieredStoreError
 from tieredstore.local.dispatch.reput import Reput
+from tieredstore.local.flush.log_flush import CommitLogFlush
 from tieredstore.local.index.service import IndexService
 from tieredstore.local.log.commit_log import CommitLog
+from tieredstore.local.put.rows import RowBuffer
 from tieredstore.local.queues.interface import ConsumeQueueStoreInterface
-from tieredstore.local.recovery.checkpoint import read_checkpoint, write_checkpoint
-from tieredstore.local.running_flags import RunningFlag, RunningFlags, find_passing
+from tieredstore.local.recovery.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from tieredstore.local.running_flags import RunningFlag, RunningFlags
+from tieredstore.service_thread import ServiceHealth, ServiceThread, WakeEvent
+
+_MAX_BACKOFF_MS: Final = 10_000
+_PAUSES_PER_SYNC: Final = 9
+"""A thorough flush is followed by this many times its own length without one: where a great many
+queues are written, it takes a tenth of the time, and no more."""
+_LAST_ATTEMPTS: Final = 10
+_LAST_PAUSE_S: Final = 0.1
 
 
 class StoreFlush:
-    """Brings a store to disk. After a lasting error no more messages are taken."""
+    """Brings a store to disk. Once a sync has failed, nothing is flushed any more and NOT_WRITEABLE
+    is raised.
+
+    The background loops wait by the machine's clock, whatever the store's is.
+    """
 
     def __init__(
         self,
         root: Path,
+        config: StoreConfig,
         log: CommitLog,
         queues: ConsumeQueueStoreInterface,
         index: IndexService | None,
+        puts: RowBuffer,
         reput: Reput,
         flags: RunningFlags,
     ) -> None:
         self._root = root
+        self._config = config
         self._log = log
         self._queues = queues
         self._index = index
+        self._puts = puts
         self._reput = reput
         self._flags = flags
         self._error: TieredStoreError | None = None
+        self._lock = threading.Lock()
+        self._checkpoint = Checkpoint()
+        self._is_known = False  # whether `_checkpoint` is what the file says
+        self._is_sync = config.flush_disk_type == "SYNC_FLUSH"
+        self._log_flush = CommitLogFlush(
+            log,
+            puts,
+            self._note_failure,
+            sync_flush=self._is_sync,
+            timeout_ms=config.sync_flush_timeout_ms,
+        )
+        self._thorough_s = self._log_thorough_s = time.monotonic()
+        self._pause_s = 0.0
+        self._wake = WakeEvent()
+        self._services = [self._make_log_service(), self._make_queue_service()]
+        if self._is_sync:
+            interval_ms = max(config.sync_flush_timeout_ms // 20, 10)
+            self._services.append(
+                ServiceThread("flush-watcher", self._log_flush.expire_rounds, interval_ms)
+            )
+
+    def _make_log_service(self) -> ServiceThread:
+        work = self._run_group_commits if self._is_sync else self._flush_log_at_intervals
+        return ServiceThread(
+            "flush-commit-log",
+            work,
+            self._config.flush_interval_commit_log_ms,
+            waits_first=True,
+            max_backoff_ms=_MAX_BACKOFF_MS,
+            wake_event=self._wake,
+        )
+
+    def _make_queue_service(self) -> ServiceThread:
+        return ServiceThread(
+            "flush-consume-queue",
+            self._flush_queues_at_intervals,
+            self._config.flush_interval_consume_queue_ms,
+            waits_first=True,
+            max_backoff_ms=_MAX_BACKOFF_MS,
+        )
+
+    # Life
+
+    def start(self) -> None:
+        """Begin the background loops; under SYNC_FLUSH puts wait from now on."""
+        self._log_flush.open()
+        for service in self._services:
+            service.start()
+        self._wake_at_next_put()
+
+    def stop(self) -> None:
+        """End the loops and bring the log to disk: nobody waits for it afterwards. Raises what
+        `sync_log` raises."""
+        for service in self._services:
+            service.stop()
+        try:
+            for attempt in range(1, _LAST_ATTEMPTS + 1):
+                try:
+                    self._log_flush.flush()
+                    return
+                except Exhausted:
+                    if attempt == _LAST_ATTEMPTS:
+                        raise
+                    time.sleep(_LAST_PAUSE_S)
+        finally:
+            self._log_flush.give_up()
+
+    def health(self) -> list[ServiceHealth]:
+        """Tell how the background loops are."""
+        return [service.health() for service in self._services]
+
+    # In the background
+
+    def _run_group_commits(self) -> None:
+        """SYNC_FLUSH: a round after the other, as long as somebody waits."""
+        while not self._services[0].is_stopping and self._log_flush.flush():
+            self._services[0].report_progress()
+        self._wake_at_next_put()
+
+    def _flush_log_at_intervals(self) -> None:
+        """ASYNC_FLUSH: what is dirty enough, and everything at the thorough interval."""
+        now_s = time.monotonic()
+        since_ms = (now_s - self._log_thorough_s) * 1000
+        is_thorough = since_ms >= self._config.flush_commit_log_thorough_interval_ms
+        self._log_flush.flush(0 if is_thorough else self._config.flush_commit_log_least_pages)
+        if is_thorough:
+            self._log_thorough_s = now_s
+        self._wake_at_next_put()
+
+    def _wake_at_next_put(self) -> None:
+        config = self._config
+        wakes = config.wake_flush_when_put_message and not config.flush_commit_log_timed
+        if self._is_sync or wakes:
+            self._puts.wake_at_put(self._wake, self._log.flushed_offset)
+
+    def _flush_queues_at_intervals(self) -> None:
+        """What is dirty enough; mostly everything, and the checkpoint with it."""
+        begin_s = time.monotonic()
+        since_s = begin_s - self._thorough_s
+        longest_s = self._config.flush_consume_queue_thorough_interval_ms / 1000
+        if since_s >= min(self._pause_s, longest_s):
+            self.flush()
+            self._thorough_s = time.monotonic()
+            self._pause_s = (self._thorough_s - begin_s) * _PAUSES_PER_SYNC
+        else:
+            self._sync(lambda: self._queues.sync(self._config.flush_consume_queue_least_pages))
+
+    # On demand
+
+    def sync_log(self) -> None:
+        """Write the log to disk, up to where it ends now. Raises what `flush` raises."""
+        self._log_flush.flush()
 
     def flush(self) -> None:
         """Write everything dispatched so far to disk; the checkpoint says so when this returns.
 
-        Raises Exhausted where there was no room for the checkpoint. Raises Unavailable, and then
-        ever again: what the system failed to write once it does not try to write a second time, so
-        that a later success would mean nothing.
+        Raises Exhausted for what passes: the next call, or the loops, go on. Raises Unavailable or
+        Corrupt, and then ever again, for what does not: what the system failed to write once it
+        does not try to write a second time, so that a later success would mean nothing.
         """
-        self._do(self._sync)
+        self._sync(self._flush_all)
 
-    def sync_log(self) -> None:
-        """Write the log to disk, up to where it ends now. Raises what `flush` raises."""
-        self._do(self._log.sync)
-
-    def _do(self, sync: Callable[[], object]) -> None:
-        if self._error is not None:
-            raise self._error
-        try:
-            sync()
-        except TieredStoreError as error:
-            if find_passing(error) is None:
+    def _sync(self, work: Callable[[], object]) -> None:
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            try:
+                work()
+            except Exhausted:
+                raise
+            except TieredStoreError as error:
                 self._error = error
-                reason = f"a flush failed: {error}"
-                self._flags.set(RunningFlag.NOT_WRITEABLE, reason, lasting=True)
-            raise
+                if self._log_flush.error is None:
+                    self._note_failure(error)
+                raise
 
-    def _sync(self) -> None:
-        timestamp = self._reput.timestamp_ms
-        self._log.sync()
+    def _note_failure(self, error: TieredStoreError) -> None:
+        reason = f"a flush failed: {error}"
+        self._flags.set(RunningFlag.NOT_WRITEABLE, reason, lasting=True)
+
+    def _flush_all(self) -> None:
+        if not self._is_known:
+            self._checkpoint, self._is_known = read_checkpoint(self._root), True
+        before = astuple(self._checkpoint)
+        end, timestamp_ms = self._puts.mark_end()
+        # In this order: what has that time is in front of that offset, or follows it at once.
+        dispatched_ms, dispatched = self._reput.timestamp_ms, self._reput.offset
+        built = self._reput.built_offset
+        self._log_flush.flush()
         self._queues.sync()
-        checkpoint = read_checkpoint(self._root)
+        checkpoint = self._checkpoint
         if self._index is not None:
-            self._index.sync()
+            if built != checkpoint.logics_physical_offset:
+                self._index.sync()
             checkpoint.index_msg_timestamp_ms = self._index.end_timestamp_ms
-        if timestamp:
-            checkpoint.physic_msg_timestamp_ms = checkpoint.logics_msg_timestamp_ms = timestamp
-        write_checkpoint(self._root, checkpoint)
+        if timestamp_ms > 0 and self._log.flushed_offset >= end:
+            checkpoint.physic_msg_timestamp_ms = timestamp_ms
+            # Others of that millisecond may not be dispatched yet.
+            logics_ms = timestamp_ms if dispatched >= end else dispatched_ms - 1
+            logics_ms = max(logics_ms, checkpoint.logics_msg_timestamp_ms)
+            checkpoint.logics_msg_timestamp_ms = min(logics_ms, timestamp_ms)
+        checkpoint.logics_physical_offset = min(built, self._log.flushed_offset)
+        if astuple(checkpoint) != before:
+            self._is_known = False  # until the file says it
+            write_checkpoint(self._root, checkpoint)
+            self._is_known = True

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from tieredstore.message.consume_queue import (
     UNIT_SIZE,
 )
 
+PAGE_BYTES: Final = 4096
 _FILL_BYTES = 1 << 20
 TAIL_UNITS = 4096
 """The search for the tail halves down to this many units and then reads them at once."""
@@ -42,8 +44,10 @@ class ConsumeQueue:
         "_end",
         "_file_size",
         "_files",
+        "_has_new_files",
         "_is_owner",
         "_lock",
+        "_note_dirty",
         "_start",
         "dirty_from",
         "max_offset",
@@ -60,15 +64,18 @@ class ConsumeQueue:
         directory: Path,
         files: PositionalFiles,
         file_size: int | None,
+        note_dirty: Callable[[ConsumeQueue], object] = lambda _: None,
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.min_offset = 0
         self.max_offset = 0
         self.max_physical_offset = 0
-        self.dirty_from = -1
+        self.dirty_from = -1  # bytes: what is synced ends here; -1: all is
+        self._has_new_files = False  # their names are not synced
         self._directory = directory
         self._files = files
+        self._note_dirty = note_dirty
         self._file_size = file_size or 0
         self._start = 0  # bytes: first byte of the first file, first byte behind the last one
         self._end = 0
@@ -228,6 +235,7 @@ class ConsumeQueue:
             position = offset * UNIT_SIZE
             if self.dirty_from < 0:
                 self.dirty_from = position
+                self._note_dirty(self)
             begin = position - position % self._file_size
             if position + len(units) <= begin + self._file_size:
                 self._make_files(position + len(units))
@@ -272,6 +280,7 @@ class ConsumeQueue:
     def _make_files(self, end: int) -> None:
         while self._end < end:
             self._files.create(self._path(self._end), self._file_size)
+            self._has_new_files = True
             self._end += self._file_size
 
     def _make_hole_error(self, offset: int) -> Corrupt:
@@ -389,14 +398,37 @@ class ConsumeQueue:
         ends = begin // UNIT_SIZE, (begin + self._file_size) // UNIT_SIZE - 1
         return not any(self._is_held(offset, min_physical_offset) for offset in ends)
 
-    def sync(self) -> None:
-        """Sync the files: the units are on disk when this returns."""
+    def has_dirty_pages(self, least_pages: int) -> bool:
+        """Whether so many pages (4,096 bytes) were written since the last sync, or a file is full;
+        0: whether anything was."""
+        begin, end = self.dirty_from, self.max_offset * UNIT_SIZE
+        if begin < 0 or not self._file_size:
+            return False
+        pages = end // PAGE_BYTES - begin // PAGE_BYTES
+        return pages >= least_pages or begin // self._file_size < end // self._file_size
+
+    def sync(self) -> set[Path]:
+        """Sync the files: the units are on disk when this returns, once the folders that it
+        returns are synced too."""
         with self._lock:
             begin = max(self.dirty_from, self._start) if self.dirty_from >= 0 else -1
-            self.dirty_from = -1
+            has_new_files = self._has_new_files
+            self.dirty_from, self._has_new_files = -1, False
+        folders = {self._directory, *self._directory.parents[:2]} if has_new_files else set()
         if begin < 0 or not self._file_size:
-            return
-        begin = max(begin - begin % self._file_size, self._start)
+            return folders
+        try:
+            self._sync_from(max(begin - begin % self._file_size, self._start))
+        except BaseException:
+            with self._lock:
+                if self._start <= begin < self._end:  # else it was deleted meanwhile
+                    later = self.dirty_from
+                    self.dirty_from = begin if later < 0 else min(begin, later)
+                    self._has_new_files |= has_new_files
+            raise
+        return folders
+
+    def _sync_from(self, begin: int) -> None:
         # The file that an empty queue begins with as well: without it the offset would be lost.
         end = max(self.max_offset * UNIT_SIZE, begin + 1)
         for start in range(begin, end, self._file_size):
@@ -413,6 +445,7 @@ class ConsumeQueue:
             if offset > 0:
                 self._begin_at(offset)
                 self.dirty_from = self._start
+                self._note_dirty(self)
 
     def drop_units_before(self, offset: int) -> None:
         """Drop the units before an offset of the queue; those from there on stay."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -50,6 +51,9 @@ class ConsumeQueueStore:
         self._files = files
         self._file_size = -(-file_size // 20) * 20
         self._queues: dict[QueueKey, ConsumeQueue] = {}
+        self._dirty: set[ConsumeQueue] = set()  # written since the last sync
+        self._new_folders: set[Path] = set()  # with files whose names are not synced
+        self._dirty_lock = threading.Lock()
 
     def load(self) -> None:
         """Open every queue and find its tail. Raises Corrupt, Invalid or Unavailable."""
@@ -65,7 +69,9 @@ class ConsumeQueueStore:
     def _make_queue(self, key: QueueKey) -> ConsumeQueue:
         check_queue_name(key)
         directory = self._directory / key.topic / str(key.queue_id)
-        return ConsumeQueue(key.topic, key.queue_id, directory, self._files, self._file_size)
+        return ConsumeQueue(
+            key.topic, key.queue_id, directory, self._files, self._file_size, self._note_dirty
+        )
 
     def get(self, key: QueueKey) -> ConsumeQueue | None:
         return self._queues.get(key)
@@ -140,10 +146,28 @@ class ConsumeQueueStore:
         elif queue is not None:
             queue.drop_units_before(offset)
 
-    def sync(self) -> None:
-        """Sync the queues: all units put so far are on disk when this returns."""
-        for queue in self._all():
-            queue.sync()
+    def sync(self, least_pages: int = 0) -> None:
+        """Sync the queues that were written since the last time: all units put so far are on disk
+        when this returns. Costs nothing for the others, however many there are."""
+        with self._dirty_lock:
+            dirty, self._dirty = self._dirty, set()
+        left = set(dirty)
+        try:
+            for queue in dirty:
+                if queue.has_dirty_pages(least_pages):
+                    self._new_folders |= queue.sync()
+                if queue.dirty_from < 0:
+                    left.discard(queue)
+        finally:
+            with self._dirty_lock:
+                self._dirty |= left
+        for folder in sorted(self._new_folders, reverse=True):  # the innermost first
+            self._files.sync_folder(folder)
+            self._new_folders.discard(folder)
+
+    def _note_dirty(self, queue: ConsumeQueue) -> None:
+        with self._dirty_lock:
+            self._dirty.add(queue)
 
     def close(self) -> None:
         """Do nothing: the files are the store's."""

@@ -154,8 +154,10 @@ class ConsumeQueueStoreInterface(Protocol):
         queue with none behind it is no queue any more: nothing is kept of it."""
         ...
 
-    def sync(self) -> None:
-        """Sync the queues: all units put so far are on disk when this returns."""
+    def sync(self, least_pages: int = 0) -> None:
+        """Sync the queues that were written since the last time: all their units put so far are on
+        disk when this returns. least_pages: leave out those with fewer dirty pages (4,096 bytes).
+        Raises Exhausted; the next call goes on then."""
         ...
 
     def close(self) -> None:

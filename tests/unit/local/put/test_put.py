@@ -229,12 +229,6 @@ def test_only_what_this_store_has_put_can_be_waited_for(tmp_path: Path) -> None:
             store.wait_until_visible(b.put_message(plain()))
 
 
-def test_a_flush_mode_that_is_not_kept_is_not_promised(tmp_path: Path) -> None:
-    store = DefaultMessageStore(small_config(tmp_path / "s", flush_disk_type="SYNC_FLUSH"))
-    with pytest.raises(Invalid, match="flushDiskType=SYNC_FLUSH"):
-        store.load()
-
-
 def test_prepared_and_rolled_back_messages_are_in_no_queue(tmp_path: Path) -> None:
     with running(small_config(tmp_path / "s")) as store:
         put_all(

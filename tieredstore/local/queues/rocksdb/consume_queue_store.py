@@ -286,7 +286,7 @@ class RocksDBConsumeQueueStore:
         self._database.write(batch)
         self._is_dirty = True
 
-    def sync(self) -> None:
+    def sync(self, least_pages: int = 0) -> None:  # noqa: ARG002 - one log for all queues
         """Sync the write-ahead log: all units put so far are on disk when this returns. Costs
         nothing when nothing was put. Raises Unavailable, Exhausted before anything was synced."""
         with self._lock:
