@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,9 +17,9 @@ from tieredstore.local.read_only import open_read_only
 from tieredstore.local.recovery.checkpoint import read_checkpoint
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
+def wait_for_position(root: Path, offset: int) -> None:
     for _ in range(6000):
-        if condition():
+        if read_checkpoint(root).logics_physical_offset == offset:
             return
         time.sleep(0.01)
     raise AssertionError("it did not come")
@@ -33,7 +32,7 @@ def test_the_checkpoint_moves_by_itself(tmp_path: Path) -> None:
         for number in range(3):
             result = put_all(store, [plain(number=number)])[0]
             end = store.commit_log.max_offset
-            wait_for(lambda end=end: read_checkpoint(root).logics_physical_offset == end)
+            wait_for_position(root, end)
             checkpoint = read_checkpoint(root)
             assert checkpoint.physic_msg_timestamp_ms == result.store_timestamp_ms
             assert checkpoint.logics_msg_timestamp_ms == result.store_timestamp_ms
