@@ -518,6 +518,13 @@ class DefaultMessageStore(StoreReads):
             self._dispatch_to(end)
         return count
 
+    def clean_expired_consume_queue(self) -> int:
+        """Empty the queues whose messages have all expired, those of system topics not; returns how
+        many. Their offsets go on. Raises Exhausted or Unavailable, and Invalid when the store is
+        not open."""
+        self._check_open()
+        return self.cleaning.clean_expired_consume_queue(self._reput.hold)
+
     @property
     def dispatch_source(self) -> OwnedDispatchSource:
         return self._source

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -21,6 +23,7 @@ from tieredstore.local.cleaning.retention import CleanableLog, RetentionGuards, 
 from tieredstore.local.index.service import IndexService
 from tieredstore.local.queues.batch_consume_queue_store import BatchConsumeQueueStore
 from tieredstore.local.queues.interface import ConsumeQueueStoreInterface
+from tieredstore.message.names import is_system_topic
 from tieredstore.metrics import Metrics
 from tieredstore.service_thread import ServiceHealth, ServiceThread
 
@@ -113,6 +116,20 @@ class CleanService:
             self._clean_behind(outcome)
             self._tell(outcome)
         return outcome
+
+    def clean_expired_consume_queue(self, hold: Callable[[], AbstractContextManager[None]]) -> int:
+        """Empty the queues whose messages have all expired, those of system topics not; returns how
+        many. Their offsets go on, also after a restart. hold: holds the dispatch."""
+        count = 0
+        for key in list(self._queues.list_queues()):
+            if is_system_topic(key.topic):
+                continue
+            with hold():
+                queue = self._queues.get(key)
+                if queue is not None and 0 < queue.max_physical_offset <= self._log.min_offset:
+                    queue.initialize_with_offset(queue.max_offset)
+                    count += 1
+        return count
 
     # The commit log
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -99,6 +100,12 @@ class Reput:
         in queues and index."""
         behind = None if self._index is None else self._index.behind_from
         return self.offset if behind is None else min(self.offset, behind)
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Hold the dispatch: no unit is put meanwhile. Taken before the put lock."""
+        with self._lock:
+            yield
 
     def miss_index_from(self, offset: int) -> None:
         """Let the index be built from a byte of the log on, beside the dispatch."""

@@ -216,6 +216,31 @@ def test_what_was_not_dispatched_stays(tmp_path: Path) -> None:
         assert it.names("commitlog")[0] == 4096
 
 
+def test_queues_whose_messages_have_all_expired_are_emptied_and_offsets_go_on(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock(START_MS)
+    topics = ("Old", "%LMQ%old", "rmq_sys_old", "T")
+    with rig(tmp_path / "s", clock) as it:
+        for topic in topics[:3]:
+            put_all(it.store, [plain(topic, number=number) for number in range(14)])
+        it.put(40, every_ms=1)
+        assert it.store.clean_expired_consume_queue() == 0
+        it.used = 0.86
+        assert it.clean().log_files > 0
+        assert it.store.clean_expired_consume_queue() == 2
+        assert it.store.clean_expired_consume_queue() == 0
+    with rig(tmp_path / "s", clock) as it:
+        for topic in topics[:3]:
+            assert it.store.get_max_offset_in_queue(topic, 0) == 14
+            assert it.store.get_min_offset_in_queue(topic, 0) == 14
+            [result] = put_all(it.store, [plain(topic)])
+            assert result.queue_offset == 14
+            [message] = it.store.get(GetRequest(topic, 0, 14)).messages
+            assert message.topic == topic
+        assert it.offsets()[-1] == 39
+
+
 # What the tier needs
 
 
