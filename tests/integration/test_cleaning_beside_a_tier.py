@@ -20,9 +20,7 @@ def opened(root: Path, **keys: object) -> Iterator[TieredLocal]:
     """On a disk that is nearly full. Uploads do not begin, as when opening the tier takes long."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MessageStoreDispatcher, "start", lambda _: None)
-        it = TieredLocal(
-            root, mappedFileSizeCommitLog=4096, deleteCommitLogFilesInterval=0, **keys
-        )
+        it = TieredLocal(root, mappedFileSizeCommitLog=4096, deleteCommitLogFilesInterval=0, **keys)
     try:
         watch = it.local.cleaning._disk
         assert isinstance(watch, DiskWatch)
