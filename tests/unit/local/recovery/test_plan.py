@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -551,3 +553,35 @@ def test_l01_a_queue_file_whose_length_was_lost_is_built_again(root: Path, numbe
     files[number].write_bytes(bytes(100))
     with pytest.raises(Corrupt, match="expected a file of 200 bytes, found 100"):
         plan(root)
+
+
+def test_a_deletion_in_front_of_or_behind_the_kept_position_counts_once(tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    with running(small_config(whole)) as store:
+        results = put_all(store, [plain("TU"[i % 2], 0, i) for i in range(30)])
+        store.delete_topics({"T"})
+        results += put_all(store, [plain("TU"[i % 2], 0, 100 + i) for i in range(12)])
+        store.delete_topics({"U"})
+        results += put_all(store, [plain("TU"[i % 2], 0, 200 + i) for i in range(8)])
+        wanted = read_everything(store)
+    assert [len(records) for key, records in wanted.items() if key[0] in "TU"] == [10, 4]
+    for number in range(0, len(results), 3):
+        root = copy_store(whole, tmp_path / str(number))
+        position = results[number].physical_offset
+        leave_unclean(root, checkpoint=Checkpoint(logics_physical_offset=position))
+        assert reopen(root) == wanted, number
+
+
+def test_l11_a_program_that_ends_without_a_shutdown_loses_nothing(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from tests.kit.local_stores import *;"
+        "store = DefaultMessageStore(small_config(Path(sys.argv[1])));"
+        "store.load(); store.start();"
+        "assert all(store.put_message(plain(number=i)).ok for i in range(500));"
+        "raise ZeroDivisionError"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "s")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.stderr.rstrip().endswith("ZeroDivisionError")
+    assert (tmp_path / "s" / "abort").exists()
+    assert len(reopen(tmp_path / "s")["T", 0]) == 500
