@@ -28,6 +28,16 @@ UNUSED_SETTINGS: Mapping[str, str] = {
     "deleteConsumeQueueFilesInterval": (
         "the deletion of a consume queue file is a moment, with no pause behind it"
     ),
+    "checkCRCOnRecover": "a recovery checks the CRC of every body that it looks at",
+    "checkCommitLogOffsetOnRecover": "a recovery checks the place of every message",
+    "commitLogRecoverMaxNum": "a recovery goes back to what was on disk, however many files",
+    "enableAcceleratedRecovery": (
+        "a recovery begins at the checkpoint's dispatch position wherever there is one"
+    ),
+    "messageIndexSafe": "a recovery keeps of the index what was on disk, and builds the rest",
+    "recoverConcurrently": "a recovery reads the log once, and of a queue its end alone",
+    "recoverThreadPoolNums": "see `recoverConcurrently`",
+    "recheckReputOffsetFromCq": "the dispatch position is kept, and checked against the queues",
     "maxLmqConsumeQueueNum": "Java does not enforce it either",
     "maxTopicLength": (
         "Java does not read it either: a topic has 127 bytes at most, a retry topic 255"
@@ -101,8 +111,8 @@ popPollingMapSize popPollingSize popResponseReturnActualRetryTopic popReviveMaxA
 popReviveMaxReturnSizePerRead printChannelGroups printChannelGroupsMinNum
 processReplyMessageThreadPoolNums pullMessageThreadPoolNums pullThreadPoolQueueCapacity
 putMessageFutureThreadPoolNums putThreadPoolQueueCapacity queryMessageThreadPoolNums
-queryThreadPoolQueueCapacity realTimeNotifyConsumerChange recallMessageEnable recoverConcurrently
-recoverThreadPoolNums regionId registerBrokerTimeoutMills registerNameServerPeriod
+queryThreadPoolQueueCapacity realTimeNotifyConsumerChange recallMessageEnable
+regionId registerBrokerTimeoutMills registerNameServerPeriod
 rejectPullConsumerEnable rejectTransactionMessage replyThreadPoolQueueCapacity
 retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval reviveMaxSlow reviveQueueNum
 reviveScanTime rocketmqHome sendHeartbeatTimeoutMillis sendMessageThreadPoolNums
@@ -120,19 +130,19 @@ waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue
 _LOCAL_STORE = """
 accessMessageInMemoryHotRatio allAckInSyncStateSet asyncLearner autoMessageVersionOnTopicLen
 batchDispatchRequestThreadPoolNums bitMapLengthConsumeQueueExt
-bottomMostCompressionTypeForConsumeQueueStore checkCRCOnRecover checkCommitLogOffsetOnRecover
+bottomMostCompressionTypeForConsumeQueueStore
 cleanRocksDBDirtyCQIntervalMin
 cleanSwapedMapInterval coldDataFlowControlEnable coldDataScanEnable combineAssignOffsetCQType
 combineCQEnableCheckSelf combineCQLoadingCQTypes combineCQMaxExtraSearchCommitLogFiles
 combineCQPreferCQType commitCommitLogLeastPages commitCommitLogThoroughInterval
-commitIntervalCommitLog commitLogForceSwapMapInterval commitLogRecoverMaxNum
+commitIntervalCommitLog commitLogForceSwapMapInterval
 commitLogSwapMapInterval commitLogSwapMapReserveFileNum compactionCqMappedFileSize
 compactionMappedFileSize compactionScheduleInternal compactionThreadNum
 correctLogicMinOffsetForceInterval correctLogicMinOffsetSleepInterval dLegerGroup dLegerPeers
 dLegerSelfId dataReadAheadEnable debugLockEnable defaultQueryMaxNum
 disappearTimeAfterStart diskFallRecorded
 dispatchCqCacheNum dispatchCqThreads dispatchFromSenderThread
-enableAcceleratedRecovery enableAsyncReput enableAutoInSyncReplicas enableBatchPush
+enableAsyncReput enableAutoInSyncReplicas enableBatchPush
 enableBuildConsumeQueueConcurrently enableCleanExpiredOffset enableCompaction
 enableConsumeQueueExt enableLogConsumeQueueRepeatedlyBuildWhenRecover
 enableRunningFlagsInFlush enableScheduleAsyncDeliver enableScheduleMessageStats
@@ -147,10 +157,10 @@ mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog mappedFileSwapEnable
 mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests maxBatchDeleteFilesNum maxChecksumRange
 maxConsumeQueueScan maxHaTransferByteInSecond maxOffsetMapSize
 maxRecoveryCommitlogFiles maxSlaveResendLength memTableFlushIntervalMs
-messageIndexSafe minInSyncReplicas offsetCheckInSlave
+minInSyncReplicas offsetCheckInSlave
 preferredLeaderId pullBatchMaxMessageCount putMessageTimeout
 putMsgIndexHightWater readOnlyCommitLogStorePaths readUnCommitted realTimePersistRocksDBConfig
-recheckReputOffsetFromCq replicasPerDiskPartition
+replicasPerDiskPartition
 rocksdbCompressionType rocksdbFlushWalFrequency
 rocksdbWalFileRollingThreshold sampleCountThreshold sampleSteps
 scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked
