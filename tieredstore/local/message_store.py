@@ -178,7 +178,9 @@ class DefaultMessageStore(StoreReads):
         self.put_message = self._appender.put
         self.put_messages = self._appender.put_batch
         self._hooks = HookedPuts(self._appender.put, self._appender.put_batch)
-        self._put_watch = PutWatch(self._appender, config.os_page_cache_busy_timeout_ms)
+        self._put_watch = PutWatch(
+            self._appender, config.os_page_cache_busy_timeout_ms, self._reput.limit_puts
+        )
         self._metrics = StoreMetrics(self._commit_log, self._appender, self._reput)
         self._source = OwnedDispatchSource(
             self, self._queues.list_queues, lambda: read_topics(self.root)

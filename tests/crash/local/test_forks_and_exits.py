@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import tieredstore
 from tests.kit.local_stores import plain, put_all, running, small_config
 from tieredstore.contracts.message_store import PutMessageStatus
 from tieredstore.disk.locks import is_file_at, lock_file, unlock_file
@@ -17,6 +18,7 @@ from tieredstore.errors import Fenced, Invalid
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.recovery.store_lock import StoreLock
 from tieredstore.tier.state_lock import StateLock
+from tieredstore.tier.store import TieredMessageStore
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
@@ -144,6 +146,33 @@ def test_l10_a_forked_child_opens_a_store_once_its_owner_has_ended(tmp_path: Pat
     os.close(told)
     with running(small_config(root)) as again:
         assert again.get_max_offset_in_queue("T", 0) == 2
+
+
+def test_l10_the_tier_of_a_store_stays_its_own_beside_forked_children(tmp_path: Path) -> None:
+    config = {
+        "storePathRootDir": str(tmp_path / "store"),
+        "mappedFileSizeCommitLog": "65536",
+        "brokerName": "b",
+        "brokerClusterName": "c",
+        "messageStorePlugIn": "tiered",
+        "tieredBackendServiceProvider": "posix",
+        "tieredStoreFilePath": str(tmp_path / "tier"),
+    }
+    with tieredstore.open_store(config) as store:
+        assert isinstance(store, TieredMessageStore)
+        assert store.put_message(plain(number=0)).ok
+        for _ in range(2):
+            assert _run_child(store.shutdown) == 0  # as at the end of a `with` block
+            assert store.put_message(plain(number=1)).ok
+            store.next_store.wait_until_visible(store.put_message(plain(number=2)))
+            store.dispatcher.scan(force=True)
+            with pytest.raises(Fenced):
+                StateLock(tmp_path / "store").acquire()
+        file = store.flat_files.get("T", 0)
+        assert file is not None
+        assert file.consume_queue_max_offset == 5
+    with tieredstore.open_store(config) as store:
+        assert store.get_max_offset_in_queue("T", 0) == 5
 
 
 ENDS = """

@@ -40,9 +40,10 @@ class Reput:
     Passes are run by a thread of its own and by producers that find too many rows waiting, one at a
     time. `offset` is the end of what was dispatched to the queues.
 
-    After a passing error (`held_up_by`) the thread tries again from `offset`, and puts go on until
-    `max_behind_bytes` wait in the log. After a lasting one nothing more is dispatched, `error` says
-    why, and WRITE_LOGICS_QUEUE_ERROR is raised: nobody could find what would be put.
+    After a passing error (`held_up_by`) the thread tries again from `offset`. Puts go on until
+    `max_behind_bytes` wait in the log, whatever the reason. After a lasting error nothing more is
+    dispatched, `error` says why, and WRITE_LOGICS_QUEUE_ERROR is raised: nobody could find what
+    would be put.
     """
 
     def __init__(
@@ -173,7 +174,7 @@ class Reput:
             if self.held_up_by is not None:
                 _log.info("dispatch goes on, at %d", self.offset)
                 self.held_up_by = None
-                self._flags.clear(RunningFlag.WRITE_LOGICS_QUEUE_ERROR)
+                self.limit_puts()
             return found
 
     def _dispatch_waiting(self) -> bool:
@@ -199,12 +200,7 @@ class Reput:
             if self.held_up_by is None:
                 _log.warning("dispatch is held up at %d: %s", self.offset, passing)
             self.held_up_by = passing
-            if self._log.max_offset - self.offset > self.max_behind_bytes:
-                reason = (
-                    f"more than {self.max_behind_bytes} bytes of the commit log wait for the "
-                    f"dispatch, which is held up: {passing}"
-                )
-                self._flags.set(RunningFlag.WRITE_LOGICS_QUEUE_ERROR, reason)
+            self.limit_puts()
             return
         _log.error("dispatch stops at %d", self.offset, exc_info=error)
         self.error = (
@@ -214,6 +210,21 @@ class Reput:
         )
         reason = f"no message becomes visible any more: {self.error}"
         self._flags.set(RunningFlag.WRITE_LOGICS_QUEUE_ERROR, reason, lasting=True)
+
+    def limit_puts(self) -> None:
+        """Refuse puts while more than `max_behind_bytes` wait for the dispatch, until half of that
+        is done; called now and then, also by others, since it may stand still inside a call."""
+        behind = self._log.max_offset - self.offset
+        if behind > self.max_behind_bytes:
+            held_up_by = self.held_up_by
+            why = "does not keep up" if held_up_by is None else f"is held up: {held_up_by}"
+            reason = (
+                f"more than {self.max_behind_bytes} bytes of the commit log wait for the dispatch, "
+                f"which {why}"
+            )
+            self._flags.set(RunningFlag.WRITE_LOGICS_QUEUE_ERROR, reason)
+        elif behind <= self.max_behind_bytes // 2:
+            self._flags.clear(RunningFlag.WRITE_LOGICS_QUEUE_ERROR)
 
     def _complete_index(self) -> Exception | None:
         """Give entries to what the index has missed; returns why it misses some still."""

@@ -19,15 +19,17 @@ _log = logging.getLogger(__name__)
 class PutWatch:
     """A thread that sends one queue the general way now and then, where puts are timed, and refuses
     puts with OS_PAGE_CACHE_BUSY while one put has the lock for longer than `busy_timeout_ms`
-    (0: never)."""
+    (0: never). look_further: called at each look."""
 
     def __init__(
         self,
         appender: MessageAppender,
         busy_timeout_ms: int,
+        look_further: Callable[[], object] = lambda: None,
         now_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
         self._appender = appender
+        self._look_further = look_further
         self._now_ms = now_ms
         self._busy_timeout_ms = busy_timeout_ms
         self._held_since_ms: float | None = None
@@ -50,6 +52,7 @@ class PutWatch:
 
     def look(self) -> None:
         """Look once: at the lock, and then at a sample."""
+        self._look_further()
         held_ms = self._measure_hold()
         if held_ms >= SLOW_PUT_MS and not self._is_logged:
             self._is_logged = True

@@ -192,7 +192,7 @@ def test_l08_puts_are_refused_while_one_has_the_lock_for_too_long(
         store._put_watch.stop()
         put_all(store, [plain()])
         now_ms = 0
-        watch = PutWatch(store._appender, 1_000, lambda: now_ms)
+        watch = PutWatch(store._appender, 1_000, now_ms=lambda: now_ms)
         held, go_on = threading.Event(), threading.Event()
 
         def hold() -> None:
@@ -225,7 +225,7 @@ def test_l08_puts_that_make_progress_are_never_busy(tmp_path: Path) -> None:
     with running(small_config(tmp_path)) as store:
         store._put_watch.stop()
         now_ms = 0
-        watch = PutWatch(store._appender, 1_000, lambda: now_ms)
+        watch = PutWatch(store._appender, 1_000, now_ms=lambda: now_ms)
         looked = threading.Event()
 
         def look() -> None:
