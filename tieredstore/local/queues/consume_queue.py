@@ -399,8 +399,8 @@ class ConsumeQueue:
         return not any(self._is_held(offset, min_physical_offset) for offset in ends)
 
     def has_dirty_pages(self, least_pages: int) -> bool:
-        """Tell whether so many pages (4,096 bytes) were written since the last sync, or a file is full;
-        0: whether anything was."""
+        """Tell whether so many pages (4,096 bytes) were written since the last sync, or a file is
+        full; 0: whether anything was."""
         begin, end = self.dirty_from, self.max_offset * UNIT_SIZE
         if begin < 0 or not self._file_size:
             return False
