@@ -33,3 +33,41 @@ def test_java_reads_every_message_and_finds_every_key_of_our_local_store(
     assert report.passed, report.text
     assert report.wanted == report.right == 700
     assert report.key_queries == report.key_queries_right == key_queries(wanted) > 700
+
+
+@pytest.mark.parametrize("store_type", ["default", "defaultRocksDB"])
+def test_java_reads_what_our_cleaning_left(
+    java: JavaTools, tmp_path: Path, store_type: str
+) -> None:
+    keys = {**BROKER_CONF, "storeType": store_type}
+    conf = {
+        **keys,
+        "storePathRootDir": str(tmp_path / "root" / "store"),
+        "deleteCommitLogFilesInterval": "0",
+        "deleteFileBatchMax": "2",
+        "diskSpaceCleanForciblyRatio": "30",
+    }
+    store = DefaultMessageStore(config_from_properties(conf, origin="test").config)
+    store.load()
+    store.start()
+    try:
+        messages = list(fill(store))
+        store.flush()
+        store.cleaning._disk._measure = lambda _: 0.5
+        assert store.cleaning.run_once().log_files == 2
+        wanted = [
+            message
+            for message in messages
+            if message["queueOffset"]
+            >= store.get_min_offset_in_queue(message["topic"], message["queueId"])
+        ]
+    finally:
+        store.shutdown()
+    assert 0 < len(wanted) < len(messages)
+    manifest: Manifest = {"brokerConf": keys, "messages": wanted}
+
+    report = java.check("local", tmp_path / "root", manifest, tmp_path / "check")
+
+    assert report.passed, report.text
+    assert report.wanted == report.right == len(wanted)
+    assert report.key_queries == report.key_queries_right == key_queries(wanted)
