@@ -409,6 +409,10 @@ class ListIndex:
         self.mark_indexed(topic_id, queue_id, indexed_until)
         return len(keys)
 
+    def check_takes_keys(self) -> None:
+        if self.fail:
+            raise Unavailable("index disk")
+
     def mark_indexed(self, topic_id: int, queue_id: int, commit_log_offset: int) -> None:
         old = self.marks.get((topic_id, queue_id), 0)
         self.marks[topic_id, queue_id] = max(old, commit_log_offset)

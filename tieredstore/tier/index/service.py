@@ -228,6 +228,10 @@ class IndexStoreService:
         """Note that all keys of a queue below an offset are in the index (or need not be)."""
         self._open_writer().mark((topic_id, queue_id), commit_log_offset)
 
+    def check_takes_keys(self) -> None:
+        """Raise Unavailable once a sync has failed, Invalid while the service is not open."""
+        self._open_writer().check_usable()
+
     def find_indexed_end(self, topic_id: int, queue_id: int) -> int | None:
         """Return the tiered commit log offset (bytes) up to which a queue's keys are in the index;
         None when nothing is known of the queue: it was never indexed by this store."""

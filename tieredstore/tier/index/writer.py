@@ -52,7 +52,7 @@ class IndexWriter:
         """Add rows, over several files if need be, and move the queue's mark; returns how many
         were new. Raises Unavailable, Invalid when closed."""
         with self._put_lock:
-            self._check_usable()
+            self.check_usable()
             added = self._put_rows(queue, rows) if len(rows) else 0
             if indexed_until is not None:
                 self._advance(queue, indexed_until)
@@ -127,7 +127,8 @@ class IndexWriter:
             for file in self.files
         }
 
-    def _check_usable(self) -> None:
+    def check_usable(self) -> None:
+        """Raise Invalid once it is closed, Unavailable once a sync has failed."""
         if self._closed:
             raise Invalid("index: the service is not open", path=str(self._directory))
         if self._broken is not None:

@@ -48,6 +48,10 @@ class KeyIndex(Protocol):
 
     def checkpoint(self) -> None: ...
 
+    def check_takes_keys(self) -> None:
+        """Raise Unavailable or Invalid while keys that are put would be refused."""
+        ...
+
 
 def mark_first(index: KeyIndex, files: Iterable[FlatMessageFile]) -> None:
     """Set the mark of queues that this index never saw to what the tier has of them (whoever
@@ -89,6 +93,7 @@ def put_missing(index: KeyIndex, file: FlatMessageFile, max_bytes: int) -> bool:
             if mark is None or mark < file.commit_log_commit_offset:
                 index.mark_indexed(file.topic_id, file.queue_id, file.commit_log_commit_offset)
             return True
+        index.check_takes_keys()  # else the tier would be read for nothing, at each visit
         left -= _put_from_tier(index, file, offset)
     return False
 

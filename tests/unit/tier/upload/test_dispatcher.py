@@ -34,6 +34,7 @@ from tieredstore.contracts.segment import (
 from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.metrics import Metrics
 from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.upload import dispatcher as module
 from tieredstore.tier.upload.dispatcher import (
     SCAN_PERIOD_MS,
@@ -571,6 +572,29 @@ def test_defect_d21_a_scan_visits_a_queue_that_only_lacks_keys(rig: Rig) -> None
     rig.index.fail = False
     rig.dispatcher.scan()
     assert rig.index.keys() == ["one", "one"]
+
+
+def test_while_the_index_takes_no_keys_the_tier_is_not_read_for_them(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.source.put(KEY, 0, 50, keys=("one",))
+    rig.index.fail = True
+    rig.dispatcher.scan(force=True)
+    reads: list[int] = []
+    read = FlatMessageFile.read_commit_log
+
+    def counted(file: FlatMessageFile, position: int, length: int) -> Any:
+        reads.append(length)
+        return read(file, position, length)
+
+    monkeypatch.setattr(FlatMessageFile, "read_commit_log", counted)
+    for _ in range(3):
+        rig.dispatcher.scan()
+    assert reads == []
+    rig.index.fail = False
+    rig.dispatcher.scan()
+    assert reads
+    assert rig.index.keys() == ["one"] * 50
 
 
 def test_the_mark_is_on_disk_before_the_first_byte(rig: Rig) -> None:
