@@ -33,8 +33,8 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.metrics import Metrics
-from tieredstore.tier.topic_filter import TopicFilter
 from tieredstore.tier.flat.message_file import FlatMessageFile
+from tieredstore.tier.topic_filter import TopicFilter
 from tieredstore.tier.upload import dispatcher as module
 from tieredstore.tier.upload.dispatcher import (
     SCAN_PERIOD_MS,
