@@ -62,7 +62,7 @@ def test_keys_and_values_are_java_s(public_rocksdb: Path, golden: Path) -> None:
             queue, is_max = layout.unpack_offset_key(found)
             assert (layout.pack_max_key if is_max else layout.pack_min_key)(queue) == found
             if found != layout.CHECKPOINT_KEY:
-                assert layout.pack_place(layout.unpack_place(value, "")) == value
+                assert layout.pack_place(layout.unpack_place(value, "place of", queue)) == value
             kinds.add(is_max)
         assert kinds == {True, False}
         database.close()

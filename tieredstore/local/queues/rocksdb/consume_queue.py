@@ -73,10 +73,11 @@ class RocksDBConsumeQueue:
 
     def set_places(self, last: bytes, first: bytes | None) -> None:
         """Take the values of the database's offset family. Raises Corrupt."""
-        name = f"{self.database.directory}: offsets of {self.topic}/{self.queue_id}"
-        place = unpack_place(last, name)
+        place = unpack_place(last, "last message of", self.key)
         self.last = place if place.offset >= 0 else None
-        self.first = _UNKNOWN if first is None else unpack_place(first, name)
+        self.first = (
+            _UNKNOWN if first is None else unpack_place(first, "first message of", self.key)
+        )
 
     @property
     def max_offset(self) -> int:

@@ -33,6 +33,7 @@ from tieredstore.local.queues.rocksdb.reading import QueueReads
 _QUEUES_A_WRITE: Final = 1_000
 """Queues whose expired units are deleted by one write."""
 NOWHERE: Final = Place(0, 0)
+_LAST_BYTE: Final = 2**63 - 1
 
 
 class OwnedQueue(RocksDBConsumeQueue):
@@ -160,13 +161,8 @@ class RocksDBConsumeQueueStore:
 
     def find_last_message(self) -> tuple[int, int] | None:
         """Find (physical offset, size) of the last message in the log that any queue knows."""
-        best, keys = -1, list[QueueKey]()
-        for key, last in self._reads.scan_lasts():
-            if last.physical_offset > best:
-                best, keys = last.physical_offset, []
-            if last.physical_offset == best:
-                keys.append(key)
-        for queue in self._read_queues(keys):
+        _, last = self._reads.find_lasts_after(_LAST_BYTE)
+        for queue in self._read_queues(last):
             unit = queue.unit(queue.max_offset - 1)
             if unit is not None:
                 return unit[:2]
@@ -174,17 +170,13 @@ class RocksDBConsumeQueueStore:
 
     def find_queues_after(self, physical_offset: int) -> Iterator[OwnedQueue]:
         """Find the queues with a message that ends behind a byte of the commit log."""
-        # Of the records that begin before it only the last one can end behind it.
-        best, keys = -1, list[QueueKey]()
-        for key, last in self._reads.scan_lasts():
-            if last.physical_offset >= physical_offset:
-                yield self.get_or_create(key)
-                continue
-            if last.physical_offset > best:
-                best, keys = last.physical_offset, []
-            if last.physical_offset == best:
-                keys.append(key)
-        for key in keys:
+        if physical_offset >= self._checkpoint:
+            return  # which no message ends behind
+        behind, before = self._reads.find_lasts_after(physical_offset)
+        for key in behind:
+            yield self.get_or_create(key)
+        # Of the records that begin in front of it only the last one can end behind it.
+        for key in before:
             queue = self.get_or_create(key)
             if queue.max_physical_offset > physical_offset:
                 yield queue

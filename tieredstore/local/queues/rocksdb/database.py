@@ -113,14 +113,13 @@ class QueueDatabase:
         self, first: bytes | None = None, end: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
         """Read the offset family as it is now, or its keys in [first, end), in their order."""
-        cursor = self._call("read the offsets", _cursor, self._offsets, first, end)
-        try:
-            while cursor.valid():
-                yield cursor.key(), cursor.value()
-                cursor.next()
-            cursor.status()  # a damaged block ends the walk as the last key does
-        except Exception as error:
-            raise translate_rocksdb_error(error, "read the offsets", self.directory) from error
+        action, offsets = "read the offsets", self._offsets
+        last: bytes | None = None
+        for item in self._call(action, _items, offsets, first, end):
+            yield item
+            last = item[0]
+        # A damaged block ends the walk as the last key does.
+        self._call(action, _check_end, offsets, first if last is None else last, end)
 
     def make_batch(self) -> Batch:
         """Make an empty batch. Raises what opening the database again raises."""
@@ -162,22 +161,31 @@ class QueueDatabase:
                 _log.warning("%s: %s", self.directory, error)
 
 
-def _range(read: Any, first: bytes, end: bytes) -> Any:
-    options = import_rocksdict().ReadOptions()
-    options.set_iterate_upper_bound(end)
-    return read(from_key=first, read_opt=options)
-
-
-def _cursor(family: Any, first: bytes | None, end: bytes | None) -> Any:
+def _read_options(end: bytes | None) -> Any:
     options = import_rocksdict().ReadOptions()
     if end is not None:
         options.set_iterate_upper_bound(end)
-    cursor = family.iter(options)
-    if first is None:
+    return options
+
+
+def _range(read: Any, first: bytes, end: bytes) -> Any:
+    return read(from_key=first, read_opt=_read_options(end))
+
+
+def _items(family: Any, first: bytes | None, end: bytes | None) -> Any:
+    return family.items(from_key=first, read_opt=_read_options(end))
+
+
+def _check_end(family: Any, last: bytes | None, end: bytes | None) -> None:
+    """Raise what keeps a walk from going on behind a key."""
+    cursor = family.iter(_read_options(end))
+    if last is None:
         cursor.seek_to_first()
     else:
-        cursor.seek(first)
-    return cursor
+        cursor.seek(last)
+        if cursor.valid():
+            cursor.next()
+    cursor.status()
 
 
 def open_database(directory: Path) -> QueueDatabase:

@@ -101,6 +101,12 @@ CHECKPOINT_KEY: Final = pack_max_key(QueueKey(CHECKPOINT_TOPIC, 0))
 """Leads to the end of the last record that was dispatched (bytes of the commit log)."""
 
 
+def is_max_key(data: bytes) -> bool:
+    """Tell whether a key of the offset family is of a last message; `unpack_offset_key` checks
+    it."""
+    return data[-8:-5] == _MAX
+
+
 def unpack_offset_key(data: bytes) -> OffsetKey:
     """Read a key of the offset family. Raises Corrupt."""
     length = _INT.unpack_from(data)[0] if len(data) >= _INT.size else -1
@@ -125,10 +131,14 @@ def pack_place(place: Place) -> bytes:
     return _PLACE.pack(*place)
 
 
-def unpack_place(data: bytes, name: str) -> Place:
-    """Read a value of the offset family. Raises Corrupt."""
+def unpack_place(data: bytes, what: str, key: QueueKey) -> Place:
+    """Read a value of the offset family; `what` of a queue it is, for the error. Raises Corrupt."""
     if len(data) != _PLACE.size:
-        raise Corrupt(f"{name}: expected {_PLACE.size} bytes, found {len(data)}")
+        raise Corrupt(
+            f"{what} {key.topic}/{key.queue_id}: expected {_PLACE.size} bytes, found {len(data)}",
+            topic=key.topic,
+            queue_id=key.queue_id,
+        )
     return Place(*_PLACE.unpack(data))
 
 

@@ -53,6 +53,7 @@ def family_options(*, may_create: bool, max_open_files: int = _MAX_OPEN_FILES) -
     units.set_compression_type(library.DBCompressionType.lz4())
     units.set_bottommost_compression_type(library.DBCompressionType.zstd())
     units.set_compaction_style(library.DBCompactionStyle.universal())
+    units.set_optimize_filters_for_hits(True)
     universal = library.UniversalCompactOptions()
     universal.size_ratio = 100
     universal.max_size_amplification_percent = 25
@@ -71,8 +72,11 @@ def _common_options(library: Any, cache: Any, *, may_create: bool) -> Options:
     table.set_checksum_type(library.ChecksumType.crc32c())
     table.set_block_size(_BLOCK_BYTES)
     table.set_bloom_filter(_BLOOM_BITS, False)
-    # Within the cache's bound, whatever the number of units.
+    # The index and the filters of our tables lie in pieces, which the cache takes as it takes data:
+    # within its bound, whatever the number of units. Those of Java's tables are whole, larger than
+    # the cache takes, and stay in memory, as in Java.
     table.set_block_cache(cache)
-    table.set_cache_index_and_filter_blocks(True)
+    table.set_index_type(library.BlockBasedIndexType.two_level_index_search())
+    table.set_partition_filters(True)
     options.set_block_based_table_factory(table)
     return options

@@ -12,6 +12,8 @@ from tieredstore.local.queues.rocksdb.layout import (
     CHECKPOINT_KEY,
     CHECKPOINT_TOPIC,
     Place,
+    is_max_key,
+    pack_number,
     unpack_number,
     unpack_offset_key,
     unpack_place,
@@ -51,13 +53,37 @@ class QueueReads:
         """Scan the queues, with the last message of each, in the order of the database. first,
         end: keys between which to look."""
         for key, value in self._database.scan_offsets(first, end):
-            if key == CHECKPOINT_KEY:
+            if not is_max_key(key) or key == CHECKPOINT_KEY:
                 continue
-            queue, is_max = unpack_offset_key(key)
-            if is_max:
-                place = unpack_place(value, f"{self._database.directory}: last message of {queue}")
-                if place.offset >= 0:
-                    yield queue, place
+            queue = unpack_offset_key(key).queue
+            place = unpack_place(value, "last message of", queue)
+            if place.offset >= 0:
+                yield queue, place
+
+    def find_lasts_after(
+        self, physical_offset: int
+    ) -> tuple[Iterator[QueueKey], Iterator[QueueKey]]:
+        """Find the queues whose last message begins at a byte of the log or behind it, and those
+        with the furthest one in front of it: one, but for light queues that share a message."""
+        border, best = pack_number(physical_offset), b""
+        behind: list[bytes] = []
+        before: list[bytes] = []
+        # Numbers are big-endian: of two places the greater bytes are the further one. Few are
+        # unpacked of the very many that there may be.
+        for key, value in self._database.scan_offsets():
+            place = value[:8]
+            if place < best or not is_max_key(key) or key == CHECKPOINT_KEY:
+                continue
+            if place >= border:
+                behind.append(key)
+                continue
+            if place > best:
+                best, before = place, []
+            before.append(key)
+        return (
+            (unpack_offset_key(key).queue for key in behind),
+            (unpack_offset_key(key).queue for key in before),
+        )
 
     def list_queues(self) -> Iterator[QueueKey]:
         """List the queues that have, or had, messages, in the order of the database."""
