@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -57,6 +57,8 @@ def _join_keys(keys: str | Sequence[str]) -> str:
     """The value of KEYS. Raises Invalid for a key with a space in it."""
     if isinstance(keys, str):
         return " ".join([key for key in keys.split(" ") if key])
+    if len(keys) == 1 and " " not in keys[0]:
+        return keys[0]
     joined = " ".join(keys)
     if joined.count(" ") != len(keys) - 1 or "" in keys:
         words = [key for key in keys if key]
@@ -105,7 +107,8 @@ class Message(msgspec.Struct, gc=False):
     ) -> Message:
         """Make a message from ordinary values. Raises Invalid for a body that is a str, and for
         text that properties cannot hold (a key with a space in it, too)."""
-        if isinstance(cast("object", body), str):
+        given: object = body
+        if isinstance(given, str):
             raise Invalid("body of a message: expected bytes, found a str; encode it first")
         table = dict(properties) if properties else {}
         if keys and (joined := _join_keys(keys)):
