@@ -198,7 +198,12 @@ def test_l14_an_interrupted_flush_keeps_no_lock(tmp_path: Path) -> None:
 def test_l14_signals_at_any_time_while_others_put(tmp_path: Path) -> None:
     """Waiting for the lock is interrupted too."""
     chance = random.Random(1)
-    config = small_config(tmp_path / "s", mapped_file_size_commit_log_bytes=MEBIBYTE)
+    config = small_config(
+        tmp_path / "s",
+        mapped_file_size_commit_log_bytes=MEBIBYTE,
+        mapped_file_size_consume_queue_bytes=2 * MEBIBYTE,
+        message_index_enable=False,
+    )
     stop = threading.Event()
     message = plain("T", 2)
 
