@@ -61,6 +61,14 @@ class Metrics:
                 series[key] = series.get(key, 0) + value if key is _OVERFLOW else value
             self._values[name] = series
 
+    def copy_from(self, other: Metrics) -> None:
+        """Set every series of another registry here as well."""
+        for name, labels, value in other.snapshot():
+            if isinstance(value, Histogram):
+                self.set_histogram(name, value, **dict(labels))
+            else:
+                self.gauge(name, value, **dict(labels))
+
     def set_histogram(self, name: str, histogram: Histogram, **labels: object) -> None:
         """Set a histogram that is counted elsewhere."""
         with self._lock:

@@ -181,7 +181,7 @@ class DefaultMessageStore(StoreReads):
         self._put_watch = PutWatch(
             self._appender, config.os_page_cache_busy_timeout_ms, self._reput.limit_puts
         )
-        self._metrics = StoreMetrics(self._commit_log, self._appender, self._reput)
+        self._store_metrics = StoreMetrics(self._commit_log, self._appender, self._reput)
         self._source = OwnedDispatchSource(
             self, self._queues.list_queues, lambda: read_topics(self.root)
         )
@@ -454,7 +454,13 @@ class DefaultMessageStore(StoreReads):
 
     def report_metrics(self, metrics: Metrics) -> None:
         """Bring the store's counters and gauges in a registry up to date."""
-        self._metrics.collect(metrics)
+        if metrics is not self.metrics:
+            metrics.copy_from(self.metrics)
+        self._store_metrics.collect(metrics)
+
+    def collect_metrics(self) -> None:
+        """Bring the gauges up to date; an exporter calls it before it reads `metrics`."""
+        self.report_metrics(self.metrics)
 
     # The rest of a MessageStore
 

@@ -12,6 +12,7 @@ from tieredstore.metrics import Histogram, Metrics
 
 FLUSH_BEHIND_BYTES: Final = "rocketmq_storage_flush_behind_bytes"
 DISPATCH_BEHIND_BYTES: Final = "rocketmq_storage_dispatch_behind_bytes"
+STORAGE_SIZE: Final = "rocketmq_storage_size"
 MESSAGES_IN: Final = "rocketmq_messages_in_total"
 BYTES_IN: Final = "rocketmq_throughput_in_total"
 PUT_TIME: Final = "rocketmq_tiered_store_x_put_time_ms"
@@ -20,6 +21,8 @@ PUTS_REFUSED: Final = "rocketmq_tiered_store_x_puts_refused_total"
 SLOW_PUTS: Final = "rocketmq_tiered_store_x_slow_puts_total"
 INDEX_BEHIND_BYTES: Final = "rocketmq_tiered_store_x_index_behind_bytes"
 DISPATCH_BEHIND_MS: Final = "rocketmq_tiered_store_x_dispatch_behind_ms"
+MAPPED_FILES: Final = "rocketmq_tiered_store_x_mapped_files"
+MAPPED_BYTES: Final = "rocketmq_tiered_store_x_mapped_bytes"
 _LOCAL: Final = {"storage_type": "local", "storage_medium": "disk"}
 
 
@@ -40,6 +43,10 @@ class StoreMetrics:
         metrics.gauge(INDEX_BEHIND_BYTES, max(end - self._reput.built_offset, 0))
         late_ms = self._appender.last_timestamp_ms - self._reput.timestamp_ms if behind else 0
         metrics.gauge(DISPATCH_BEHIND_MS, max(late_ms, 0))
+        metrics.gauge(STORAGE_SIZE, end - self._log.min_offset, **_LOCAL)
+        mapped = [file.size for file in self._log.mapped_files]
+        metrics.gauge(MAPPED_FILES, len(mapped))
+        metrics.gauge(MAPPED_BYTES, sum(mapped))
         puts = self._appender.statistics
         metrics.set_histogram(PUT_TIME, _make_histogram(puts.put_times))
         metrics.set_histogram(PUT_LOCK_TIME, _make_histogram(puts.lock_times))

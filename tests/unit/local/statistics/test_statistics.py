@@ -24,6 +24,8 @@ from tieredstore.local.statistics.topic_counts import OTHER_TOPICS, TopicCounts
 from tieredstore.message.record import Message
 from tieredstore.metrics import Histogram, Metrics
 
+_LOCAL = {"storage_type": "local", "storage_medium": "disk"}
+
 
 def _series(metrics: Metrics) -> dict[tuple[str, Any], Any]:
     return {
@@ -62,6 +64,14 @@ def test_counts_and_what_lies_behind_become_metrics(tmp_path: Path) -> None:
         assert found["rocketmq_storage_dispatch_behind_bytes", local] == 0
         end = results[-1].physical_offset + results[-1].wrote_bytes
         assert found["rocketmq_storage_flush_behind_bytes", local] == end
+        assert found["rocketmq_storage_size", local] == end
+        mapped = found["rocketmq_tiered_store_x_mapped_files", ()]
+        assert found["rocketmq_tiered_store_x_mapped_bytes", ()] == 4096 * mapped > 0
+        store.metrics.count("rocketmq_tiered_store_x_other_total", 3)
+        store.collect_metrics()
+        assert store.metrics.value("rocketmq_storage_size", **_LOCAL) == end
+        store.report_metrics(metrics)
+        assert metrics.value("rocketmq_tiered_store_x_other_total") == 3
         timed = found["rocketmq_tiered_store_x_put_time_ms", ()]
         assert isinstance(timed, Histogram)
         assert sum(timed.counts) >= 7  # first puts of queues, and those that were refused
