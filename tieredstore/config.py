@@ -208,7 +208,11 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
         name="enableLmq", default=False
     )
     enable_multi_dispatch: Annotated[
-        bool, _text("Whether messages are dispatched to the light queues that they name.")
+        bool,
+        _text(
+            "Whether messages are dispatched to the light queues that they name; with queues in "
+            "RocksDB `enableLmq` is enough."
+        ),
     ] = field(name="enableMultiDispatch", default=False)
     message_delay_level: Annotated[str, _text("Delays of the levels 1, 2, …")] = field(
         name="messageDelayLevel",

@@ -9,6 +9,12 @@ from collections.abc import Iterable, Mapping
 
 UNUSED_SETTINGS: Mapping[str, str] = {
     "writeWithoutMmap": "changes how Java writes index files, never what is in them",
+    "enableConsumeQueueExt": (
+        "units hold the hash of the tags, which Java reads as well; units of Java's that point into "
+        "an extension are read"
+    ),
+    "mappedFileSizeConsumeQueueExt": "see `enableConsumeQueueExt`",
+    "bitMapLengthConsumeQueueExt": "see `enableConsumeQueueExt`",
     "useReentrantLockWhenPutMessage": (
         "one put lock, held for microseconds: its kind changes no result"
     ),
@@ -129,7 +135,7 @@ waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue
 """
 _LOCAL_STORE = """
 accessMessageInMemoryHotRatio allAckInSyncStateSet asyncLearner autoMessageVersionOnTopicLen
-batchDispatchRequestThreadPoolNums bitMapLengthConsumeQueueExt
+batchDispatchRequestThreadPoolNums
 bottomMostCompressionTypeForConsumeQueueStore
 cleanRocksDBDirtyCQIntervalMin
 cleanSwapedMapInterval coldDataFlowControlEnable coldDataScanEnable combineAssignOffsetCQType
@@ -144,7 +150,7 @@ disappearTimeAfterStart diskFallRecorded
 dispatchCqCacheNum dispatchCqThreads dispatchFromSenderThread
 enableAsyncReput enableAutoInSyncReplicas enableBatchPush
 enableBuildConsumeQueueConcurrently enableCleanExpiredOffset enableCompaction
-enableConsumeQueueExt enableLogConsumeQueueRepeatedlyBuildWhenRecover
+enableLogConsumeQueueRepeatedlyBuildWhenRecover
 enableRunningFlagsInFlush enableScheduleAsyncDeliver enableScheduleMessageStats
 fastFailIfNoBufferInStorePool
 flushDelayOffsetInterval
@@ -153,7 +159,7 @@ haHousekeepingInterval haListenPort haMasterAddress haMaxGapNotInSync haMaxTimeS
 haSendHeartbeatInterval haTransferBatchSize inSyncReplicas indexFileReadEnable
 indexFileWriteEnable indexRocksDBEnable logicQueueForceSwapMapInterval logicQueueSwapMapInterval
 logicQueueSwapMapReserveFileNum logicalDiskSpaceCleanForciblyThreshold
-mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog mappedFileSwapEnable
+mappedFileSizeTimerLog mappedFileSwapEnable
 mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests maxBatchDeleteFilesNum maxChecksumRange
 maxConsumeQueueScan maxHaTransferByteInSecond maxOffsetMapSize
 maxRecoveryCommitlogFiles maxSlaveResendLength memTableFlushIntervalMs

@@ -156,7 +156,9 @@ class DefaultMessageStore(StoreReads):
             self._index,
             parse_delay_levels(config.message_delay_level),
             self.running_flags,
-            dispatch_light_queues=config.enable_lmq and config.enable_multi_dispatch,
+            # Of a database Java asks for one key only.
+            dispatch_light_queues=config.enable_lmq
+            and (config.enable_multi_dispatch or is_rocksdb(config)),
         )
         self._flush = StoreFlush(
             self.root,

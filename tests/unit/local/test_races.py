@@ -214,6 +214,24 @@ def test_a_log_file_deleted_by_the_owner_is_no_damage(tmp_path: Path) -> None:
     reader.shutdown()
 
 
+def test_files_that_expire_while_they_are_listed_leave_no_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (0, 2, 3):  # the one between was deleted before it was listed
+        (tmp_path / file_name(number * 100)).write_bytes(bytes(100))
+    with pytest.raises(Corrupt, match="expected the file of offset 100 next, found 200"):
+        list_files(tmp_path, file_size=None)
+    real = Path.exists
+
+    def exists(path: Path) -> bool:
+        if path.name == file_name(0):
+            path.unlink()
+        return real(path)
+
+    monkeypatch.setattr(Path, "exists", exists)
+    assert list_files(tmp_path, file_size=None) == FileRun(100, 200, 400)
+
+
 def test_a_second_message_with_an_offset_stops_the_dispatch_instead_of_being_lost(
     tmp_path: Path,
 ) -> None:

@@ -83,6 +83,8 @@ def list_files(
         path = str(directory / file_name(offset))
         if length != size or size == 0 or size % unit_size:
             raise Corrupt(f"{path}: expected a file of {size} bytes, found {length}", path=path)
+        if offset != expected and not (directory / file_name(expected - size)).exists():
+            start = expected = offset  # those in front expired while they were listed
         if offset != expected:
             raise Corrupt(
                 f"{path}: expected the file of offset {expected} next, found {offset}",

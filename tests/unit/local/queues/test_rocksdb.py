@@ -339,3 +339,13 @@ def test_the_database_is_read_while_it_is_replaced(
         assert queue is not None
         assert len(queue.read_units(queue.min_offset, 100)) == end - queue.min_offset
     reader.shutdown()
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_light_queues_ask_for_one_key_only(tmp_path: Path, served: bool) -> None:
+    """As in Java, which asks for a second one, enableMultiDispatch, where queues are files."""
+    config = rocksdb_config(tmp_path, enable_lmq=served, enable_multi_dispatch=False)
+    with running(config) as store:
+        put_all(store, [plain(properties={"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b"})])
+        for name in ("%LMQ%a", "%LMQ%b"):
+            assert store.get_max_offset_in_queue(name, 0) == int(served)
