@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 UNUSED_SETTINGS: Mapping[str, str] = {
     "writeWithoutMmap": "changes how Java writes index files, never what is in them",
     "enableConsumeQueueExt": (
-        "units hold the hash of the tags, which Java reads as well; units of Java's that point into "
-        "an extension are read"
+        "units hold the hash of the tags, which Java reads too; units of Java's that point "
+        "into an extension are read"
     ),
     "mappedFileSizeConsumeQueueExt": "see `enableConsumeQueueExt`",
     "bitMapLengthConsumeQueueExt": "see `enableConsumeQueueExt`",
