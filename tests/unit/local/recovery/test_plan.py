@@ -187,7 +187,7 @@ def test_l02_bytes_behind_the_last_record_are_wiped(root: Path, data: bytes) -> 
     assert not any(path.read_bytes()[inside:])
 
 
-def test_valid_messages_behind_a_damaged_one_are_not_thrown_away(tmp_path: Path) -> None:
+def test_l06_valid_messages_behind_a_damaged_one_are_not_thrown_away(tmp_path: Path) -> None:
     root = tmp_path / "s"
     results = fill(root)
     leave_unclean(root, checkpoint=Checkpoint())
@@ -450,7 +450,7 @@ def test_l06_a_checkpoint_that_says_nothing_loses_nothing(
     assert read_checkpoint(root).physic_msg_timestamp_ms > 0
 
 
-def test_rebuild_mends_units_and_entries_that_are_wrong(root: Path) -> None:
+def test_l06_rebuild_mends_units_and_entries_that_are_wrong(root: Path) -> None:
     wanted = reopen(root)
     for path in (root / "consumequeue" / "T").rglob("0*"):
         if path.is_file():
@@ -585,3 +585,18 @@ def test_l11_a_program_that_ends_without_a_shutdown_loses_nothing(tmp_path: Path
     assert done.stderr.rstrip().endswith("ZeroDivisionError")
     assert (tmp_path / "s" / "abort").exists()
     assert len(reopen(tmp_path / "s")["T", 0]) == 500
+
+
+RECORD_FIELDS = {"size": 3, "magic": 5, "body CRC": 9, "physical offset": 35, "body length": 87}
+
+
+@pytest.mark.parametrize("field", RECORD_FIELDS)
+def test_l06_a_flip_in_a_field_of_a_record_ends_the_log_there(tmp_path: Path, field: str) -> None:
+    root = tmp_path / "s"
+    results = fill(root, 60)
+    leave_unclean(root, checkpoint=Checkpoint())
+    flip(root, results[30], RECORD_FIELDS[field])
+    found = plan(root)
+    assert found.log_end == results[30].physical_offset
+    assert found.behind.records == 29
+    assert "29 valid messages" in found.needs_consent
