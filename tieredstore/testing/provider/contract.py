@@ -28,7 +28,9 @@ from tieredstore.contracts.segment import (
     SegmentProvider,
     WriterEpoch,
     Written,
+    WriterRecord,
 )
+from tieredstore.contracts.wrapping import find_layer
 from tieredstore.errors import Corrupt, Fenced, Invalid
 from tieredstore.testing.provider.samples import (
     UNUSABLE_PATHS,
@@ -362,6 +364,17 @@ class ProviderContract:
         epoch.check()
         provider.acquire_writer("broker-b").release()
         epoch.release()
+
+    def test_the_last_writer_is_named_after_it_is_gone(self, provider: SegmentProvider) -> None:
+        record = find_layer(provider, WriterRecord)
+        if record is None:
+            pytest.skip("an option: this provider does not remember its writers")
+        assert record.find_last_writer("broker-a") is None
+        epoch = provider.acquire_writer("broker-a")
+        epoch.release()
+        again = find_layer(self.reopen(provider), WriterRecord)
+        assert again is not None
+        assert epoch.owner in str(again.find_last_writer("broker-a"))
 
     def test_a_released_writer_makes_room(self, provider: SegmentProvider) -> None:
         first = provider.acquire_writer("broker-a")
