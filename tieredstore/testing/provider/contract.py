@@ -27,8 +27,8 @@ from tieredstore.contracts.segment import (
     FileSegmentType,
     SegmentProvider,
     WriterEpoch,
-    Written,
     WriterRecord,
+    Written,
 )
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.errors import Corrupt, Fenced, Invalid
