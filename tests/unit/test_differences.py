@@ -20,6 +20,8 @@ TESTS_OF_DIFFERENCES = {
     "E52": "test_a_misspelt_path_stops_a_posix_tier_that_has_none",
     "E51": "test_a_reader_may_ask_for_fewer_bytes",
     "E53": "test_no_reader_is_sent_to_a_slave",
+    "E62": "test_a_killed_process_loses_nothing_of_what_was_put",
+    "E63": "test_the_queue_whose_key_is_the_checkpoint_s_is_refused",
 }
 """Tests whose names do not carry the number of what they hold."""
 

@@ -20,11 +20,14 @@ QUEUES = [("A", 0), ("A", 1), ("%LMQ%not-light", 0), ("Ünïcode", 7)]
 
 
 class StoreModel(RuleBasedStateMachine):
+    store_type = "default"
+
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         self.clock = ManualClock(START_MS)
-        self.config = small_config(Path(self.folder.name) / "s")
+        root = Path(self.folder.name) / "s"
+        self.config = small_config(root, store_type=self.store_type)
         self.model: dict[tuple[str, int], list[tuple[Message, int]]] = {key: [] for key in QUEUES}
         self.number = 0
         self.store = self._open()
@@ -94,5 +97,11 @@ class StoreModel(RuleBasedStateMachine):
                     assert answer == right
 
 
+class RocksDBStoreModel(StoreModel):
+    store_type = "defaultRocksDB"
+
+
 TestStoreModel = StoreModel.TestCase
 TestStoreModel.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
+TestRocksDBStoreModel = RocksDBStoreModel.TestCase
+TestRocksDBStoreModel.settings = settings(max_examples=5, stateful_step_count=20, deadline=None)

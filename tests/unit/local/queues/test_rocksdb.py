@@ -154,6 +154,20 @@ def test_the_queue_whose_key_is_the_checkpoint_s_is_refused(tmp_path: Path) -> N
         assert store.get_max_offset_in_queue("CHECKPOINT_TOPIC", 1) == 1
 
 
+def test_light_queues_need_one_key_alone(tmp_path: Path) -> None:
+    config = rocksdb_config(tmp_path / "s", enable_lmq=True)
+    names = {"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b"}
+    for _ in range(2):
+        with running(config) as store:
+            begin = store.get_max_offset_in_queue("%LMQ%a", 0)
+            put_all(store, [plain(number=n, properties=names) for n in range(5)])
+            for light in ("%LMQ%a", "%LMQ%b"):
+                got = store.get_message("g", light, 0, begin, 32).messages
+                assert [message.uniq_key for message in got] == [f"U{n:08d}" for n in range(5)]
+    with running(config) as store:
+        assert store.get_max_offset_in_queue("%LMQ%b", 0) == 10
+
+
 def test_a_store_of_files_goes_on_with_rocksdb(tmp_path: Path) -> None:
     root = tmp_path / "s"
     with running(small_config(root)) as store:
