@@ -182,6 +182,9 @@ class SteadySource:
     def queues(self) -> Iterable[QueueKey]:
         return self._keys
 
+    def flush(self) -> None:
+        pass
+
     def queue_range(self, key: QueueKey) -> QueueRange | None:
         passed_ms = self._clock.now_ms() - self._begin_ms[key]
         return QueueRange(0, max(int(passed_ms / self._interval_ms) + 1, 0))

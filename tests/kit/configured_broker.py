@@ -203,6 +203,7 @@ class Broker:
             result = self.store.put_message(message)
             assert result.ok, result.status
         self.local.wait_until_dispatched()
+        self.local.dispatch_source.flush()
 
     def scan(self, *, force: bool = False) -> int:
         """Upload as the dispatcher's loop does; how many messages went."""

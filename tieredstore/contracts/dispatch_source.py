@@ -22,7 +22,7 @@ class QueueKey(NamedTuple):
 class QueueRange:
     """Queue offsets of the messages that may be dispatched: [min_offset, max_offset).
 
-    max_offset never passes the confirm offset.
+    max_offset never passes what is on disk in the store below.
     """
 
     min_offset: int
@@ -39,6 +39,11 @@ class DispatchSource(Protocol):
 
     def queue_range(self, key: QueueKey) -> QueueRange | None:
         """Return the range of a queue; None for an unknown queue."""
+        ...
+
+    def flush(self) -> None:
+        """Bring what was put to disk, so that `queue_range` covers it. Does nothing where others
+        own the store. Raises what stops a flush."""
         ...
 
     def read_units(self, key: QueueKey, offset: int, count: int) -> npt.NDArray[np.void]:

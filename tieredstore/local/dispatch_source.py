@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
 from tieredstore.contracts.message_store import BoundaryType
 from tieredstore.errors import Corrupt, Unavailable
+from tieredstore.local.queues.interface import ConsumeQueueReader
 from tieredstore.local.store_reads import StoreReads
 from tieredstore.local.topics import TopicTable
 from tieredstore.message.buffers import view_unaligned
@@ -28,7 +29,8 @@ read of each, where other queues' records lie among them."""
 class LocalDispatchSource:
     """A DispatchSource over a local store.
 
-    list_queues: the store's queues now; topics: its topic table now. Compaction topics are left
+    list_queues: the store's queues now; topics: its topic table now; flush: brings its log, and the
+    units of what is in it, to where `queue_range` sees them. Compaction topics are left
     out, since their consume queues are not their contents; batch topics have no queue here.
     """
 
@@ -37,10 +39,12 @@ class LocalDispatchSource:
         store: StoreReads,
         list_queues: Callable[[], Iterable[QueueKey]],
         topics: Callable[[], TopicTable],
+        flush: Callable[[], object] = lambda: None,
     ) -> None:
         self._store = store
         self._list_queues = list_queues
         self._topics = topics
+        self._flush = flush
         self._guard: Callable[[QueueKey], int | None] = lambda _: None
 
     def queues(self) -> list[QueueKey]:
@@ -49,9 +53,40 @@ class LocalDispatchSource:
         return [key for key in self._list_queues() if not table.is_compaction(key.topic)]
 
     def queue_range(self, key: QueueKey) -> QueueRange | None:
-        """Return the range of the messages that may be dispatched now."""
+        """Return the range of the messages that may be dispatched now: those whose records are on
+        disk. A power cut must not leave a tier ahead of the log."""
         queue = self._store.find_queue(*key)
-        return None if queue is None else QueueRange(queue.min_offset, queue.max_offset)
+        if queue is None:
+            return None
+        minimum = queue.min_offset
+        return QueueRange(minimum, max(self._find_flushed_end(queue), minimum))
+
+    def _find_flushed_end(self, queue: ConsumeQueueReader) -> int:
+        """The queue offset behind the last message whose record ends within what is flushed."""
+        log = self._store.commit_log
+        end, flushed = queue.max_offset, log.flushed_offset
+        if flushed >= log.readable_offset:
+            return end
+
+        def is_flushed(offset: int) -> bool:
+            unit = queue.unit(offset)
+            return unit is None or unit[0] + unit[1] <= flushed
+
+        low, high = queue.min_offset, end
+        if low < high and is_flushed(high - 1):
+            return end
+        while low < high:
+            middle = (low + high) // 2
+            if is_flushed(middle):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def flush(self) -> None:
+        """Bring what was put to disk, so that `queue_range` covers it; does nothing for a store
+        that others own. Raises what the store's flush raises."""
+        self._flush()
 
     def read_units(self, key: QueueKey, offset: int, count: int) -> npt.NDArray[np.void]:
         """Read up to `count` units, fewer where a file ends; a copy. Instead of an address in a

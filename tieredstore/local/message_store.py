@@ -185,7 +185,7 @@ class DefaultMessageStore(StoreReads):
         )
         self._store_metrics = StoreMetrics(self._commit_log, self._appender, self._reput)
         self._source = OwnedDispatchSource(
-            self, self._queues.list_queues, lambda: read_topics(self.root)
+            self, self._queues.list_queues, lambda: read_topics(self.root), self._flush_and_dispatch
         )
         self.cleaning = CleanService(
             config,
@@ -502,6 +502,13 @@ class DefaultMessageStore(StoreReads):
                 offset=result.physical_offset,
             )
         self._dispatch_to(end)
+
+    def _flush_and_dispatch(self) -> None:
+        """Bring the log to disk, and to the queues, up to where it ends now."""
+        self._check_open()
+        end = self._commit_log.max_offset
+        self._flush.sync_log()
+        self._reput.dispatch_to(end)
 
     def _dispatch_to(self, end: int) -> None:
         if self._commit_log.confirm_offset < end:

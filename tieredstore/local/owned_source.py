@@ -21,8 +21,9 @@ class OwnedDispatchSource(LocalDispatchSource):
         store: DefaultMessageStore,
         list_queues: Callable[[], Iterable[QueueKey]],
         topics: Callable[[], TopicTable],
+        flush: Callable[[], object],
     ) -> None:
-        super().__init__(store, list_queues, topics)
+        super().__init__(store, list_queues, topics, flush)
         self._owned = store
         self.find_end_offsets: Callable[[str], Mapping[int, int]] = lambda _topic: {}
 

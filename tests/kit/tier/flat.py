@@ -321,6 +321,9 @@ class ListSource:
     def queues(self) -> Iterable[QueueKey]:
         return list(self.tables)
 
+    def flush(self) -> None:
+        pass
+
     def queue_range(self, key: QueueKey) -> QueueRange | None:
         table = self.tables.get(key)
         if table is None or key in self.hidden:

@@ -167,6 +167,9 @@ class InMemoryStore(MessageReader):
     def queues(self) -> Iterable[QueueKey]:
         return list(self.queues_)
 
+    def flush(self) -> None:
+        pass
+
     def queue_range(self, key: QueueKey) -> QueueRange | None:
         if key not in self.queues_:
             return None

@@ -36,6 +36,7 @@ def test_contiguous_records_are_one_piece(tmp_path: Path) -> None:
     with running(config) as store:
         put_all(store, [plain("T", 0, i) for i in range(10)])
         put_all(store, [plain("T", i % 2, i) for i in range(10, 20)])
+        store.flush()
         source = store.dispatch_source
         assert source.queue_range(KEY) == QueueRange(0, 15)
         units = source.read_units(KEY, 0, 100)

@@ -89,6 +89,9 @@ class OffloadSource:
     def queue_range(self, key: QueueKey) -> QueueRange | None:
         return self._source.queue_range(key)
 
+    def flush(self) -> None:
+        self._source.flush()
+
     def read_units(self, key: QueueKey, offset: int, count: int) -> npt.NDArray[np.void]:
         return self._source.read_units(key, offset, count)
 

@@ -158,11 +158,14 @@ class MessageStoreDispatcher:
     def scan(self, force: bool = False) -> list[DispatchOutcome]:
         """Visit all queues that have something to upload; returns what came of each.
 
-        force: do not wait for a batch to fill. Raises Fenced when the right to write is lost.
+        force: bring the store below to disk first, and do not wait for a batch to fill. Raises
+        Fenced when the right to write is lost.
         """
         if not self.is_enabled:
             return []
         self._check_fenced()
+        if force:
+            self._flush_source()
         queue_keys = [key for key in self._source.queues() if self._has_work(key)]
         queue_keys, failed = self._announce(queue_keys)
         if not queue_keys:
@@ -249,6 +252,13 @@ class MessageStoreDispatcher:
             return outcome
         finally:
             file.lock.release()
+
+    def _flush_source(self) -> None:
+        """Let the store below flush: only what is on its disk is uploaded."""
+        try:
+            self._source.flush()
+        except TieredStoreError as error:
+            _log.warning("what is not on disk yet is not uploaded: %s", error)
 
     def _has_work(self, key: QueueKey) -> bool:
         if self._topic_filter.is_filtered(key.topic):
