@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tieredstore.disk.errors import translate_os_error
+from tieredstore.disk.file_operations import FILES
 from tieredstore.disk.sync import sync_file
 from tieredstore.errors import Corrupt
 
@@ -68,17 +69,31 @@ def read_checkpoint(root: Path) -> Checkpoint:
 
 
 def write_checkpoint(root: Path, checkpoint: Checkpoint) -> None:
-    """Write it in place, as Java does, and to disk."""
+    """Write it, to disk when this returns: a new one under another name first, then in place, as
+    Java does. All that changes lies in one sector, which a disk writes whole or not at all.
+
+    Raises Exhausted when there is no room or no descriptor, Unavailable, Invalid.
+    """
     path = root / CHECKPOINT_FILE
+    data = checkpoint.to_bytes()
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            os.pwrite(fd, checkpoint.to_bytes(), 0)
-            sync_file(fd)
-        finally:
-            os.close(fd)
+        if FILES.size(path) != CHECKPOINT_SIZE_BYTES:
+            FILES.replace_file(path, data)
+            return
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
         raise translate_os_error(error, "write", path) from error
+    try:
+        try:
+            os.pwrite(fd, data, 0)
+        except OSError as error:
+            raise translate_os_error(error, "write", path) from error
+        try:
+            sync_file(fd)
+        except OSError as error:
+            raise translate_os_error(error, "sync", path, is_sync=True) from error
+    finally:
+        os.close(fd)
 
 
 def checkpoint_time_ns(root: Path) -> int:

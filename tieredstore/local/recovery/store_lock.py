@@ -18,6 +18,7 @@ import threading
 from pathlib import Path
 
 from tieredstore.disk.errors import translate_os_error
+from tieredstore.disk.file_operations import FILES
 from tieredstore.disk.forks import close_private, hold_forks, keep_private, tell_of_forks
 from tieredstore.errors import Fenced
 
@@ -157,18 +158,22 @@ def has_abort_file(root: Path) -> bool:
 
 
 def create_abort_file(root: Path) -> None:
-    """Mark the store as running, with this process's id as Java writes it."""
+    """Mark the store as running, with this process's id as Java writes it; the file and its name
+    are on disk when this returns, as is that of `lock`. Raises Exhausted, Unavailable or Invalid;
+    the store is not to be written to then."""
     path = root / ABORT_FILE
     try:
-        path.write_text(str(os.getpid()), encoding="ascii")
+        FILES.write_synced(path, str(os.getpid()).encode())
+        FILES.sync_directory(root)
     except OSError as error:
         raise translate_os_error(error, "write", path) from error
 
 
 def delete_abort_file(root: Path) -> None:
-    """Mark the store as cleanly stopped."""
+    """Mark the store as cleanly stopped, on disk when this returns."""
     path = root / ABORT_FILE
     try:
-        path.unlink(missing_ok=True)
+        FILES.unlink(path)
+        FILES.sync_directory(root)
     except OSError as error:
         raise translate_os_error(error, "delete", path) from error
