@@ -1,0 +1,226 @@
+"""L01, L02, L03: every crash state of a store at work is recovered to what was promised."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kit.crash.recorder import Recorder, Recording, record
+from tests.kit.crash.states import Loss, crash_state, cuts
+from tests.kit.crash.store_check import (
+    Acknowledged,
+    Deleting,
+    Put,
+    check_contents,
+    read_contents,
+)
+from tests.kit.local_stores import START_MS, plain, small_config
+from tieredstore.clock import ManualClock
+from tieredstore.config import StoreConfig
+from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.message.record import Message
+
+RANDOM_STEP = 3
+"""Every so manieth cut gets the random losses too."""
+
+
+class Writer:
+    """A store whose puts are noted in a recording."""
+
+    def __init__(self, config: StoreConfig, recorder: Recorder) -> None:
+        self.store = DefaultMessageStore(config, ManualClock(START_MS))
+        self.store.load()
+        self.store.start()
+        self._recorder = recorder
+        self._is_durable = config.flush_disk_type == "SYNC_FLUSH"
+        self._count = 0
+
+    def message(self, topic: str, queue_id: int, size: int = 30) -> Message:
+        self._count += 1
+        body = (b"%s-%d-%d-" % (topic.encode(), queue_id, self._count)).ljust(size, b"x")
+        return plain(topic, queue_id, self._count, body=body)
+
+    def put(self, topic: str, queue_id: int = 0, *, count: int = 1, size: int = 30) -> None:
+        messages = [self.message(topic, queue_id, size) for _ in range(count)]
+        self._recorder.mark(Put(topic, queue_id, tuple(bytes(it.body) for it in messages)))
+        if count == 1:
+            result = self.store.put_message(messages[0])
+        else:
+            result = self.store.put_messages(messages)
+        assert result.ok, result
+        if self._is_durable:
+            assert result.durable.result(10) is not None
+            self._recorder.mark(Acknowledged())
+
+    def flush(self) -> None:
+        self.store.wait_until_dispatched()
+        self.store.flush()
+        self._recorder.mark(Acknowledged())
+
+    def delete(self, topic: str) -> None:
+        self._recorder.mark(Deleting(topic))
+        self.store.delete_topics({topic})
+        self._recorder.mark(Deleting(topic, is_done=True))
+
+    def close(self) -> None:
+        self.store.shutdown()
+        self._recorder.mark(Acknowledged())
+
+
+def put_and_flush(writer: Writer) -> None:
+    """Two topics, three queues, batches, two rolls of the log, a flush in between."""
+    for _ in range(4):
+        writer.put("A")
+        writer.put("B", 1)
+    writer.put("A", count=3)
+    writer.flush()
+    for _ in range(3):
+        writer.put("B", 0, size=900)
+        writer.put("A")
+    writer.flush()
+    writer.put("B", 0, size=1500)
+    writer.put("A", count=2)
+    writer.store.wait_until_dispatched()
+
+
+def put_and_close(writer: Writer) -> None:
+    for _ in range(6):
+        writer.put("A")
+        writer.put("B", size=800)
+    writer.close()
+
+
+def delete_and_make_again(writer: Writer) -> None:
+    for _ in range(3):
+        writer.put("A")
+        writer.put("B")
+    writer.flush()
+    writer.put("A")
+    writer.delete("A")
+    writer.put("B")
+    writer.put("A")
+    writer.flush()
+    writer.delete("A")
+    writer.put("A", count=2)
+    writer.flush()
+
+
+PROGRAMS: dict[str, Callable[[Writer], None]] = {
+    "put and flush": put_and_flush,
+    "put and close": put_and_close,
+    "delete and make again": delete_and_make_again,
+}
+
+
+@pytest.fixture(params=["ASYNC_FLUSH"])
+def flush_disk_type(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+def record_program(root: Path, config: StoreConfig, program: Callable[[Writer], None]) -> Recording:
+    root.mkdir()
+    with record(root) as recorder:
+        writer = Writer(config, recorder)
+        program(writer)
+        operations = len(recorder.recording.operations)
+        writer.store.shutdown()
+        del recorder.recording.operations[operations:]
+    return recorder.recording
+
+
+def losses(cut: int) -> Iterator[tuple[Loss, int]]:
+    yield Loss.NOTHING, 0
+    yield Loss.UNSYNCED, 0
+    if cut % RANDOM_STEP == 0:
+        for loss in (Loss.SOME_WRITES, Loss.SOME_NAMES, Loss.ANY):
+            yield loss, 1
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_l01_l02_l03_every_crash_state_is_recovered(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    program: Callable[[Writer], None],
+    flush_disk_type: str,
+) -> None:
+    """What was acknowledged is there, nothing else, offsets without a gap; twice is as once."""
+    logging.disable(logging.WARNING)
+    request.addfinalizer(lambda: logging.disable(logging.NOTSET))
+    config = small_config(tmp_path / "store", flush_disk_type=flush_disk_type)
+    recording = record_program(tmp_path / "store", config, program)
+    seen: set[bytes] = set()
+    for cut in cuts(recording):
+        for loss, seed in losses(cut):
+            state = crash_state(recording, cut, loss, seed)
+            digest = hashlib.sha256(repr(sorted(state.files.items())).encode())
+            digest.update(repr((state.folders, len(state.facts))).encode())
+            if digest.digest() in seen:
+                continue
+            seen.add(digest.digest())
+            root = tmp_path / "crashed"
+            shutil.rmtree(root, ignore_errors=True)
+            root.mkdir()
+            state.write_to(root)
+            try:
+                _check_recovery(root, flush_disk_type, state.facts)
+            except Exception as error:
+                error.add_note(
+                    f"crash before operation {cut} ({loss.name}, seed {seed}): "
+                    f"{recording.operations[max(cut - 2, 0) : cut + 1]}"
+                )
+                raise
+    assert len(seen) > 100
+
+
+def _check_recovery(root: Path, flush_disk_type: str, facts: list[object]) -> None:
+    config = small_config(root, flush_disk_type=flush_disk_type)
+    store = DefaultMessageStore(config, ManualClock(START_MS))
+    try:
+        store.load()
+        store.start()
+        contents = read_contents(store)
+        check_contents(contents, facts)
+        again = root.with_name("again")
+        shutil.rmtree(again, ignore_errors=True)
+        shutil.copytree(root, again)  # killed right after its recovery
+        for key, rows in contents.messages.items():
+            for row in rows:
+                assert row.keys, row
+                found = store.query_message(key.topic, row.keys[0], 64, 0, 2**62)
+                assert row.queue_offset in [
+                    it.queue_offset for it in found if it.queue_id == key.queue_id
+                ], (key, row.queue_offset, row.keys)
+        result = store.put_message(plain("A", 0, 999, body=b"later"))
+        assert result.ok, result
+        store.wait_until_visible(result)
+        assert store.get_message("g", "A", 0, result.queue_offset, 1).messages[
+            0
+        ].body == memoryview(b"later")
+    finally:
+        store.shutdown()
+    after = DefaultMessageStore(config, ManualClock(START_MS))
+    after.load()
+    after.start()
+    try:
+        expected = contents.bodies()
+        found_after = read_contents(after).bodies()
+        for key, bodies in found_after.items():
+            assert bodies == [*expected.get(key, []), *([b"later"] if key == ("A", 0) else [])]
+    finally:
+        after.shutdown()
+    twice = DefaultMessageStore(
+        small_config(again, flush_disk_type=flush_disk_type), ManualClock(START_MS)
+    )
+    twice.load()
+    twice.start()
+    try:
+        assert read_contents(twice).bodies() == contents.bodies()
+        assert read_contents(twice).offsets == contents.offsets
+    finally:
+        twice.shutdown()

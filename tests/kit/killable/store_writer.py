@@ -1,0 +1,90 @@
+"""Runs a local store under load, in a process that is killed.
+
+A request is {"store", "acks", "flush_disk_type"}. What was acknowledged is in the file
+`acks`, a line each: topic, queue id, number. Numbers of a queue rise from 0 over all lives.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tests.kit.killable.driver import serve
+from tieredstore.config import StoreConfig
+from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.message.record import Message
+
+QUEUES = (("A", 0), ("A", 1), ("B", 0))
+BATCH = 7
+
+
+def make_config(root: Path, **changes: Any) -> StoreConfig:
+    """64 KiB commit log files, 100 units a queue file: a life rolls many."""
+    config = StoreConfig(
+        store_path_root_dir=str(root),
+        mapped_file_size_commit_log_bytes=65536,
+        mapped_file_size_consume_queue_bytes=2000,
+        max_hash_slot_num=100,
+        max_index_num=400,
+    )
+    return msgspec.structs.replace(config, **changes)
+
+
+def body_of(topic: str, queue_id: int, number: int) -> bytes:
+    """Return the body of one message: what it is, and a length that varies."""
+    head = b"%s/%d/%d/" % (topic.encode(), queue_id, number)
+    return head.ljust(20 + number * 37 % 900, b"x")
+
+
+def write(store: DefaultMessageStore, acks: int, topic: str, queue_id: int, *, batch: bool) -> None:
+    number = store.next_offset(topic, queue_id)
+    while True:
+        count = BATCH if batch else 1
+        messages = [
+            Message.create(
+                topic,
+                body_of(topic, queue_id, number + row),
+                queue_id=queue_id,
+                keys=[f"k{number + row}"],
+                tags="t",
+            )
+            for row in range(count)
+        ]
+        result = store.put_messages(messages) if batch else store.put_message(messages[0])
+        if not result.ok:
+            raise AssertionError(result)
+        if result.queue_offset != number:
+            raise AssertionError((number, result))
+        result.durable.result(30)
+        lines = "".join(f"{topic} {queue_id} {number + row}\n" for row in range(count))
+        os.write(acks, lines.encode())
+        number += count
+
+
+def run(request: dict[str, Any]) -> None:
+    config = make_config(Path(request["store"]), flush_disk_type=request["flush_disk_type"])
+    acks = os.open(request["acks"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    store = DefaultMessageStore(config)
+    store.load()
+    store.start()
+    failed = threading.Event()
+
+    def work(topic: str, queue_id: int) -> None:
+        try:
+            write(store, acks, topic, queue_id, batch=topic == "B")
+        finally:
+            failed.set()
+
+    for topic, queue_id in QUEUES:
+        threading.Thread(target=work, args=(topic, queue_id), daemon=True).start()
+    while not failed.wait(0.03):
+        store.flush()
+    raise AssertionError("a writer ended")
+
+
+if __name__ == "__main__":
+    serve(run)
