@@ -22,6 +22,7 @@ from tieredstore.local.queues.kinds import is_rocksdb
 from tieredstore.local.recovery.checkpoint import CHECKPOINT_FILE, Checkpoint, read_checkpoint
 from tieredstore.local.recovery.index_look import IndexLook, look_at_index
 from tieredstore.local.recovery.log_scan import (
+    EndCause,
     LogScan,
     QueueSpan,
     RecordsBehind,
@@ -265,10 +266,13 @@ class _Planner:
             end.offset < before.logics_physical_offset
             or 0 < behind.first_timestamp_ms < before.physic_msg_timestamp_ms
         )
-        if not was_flushed and has_lost_sector(self.log, end.offset, behind.first_offset):
+        is_unwritten = end.cause is EndCause.UNWRITTEN or has_lost_sector(
+            self.log, end.offset, behind.first_offset
+        )
+        if not was_flushed and is_unwritten:
             self.warnings.append(
-                f"{text}: a write in front of them was lost with the power, so none of them was "
-                "promised to be on disk"
+                f"{text}: a write in front of them was lost with the power, or with the process in "
+                "the middle of a batch, so none of them was promised to be there"
             )
             return ""
         detail = f" ({end.detail})" if end.detail else ""

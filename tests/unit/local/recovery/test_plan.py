@@ -211,6 +211,26 @@ def test_l06_valid_messages_behind_a_damaged_one_are_not_thrown_away(tmp_path: P
     assert sum(len(records) for records in reopen(root).values()) == 80
 
 
+@pytest.mark.parametrize("length", [16, 64])
+def test_l11_a_batch_that_was_copied_from_its_end_was_not_promised(
+    tmp_path: Path, length: int
+) -> None:
+    """A kill in the middle of the copy: what is in front of the valid messages is not written yet,
+    however short it is."""
+    root = tmp_path / "s"
+    results = fill(root)
+    first = results[-4]
+    leave_unclean(root, checkpoint=Checkpoint(logics_physical_offset=results[40].physical_offset))
+    path, inside = log_place(root, first.physical_offset)
+    patch(path, inside, bytes(length))
+    found = plan(root)
+    assert (found.log_end, found.end_cause) == (first.physical_offset, EndCause.UNWRITTEN)
+    assert found.behind.records == 3
+    assert found.needs_consent == ""
+    assert "in the middle of a batch" in found.warnings[0]
+    assert sum(len(records) for records in reopen(root).values()) == COUNT - 4
+
+
 def test_messages_behind_a_lost_write_were_not_promised(tmp_path: Path) -> None:
     """A power cut: of what was not synced a sector is missing, what was written behind it is
     there."""
