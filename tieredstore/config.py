@@ -171,6 +171,39 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     mapped_file_size_commit_log_bytes: Annotated[
         int, _int32("Size of a commit log file, bytes.", 64)
     ] = field(name="mappedFileSizeCommitLog", default=1 << 30)
+    warm_mapped_file_enable: Annotated[
+        bool,
+        _text(
+            "Whether all pages of a new commit log file are made at once, in the background, and "
+            "locked in memory until the file is flushed."
+        ),
+    ] = field(name="warmMapedFileEnable", default=False)
+    flush_least_pages_when_warm_mapped_file: Annotated[
+        int, _int32("Pages of 4,096 bytes between two syncs of that, under SYNC_FLUSH.", 1)
+    ] = field(name="flushLeastPagesWhenWarmMapedFile", default=4096)
+    transient_store_pool_enable: Annotated[
+        bool,
+        _text(
+            "Whether messages are put into buffers, from which they are committed to the files. "
+            "They can be read after that, and a killed process loses what was not committed."
+        ),
+    ] = field(name="transientStorePoolEnable", default=False)
+    transient_store_pool_size: Annotated[
+        int, _int32("Buffers of that pool, each of the size of a commit log file.", 1)
+    ] = field(name="transientStorePoolSize", default=5)
+    fast_fail_if_no_buffer_in_store_pool: Annotated[
+        bool,
+        _text("Whether puts are refused while no buffer is free, and not written directly."),
+    ] = field(name="fastFailIfNoBufferInStorePool", default=False)
+    commit_interval_commit_log_ms: Annotated[
+        int, _int32("Time between two commits of the pool, ms.", 1)
+    ] = field(name="commitIntervalCommitLog", default=200)
+    commit_commit_log_least_pages: Annotated[
+        int, _int32("Pages of 4,096 bytes below which a commit waits for more.", 0)
+    ] = field(name="commitCommitLogLeastPages", default=4)
+    commit_commit_log_thorough_interval_ms: Annotated[
+        int, _int32("Time after which a commit waits no longer, ms.", 0)
+    ] = field(name="commitCommitLogThoroughInterval", default=200)
     mapped_file_size_consume_queue_bytes: Annotated[
         int, _int32("Size of a consume queue file, bytes, rounded up to a multiple of 20.", 20)
     ] = field(name="mappedFileSizeConsumeQueue", default=6_000_000)

@@ -69,7 +69,6 @@ REFUSED_VALUES: Mapping[str, tuple[str, str]] = {
     "aclEnable": ("true", "access control is not built"),
     "authenticationEnabled": ("true", "authentication is not built"),
     "authorizationEnabled": ("true", "authorization is not built"),
-    "transientStorePoolEnable": ("true", "the transient store pool is not built"),
 }
 """Key -> (value, reason): settings whose absence would weaken durability or security."""
 
@@ -140,8 +139,7 @@ bottomMostCompressionTypeForConsumeQueueStore
 cleanRocksDBDirtyCQIntervalMin
 cleanSwapedMapInterval coldDataFlowControlEnable coldDataScanEnable combineAssignOffsetCQType
 combineCQEnableCheckSelf combineCQLoadingCQTypes combineCQMaxExtraSearchCommitLogFiles
-combineCQPreferCQType commitCommitLogLeastPages commitCommitLogThoroughInterval
-commitIntervalCommitLog commitLogForceSwapMapInterval
+combineCQPreferCQType commitLogForceSwapMapInterval
 commitLogSwapMapInterval commitLogSwapMapReserveFileNum compactionCqMappedFileSize
 compactionMappedFileSize compactionScheduleInternal compactionThreadNum
 correctLogicMinOffsetForceInterval correctLogicMinOffsetSleepInterval dLegerGroup dLegerPeers
@@ -152,9 +150,7 @@ enableAsyncReput enableAutoInSyncReplicas enableBatchPush
 enableBuildConsumeQueueConcurrently enableCleanExpiredOffset enableCompaction
 enableLogConsumeQueueRepeatedlyBuildWhenRecover
 enableRunningFlagsInFlush enableScheduleAsyncDeliver enableScheduleMessageStats
-fastFailIfNoBufferInStorePool
-flushDelayOffsetInterval
-flushLeastPagesWhenWarmMapedFile haFlowControlEnable
+flushDelayOffsetInterval haFlowControlEnable
 haHousekeepingInterval haListenPort haMasterAddress haMaxGapNotInSync haMaxTimeSlaveNotCatchup
 haSendHeartbeatInterval haTransferBatchSize inSyncReplicas indexFileReadEnable
 indexFileWriteEnable indexRocksDBEnable logicQueueForceSwapMapInterval logicQueueSwapMapInterval
@@ -177,8 +173,7 @@ timerCongestNumEachSlot timerEnableCheckMetrics timerEnableRetryUntilSuccess tim
 timerGetMessageThreadNum timerInterceptDelayLevel timerMaxDelaySec timerMetricSmallThreshold
 timerPrecisionMs timerProgressLogIntervalMs timerPutMessageThreadNum timerRollWindowSlot
 timerSkipUnknownError timerStopEnqueue timerWheelEnable totalReplicas
-transientStorePoolSize
-wakeCommitWhenPutMessage warmMapedFileEnable
+wakeCommitWhenPutMessage
 """
 _NETWORK = """
 bindAddress channelNotActiveInterval clientAsyncSemaphoreValue clientCallbackExecutorThreads

@@ -24,10 +24,12 @@ from tieredstore.local.cleaning.disk_usage import DiskWatch
 from tieredstore.local.cleaning.retention import RetentionGuards
 from tieredstore.local.cleaning.service import CleanService
 from tieredstore.local.dispatch.reput import Reput
+from tieredstore.local.flush.log_commit import CommitLogCommit
 from tieredstore.local.flush.store_flush import StoreFlush
 from tieredstore.local.index.reader import INDEX_DIRECTORY, IndexShape
 from tieredstore.local.index.service import IndexService
 from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY, CommitLog
+from tieredstore.local.log.transient_pool import TransientStorePool
 from tieredstore.local.owned_source import OwnedDispatchSource
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.put.compiled import find_appender_class
@@ -118,11 +120,26 @@ class DefaultMessageStore(StoreReads):
         self._state = _State.NEW
         self._lock = StoreLock(self.root)
         self._files = PositionalFiles(writable=True)
+        is_sync = config.flush_disk_type == "SYNC_FLUSH"
+        uses_pool = config.transient_store_pool_enable and config.broker_role != "SLAVE"
         self._commit_log = CommitLog(
             Path(log_path) if log_path else self.root / COMMIT_LOG_DIRECTORY,
             config.mapped_file_size_commit_log_bytes,
             self._files,
-            sync_flush=config.flush_disk_type == "SYNC_FLUSH",
+            sync_flush=is_sync,
+            pool=(
+                TransientStorePool(
+                    config.transient_store_pool_size, config.mapped_file_size_commit_log_bytes
+                )
+                if uses_pool
+                else None
+            ),
+            fail_without_buffer=config.fast_fail_if_no_buffer_in_store_pool,
+            warm_up_flush_pages=(
+                config.flush_least_pages_when_warm_mapped_file
+                if config.warm_mapped_file_enable
+                else 0
+            ),
         )
         self._queues = make_queue_store(self.root, config, self._files)
         self._batch_queues = BatchConsumeQueueStore(self.root, self._files)
@@ -147,7 +164,10 @@ class DefaultMessageStore(StoreReads):
             clock,
             self.running_flags,
             enable_light_queues=config.enable_lmq,
-            holds_rows=config.flush_disk_type == "SYNC_FLUSH",
+            holds_rows=is_sync or uses_pool,
+        )
+        self._commit = (
+            CommitLogCommit(config, self._commit_log, self._appender) if uses_pool else None
         )
         self._reput = Reput(
             self._commit_log,
@@ -314,6 +334,8 @@ class DefaultMessageStore(StoreReads):
         for state in self._appender.list_queues():
             state.next_offset = self._find_next_offset(state.topic, state.queue_id)
         self._commit_log.start()
+        if self._commit is not None:
+            self._commit.start()
         self._flush.start()
         self._reput.start()
         self._put_watch.start()
@@ -334,6 +356,8 @@ class DefaultMessageStore(StoreReads):
                 self.cleaning.stop()
                 self._appender.close("the store is shut down")
                 self._put_watch.stop()
+                if self._commit is not None:
+                    self._commit.stop()
                 try:
                     self._flush.stop()
                 finally:
@@ -412,12 +436,13 @@ class DefaultMessageStore(StoreReads):
 
     def health(self) -> list[ServiceHealth]:
         """Tell how each background service of the store is: dispatch, index, the watch of puts, the
-        making of files, the flushes, cleaning; then `store`, FAILED with the reasons while a
-        running flag is raised."""
+        making of files, the flushes, the commits of the pool if there is one, cleaning; then
+        `store`, FAILED with the reasons while a running flag is raised."""
         return [
             *self._reput.health(),
             *self._put_watch.health(),
             self._commit_log.health(),
+            *([] if self._commit is None else [self._commit.health()]),
             *self._flush.health(),
             self.cleaning.health(),
             self.running_flags.health(),
@@ -511,6 +536,8 @@ class DefaultMessageStore(StoreReads):
         self._reput.dispatch_to(end)
 
     def _dispatch_to(self, end: int) -> None:
+        if self._commit is not None:
+            self._commit.commit()
         if self._commit_log.confirm_offset < end:
             self._flush.sync_log()
         self._reput.dispatch_to(end)

@@ -14,12 +14,13 @@ from tieredstore.properties import fields_by_key
 from tieredstore.providers.s3.settings import S3Settings
 
 HERE = Path(__file__).parent
-NAMES, LOCAL, FLUSH, CLEANING, UPLOAD, READS, REST = (
+NAMES, LOCAL, FLUSH, LOG_FILES, CLEANING, UPLOAD, READS, REST = (
     f"test_{name}.py"
     for name in (
         "names_and_places",
         "local_store",
         "flush",
+        "commit_log_files",
         "cleaning",
         "segments_and_upload",
         "reads",
@@ -64,6 +65,32 @@ TESTS = {
     ),
     "mappedFileSizeCommitLog": (
         f"{LOCAL}::test_mapped_file_size_commit_log_is_the_size_of_each_file"
+    ),
+    "warmMapedFileEnable": (
+        f"{LOG_FILES}::test_warm_mapped_file_enable_makes_and_locks_all_pages_of_a_new_file"
+    ),
+    "flushLeastPagesWhenWarmMapedFile": (
+        f"{LOG_FILES}::"
+        "test_flush_least_pages_when_warm_mapped_file_is_how_often_a_warm_file_is_synced"
+    ),
+    "transientStorePoolEnable": (
+        f"{LOG_FILES}::"
+        "test_transient_store_pool_enable_holds_messages_back_until_they_are_committed"
+    ),
+    "transientStorePoolSize": (
+        f"{LOG_FILES}::test_transient_store_pool_size_is_how_many_files_may_wait_for_a_commit"
+    ),
+    "fastFailIfNoBufferInStorePool": (
+        f"{LOG_FILES}::test_fast_fail_if_no_buffer_in_store_pool_refuses_puts_that_else_go_directly"
+    ),
+    "commitIntervalCommitLog": (
+        f"{LOG_FILES}::test_commit_interval_commit_log_is_how_often_the_pool_is_committed"
+    ),
+    "commitCommitLogLeastPages": (
+        f"{LOG_FILES}::test_commit_commit_log_least_pages_lets_a_commit_wait_for_more"
+    ),
+    "commitCommitLogThoroughInterval": (
+        f"{LOG_FILES}::test_commit_commit_log_thorough_interval_is_how_long_it_waits"
     ),
     "mappedFileSizeConsumeQueue": (
         f"{LOCAL}::test_mapped_file_size_consume_queue_is_rounded_up_to_whole_units"

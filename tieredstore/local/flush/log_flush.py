@@ -99,6 +99,7 @@ class CommitLogFlush:
             if self.error is not None:
                 raise self.error
             try:
+                self._log.commit()  # what waits in the pool, if there is one
                 flushed = self._log.flushed_offset
                 if flushed < self._log.readable_offset:
                     flushed = self._log.sync()

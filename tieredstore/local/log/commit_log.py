@@ -7,6 +7,8 @@ min_offset ≤ flushed_offset ≤ readable_offset ≤ max_offset.
 
 from __future__ import annotations
 
+import mmap
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,15 +18,17 @@ import numpy as np
 
 from tieredstore.disk.errors import translate_os_error
 from tieredstore.disk.file_operations import FILES
-from tieredstore.errors import Busy, Corrupt, Invalid, TieredStoreError
+from tieredstore.errors import Busy, Corrupt, Exhausted, Invalid, TieredStoreError
 from tieredstore.local.log.mapped_file import MappedFile
 from tieredstore.local.log.mapped_file_queue import MappedFileQueue
+from tieredstore.local.log.transient_pool import TransientStorePool
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.message.layout import BLANK_SIZE
 from tieredstore.message.record import blank_record
 from tieredstore.service_thread import ServiceHealth
 
 COMMIT_LOG_DIRECTORY: Final = "commitlog"
+PAGE_BYTES: Final = 4096
 _WIPE_BYTES: Final = 1 << 20
 
 
@@ -69,6 +73,10 @@ class CommitLog:
 
     max_offset: behind the last byte that was appended; flushed_offset: behind the last one that a
     sync brought to disk. sync_flush: whether only what is on disk may be dispatched (SYNC_FLUSH).
+    pool: buffers that messages are put into, and that `commit` copies to the files, which makes
+    them readable; without a free one a file is written to directly, or, with fail_without_buffer,
+    not at all. warm_up_flush_pages: not 0 to make all pages of a new file at once, with a sync
+    after as many under SYNC_FLUSH.
     on_damage: told once why nothing may be appended ever again: a file was changed underneath.
     """
 
@@ -79,6 +87,9 @@ class CommitLog:
         open_files: PositionalFiles,
         *,
         sync_flush: bool = False,
+        pool: TransientStorePool | None = None,
+        fail_without_buffer: bool = False,
+        warm_up_flush_pages: int = 0,
     ) -> None:
         self.file_size = file_size
         self.max_offset = 0
@@ -92,6 +103,13 @@ class CommitLog:
         self.view_from = 0
         self.limit = 0
         self._sync_flush = sync_flush
+        self._pool = pool
+        self._fail_without_buffer = fail_without_buffer
+        self._warm_up_flush_pages = warm_up_flush_pages
+        self._committed_offset = 0
+        self._commit_lock = threading.Lock()
+        # By the offset of a file's first byte; None for a file that is written to directly.
+        self._buffers: dict[int, mmap.mmap | None] = {}
         log = weakref.ref(self)
 
         def leave_short_way() -> None:
@@ -118,6 +136,7 @@ class CommitLog:
         for files that are not as the configuration says."""
         self._files.load()
         self.max_offset = self.flushed_offset = self._files.end_offset
+        self._committed_offset = self.max_offset
 
     def start(self) -> None:
         """Begin to make the next files in the background."""
@@ -133,7 +152,7 @@ class CommitLog:
 
     @property
     def readable_offset(self) -> int:
-        return self.max_offset
+        return self.max_offset if self._pool is None else self._committed_offset
 
     @property
     def confirm_offset(self) -> int:
@@ -194,7 +213,7 @@ class CommitLog:
             self._files.begin_at(offset)
         elif offset < self._files.end_offset:
             self._wipe(offset)
-        self.max_offset = self.flushed_offset = offset
+        self.max_offset = self.flushed_offset = self._committed_offset = offset
 
     def _wipe(self, offset: int) -> None:
         """Zero the last file from a position on, so that nothing stale can look like a later
@@ -245,14 +264,17 @@ class CommitLog:
         file = self._open_last()
         room = file.from_offset + file.size - self.max_offset
         if size + BLANK_SIZE > room:
-            inside = self.max_offset - file.from_offset
-            file.reserve(inside + BLANK_SIZE)
-            file.view[inside : inside + BLANK_SIZE] = blank_record(room)
+            self._end_file(file, room)
             self.max_offset += room
             file = self._open_last()
         position = self.max_offset
         inside = position - file.from_offset
-        file.reserve(inside + size)
+        reserved = file.reserve(inside + size)
+        buffer = self._buffer_of(file)
+        if buffer is not None:
+            self.view, self.view_from = memoryview(buffer), file.from_offset
+            self.limit = file.from_offset + min(reserved, file.size - BLANK_SIZE)
+            return position
         touched = file.touch(inside, inside + size)
         self.view, self.view_from = file.view, file.from_offset
         # Where no fault of the mapping is told, the length of the file is checked at each put.
@@ -261,6 +283,31 @@ class CommitLog:
         if file.fault.is_noted:  # meanwhile
             raise file.make_fault_error()
         return position
+
+    def _end_file(self, file: MappedFile, room: int) -> None:
+        """Write the blank record that fills the rest of a file."""
+        inside = self.max_offset - file.from_offset
+        file.reserve(inside + BLANK_SIZE)
+        buffer = self._buffer_of(file)
+        if buffer is None:
+            file.view[inside : inside + BLANK_SIZE] = blank_record(room)
+        else:  # which may hold what another file had there
+            buffer[inside : inside + room] = blank_record(room).ljust(room, b"\0")
+
+    def _buffer_of(self, file: MappedFile) -> mmap.mmap | None:
+        """The buffer in front of a file; None when it is written to directly. Raises Exhausted."""
+        if self._pool is None:
+            return None
+        if file.from_offset not in self._buffers:
+            buffer = self._pool.borrow()
+            if buffer is None and self._fail_without_buffer:
+                raise Exhausted(
+                    f"{file.path}: expected a free buffer of the transient store pool, found none "
+                    "(fastFailIfNoBufferInStorePool)",
+                    path=str(file.path),
+                )
+            self._buffers[file.from_offset] = buffer
+        return self._buffers[file.from_offset]
 
     def _open_last(self) -> MappedFile:
         """The file into which `max_offset` falls, made if need be, and the next one asked for."""
@@ -272,14 +319,55 @@ class CommitLog:
 
     def _prepare(self, file: MappedFile) -> None:
         """Have a new file ready for its first bytes."""
-        file.touch(0, 1)
+        if self._warm_up_flush_pages:
+            pages = self._warm_up_flush_pages if self._sync_flush else None
+            file.warm_up(pages and pages * mmap.PAGESIZE)
+        elif self._pool is None:
+            file.touch(0, 1)
 
     # What others do with the files
 
+    def commit(self, least_pages: int = 0) -> bool:
+        """Copy what waits in buffers of the pool to the files, where it can be read; returns
+        whether there was anything. least_pages: do nothing for fewer pages of 4,096 bytes, unless a
+        file is full. Raises Exhausted when the disk is full (a later call goes on), Unavailable,
+        Corrupt."""
+        with self._commit_lock:
+            begin, end = self._committed_offset, self.max_offset
+            pages = end // PAGE_BYTES - begin // PAGE_BYTES
+            is_full = begin // self.file_size < end // self.file_size
+            if self._pool is None or begin >= end or (pages < least_pages and not is_full):
+                return False
+            try:
+                while begin < end:
+                    begin = self._commit_file(begin, end)
+            except Corrupt as error:
+                self._fail(error)
+            return True
+
+    def _commit_file(self, begin: int, end: int) -> int:
+        """Copy bytes [begin, end) as far as they are of one file; returns up to where."""
+        assert self._pool is not None
+        from_offset = begin - begin % self.file_size
+        end = min(end, from_offset + self.file_size)
+        buffer = self._buffers.get(from_offset)
+        if buffer is not None:
+            with memoryview(buffer) as view:
+                data = view[begin - from_offset : end - from_offset]
+                self._files.open_last(begin).write(begin - from_offset, data)
+                data.release()
+        self._committed_offset = end
+        if end == from_offset + self.file_size:
+            self._buffers.pop(from_offset, None)
+            if buffer is not None:
+                self._pool.give_back(buffer)
+        return end
+
     def sync(self) -> int:
-        """Bring what is readable now to disk; returns the new `flushed_offset`. One thread at a
-        time. Raises Unavailable, Corrupt for a file that was changed underneath; then nothing
-        moved."""
+        """Bring what was appended so far to disk; returns the new `flushed_offset`. One thread at a
+        time. Raises Exhausted as `commit`, Unavailable, Corrupt for a file that was changed
+        underneath; then nothing moved."""
+        self.commit()
         end = self.readable_offset
         self._files.sync(max(self.flushed_offset, self.min_offset), end)
         self.flushed_offset = end
@@ -294,4 +382,10 @@ class CommitLog:
     def close(self) -> None:
         """Drop the mappings, and delete the files that were made ahead and not used."""
         self.view, self.limit = memoryview(b""), 0
+        if self._pool is not None:
+            for buffer in self._buffers.values():
+                if buffer is not None:
+                    self._pool.give_back(buffer)
+            self._buffers = {}
+            self._pool.close()
         self._files.close()

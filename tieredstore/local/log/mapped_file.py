@@ -22,7 +22,8 @@ from tieredstore.disk.file_operations import FILES
 from tieredstore.disk.guarded_mapping import guard
 from tieredstore.disk.locks import is_file_at
 from tieredstore.disk.sync import allocate, sync_file
-from tieredstore.errors import Corrupt
+from tieredstore.errors import Corrupt, Exhausted
+from tieredstore.local.log.memory import lock_memory, unlock_memory
 
 RESERVE_BYTES: Final = 16 << 20
 TOUCH_BYTES: Final = 1 << 20
@@ -61,6 +62,7 @@ class MappedFile:
 
     __slots__ = (
         "_fd",
+        "_is_locked",
         "_map",
         "_reserved",
         "_view",
@@ -81,6 +83,7 @@ class MappedFile:
         self._reserved = 0
         self.fault = MappingFault()
         self.is_guarded = False
+        self._is_locked = False
 
     @classmethod
     def create(cls, path: Path, from_offset: int, size: int) -> MappedFile:
@@ -210,6 +213,38 @@ class MappedFile:
             break
         return self._reserved
 
+    def warm_up(self, flush_bytes: int | None) -> None:
+        """Reserve and make all pages and lock them in memory, as far as disk and system allow it;
+        `close` gives them up. flush_bytes: sync after as many bytes; None for no sync. Raises
+        Unavailable when a sync fails."""
+        position = unsynced = 0
+        while position < self.size:
+            try:
+                self.reserve(min(position + RESERVE_BYTES, self.size))
+            except Exhausted:  # warm is what there is room for
+                return
+            begin, position = position, self.touch(position, position + TOUCH_BYTES)
+            unsynced += position - begin
+            if flush_bytes is not None and (unsynced >= flush_bytes or position == self.size):
+                try:
+                    sync_file(self.fd)
+                except OSError as error:
+                    raise translate_os_error(error, "sync", self.path, is_sync=True) from error
+                unsynced = 0
+        self._is_locked = lock_memory(self.map)
+
+    def write(self, position: int, data: memoryview) -> None:
+        """Write bytes by a call of the system, past the mapping. Raises Corrupt for a file that was
+        cut off, Exhausted when the disk is full, Unavailable."""
+        self.check_length()
+        try:
+            while data:
+                written = os.pwrite(self.fd, data, position)
+                data, position = data[written:], position + written
+        except OSError as error:
+            action = f"write {len(data)} bytes at {position}"
+            raise translate_os_error(error, action, self.path, offset=position) from error
+
     def touch(self, start: int, end: int) -> int:
         """Bring the pages of reserved bytes [start, end) into memory in one call, which takes a
         third of the time that a fault a page does; returns up to where they were (more than
@@ -234,6 +269,9 @@ class MappedFile:
         """Drop the mapping, which goes with the last view of it, and the descriptor. Idempotent."""
         self._view = None
         if self._map is not None:
+            if self._is_locked:
+                unlock_memory(self._map)
+                self._is_locked = False
             with contextlib.suppress(BufferError):  # somebody still holds a view
                 self._map.close()
             self._map = None  # its guard goes with it

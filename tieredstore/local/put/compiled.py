@@ -48,6 +48,8 @@ class CompiledAppender(MessageAppender):
                 position,
                 timestamp,
             )
+            if appended is not None and appended[0] > log.limit:
+                appended = None  # the file was cut off meanwhile, as the way in Python says
             if appended is not None:
                 end, head, properties = appended
                 # What `_publish` does, without the call.
@@ -94,6 +96,8 @@ class CompiledAppender(MessageAppender):
                 state.topic,
                 state.number,
             )
+            if appended is not None and appended[0] > log.limit:
+                appended = None
             if appended is not None:
                 end, rows = appended
                 moves = map(setattr, (state,), _NEXT_OFFSET, (queue_offset + len(messages),))

@@ -1,0 +1,61 @@
+"""Memory that stays: pages of a mapping made, locked and read ahead."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import logging
+import mmap
+import os
+from collections.abc import Callable
+from typing import Any
+
+_log = logging.getLogger(__name__)
+
+
+@functools.cache
+def _call(name: str) -> Callable[[int, int], int] | None:
+    """`mlock` or `munlock` of the C library; None where there is none."""
+    try:
+        function: Any = getattr(ctypes.CDLL(None, use_errno=True), name)
+    except (OSError, AttributeError, TypeError):
+        return None
+    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    function.restype = ctypes.c_int
+    return function  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _warn_once(reason: str) -> None:
+    _log.warning("memory is not locked, so it may be swapped out: %s (said once)", reason)
+
+
+def _apply(name: str, mapping: mmap.mmap) -> str | None:
+    """Call it for a mapping; returns why that failed."""
+    function = _call(name)
+    if function is None:
+        return f"the system has no {name}"
+    first = ctypes.c_char.from_buffer(mapping)
+    try:
+        failed = function(ctypes.addressof(first), len(mapping))
+    finally:
+        del first
+    return os.strerror(ctypes.get_errno()) if failed else None
+
+
+def lock_memory(mapping: mmap.mmap) -> bool:
+    """Keep the pages of a writable mapping in memory, and have them read ahead; returns whether the
+    system does. A refusal is logged once and harms nothing."""
+    reason = _apply("mlock", mapping)
+    if reason is not None:
+        _warn_once(reason)
+    if hasattr(mmap, "MADV_WILLNEED"):
+        with contextlib.suppress(OSError):
+            mapping.madvise(mmap.MADV_WILLNEED)
+    return reason is None
+
+
+def unlock_memory(mapping: mmap.mmap) -> None:
+    """Let the system swap the pages of a mapping again. Idempotent."""
+    _apply("munlock", mapping)
