@@ -29,7 +29,9 @@ def test_mapped_file_size_commit_log_is_the_size_of_each_file(
 ) -> None:
     made = broker(mappedFileSizeCommitLog=size)
     made.put(40)
-    assert file_sizes(made.root / "store/commitlog") == [size] * count
+    sizes = file_sizes(made.root / "store/commitlog")
+    assert {*sizes} == {size}
+    assert len(sizes) in (count, count + 1)  # the next one lies ready, or will
 
 
 @pytest.mark.parametrize(("key_value", "expected"), [(100, [100] * 4), (190, [200] * 2)])

@@ -93,13 +93,14 @@ class CommitLogFlush:
         if self.error is not None:
             raise self.error
         is_waited_for = self._sync_flush and self._seal_round()
+        if is_waited_for or not least_pages:
+            self._log.commit()  # what waits in the pool, if there is one
         if not is_waited_for and not self._has_dirty_pages(least_pages):
             return False
         with self._sync_lock:
             if self.error is not None:
                 raise self.error
             try:
-                self._log.commit()  # what waits in the pool, if there is one
                 flushed = self._log.flushed_offset
                 if flushed < self._log.readable_offset:
                     flushed = self._log.sync()
