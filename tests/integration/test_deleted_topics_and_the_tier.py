@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.kit.local_stores import START_MS
 from tests.kit.tiered_local import TieredLocal
 from tieredstore.errors import Exhausted, Unavailable
 from tieredstore.message.names import DELETION_TOPIC
@@ -144,6 +147,43 @@ def test_l15_a_crash_between_both_deletions_is_finished_at_the_next_start(
     world.put("T", *NEW, key="new")
     world.upload()
     assert holds_the_new_life(world)
+
+
+@pytest.mark.parametrize("level", ["NOT_IN_DISK", "FORCE"])
+def test_l15_reads_of_both_stores_while_their_topic_is_deleted_answer(
+    tmp_path: Path, level: str
+) -> None:
+    world = TieredLocal(tmp_path, tieredStorageLevel=level)
+    store, stop = world.store, threading.Event()
+    failures: Counter[str] = Counter()
+    reads: list[Callable[[int], object]] = [
+        lambda offset: store.get_message("g", "T", 0, offset, 8),
+        lambda offset: store.get_offset_in_queue_by_time("T", 0, START_MS + offset * 10),
+        lambda _: store.query_message("T", "all", 9, *FOREVER),
+        lambda offset: store.get_message_store_timestamp("T", 0, offset),
+    ]
+
+    def read(one: Callable[[int], object]) -> None:
+        offset = 0
+        while not stop.wait(0.0005):
+            offset = (offset + 7) % 200
+            try:
+                one(offset)
+            except Exception as error:
+                failures[repr(error)] += 1
+
+    threads = [threading.Thread(target=read, args=(one,)) for one in reads]
+    for thread in threads:
+        thread.start()
+    for life in range(5):
+        assert world.put("T", *[b"x" * 50] * 40)[0] == life * 40
+        world.upload()
+        assert store.delete_topics({"T"}) == 1
+    stop.set()
+    for thread in threads:
+        thread.join()
+    world.close()
+    assert failures == {}
 
 
 def test_l15_topics_that_come_and_go_leave_nothing_in_memory_and_metrics(
