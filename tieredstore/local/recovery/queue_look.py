@@ -92,11 +92,10 @@ def _look(
     try:
         queue.load(owner=False)
     except Corrupt:
-        if not is_clean and _is_unfinished(found, file_size, directory, files):
-            # Nothing of its last file was ever synced, so nothing in it is sure.
-            found = found[:-1]
-        else:
-            is_broken = True
+        finished = len(found) if is_clean else _count_finished(found, file_size, directory, files)
+        # Of the files behind nothing was ever synced, so nothing in them is sure.
+        is_broken = finished == len(found)
+        found = found[:finished]
         run = _find_usable_run(found, file_size, directory, files, log_min)
         if run is None:
             raise
@@ -126,15 +125,20 @@ def _list_sizes(directory: Path) -> list[tuple[int, int]]:
         raise translate_os_error(error, "list", directory) from error
 
 
-def _is_unfinished(
+def _count_finished(
     found: list[tuple[int, int]], file_size: int | None, directory: Path, files: PositionalFiles
-) -> bool:
-    """Whether the last file is shorter than it has to be since its length was lost with the power:
-    it ends with what was written last, not with the zeros of a file of another size."""
-    if not found or not file_size or not UNIT_SIZE <= found[-1][1] < file_size:
-        return False
-    offset, length = found[-1]
-    return any(files.read(str(directory / file_name(offset)), UNIT_SIZE, length - UNIT_SIZE))
+) -> int:
+    """How many files there are in front of the first that is shorter than it has to be since its
+    length was lost with the power: it ends with what was written last, not with the zeros of a
+    file of another size, and the others are where files of the right size are."""
+    if not file_size or any(offset % file_size for offset, _ in found):
+        return len(found)
+    for number, (offset, length) in enumerate(found):
+        if UNIT_SIZE <= length < file_size:
+            path = str(directory / file_name(offset))
+            if any(files.read(path, UNIT_SIZE, length - UNIT_SIZE)):
+                return number
+    return len(found)
 
 
 def _find_usable_run(
