@@ -18,6 +18,7 @@ from tieredstore.contracts.message_store import (
     wait_until_durable,
 )
 from tieredstore.disk.errors import translate_os_error
+from tieredstore.disk.file_operations import FILES
 from tieredstore.disk.forks import tell_of_forks
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.local.cleaning.disk_usage import DiskWatch
@@ -252,7 +253,7 @@ class DefaultMessageStore(StoreReads):
 
     def _make_root(self) -> None:
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
+            FILES.make_directory(self.root)
             names = {path.name for path in self.root.iterdir()}
         except OSError as error:
             raise translate_os_error(error, "open the store", self.root) from error
