@@ -84,7 +84,8 @@ def _states_without_power(recording: Recording, target: Path) -> list[tuple[int,
     for cut, operation in enumerate(recording.operations):
         if isinstance(operation, Mark):
             state = crash_state(recording, cut + 1, Loss.UNSYNCED)
-            facts = dict([("put", 0), ("flushed", 0), *(f for f in state.facts if f != "end")])
+            facts = {"put": 0, "flushed": 0}
+            facts.update(dict(fact for fact in state.facts if isinstance(fact, tuple)))
             root = target / str(cut)
             root.mkdir(parents=True)
             state.write_to(root)
