@@ -61,13 +61,20 @@ def check_adoption(
     )
 
 
-def adopt_history(source: HistorySource, metadata: MetadataStore, now_ms: int) -> None:
+def adopt_history(
+    source: HistorySource, config: StoreConfig, metadata: MetadataStore, now_ms: int
+) -> None:
     """Let the log of a new local store begin where no log of this broker has been, so that message
     ids do not come again. Queues go on behind the tier's by themselves (`set_history`)."""
     if source.is_new and has_history(metadata):
         begin = max(now_ms * BYTES_PER_MS, LEAST_LOG_BEGIN)
         _log.warning("a new local store goes on behind the tier; its log begins at %d", begin)
         source.begin_log_at(begin)
+    elif config.adopt:
+        _log.warning(
+            "tieredStoreAdopt=true: nothing is to be adopted; take it out, it would say yes to the "
+            "loss of this disk as well"
+        )
 
 
 def forget_deleted(source: HistorySource, metadata: MetadataStore, broker_name: str) -> None:

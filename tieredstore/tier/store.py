@@ -185,7 +185,7 @@ class TieredMessageStore(TieredReads):
             self.flat_files.record_recovered()
             if source is not None:
                 source.set_history(self.flat_files.find_end_offsets)
-                adopt_history(source, self._metadata, self._clock.now_ms())
+                adopt_history(source, self._config, self._metadata, self._clock.now_ms())
             if not self._provider.capabilities.durable:
                 _log.warning(
                     "%s keeps nothing when this process ends: a tier for tests only; set "
