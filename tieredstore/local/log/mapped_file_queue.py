@@ -75,6 +75,7 @@ class MappedFileQueue:
         return self.directory / file_name(offset - offset % self.file_size)
 
     def _create(self, from_offset: int) -> MappedFile:
+        self._delete_leftover(self.path_of(from_offset))
         file = MappedFile.create(self.path_of(from_offset), from_offset, self.file_size)
         try:
             self._prepare(file)
@@ -83,6 +84,19 @@ class MappedFileQueue:
             self._delete(file.path)
             raise
         return file
+
+    def _delete_leftover(self, path: Path) -> None:
+        """Delete what an attempt left that could not be cleaned up: a file without a message."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # mostly: there is none
+            return
+        try:
+            is_unused = not any(os.pread(fd, 8, 0))
+        finally:
+            os.close(fd)
+        if is_unused:
+            self._delete(path)
 
     def list_paths(self) -> list[Path]:
         """List the paths of the files that there are, oldest first."""

@@ -248,6 +248,34 @@ def test_a_sync_of_a_new_file_that_fails_leaves_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_a_failed_attempt_could_not_clean_up_hinders_no_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    files = PositionalFiles(writable=True)
+    with closing(files), closing(CommitLog(tmp_path, SIZE, files)) as log:
+        for call in ("ftruncate", "posix_fallocate"):
+            with monkeypatch.context() as patch:
+                patch.setattr(os, call, fail)
+                patch.setattr(os, "unlink", fail)
+                with pytest.raises(Exhausted):
+                    log.make_room(100)
+            assert len(list(tmp_path.iterdir())) == 1
+        assert log.make_room(100) == 0
+
+
+def test_a_file_with_a_message_is_never_made_anew(tmp_path: Path) -> None:
+    files = PositionalFiles(writable=True)
+    path = tmp_path / f"{0:020d}"
+    path.write_bytes(b"\0\0\0\x64" + bytes(SIZE - 4))
+    with closing(files), closing(CommitLog(tmp_path, SIZE, files)) as log:
+        with pytest.raises(Unavailable, match="File exists"):
+            log.make_room(100)
+        assert path.stat().st_size == SIZE
+
+
 def test_a_store_that_is_not_started_makes_no_files_ahead(tmp_path: Path) -> None:
     store = DefaultMessageStore(small_config(tmp_path))
     store.load()
