@@ -124,8 +124,9 @@ class _Planner:
                 cuts.append(cut)
         built_to = cut_at
         if is_sure:
-            known = max((look.kept_end for look, _ in looks), default=0)
-            built_to = min(max(before.logics_physical_offset, known, log.min_offset), end.offset)
+            kept = before.logics_physical_offset
+            known = max((look.kept_end for look, _ in looks), default=kept)
+            built_to = min(max(min(kept or known, known), log.min_offset), end.offset)
         dispatch_from = self._find_dispatch_from(built_to, scan, [look for look, _ in looks], index)
         after = replace(
             before,
