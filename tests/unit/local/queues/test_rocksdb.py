@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -282,20 +284,33 @@ class FullDisk:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._database, name)
 
+    def flush_wal(self, *, sync: bool) -> None:
+        raise Exception("IO error: Writer has previous error.")  # noqa: TRY002
+
     def write(self, batch: Any) -> None:
         raise Exception("IO error: No space left on device: While appending to file")  # noqa: TRY002
 
 
+@pytest.mark.parametrize("syncs_first", [False, True])
 def test_l05_after_a_full_disk_the_next_write_goes_on(
-    store: RocksDBConsumeQueueStore, monkeypatch: pytest.MonkeyPatch
+    store: RocksDBConsumeQueueStore, monkeypatch: pytest.MonkeyPatch, *, syncs_first: bool
 ) -> None:
     fill(store, KEY, 0, 5)
     monkeypatch.setattr(store._database, "_database", FullDisk(store._database._database))
-    with pytest.raises(Exhausted, match="No space left"):
+    with pytest.raises(Exhausted, match="No space left") as caught:
         fill(store, KEY, 5, 5)
     assert store.dispatch_from == 450
-    assert walk(loaded(store, KEY)) == [*range(5)]
-    fill(store, KEY, 5, 5)  # opens the database again
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+        with pytest.raises(Exhausted, match="free bytes, found 0"):
+            fill(store, KEY, 5, 5)
+        with pytest.raises(Exhausted, match="free bytes, found 0"):
+            store.sync()
+        assert walk(loaded(store, KEY)) == [*range(5)]
+    if syncs_first:
+        store.sync()
+    fill(store, KEY, 5, 5)  # opens the database again, also while the error is held
+    assert caught.value
     assert walk(loaded(store, KEY)) == [*range(10)]
     store.sync()
     store.close()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from tieredstore.disk.errors import translate_os_error
-from tieredstore.errors import Exhausted, Invalid, TieredStoreError, Unavailable
+from tieredstore.errors import Exhausted, Fenced, Invalid, TieredStoreError, Unavailable
 from tieredstore.local.queues.rocksdb.errors import translate_rocksdb_error
 from tieredstore.local.queues.rocksdb.layout import DEFAULT_FAMILY, OFFSET_FAMILY, VALUE_SIZE
 from tieredstore.local.queues.rocksdb.options import family_options, import_rocksdict
@@ -17,6 +19,9 @@ from tieredstore.local.queues.rocksdb.options import family_options, import_rock
 CURRENT_FILE: Final = "CURRENT"
 _NOT_OF_THE_DATA: Final = ("LOCK", "LOG", "rocksdict-config.json")
 _EVERY_FILE: Final = -1
+_STUCK: Final = "Writer has previous error"
+_OPEN_BYTES: Final = 8 << 20
+"""What opening a database writes at most, beside what is in its write-ahead log."""
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -29,6 +34,11 @@ class Batch:
         self._changes = import_rocksdict().WriteBatch(raw_mode=True)
         self._units = units
         self._offsets = offsets
+
+    def release(self) -> None:
+        """Let go of the database, which is open as long as something of it is held: also by the
+        traceback of an error."""
+        self._units = self._offsets = self._changes = None
 
     @property
     def changes(self) -> Any:
@@ -63,14 +73,17 @@ class Batch:
 class QueueDatabase:
     """Reads and writes of one open database, with errors of ours. Thread-safe; close it once.
 
-    After a write that failed for want of space or descriptors the library takes no more writes:
-    the next one opens the database again, which has all that was written before.
+    After a write that failed for want of space or descriptors the library takes no more writes,
+    whatever there is later: the next one opens the database again once there is room, and has all
+    that was written before. Until then it is read as it is.
     """
 
     def __init__(self, directory: Path, open_it: Callable[[], Any]) -> None:
         self.directory = directory
         self._open_it = open_it
         self._is_stuck = False
+        self._is_open = False
+        self._lock = threading.RLock()  # of a sync, and of opening again
         self._open()
 
     def _open(self) -> None:
@@ -79,6 +92,7 @@ class QueueDatabase:
         self._offsets = self._database.get_column_family(OFFSET_FAMILY)
         self._units_handle = self._database.get_column_family_handle(DEFAULT_FAMILY)
         self._offsets_handle = self._database.get_column_family_handle(OFFSET_FAMILY)
+        self._is_open = True
 
     def _call(self, action: str, call: Callable[..., T], *arguments: Any) -> T:
         try:
@@ -123,8 +137,9 @@ class QueueDatabase:
 
     def make_batch(self) -> Batch:
         """Make an empty batch. Raises what opening the database again raises."""
-        if self._is_stuck:
-            self._open_again()
+        with self._lock:
+            if self._is_stuck:
+                self._open_again()
         return Batch(self._units_handle, self._offsets_handle)
 
     def write(self, batch: Batch) -> None:
@@ -135,24 +150,55 @@ class QueueDatabase:
         except Exhausted:
             self._is_stuck = True
             raise
+        finally:
+            batch.release()
 
     def sync(self) -> None:
         """Sync the write-ahead log: what was written is on disk when this returns. Raises
-        Unavailable."""
-        try:
-            self._database.flush_wal(sync=True)
-        except Exception as error:
-            raise translate_rocksdb_error(error, "sync", self.directory, is_sync=True) from error
+        Unavailable; Exhausted after a write that failed so, of which nothing was synced."""
+        with self._lock:
+            if self._is_stuck:
+                self._open_again()
+            try:
+                self._database.flush_wal(sync=True)
+            except Exception as error:
+                is_stuck = self._is_stuck or _STUCK in str(error)
+                found = translate_rocksdb_error(error, "sync", self.directory, is_sync=True)
+                if is_stuck:
+                    raise Exhausted(str(found), path=str(self.directory)) from error
+                raise found from error
 
     def _open_again(self) -> None:
-        _log.warning("%s: opened again after a write that failed", self.directory)
+        self._check_room()
         self.close()
-        self._open()
+        try:
+            self._open()
+        except Fenced as error:  # a reader still walks over what was closed
+            raise Exhausted(str(error), path=str(self.directory)) from error
+        _log.warning("%s: opened again after a write that failed", self.directory)
         self._is_stuck = False
+
+    def _check_room(self) -> None:
+        """Raise Exhausted while there is no room to open it: what is in the write-ahead log is
+        written once more then."""
+        try:
+            needed = _OPEN_BYTES + sum(path.stat().st_size for path in self.directory.glob("*.log"))
+            free = shutil.disk_usage(self.directory).free
+        except OSError as error:
+            raise translate_os_error(error, "look for room", self.directory) from error
+        if free < needed:
+            raise Exhausted(
+                f"{self.directory}: cannot open it again: expected {needed} free bytes, found "
+                f"{free}",
+                path=str(self.directory),
+            )
 
     def close(self) -> None:
         """Close the database. Idempotent. What cannot be written then is in the write-ahead
         log."""
+        if not self._is_open:
+            return
+        self._is_open = False
         self._units_handle = self._offsets_handle = None
         for family in (self._offsets, self._database):
             try:
