@@ -434,9 +434,12 @@ class ConsumeQueue:
         for start in range(begin, end, self._file_size):
             try:
                 self._files.sync(self._path(start))
-            except Unavailable:
-                if self._start <= start < self._end:
-                    raise  # else it was deleted meanwhile
+            except Unavailable as error:
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+                with self._lock:  # whoever deletes the queue has done it then
+                    if self._start <= start < self._end:
+                        self._files.sync(self._path(start))
 
     def initialize_with_offset(self, offset: int) -> None:
         """Delete what is there and let the queue begin, empty, at an offset."""
