@@ -140,6 +140,8 @@ class CommitLog:
 
     def start(self) -> None:
         """Begin to make the next files in the background."""
+        if self._pool is not None:
+            self._pool.make_ahead()
         self._files.allocation.start()
 
     def health(self) -> ServiceHealth:
@@ -324,6 +326,8 @@ class CommitLog:
             file.warm_up(pages and pages * mmap.PAGESIZE)
         elif self._pool is None:
             file.touch(0, 1)
+        if self._pool is not None:
+            self._pool.make_ahead()
 
     # What others do with the files
 

@@ -7,6 +7,7 @@ import mmap
 import threading
 
 from tieredstore.disk.errors import translate_os_error
+from tieredstore.errors import Exhausted
 from tieredstore.local.log.memory import lock_memory, unlock_memory
 
 
@@ -32,16 +33,23 @@ class TransientStorePool:
         with self._lock:
             if self._free:
                 return self._free.pop()
-            if not self._left:
-                return None
-            try:
-                buffer = mmap.mmap(-1, self.size)
-            except OSError as error:
-                action = f"get {self.size} bytes for the transient store pool"
-                raise translate_os_error(error, action, "memory") from error
-            lock_memory(buffer)
-            self._left -= 1
-            return buffer
+            return self._make() if self._left else None
+
+    def make_ahead(self) -> None:
+        """Have a buffer at hand, so that `borrow` need not make it, if there may be one more."""
+        with self._lock, contextlib.suppress(Exhausted):
+            if self._left and not self._free:
+                self._free.append(self._make())
+
+    def _make(self) -> mmap.mmap:
+        try:
+            buffer = mmap.mmap(-1, self.size)
+        except OSError as error:
+            action = f"get {self.size} bytes for the transient store pool"
+            raise translate_os_error(error, action, "memory") from error
+        lock_memory(buffer)
+        self._left -= 1
+        return buffer
 
     def give_back(self, buffer: mmap.mmap) -> None:
         """Put a buffer back, whose bytes nobody needs any more."""

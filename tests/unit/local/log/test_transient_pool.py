@@ -171,3 +171,27 @@ def test_fast_fail_is_a_status_and_passes(tmp_path: Path) -> None:
         assert result.status is PutMessageStatus.CREATE_MAPPED_FILE_FAILED
         store.wait_until_dispatched()
         assert put_all(store, [plain(number=1)])[0].queue_offset == 1
+
+
+def test_a_buffer_is_made_ahead_and_no_more_than_there_may_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = TransientStorePool(1, SIZE)
+    with monkeypatch.context() as patch:
+
+        def fail(*_: Any) -> Any:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+        patch.setattr("mmap.mmap", fail)
+        pool.make_ahead()  # passing: the next attempt makes it
+    assert pool.available_buffers == 1
+    pool.make_ahead()
+    pool.make_ahead()
+    assert pool.available_buffers == 1
+    buffer = pool.borrow()
+    assert buffer is not None
+    pool.make_ahead()
+    assert pool.borrow() is None
+    pool.give_back(buffer)
+    assert pool.borrow() is buffer
+    pool.close()
