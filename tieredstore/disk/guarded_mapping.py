@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import platform
 import signal
 import sys
@@ -53,6 +54,10 @@ class _SignalAction(ctypes.Structure):
 _Range = tuple[int, int, Callable[[], object]]
 _ranges: dict[int, _Range] = {}
 _lock = threading.Lock()
+if hasattr(os, "register_at_fork"):  # a forked child has no other thread that could release it
+    os.register_at_fork(
+        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+    )
 
 
 def _load_library() -> Any:
