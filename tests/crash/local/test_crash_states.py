@@ -117,7 +117,7 @@ PROGRAMS: dict[str, Callable[[Writer], None]] = {
 }
 
 
-@pytest.fixture(params=["ASYNC_FLUSH"])
+@pytest.fixture(params=["ASYNC_FLUSH", "SYNC_FLUSH"])
 def flush_disk_type(request: pytest.FixtureRequest) -> str:
     found: str = request.param
     return found

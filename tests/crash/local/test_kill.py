@@ -79,7 +79,7 @@ def kill_and_check(driver: Driver, root: Path, flush_disk_type: str, seed: int) 
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH"])
+@pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_l11_w04_killed_under_load(
     tmp_path: Path, driver: Driver, flush_disk_type: str, seed: int
 ) -> None:
@@ -88,7 +88,7 @@ def test_l11_w04_killed_under_load(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 120))
-@pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH"])
+@pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_l11_w04_killed_under_load_200_times(
     tmp_path: Path, driver: Driver, flush_disk_type: str, seed: int
 ) -> None:

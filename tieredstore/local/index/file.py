@@ -38,6 +38,7 @@ class IndexFile:
             packed = header.pack()
             file.view[: len(packed)] = packed
         except BaseException:
+            file.close()
             path.unlink(missing_ok=True)  # it is made again
             raise
         return cls(file, shape)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,14 @@ Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
 
+class _FullFile(NamedTuple):
+    """A file that became full and is not on disk yet. end_timestamp_ms: of its last entry."""
+
+    path: str
+    file: IndexFile
+    end_timestamp_ms: int
+
+
 class IndexService:
     """Key index of one store. One thread puts, any number query.
 
@@ -50,8 +59,7 @@ class IndexService:
         self._lock = threading.Lock()
         self._paths: list[str] = []
         self._current: IndexFile | None = None
-        # Files that became full and are not on disk yet: path, store time of the last entry.
-        self._full: list[tuple[str, int]] = []
+        self._full: list[_FullFile] = []
 
     def load(self) -> None:
         """Find the files. One whose header does not fit its items is deleted with all behind it:
@@ -109,14 +117,14 @@ class IndexService:
                 header.end_physical_offset = last.end_physical_offset
             if last.end_timestamp_ms > 0:
                 header.begin_timestamp_ms = header.end_timestamp_ms = last.end_timestamp_ms
-            self._current.close()
-            with self._lock:  # `sync` brings it to disk: the dispatch does not wait for that
-                self._full.append((self._paths[-1], last.end_timestamp_ms))
         path = self._new_path()
         file = IndexFile.create(path, self._shape, header)
         with self._lock:
+            if self._current is not None:
+                # `sync` brings it to disk and closes it: the dispatch does not wait for that.
+                self._full.append(_FullFile(self._paths[-1], self._current, last.end_timestamp_ms))
             self._paths.append(str(path))
-        self._current = file
+            self._current = file
         return file
 
     def _new_path(self) -> Path:
@@ -138,11 +146,13 @@ class IndexService:
         returns. Raises Unavailable."""
         with self._lock:
             full, current = list(self._full), self._current
-        for path, end_timestamp_ms in full:
-            self._files.sync(path)
-            self.end_timestamp_ms = end_timestamp_ms
+        for found in full:
+            found.file.sync()
+            self.end_timestamp_ms = found.end_timestamp_ms
         with self._lock:
             del self._full[: len(full)]
+        for found in full:
+            found.file.close()
         if current is not None:
             current.sync()
 
@@ -153,7 +163,7 @@ class IndexService:
         while len(self._paths) > 1:
             path = self._paths[0]
             end = read_header(self._files, path).end_physical_offset
-            if end >= min_physical_offset or any(path == full for full, _ in self._full):
+            if end >= min_physical_offset or any(path == full.path for full in self._full):
                 break
             self._files.delete(path)
             with self._lock:
@@ -162,6 +172,8 @@ class IndexService:
         return count
 
     def close(self) -> None:
-        """Drop the mapping."""
+        """Drop the mappings."""
+        for found in self._full:
+            found.file.close()
         if self._current is not None:
             self._current.close()

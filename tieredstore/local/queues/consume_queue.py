@@ -219,7 +219,8 @@ class ConsumeQueue:
         max_physical_offset: end of the last message (bytes of the commit log).
         """
         with self._lock:
-            if not self.max_physical_offset and offset >= self.max_offset:
+            has_place = offset == self.max_offset and self._end > self._start
+            if not self.max_physical_offset and offset >= self.max_offset and not has_place:
                 # Blank units of a beginning that did not reach the disk whole are made again.
                 self._remove_files()
                 self._begin_at(offset)
@@ -233,12 +234,12 @@ class ConsumeQueue:
             elif skip < 0:
                 raise self._make_hole_error(offset)
             position = offset * UNIT_SIZE
+            self._make_files(position + len(units))
             if self.dirty_from < 0:
                 self.dirty_from = position
                 self._note_dirty(self)
             begin = position - position % self._file_size
             if position + len(units) <= begin + self._file_size:
-                self._make_files(position + len(units))
                 self._files.write(self._path(begin), units, position - begin)
             else:
                 self._write_across(units, position)
@@ -269,7 +270,6 @@ class ConsumeQueue:
             offset, new = offset + len(old), new[len(old) :]
 
     def _write_across(self, units: bytes, position: int) -> None:
-        self._make_files(position + len(units))
         done = 0
         while done < len(units):
             inside = (position + done) % self._file_size
@@ -474,6 +474,10 @@ class ConsumeQueue:
         self.min_offset = self.max_offset = 0
         self.max_physical_offset = 0
         self.dirty_from = -1
-        if self._end > self._start:
-            self._files.delete_folder(self._directory)
+        try:
+            if self._end > self._start:
+                self._files.delete_folder(self._directory)
+        finally:
+            if not self._directory.is_dir():  # also when what came behind the removal failed
+                self._start = self._end = 0
         self._start = self._end = 0

@@ -12,6 +12,7 @@ from tieredstore.clock import ManualClock
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.local.index.reader import IndexShape, infer_shape, read_header
 from tieredstore.local.index.service import IndexService
+from tieredstore.local.log.mapped_file import MappedFile
 from tieredstore.local.positional_files import PositionalFiles
 
 SHAPE = IndexShape(7, 20)
@@ -127,13 +128,13 @@ def test_a_full_file_is_synced_by_the_next_sync_and_not_by_the_dispatch(tmp_path
     service = _service(tmp_path)
     synced: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PositionalFiles, "sync", lambda _, path: synced.append(path))
+        patch.setattr(MappedFile, "sync", lambda file: synced.append(str(file.path)))
         _put(service, 1, 45)
         assert synced == []
         service.sync()
-        assert synced == service._paths[:2]
+        assert synced == service._paths
         service.sync()
-        assert len(synced) == 2
+        assert synced == [*service._paths, service._paths[-1]]
     assert service.end_timestamp_ms == START_MS + 38 * 500
 
 
@@ -141,11 +142,11 @@ def test_a_failed_sync_of_a_full_file_says_nothing_of_it(tmp_path: Path) -> None
     service = _service(tmp_path)
     _put(service, 1, 25)
 
-    def fail(_: PositionalFiles, path: str) -> None:
-        raise Unavailable(f"{path}: cannot sync")
+    def fail(file: MappedFile) -> None:
+        raise Unavailable(f"{file.path}: cannot sync")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PositionalFiles, "sync", fail)
+        patch.setattr(MappedFile, "sync", fail)
         with pytest.raises(Unavailable):
             service.sync()
     assert service.end_timestamp_ms == 0
