@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +108,17 @@ def test_a_put_waits_for_a_file_so_long_and_no_longer(maker: Maker) -> None:
         service.take(0)
     maker.may_go.set()
     _wait_for(lambda: maker.made == [0])
-    file = service.take(0)  # it was made meanwhile
+    files: list[MappedFile] = []
+
+    def is_taken() -> bool:
+        with suppress(Exhausted):  # it is made, and may not be handed over yet
+            files.append(service.take(0))
+        return bool(files)
+
+    _wait_for(is_taken)
     assert maker.made == [0]
     service.stop()
-    file.close()
+    files[0].close()
 
 
 def test_before_the_start_and_after_the_end_files_are_made_at_once(maker: Maker) -> None:
