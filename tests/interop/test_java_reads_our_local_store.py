@@ -12,11 +12,19 @@ from tieredstore.config import config_from_properties
 from tieredstore.local.message_store import DefaultMessageStore
 
 
-@pytest.mark.parametrize("store_type", ["default", "defaultRocksDB"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"storeType": "defaultRocksDB"},
+        {"enabledAppendPropCRC": "true", "forceVerifyPropCRC": "true"},
+    ],
+    ids=["files", "RocksDB", "property CRC"],
+)
 def test_java_reads_every_message_and_finds_every_key_of_our_local_store(
-    java: JavaTools, tmp_path: Path, store_type: str
+    java: JavaTools, tmp_path: Path, changes: dict[str, str]
 ) -> None:
-    keys = {**BROKER_CONF, "storeType": store_type}
+    keys = {**BROKER_CONF, **changes}
     conf = {**keys, "storePathRootDir": str(tmp_path / "root" / "store")}
     store = DefaultMessageStore(config_from_properties(conf, origin="test").config)
     store.load()

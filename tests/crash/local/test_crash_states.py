@@ -14,6 +14,7 @@ from tests.kit.crash.recorder import Recorder, Recording, record
 from tests.kit.crash.states import Loss, crash_state, cuts
 from tests.kit.crash.store_check import (
     Acknowledged,
+    Cleaning,
     Deleting,
     Put,
     check_contents,
@@ -22,6 +23,7 @@ from tests.kit.crash.store_check import (
 from tests.kit.local_stores import START_MS, plain, small_config
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
+from tieredstore.local.cleaning.disk_usage import DiskWatch
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
 
@@ -67,6 +69,14 @@ class Writer:
         self.store.delete_topics({topic})
         self._recorder.mark(Deleting(topic, is_done=True))
 
+    def clean(self) -> None:
+        """Let a full disk force the deletion of two files."""
+        self._recorder.mark(Cleaning())
+        watch = self.store.cleaning._disk
+        assert isinstance(watch, DiskWatch)
+        watch._measure = lambda _: 0.87
+        assert self.store.cleaning.run_once().log_files == 2
+
     def close(self) -> None:
         self.store.shutdown()
         self._recorder.mark(Acknowledged())
@@ -110,10 +120,22 @@ def delete_and_make_again(writer: Writer) -> None:
     writer.flush()
 
 
+def put_and_clean(writer: Writer) -> None:
+    """Six files of the log, of which cleaning takes the first ones, and what lies behind them."""
+    for _ in range(9):
+        writer.put("A", size=900)
+        writer.put("B", size=1000)
+    writer.flush()
+    writer.clean()
+    writer.put("A")
+    writer.flush()
+
+
 PROGRAMS: dict[str, Callable[[Writer], None]] = {
     "put and flush": put_and_flush,
     "put and close": put_and_close,
     "delete and make again": delete_and_make_again,
+    "put and clean": put_and_clean,
 }
 
 
@@ -152,7 +174,12 @@ def test_l01_l02_l03_every_crash_state_is_recovered(
     """What was acknowledged is there, nothing else, offsets without a gap; twice is as once."""
     logging.disable(logging.WARNING)
     request.addfinalizer(lambda: logging.disable(logging.NOTSET))
-    config = small_config(tmp_path / "store", flush_disk_type=flush_disk_type)
+    config = small_config(
+        tmp_path / "store",
+        flush_disk_type=flush_disk_type,
+        delete_commit_log_files_interval_ms=0,
+        delete_file_batch_max=2,
+    )
     recording = record_program(tmp_path / "store", config, program)
     seen: set[bytes] = set()
     for cut in cuts(recording):
