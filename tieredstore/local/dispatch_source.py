@@ -116,12 +116,14 @@ class LocalDispatchSource:
 
     def read_records(self, units: npt.NDArray[np.void]) -> Sequence[memoryview]:
         """Read the records of the units: one buffer for each run of records that lie one after the
-        other. Raises Corrupt when one is missing or is not what its unit says."""
+        other. Raises Corrupt when one is missing or is not what its unit says, Unavailable when
+        one is not on disk yet: what a caller asks for, `queue_range` bounds only at its time."""
         if not len(units):
             return []
         offsets = units["physical_offset"].astype(np.int64)
         sizes = units["size"].astype(np.int64)
         ends = offsets + sizes
+        self._check_flushed(int(ends.max()))
         gaps = offsets[1:] - ends[:-1]
         far = (gaps < 0) | (gaps > MAX_GAP_BYTES)
         file_numbers = offsets // self._store.commit_log.file_size
@@ -140,6 +142,16 @@ class LocalDispatchSource:
             )
             pieces += [span[run_start:run_stop] for run_start, run_stop in runs]
         return pieces
+
+    def _check_flushed(self, end: int) -> None:
+        log = self._store.commit_log
+        flushed = log.flushed_offset
+        if flushed < end <= log.readable_offset:
+            raise Unavailable(
+                f"messages up to {end} of the commit log: expected them on disk, which holds it up "
+                f"to {flushed}",
+                offset=flushed,
+            )
 
     def _read_span(self, begin: int, end: int, count: int) -> memoryview:
         """Bytes of the log in which `count` records lie, others of other queues among them."""

@@ -216,8 +216,11 @@ class StoreReads(MessageReader, ABC):
 
     def look_message_by_offset(self, physical_offset: int) -> StoredMessage | None:
         """Read the message that starts at a byte of the commit log; None when none does. Raises
-        Corrupt for a damaged one."""
+        Corrupt for a damaged one. Under SYNC_FLUSH a message that is not on disk is not there."""
         log = self.commit_log
+        confirmed = log.confirm_offset
+        if physical_offset >= confirmed:
+            return None
         data = log.get(physical_offset, SYS_FLAG_POSITION)
         if data is None:
             return None
@@ -233,7 +236,9 @@ class StoreReads(MessageReader, ABC):
             raise Corrupt(
                 f"message at {physical_offset} of the commit log: {error}", offset=physical_offset
             ) from error
-        return message if message.store_timestamp_ms <= self._time_limit_ms else None
+        if physical_offset + size > confirmed or message.store_timestamp_ms > self._time_limit_ms:
+            return None
+        return message
 
     def look_message_by_id(self, offset_message_id: str) -> StoredMessage | None:
         """Read the message with an offset message id, None when this store has none. Raises Invalid
@@ -284,7 +289,8 @@ class StoreReads(MessageReader, ABC):
         one."""
         if topic is None or queue_id is None:
             log = self.commit_log
-            return record_time(log, log.min_offset)
+            first = log.min_offset
+            return record_time(log, first) if first < log.confirm_offset else -1
         queue = self._find_any_queue(topic, queue_id)
         return -1 if queue is None else self._time_of_message(queue, queue.min_offset)
 

@@ -68,6 +68,7 @@ def test_units_that_lead_nowhere_are_corrupt(
 ) -> None:
     with running(small_config(tmp_path / "s")) as store:
         put_all(store, [plain(number=i) for i in range(3)])
+        store.flush()
         with pytest.raises(Corrupt):
             store.dispatch_source.read_records(make_units(offsets, sizes, [0]))
 
@@ -131,6 +132,7 @@ def test_the_retention_guard_is_asked(tmp_path: Path) -> None:
 def test_records_stay_readable_after_the_store_is_shut_down(tmp_path: Path) -> None:
     with running(small_config(tmp_path / "s")) as store:
         put_all(store, [plain(number=i) for i in range(5)])
+        store.flush()
         source = store.dispatch_source
         pieces = source.read_records(source.read_units(KEY, 0, 5))
         before = [bytes(piece) for piece in pieces]

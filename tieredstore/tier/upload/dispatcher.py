@@ -187,7 +187,7 @@ class MessageStoreDispatcher:
         if key is None or self._clock.now_ms() > self._deadline_ms:
             return False
         try:
-            outcome = self.dispatch(key, force, max_bytes=VISIT_BYTES)
+            outcome = self._dispatch(key, force, VISIT_BYTES)
         except Exception as error:
             # A bug met by one queue must not take this worker from the others.
             _log.exception("%s/%d: dispatch failed", *key)
@@ -202,9 +202,18 @@ class MessageStoreDispatcher:
     ) -> DispatchOutcome:
         """Upload what is due of one queue, blocking. Errors are in the outcome.
 
-        force: wait for the queue when another thread has it, and do not wait for a batch to fill.
-        max_bytes: stop after about that much, with `more` set.
+        force: bring the store below to disk first, wait for the queue when another thread has it,
+        and do not wait for a batch to fill. max_bytes: stop after about that much, with `more` set.
         """
+        if force and self._may_upload:
+            self._flush_source()
+        return self._dispatch(key, force, max_bytes)
+
+    @property
+    def _may_upload(self) -> bool:
+        return self.is_enabled and self._fenced is None and not self._stopping.is_set()
+
+    def _dispatch(self, key: QueueKey, force: bool, max_bytes: int | None) -> DispatchOutcome:
         if self._stopping.is_set() or self._fenced is not None:
             return DispatchOutcome(key, DispatchStatus.STOPPED, error=self._fenced)
         if not self.is_enabled:

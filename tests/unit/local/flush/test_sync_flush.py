@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.kit.held_syncs import WAIT_S, HeldSyncs
-from tests.kit.local_stores import plain, running, small_config
+from tests.kit.local_stores import FOREVER, plain, running, small_config
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import PutMessageStatus
@@ -64,6 +64,27 @@ def test_a_put_waits_for_its_flush_and_shows_after_it(tmp_path: Path, syncs: Hel
         assert (second.durable.result(WAIT_S), third.durable.result(WAIT_S)) == (OK, OK)
         store.wait_until_visible(third)
         assert seen(store) == 3
+
+
+def test_no_read_finds_what_is_not_on_disk(tmp_path: Path, syncs: HeldSyncs) -> None:
+    """By queue, by place or by key, or as the first message of the log."""
+    with running(sync_config(tmp_path / "s"), SYSTEM_CLOCK) as store:
+        syncs.hold()
+        put = store.put_message(plain(number=1))
+        assert syncs.begun.wait(WAIT_S)
+        while store._reput.run_pass():
+            pass
+        assert store.look_message_by_offset(put.physical_offset) is None
+        assert store.get_earliest_message_time() == -1
+        assert store.get_message("g", "T", 0, 0, 9).messages == []
+        assert store.query_message("T", "k1", 9, *FOREVER) == []
+        syncs.release()
+        assert put.durable.result(WAIT_S) is OK
+        store.wait_until_visible(put)
+        found = store.look_message_by_offset(put.physical_offset)
+        assert found is not None
+        assert bytes(found.body) == b"body-1"
+        assert store.get_earliest_message_time() == found.store_timestamp_ms
 
 
 def test_one_sync_is_enough_for_all_who_wait(tmp_path: Path, syncs: HeldSyncs) -> None:

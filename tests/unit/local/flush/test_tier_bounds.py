@@ -11,6 +11,7 @@ from tests.kit.configured_broker import T0, TOPIC, MakeBroker, brokers
 from tests.kit.local_stores import plain, put_all, running, small_config
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
+from tieredstore.errors import Unavailable
 
 KEY = QueueKey("T", 0)
 NEVER = 2**31 - 1
@@ -39,6 +40,21 @@ def test_a_flush_for_the_tier_dispatches_what_it_brings_to_disk(tmp_path: Path) 
         assert store.put_message(plain()).ok
         store.dispatch_source.flush()
         assert store.dispatch_source.queue_range(KEY) == QueueRange(0, 1)
+
+
+def test_records_that_are_not_on_disk_are_not_read_for_the_tier(tmp_path: Path) -> None:
+    """Whatever range the caller had in mind."""
+    with running(small_config(tmp_path / "s", **QUIET)) as store:
+        source, log = store.dispatch_source, store.commit_log
+        results = put_all(store, [plain(number=number) for number in range(9)])
+        units = source.read_units(KEY, 0, 9)
+        log.flushed_offset = results[4].physical_offset
+        assert sum(map(len, source.read_records(units[:4]))) == log.flushed_offset
+        for bad in (units[:5], units[4:5], units[::-1]):
+            with pytest.raises(Unavailable, match="expected them on disk"):
+                source.read_records(bad)
+        store.flush()
+        assert sum(map(len, source.read_records(units))) == log.flushed_offset
 
 
 @pytest.fixture
@@ -80,3 +96,20 @@ def test_a_scan_uploads_what_is_flushed_and_a_forced_one_flushes_first(
     assert uploaded() == 7
     dispatcher.scan(force=True)
     assert uploaded() == 10
+
+
+def test_a_forced_dispatch_of_one_queue_flushes_first(broker: MakeBroker, tmp_path: Path) -> None:
+    made = broker(
+        flushIntervalCommitLog=NEVER,
+        flushIntervalConsumeQueue=NEVER,
+        tieredBackendServiceProvider="posix",
+        tieredStoreFilePath=tmp_path / "tier",
+    )
+    for number in range(5):
+        assert made.local.put_message(plain(TOPIC, 0, number)).ok
+    made.local.wait_until_dispatched()
+    key = QueueKey(TOPIC, 0)
+    assert made.store.dispatcher.dispatch(key).messages == 0
+    assert made.store.dispatcher.dispatch(key, force=True).messages == 5
+    log = made.local.commit_log
+    assert log.flushed_offset == log.max_offset
