@@ -37,7 +37,8 @@ Item = TypeVar("Item")
 @dataclass(frozen=True, slots=True)
 class JobProgress:
     """How far one stage is, `seconds` after it began. unit: what `done` and `total` count (tasks,
-    segments, messages). total, total_bytes: None where nobody knows them before the end."""
+    segments, messages). total, total_bytes: None where nobody knows them before the end. note: more
+    to say about it, in one line."""
 
     stage: str
     unit: str
@@ -46,6 +47,7 @@ class JobProgress:
     done_bytes: int
     total_bytes: int | None
     seconds: float
+    note: str = ""
 
 
 ProgressCallback = Callable[[JobProgress], None]

@@ -9,7 +9,7 @@ owner keeps in RocksDB are made from the log then, up to the time of the log alo
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -32,7 +32,7 @@ from tieredstore.local.queues.foreign import (
     ForeignFileQueues,
     ForeignQueues,
 )
-from tieredstore.local.queues.interface import ConsumeQueueReader
+from tieredstore.local.queues.interface import ConsumeQueueReader, HeldBack
 from tieredstore.local.queues.joined import JoinedQueues
 from tieredstore.local.queues.kinds import find_queue_database
 from tieredstore.local.queues.rebuilt import RebuiltQueues
@@ -215,6 +215,15 @@ class ReadOnlyMessageStore(StoreReads):
         self.refresh()
         assert self._foreign is not None
         return sorted(self._foreign.list_queues())
+
+    def find_held_back(self, is_taken: Callable[[str], bool]) -> dict[QueueKey, HeldBack]:
+        """Find what the store has of the topics that `is_taken` says, and does not serve, since the
+        checkpoint does not say that it is on disk. Raises Unavailable."""
+        with self._lock:
+            foreign = self._foreign
+            if not self.is_live or not isinstance(foreign, ForeignFileQueues | RebuiltQueues):
+                return {}
+            return foreign.find_held_back(is_taken)
 
     @property
     def commit_log(self) -> ForeignCommitLog:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.kit.command_line import files_of, one_line, tieredstore
+from tests.kit.local_stores import plain, put_all, running, small_config
 from tieredstore.clock import ManualClock
 from tieredstore.config import load_broker_conf
 from tieredstore.errors import Corrupt
@@ -268,12 +269,12 @@ class _Steps(ManualClock):
 
     def __init__(self, steps: list[Any]) -> None:
         super().__init__(4_000_000_000_000)
-        self._steps = steps
+        self.steps = steps
 
     def wait(self, event: threading.Event, timeout_ms: int) -> bool:
         super().wait(event, timeout_ms)
-        if self._steps:
-            self._steps.pop(0)()
+        if self.steps:
+            self.steps.pop(0)()
         return event.is_set()
 
 
@@ -349,6 +350,10 @@ def test_of_a_store_left_by_a_crash_it_says_what_is_not_taken(
     ran = tieredstore("offload", small, *where, *NAMES, *dry_run, "--quiet", "--output", "json")
     assert ran.code == 0
     assert (ran.record["messages"] > 0) == is_flushed
+    if not dry_run:
+        behind = ran.record["behind"]
+        assert behind["messages"] == behind["held_back_messages"] == 19 - ran.record["messages"]
+        assert ("which stays" in behind["reason"]) == (behind["messages"] > 0)
     [line] = ran.err.splitlines()
     assert line.startswith(f"tieredstore: warning: store {small}: was not stopped cleanly")
     assert ("of no message" not in line) == is_flushed
@@ -370,6 +375,58 @@ def test_of_a_running_store_only_what_is_flushed_is_taken(
     assert report.messages + rest.messages == 15
     ran = tieredstore("verify", "--tier", f"file://{tmp_path / 'tier'}", "--output", "json")
     assert (ran.code, ran.record["messages"], ran.record["findings"]) == (0, 15, [])
+
+
+@pytest.mark.parametrize("store_type", ["default", "defaultRocksDB"])
+def test_follow_says_how_far_it_is_behind_a_running_store_and_why(
+    tmp_path: Path, store_type: str
+) -> None:
+    """As beside a Java broker: the checkpoint moves when the owner flushes, and seldom."""
+    clock = _Steps([])
+    never = 2**31 - 1
+    quiet = {"flush_interval_commit_log_ms": never, "flush_interval_consume_queue_ms": never}
+    config = small_config(tmp_path / "store", store_type=store_type, **quiet)
+    stop = StopSignal()
+    notes: list[str] = []  # of each round
+
+    with running(config, clock) as store:
+        put_all(store, [plain(number=number) for number in range(10)])
+        store.flush()
+        clock.advance(60_000)
+        put_all(store, [plain(number=number) for number in range(10, 17)])
+        put_all(store, [plain("New"), plain("rmq_sys_never")])  # one that goes to no tier
+
+        def flush_then_put() -> None:
+            store.flush()
+            clock.advance(20_000)  # what was held back is old enough for a small batch then
+            put_all(store, [plain(number=17)])
+
+        clock.steps += [lambda: None, flush_then_put, store.flush, stop.set]
+        report = follow_store(
+            options(tmp_path / "store"),
+            lambda progress: notes.append(progress.note),
+            stop=stop,
+            clock=clock,
+        )
+    first, second = (
+        f"later than the store's checkpoint (up to 2096-10-02T07:{time}Z, which a Java broker "
+        "moves about once a minute)"
+        for time in ("06:40.000", "07:40.000")
+    )
+    assert notes == [
+        f"8 messages, 0 s behind: 8 {first}",
+        f"8 messages, 20 s behind: 8 {first}",
+        f"1 message, 0 s behind: 1 {second}",
+        "1 message, 20 s behind: 1 waiting for a batch to fill",
+    ]
+    assert report.messages == 18
+    assert report.fields()["behind"] == {
+        "messages": 1,
+        "seconds": 40.0,
+        "held_back_messages": 0,
+        "checkpoint": 4_000_000_120_000,
+        "reason": "1 left for the next run",
+    }
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -409,10 +466,10 @@ def _tiered_queue(store: Path) -> Path:
     return min(path for path in found if path.parent.name[0] not in "%S")
 
 
-def test_a_queue_that_the_tier_cannot_name_is_a_failure_and_stops_no_other(small: Path) -> None:
+def test_a_topic_that_no_tier_can_name_is_left_out_and_stops_no_other(small: Path) -> None:
     shutil.copytree(_tiered_queue(small).parent, small / "consumequeue" / ".hidden")
     report = offload_store(options(small))
-    assert {key.topic for key, _ in report.failed} == {".hidden"}
+    assert report.skipped[".hidden"] == "a name that no tier can hold"
     assert report.messages == 19
 
 

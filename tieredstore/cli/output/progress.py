@@ -64,7 +64,8 @@ class Display:
         """Show how far a job is. A job without an end has a line each time."""
         megabytes = f"{progress.done_bytes / 1e6:,.1f}"
         if progress.total is None:
-            self.line(f"{progress.done:,} {progress.unit}, {megabytes} MB so far")
+            note = f"; {progress.note}" if progress.note else ""
+            self.line(f"{progress.done:,} {progress.unit}, {megabytes} MB so far{note}")
             return
         if progress.total_bytes is not None:
             megabytes += f" of {progress.total_bytes / 1e6:,.1f}"

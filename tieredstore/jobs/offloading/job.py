@@ -18,6 +18,7 @@ from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.usage import read_usage
 from tieredstore.errors import Unavailable
+from tieredstore.jobs.offloading.behind import Behind, measure_behind
 from tieredstore.jobs.offloading.checks import explain_partial_copy, offload_target
 from tieredstore.jobs.offloading.options import OffloadOptions
 from tieredstore.jobs.offloading.plan import DryRun, dry_run
@@ -87,6 +88,7 @@ def offload_store(
         if not report.stopped:
             job.index.seal_and_upload(force=True)
         report.segments = job.segment_count() - job.segments_before
+        report.behind = job.measure_behind(report, "left")
     # Only now: giving the writer epoch back ends with the maintenance that was due.
     report.usage = read_usage(job.flat_files.provider)
     report.seconds = time.monotonic() - start
@@ -102,7 +104,8 @@ def follow_store(
 ) -> OffloadReport:
     """Copy as the store grows, with the dispatcher's own thresholds, until `stop` is set.
 
-    `progress` is told the totals so far after each round in which something happened. A backend
+    `progress` is told the totals so far after each round in which something happened, or that
+    leaves something, with how far behind the tier is then and why. A backend
     that is unavailable is tried again; damage, or a message in the tier that is not the store's,
     ends the run with that error.
     """
@@ -125,7 +128,8 @@ def follow_store(
                 job.index.tick()
             except Unavailable as error:
                 _log.warning("index: tried again later: %s", error)
-            if progress is not None and outcomes:
+            total.behind = job.measure_behind(total, "waiting for a batch to fill")
+            if progress is not None and (outcomes or total.behind.messages):
                 progress(
                     JobProgress(
                         "offload",
@@ -135,6 +139,7 @@ def follow_store(
                         total.message_bytes,
                         None,
                         total.seconds,
+                        str(total.behind) if total.behind.messages else "",
                     )
                 )
             total.failed.clear()
@@ -142,6 +147,7 @@ def follow_store(
         _take(total, job.dispatcher.drain())
         job.index.seal_and_upload(force=True)
         total.segments = job.segment_count() - job.segments_before
+        total.behind = job.measure_behind(total, "left for the next run")
     total.stopped = True
     total.usage = read_usage(job.flat_files.provider)
     total.seconds = time.monotonic() - start
@@ -184,10 +190,17 @@ class _Job:
     dispatcher: MessageStoreDispatcher
     metadata: MetadataStore
     topic_filter: TopicFilter
+    clock: Clock
     segments_before: int = 0
 
     def segment_count(self) -> int:
         return sum(1 for _ in self.metadata.segments())
+
+    def measure_behind(self, report: OffloadReport, why_waiting: str) -> Behind:
+        """Compare store and tier. why_waiting: for what messages wait when nothing has failed."""
+        if report.failed:
+            why_waiting = f"not copied: {report.failed[0][1]}"
+        return measure_behind(self.store, self.source, self.flat_files, self.clock, why_waiting)
 
     def new_report(self) -> OffloadReport:
         queues = list(self.source.queues())
@@ -224,7 +237,7 @@ def _open_job(options: OffloadOptions, target: TierTarget, clock: Clock) -> Iter
         topic_filter = TopicFilter(config)
         source = OffloadSource(store.dispatch_source, options.topics, topic_filter)
         dispatcher = MessageStoreDispatcher(config, source, flat_files, index, topic_filter, clock)
-        job = _Job(store, source, flat_files, index, dispatcher, metadata, topic_filter)
+        job = _Job(store, source, flat_files, index, dispatcher, metadata, topic_filter, clock)
         job.segments_before = job.segment_count()
         yield job
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.usage import Usage, usage_fields
 from tieredstore.errors import TieredStoreError
+from tieredstore.jobs.offloading.behind import Behind
 
 
 @dataclass(slots=True)
@@ -14,7 +15,8 @@ class OffloadReport:
     """What a run did. queues: those chosen; messages, message_bytes: copied; segments: made,
     index segments included. holes: (queue, first missing, next present queue offset). failed: queue
     and error; skipped: topics that never go to a tier, and why. stopped: whether `StopSignal` ended
-    the run. usage: its requests, where the backend is paid by them."""
+    the run. behind: what the store has and the tier has not, at the end. usage: its requests, where
+    the backend is paid by them."""
 
     queues: int = 0
     messages: int = 0
@@ -25,6 +27,7 @@ class OffloadReport:
     failed: list[tuple[QueueKey, TieredStoreError]] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     stopped: bool = False
+    behind: Behind | None = None
     usage: Usage | None = None
 
     def fields(self) -> dict[str, object]:
@@ -52,5 +55,6 @@ class OffloadReport:
             ],
             "skipped_topics": self.skipped,
             "stopped": self.stopped,
+            "behind": None if self.behind is None else self.behind.fields(),
             **usage_fields(self.usage),
         }

@@ -78,6 +78,13 @@ class OffloadSource:
             if self._is_chosen(key.topic):
                 yield key
 
+    def make_topic_choice(self) -> Callable[[str], bool]:
+        """Make what tells whether a topic is chosen and its queues may go to a tier."""
+        excluded = self._source.find_excluded_topics()
+        return lambda topic: (
+            self._is_chosen(topic) and not self._filter.is_filtered(topic) and topic not in excluded
+        )
+
     def _is_chosen(self, topic: str) -> bool:
         return not self._topics or any(fnmatchcase(topic, name) for name in self._topics)
 

@@ -16,7 +16,7 @@ from tieredstore.local.log.foreign_log import ForeignCommitLog
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.consume_queue import ConsumeQueue
 from tieredstore.local.queues.consume_queue_store import CONSUME_QUEUE_DIRECTORY, list_queues
-from tieredstore.local.queues.interface import ConsumeQueueReader
+from tieredstore.local.queues.interface import ConsumeQueueReader, HeldBack
 from tieredstore.local.queues.rocksdb.consume_queue import RocksDBConsumeQueue
 from tieredstore.local.queues.rocksdb.database import ReadOnlyDatabase
 from tieredstore.local.queues.rocksdb.reading import QueueReads
@@ -63,12 +63,36 @@ class ForeignFileQueues:
 
     def open_queue(self, key: QueueKey) -> ConsumeQueue | None:
         """Open the files of one queue."""
+        queue = self._open_unbounded(key)
+        if queue is not None:
+            self._bound(queue)
+        return queue
+
+    def find_held_back(self, is_taken: Callable[[str], bool]) -> dict[QueueKey, HeldBack]:
+        """Find the messages behind the bound, of the queues of the topics that `is_taken` says."""
+        found: dict[QueueKey, HeldBack] = {}
+        for key in self.list_queues():
+            queue = self._open_unbounded(key) if is_taken(key.topic) else None
+            if queue is None:
+                continue
+            end = queue.max_offset
+            first = self._bound(queue)
+            if first < end:
+                queue.max_offset = end
+                found[key] = HeldBack(end - first, queue.store_time(first, self._record_time))
+        return found
+
+    def _open_unbounded(self, key: QueueKey) -> ConsumeQueue | None:
         directory = self._directory / key.topic / str(key.queue_id)
         if "/" in key.topic or key.topic in ("", ".", "..") or not directory.is_dir():
             return None
         queue = ConsumeQueue(key.topic, key.queue_id, directory, self._files, None)
         queue.load(owner=False)
         queue.correct_min_offset(self._log.min_offset)
+        return queue
+
+    def _bound(self, queue: ConsumeQueue) -> int:
+        """End a queue where its messages are too late; returns there."""
         before_ms = self._before_ms
         if before_ms is not None:
             # A unit that is not whole yet leads nowhere: it is later than everything.
@@ -79,7 +103,7 @@ class ForeignFileQueues:
             queue.max_offset = offset_by_time(
                 time_of, queue.min_offset, queue.max_offset, before_ms, BoundaryType.LOWER
             )
-        return queue
+        return queue.max_offset
 
     def close(self) -> None:
         """Do nothing: the files are the store's."""

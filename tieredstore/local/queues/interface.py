@@ -20,6 +20,14 @@ Units = npt.NDArray[np.void]
 Int64s = npt.NDArray[np.int64]
 
 
+class HeldBack(NamedTuple):
+    """Messages of one queue that are in a store and may not be taken yet. messages: how many;
+    first_ms: store time (epoch ms) of the first, -1 when it cannot be read."""
+
+    messages: int
+    first_ms: int
+
+
 class ConsumeQueueReader(Protocol):
     """One queue, for reading. Its messages are those in [min_offset, max_offset)."""
 

@@ -21,7 +21,7 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Corrupt
 from tieredstore.local.log.commit_log import CommitLogReader
 from tieredstore.local.log.record_check import check_stored_record
-from tieredstore.local.queues.interface import QueueUnits, Units
+from tieredstore.local.queues.interface import HeldBack, QueueUnits, Units
 from tieredstore.local.queues.record_units import find_record_units
 from tieredstore.message.columns.records import (
     RecordColumns,
@@ -43,6 +43,7 @@ from tieredstore.message.topic_deletion import TopicDeletion
 PIECE_BYTES: Final = 4 << 20
 """How much of the log is read at once; more for a record that is larger."""
 _ROW_DTYPE: Final = np.dtype([("unit", UNIT_DTYPE), ("store_timestamp", ">i8")])
+_NO_LIMIT_MS: Final = 2**63 - 1
 _FIRST_ROWS: Final = 16
 _RECORD_CRC: Final = b"__CRC32#\x01"
 _SPECIAL_TOPICS: Final = frozenset({SCHEDULE_TOPIC, DELETION_TOPIC})
@@ -199,6 +200,26 @@ class RebuiltQueues:
                 if not self._read_piece(limit_ms):
                     break
             self._limit_ms = limit_ms
+
+    def find_held_back(self, is_taken: Callable[[str], bool]) -> dict[QueueKey, HeldBack]:
+        """Find the messages of the log behind the last that was followed, of the topics that
+        `is_taken` says. Reads all of them. Raises Unavailable."""
+        rest = RebuiltQueues(
+            self._log,
+            self._place,
+            self._delays_ms,
+            start_offset=max(self._position, self._start),
+        )
+        rest.follow(_NO_LIMIT_MS)
+        chosen = {topic for topic in {key.topic for key in rest._queues} if is_taken(topic)}
+        return {
+            key: HeldBack(
+                queue.max_offset - queue.min_offset,
+                queue.store_time(queue.min_offset, lambda _: -1),
+            )
+            for key, queue in rest._queues.items()
+            if key.topic in chosen
+        }
 
     def _is_last_the_same(self) -> bool:
         if self._last is None:
