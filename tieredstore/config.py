@@ -204,6 +204,9 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     commit_commit_log_thorough_interval_ms: Annotated[
         int, _int32("Time after which a commit waits no longer, ms.", 0)
     ] = field(name="commitCommitLogThoroughInterval", default=200)
+    wake_commit_when_put_message: Annotated[
+        bool, _text("Whether a put begins a commit of the pool, before its interval is over.")
+    ] = field(name="wakeCommitWhenPutMessage", default=True)
     mapped_file_size_consume_queue_bytes: Annotated[
         int, _int32("Size of a consume queue file, bytes, rounded up to a multiple of 20.", 20)
     ] = field(name="mappedFileSizeConsumeQueue", default=6_000_000)

@@ -173,7 +173,6 @@ timerCongestNumEachSlot timerEnableCheckMetrics timerEnableRetryUntilSuccess tim
 timerGetMessageThreadNum timerInterceptDelayLevel timerMaxDelaySec timerMetricSmallThreshold
 timerPrecisionMs timerProgressLogIntervalMs timerPutMessageThreadNum timerRollWindowSlot
 timerSkipUnknownError timerStopEnqueue timerWheelEnable totalReplicas
-wakeCommitWhenPutMessage
 """
 _NETWORK = """
 bindAddress channelNotActiveInterval clientAsyncSemaphoreValue clientCallbackExecutorThreads

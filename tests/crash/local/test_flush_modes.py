@@ -35,6 +35,7 @@ QUIET = {"flush_interval_commit_log_ms": NEVER, "flush_interval_consume_queue_ms
 POOL = {
     "transient_store_pool_enable": True,
     "commit_interval_commit_log_ms": NEVER,
+    "wake_commit_when_put_message": False,
     "mapped_file_size_commit_log_bytes": 1 << 20,  # so that no buffer is full before the kill
     **QUIET,
 }

@@ -72,7 +72,11 @@ def test_flush_least_pages_when_warm_mapped_file_is_how_often_a_warm_file_is_syn
 
 
 def _pool_config(root: Path, **more: Any) -> Any:
-    settings = {"commit_interval_commit_log_ms": NEVER_MS, **more}
+    settings = {
+        "commit_interval_commit_log_ms": NEVER_MS,
+        "wake_commit_when_put_message": False,
+        **more,
+    }
     return small_config(root, transient_store_pool_enable=True, **settings)
 
 
@@ -84,6 +88,7 @@ def test_transient_store_pool_enable_holds_messages_back_until_they_are_committe
             tmp_path / str(enable),
             transient_store_pool_enable=enable,
             commit_interval_commit_log_ms=NEVER_MS,
+            wake_commit_when_put_message=False,
         )
         with running(config) as store:
             assert store.put_message(plain(number=0)).ok
@@ -151,3 +156,17 @@ def test_commit_commit_log_thorough_interval_is_how_long_it_waits(tmp_path: Path
         store.put_message(plain(number=0))
         store._commit._commit_at_intervals()
         assert store.commit_log.readable_offset == store.commit_log.max_offset
+
+
+def test_wake_commit_when_put_message_commits_at_a_put(tmp_path: Path) -> None:
+    more = {"commit_commit_log_least_pages": 0}
+    config = _pool_config(tmp_path / "a", wake_commit_when_put_message=True, **more)
+    with running(config) as store:
+        for number in range(3):
+            store.put_message(plain(number=number))
+            while store.get_max_offset_in_queue("T", 0) <= number:  # without it for an hour
+                time.sleep(0.001)
+    with running(_pool_config(tmp_path / "b", **more)) as store:
+        store.put_message(plain())
+        time.sleep(0.1)
+        assert store.commit_log.readable_offset == 0

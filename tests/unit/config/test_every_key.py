@@ -92,6 +92,9 @@ TESTS = {
     "commitCommitLogThoroughInterval": (
         f"{LOG_FILES}::test_commit_commit_log_thorough_interval_is_how_long_it_waits"
     ),
+    "wakeCommitWhenPutMessage": (
+        f"{LOG_FILES}::test_wake_commit_when_put_message_commits_at_a_put"
+    ),
     "mappedFileSizeConsumeQueue": (
         f"{LOCAL}::test_mapped_file_size_consume_queue_is_rounded_up_to_whole_units"
     ),

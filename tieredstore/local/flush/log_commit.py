@@ -10,7 +10,7 @@ from tieredstore.contracts.message_store import DURABLE
 from tieredstore.errors import TieredStoreError
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.put.rows import RowBuffer
-from tieredstore.service_thread import ServiceHealth, ServiceThread
+from tieredstore.service_thread import ServiceHealth, ServiceThread, WakeEvent
 
 _MAX_BACKOFF_MS = 10_000
 
@@ -25,18 +25,22 @@ class CommitLogCommit:
         self._is_sync = config.flush_disk_type == "SYNC_FLUSH"
         self._least_pages = config.commit_commit_log_least_pages
         self._thorough_s = config.commit_commit_log_thorough_interval_ms / 1000
+        self._wakes_at_puts = config.wake_commit_when_put_message
         self._last_s = 0.0
+        self._wake = WakeEvent()
         self._loop = ServiceThread(
             "commit-commit-log",
             self._commit_at_intervals,
             config.commit_interval_commit_log_ms,
             waits_first=True,
             max_backoff_ms=_MAX_BACKOFF_MS,
+            wake_event=self._wake,
         )
 
     def start(self) -> None:
         """Begin to commit in the background."""
         self._loop.start()
+        self._wake_at_next_put(self._log.readable_offset)
 
     def stop(self) -> None:
         """End the loop and commit what waits; what cannot be committed now, the flush tries
@@ -52,9 +56,16 @@ class CommitLogCommit:
     def _commit_at_intervals(self) -> None:
         now_s = time.monotonic()
         is_thorough = now_s - self._last_s >= self._thorough_s
+        seen = self._log.max_offset
         self.commit(0 if is_thorough else self._least_pages)
         if is_thorough:
             self._last_s = now_s
+        self._wake_at_next_put(seen)
+
+    def _wake_at_next_put(self, seen: int) -> None:
+        """Let the next put begin a round; a later one than made the log end there."""
+        if self._wakes_at_puts:
+            self._puts.wake_at_put(self._wake, seen)
 
     def commit(self, least_pages: int = 0) -> None:
         """Commit what was put so far; the dispatch sees it then. Raises what `CommitLog.commit`

@@ -22,7 +22,7 @@ from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.message.record import blank_record
 
 SIZE = 8192
-NEVER = {"commit_interval_commit_log_ms": 3_600_000}
+NEVER = {"commit_interval_commit_log_ms": 3_600_000, "wake_commit_when_put_message": False}
 
 
 def _pool_config(root: Path, **more: Any) -> StoreConfig:
