@@ -210,6 +210,16 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     mapped_file_size_consume_queue_bytes: Annotated[
         int, _int32("Size of a consume queue file, bytes, rounded up to a multiple of 20.", 20)
     ] = field(name="mappedFileSizeConsumeQueue", default=6_000_000)
+    enable_consume_queue_ext: Annotated[
+        bool,
+        _text(
+            "Whether units of consume queues in files hold addresses of extended units; queues in "
+            "RocksDB have none, as in Java."
+        ),
+    ] = field(name="enableConsumeQueueExt", default=False)
+    mapped_file_size_consume_queue_ext_bytes: Annotated[
+        int, _int32("Size of a file of extended units, bytes.", 24)
+    ] = field(name="mappedFileSizeConsumeQueueExt", default=48 << 20)
     max_hash_slot_num: Annotated[int, _int32("Hash slots of a local index file.")] = field(
         name="maxHashSlotNum", default=5_000_000
     )

@@ -9,12 +9,9 @@ from collections.abc import Iterable, Mapping
 
 UNUSED_SETTINGS: Mapping[str, str] = {
     "writeWithoutMmap": "changes how Java writes index files, never what is in them",
-    "enableConsumeQueueExt": (
-        "units hold the hash of the tags, which Java reads too; units of Java's that point "
-        "into an extension are read"
+    "bitMapLengthConsumeQueueExt": (
+        "extended units are written without a bitmap, as Java's without `enableCalcFilterBitMap`"
     ),
-    "mappedFileSizeConsumeQueueExt": "see `enableConsumeQueueExt`",
-    "bitMapLengthConsumeQueueExt": "see `enableConsumeQueueExt`",
     "useReentrantLockWhenPutMessage": (
         "one put lock, held for microseconds: its kind changes no result"
     ),

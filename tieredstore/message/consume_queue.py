@@ -42,6 +42,18 @@ BLANK_UNIT: Final = _UNIT.pack(0, BLANK_SIZE_FIELD, 0)
 
 MIN_EXTENDED_ADDRESS: Final = -(2**31) - 1
 """A tags code at or below this is an address in a consume queue extension, not a hash."""
+EXTENDED_ADDRESS_SIGN: Final = -(2**63)
+"""An address is this bit and the place (bytes) of the extended unit."""
+EXTENDED_UNIT_DTYPE: Final = np.dtype(
+    [
+        ("size", ">i2"),
+        ("tags_code", ">i8"),
+        ("store_timestamp", ">i8"),
+        ("bitmap_size", ">i2"),
+    ]
+)
+"""An extended unit; `bitmap_size` bytes follow, which `size` counts too."""
+EXTENDED_UNIT_SIZE: Final = 20
 
 
 class Unit(NamedTuple):

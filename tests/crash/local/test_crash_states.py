@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,9 +144,19 @@ PROGRAMS: dict[str, Callable[[Writer], None]] = {
 }
 
 
-@pytest.fixture(params=["ASYNC_FLUSH", "SYNC_FLUSH"])
-def flush_disk_type(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
+CONFIGS: dict[str, dict[str, Any]] = {
+    "ASYNC_FLUSH": {"flush_disk_type": "ASYNC_FLUSH"},
+    "SYNC_FLUSH": {"flush_disk_type": "SYNC_FLUSH"},
+    "extended units": {
+        "enable_consume_queue_ext": True,
+        "mapped_file_size_consume_queue_ext_bytes": 84,
+    },
+}
+
+
+@pytest.fixture(params=CONFIGS.values(), ids=CONFIGS)
+def changes(request: pytest.FixtureRequest) -> dict[str, Any]:
+    found: dict[str, Any] = request.param
     return found
 
 
@@ -184,14 +195,14 @@ def test_l01_l02_l03_every_crash_state_is_recovered(
     request: pytest.FixtureRequest,
     scratch: Path,
     program: Callable[[Writer], None],
-    flush_disk_type: str,
+    changes: dict[str, Any],
 ) -> None:
     """What was acknowledged is there, nothing else, offsets without a gap; twice is as once."""
     logging.disable(logging.WARNING)
     request.addfinalizer(lambda: logging.disable(logging.NOTSET))
     config = small_config(
         scratch / "store",
-        flush_disk_type=flush_disk_type,
+        **changes,
         delete_commit_log_files_interval_ms=0,
         delete_file_batch_max=2,
     )
@@ -211,7 +222,7 @@ def test_l01_l02_l03_every_crash_state_is_recovered(
             state.write_to(root)
             try:
                 _check_recovery(
-                    root, flush_disk_type, state.facts, thoroughly=len(seen) % THOROUGH_STEP == 0
+                    root, changes, state.facts, thoroughly=len(seen) % THOROUGH_STEP == 0
                 )
             except Exception as error:
                 error.add_note(
@@ -223,9 +234,9 @@ def test_l01_l02_l03_every_crash_state_is_recovered(
 
 
 def _check_recovery(
-    root: Path, flush_disk_type: str, facts: list[object], *, thoroughly: bool
+    root: Path, changes: dict[str, Any], facts: list[object], *, thoroughly: bool
 ) -> None:
-    config = small_config(root, flush_disk_type=flush_disk_type)
+    config = small_config(root, **changes)
     store = DefaultMessageStore(config, ManualClock(START_MS))
     try:
         store.load()
@@ -262,9 +273,7 @@ def _check_recovery(
             assert bodies == [*expected.get(key, []), *([b"later"] if key == ("A", 0) else [])]
     finally:
         after.shutdown()
-    twice = DefaultMessageStore(
-        small_config(again, flush_disk_type=flush_disk_type), ManualClock(START_MS)
-    )
+    twice = DefaultMessageStore(small_config(again, **changes), ManualClock(START_MS))
     twice.load()
     twice.start()
     try:

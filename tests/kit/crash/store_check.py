@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import GetMessageStatus
 from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.message.hashes import tags_code
 from tieredstore.message.record import StoredMessage
 
 
@@ -69,6 +70,8 @@ def read_contents(store: DefaultMessageStore) -> Contents:
             assert got.next_begin_offset > offset
             offset = got.next_begin_offset
         assert [it.queue_offset for it in rows] == list(range(low, high)), (key, low, high)
+        # As their units say, or what these lead to.
+        assert all(it.tags_code == tags_code(it.tags) for it in rows), (key, low, high)
     return contents
 
 

@@ -98,6 +98,12 @@ TESTS = {
     "mappedFileSizeConsumeQueue": (
         f"{LOCAL}::test_mapped_file_size_consume_queue_is_rounded_up_to_whole_units"
     ),
+    "enableConsumeQueueExt": (
+        f"{LOCAL}::test_enable_consume_queue_ext_puts_tags_codes_in_files_of_their_own"
+    ),
+    "mappedFileSizeConsumeQueueExt": (
+        f"{LOCAL}::test_mapped_file_size_consume_queue_ext_is_the_size_of_each_file"
+    ),
     "maxHashSlotNum": f"{LOCAL}::test_max_hash_slot_num_is_in_the_size_of_a_local_index_file",
     "maxIndexNum": f"{LOCAL}::test_max_index_num_is_how_many_keys_a_local_index_file_takes",
     "messageIndexEnable": f"{LOCAL}::test_message_index_enable_puts_keys_in_both_indexes",

@@ -44,6 +44,24 @@ def test_mapped_file_size_consume_queue_is_rounded_up_to_whole_units(
     assert file_sizes(made.root / f"store/consumequeue/{TOPIC}/0") == expected
 
 
+@pytest.mark.parametrize("enabled", [False, True])
+def test_enable_consume_queue_ext_puts_tags_codes_in_files_of_their_own(
+    broker: MakeBroker, enabled: bool
+) -> None:
+    made = broker(enableConsumeQueueExt=enabled)
+    made.put(20)
+    assert (made.root / f"store/consumequeue_ext/{TOPIC}/0").exists() == enabled
+
+
+@pytest.mark.parametrize(("size", "expected"), [(204, [204] * 2), (203, [203] * 3)])
+def test_mapped_file_size_consume_queue_ext_is_the_size_of_each_file(
+    broker: MakeBroker, size: int, expected: list[int]
+) -> None:
+    made = broker(enableConsumeQueueExt=True, mappedFileSizeConsumeQueueExt=size)
+    made.put(20)
+    assert file_sizes(made.root / f"store/consumequeue_ext/{TOPIC}/0") == expected
+
+
 @pytest.mark.parametrize("slots", [10, 100])
 def test_max_hash_slot_num_is_in_the_size_of_a_local_index_file(
     broker: MakeBroker, slots: int

@@ -57,14 +57,18 @@ class ConsumeQueueStore:
 
     def load(self) -> None:
         """Open every queue and find its tail. Raises Corrupt, Invalid or Unavailable."""
-        for topic in _folders(self._directory):
-            for name in _folders(self._directory / topic):
-                if name.endswith(REMOVED_SUFFIX):
-                    self._files.delete_removed_folder(self._directory / topic / name)
+        self._delete_removed(self._directory)
         for key in sorted(list_queues(self._directory)):
             queue = self._make_queue(key)
             queue.load(owner=True)
             self._queues[key] = queue
+
+    def _delete_removed(self, directory: Path) -> None:
+        """Delete what is left of the folders of queues that were deleted."""
+        for topic in _folders(directory):
+            for name in _folders(directory / topic):
+                if name.endswith(REMOVED_SUFFIX):
+                    self._files.delete_removed_folder(directory / topic / name)
 
     def _make_queue(self, key: QueueKey) -> ConsumeQueue:
         check_queue_name(key)

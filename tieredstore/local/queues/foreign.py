@@ -16,7 +16,13 @@ from tieredstore.local.log.foreign_log import ForeignCommitLog
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.consume_queue import ConsumeQueue
 from tieredstore.local.queues.consume_queue_store import CONSUME_QUEUE_DIRECTORY, list_queues
+<<<<<<< HEAD
 from tieredstore.local.queues.interface import ConsumeQueueReader, HeldBack
+=======
+from tieredstore.local.queues.extension.consume_queue import ExtendedConsumeQueue
+from tieredstore.local.queues.extension.files import EXTENSION_DIRECTORY, ConsumeQueueExt
+from tieredstore.local.queues.interface import ConsumeQueueReader
+>>>>>>> 91b8bf9 (Extended units of consume queues: written, read, cut and expired with their queue)
 from tieredstore.local.queues.rocksdb.consume_queue import RocksDBConsumeQueue
 from tieredstore.local.queues.rocksdb.database import ReadOnlyDatabase
 from tieredstore.local.queues.rocksdb.reading import QueueReads
@@ -52,6 +58,7 @@ class ForeignFileQueues:
         record_time: Callable[[int], int],
     ) -> None:
         self._directory = root / CONSUME_QUEUE_DIRECTORY
+        self._extension_directory = root / EXTENSION_DIRECTORY
         self._files = files
         self._log = log
         self._before_ms = before_ms
@@ -86,7 +93,7 @@ class ForeignFileQueues:
         directory = self._directory / key.topic / str(key.queue_id)
         if "/" in key.topic or key.topic in ("", ".", "..") or not directory.is_dir():
             return None
-        queue = ConsumeQueue(key.topic, key.queue_id, directory, self._files, None)
+        queue = self._make_queue(key, directory)
         queue.load(owner=False)
         queue.correct_min_offset(self._log.min_offset)
         return queue
@@ -104,6 +111,15 @@ class ForeignFileQueues:
                 time_of, queue.min_offset, queue.max_offset, before_ms, BoundaryType.LOWER
             )
         return queue.max_offset
+
+    def _make_queue(self, key: QueueKey, directory: Path) -> ConsumeQueue:
+        topic, queue_id = key
+        extended = self._extension_directory / topic / str(queue_id)
+        if not extended.is_dir():
+            return ConsumeQueue(topic, queue_id, directory, self._files, None)
+        extension = ConsumeQueueExt(extended, self._files, 0)
+        extension.find_file_size()
+        return ExtendedConsumeQueue(topic, queue_id, directory, self._files, None, extension)
 
     def close(self) -> None:
         """Do nothing: the files are the store's."""

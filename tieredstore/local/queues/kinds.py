@@ -9,6 +9,7 @@ from tieredstore.config import StoreConfig
 from tieredstore.errors import Invalid
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.consume_queue_store import CONSUME_QUEUE_DIRECTORY, ConsumeQueueStore
+from tieredstore.local.queues.extension.consume_queue_store import ExtendedConsumeQueueStore
 from tieredstore.local.queues.interface import ConsumeQueueStoreInterface
 from tieredstore.local.queues.rocksdb.consume_queue_store import RocksDBConsumeQueueStore
 from tieredstore.local.queues.rocksdb.database import CURRENT_FILE
@@ -42,7 +43,11 @@ def make_queue_store(
     """Make the consume queues of an owner, not loaded yet."""
     if is_rocksdb(config):
         return RocksDBConsumeQueueStore(_database_directory(root, config))
-    return ConsumeQueueStore(root, files, config.mapped_file_size_consume_queue_bytes)
+    file_size = config.mapped_file_size_consume_queue_bytes
+    if config.enable_consume_queue_ext:
+        extension_size = config.mapped_file_size_consume_queue_ext_bytes
+        return ExtendedConsumeQueueStore(root, files, file_size, extension_size)
+    return ConsumeQueueStore(root, files, file_size)
 
 
 def _database_directory(root: Path, config: StoreConfig) -> Path:

@@ -14,7 +14,7 @@ import numpy as np
 from tieredstore.contracts.dispatch_source import EndOfLife, QueueKey
 from tieredstore.local.log.commit_log import CommitLogReader
 from tieredstore.local.queues.interface import ConsumeQueueReader, Units
-from tieredstore.message.consume_queue import UNIT_DTYPE
+from tieredstore.message.consume_queue import MIN_EXTENDED_ADDRESS, UNIT_DTYPE
 from tieredstore.message.names import DELETION_TOPIC
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.message.topic_deletion import TopicDeletion, deletion_tags_code
@@ -70,7 +70,10 @@ class TopicDeletions:
             units = _read_units(queue, start, stop)
             rows = np.arange(len(units))
             if topic is not None:
-                rows = np.flatnonzero(units["tags_code"] == deletion_tags_code(topic))
+                codes = units["tags_code"]
+                # An address that could not be followed may be anybody's.
+                is_unknown = codes <= MIN_EXTENDED_ADDRESS
+                rows = np.flatnonzero((codes == deletion_tags_code(topic)) | is_unknown)
             for row in rows[::-1].tolist():
                 position, size, _ = units[row].item()
                 record = self._commit_log().get(position, size)

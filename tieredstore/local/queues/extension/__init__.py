@@ -1,0 +1,1 @@
+"""Extended units of consume queues: what a unit holds beyond its 20 bytes."""
