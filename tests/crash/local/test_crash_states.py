@@ -148,6 +148,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "ASYNC_FLUSH": {"flush_disk_type": "ASYNC_FLUSH"},
     "SYNC_FLUSH": {"flush_disk_type": "SYNC_FLUSH"},
     "extended units": {
+        "flush_disk_type": "SYNC_FLUSH",
         "enable_consume_queue_ext": True,
         "mapped_file_size_consume_queue_ext_bytes": 84,
     },

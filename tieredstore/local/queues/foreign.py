@@ -16,13 +16,9 @@ from tieredstore.local.log.foreign_log import ForeignCommitLog
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.consume_queue import ConsumeQueue
 from tieredstore.local.queues.consume_queue_store import CONSUME_QUEUE_DIRECTORY, list_queues
-<<<<<<< HEAD
-from tieredstore.local.queues.interface import ConsumeQueueReader, HeldBack
-=======
 from tieredstore.local.queues.extension.consume_queue import ExtendedConsumeQueue
 from tieredstore.local.queues.extension.files import EXTENSION_DIRECTORY, ConsumeQueueExt
-from tieredstore.local.queues.interface import ConsumeQueueReader
->>>>>>> 91b8bf9 (Extended units of consume queues: written, read, cut and expired with their queue)
+from tieredstore.local.queues.interface import ConsumeQueueReader, HeldBack
 from tieredstore.local.queues.rocksdb.consume_queue import RocksDBConsumeQueue
 from tieredstore.local.queues.rocksdb.database import ReadOnlyDatabase
 from tieredstore.local.queues.rocksdb.reading import QueueReads
