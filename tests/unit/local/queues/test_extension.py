@@ -20,8 +20,8 @@ from tieredstore.local.queues.extension.files import ConsumeQueueExt
 from tieredstore.local.queues.interface import QueueUnits
 from tieredstore.local.read_only import open_read_only
 from tieredstore.message.consume_queue import make_units
-from tieredstore.message.tag_filter import TagFilter
 from tieredstore.message.hashes import tags_code
+from tieredstore.message.tag_filter import TagFilter
 
 KEY = QueueKey("T", 0)
 FILE_SIZE = 7 * 20 + 4
