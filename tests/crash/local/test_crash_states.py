@@ -155,7 +155,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=CONFIGS.values(), ids=CONFIGS)
+@pytest.fixture(params=CONFIGS.values(), ids=list(CONFIGS))
 def changes(request: pytest.FixtureRequest) -> dict[str, Any]:
     found: dict[str, Any] = request.param
     return found
