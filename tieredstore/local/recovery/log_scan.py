@@ -263,18 +263,18 @@ class RecordsBehind:
     first_timestamp_ms: int = 0
 
 
-def find_records_behind(
-    log: ForeignCommitLog, offset: int, *, force_prop_crc: bool = False
-) -> RecordsBehind:
-    """Look for valid records behind a byte at which no valid one begins."""
+def find_records_behind(log: ForeignCommitLog, offset: int) -> RecordsBehind:
+    """Look for valid records from the byte on at which a scan has ended. One that lacks nothing but
+    a CRC of the whole record counts: the store may have acknowledged it, whatever it asks for now.
+    """
     records = size_bytes = 0
     first, first_timestamp_ms = -1, 0
-    at = offset + 1
+    at = offset
     while True:
         place = _find_record(log, at)
         if place < 0:
             return RecordsBehind(records, size_bytes, first, first_timestamp_ms)
-        scan = LogScan(log, place, force_prop_crc=force_prop_crc)
+        scan = LogScan(log, place)
         at = max(scan.end.offset, place + 1)
         if not scan.records:
             continue

@@ -108,9 +108,7 @@ class _Planner:
             log, check_from, force_prop_crc=self.config.force_verify_prop_crc, with_queues=True
         )
         end = scan.end
-        behind = find_records_behind(
-            log, end.offset, force_prop_crc=self.config.force_verify_prop_crc
-        )
+        behind = find_records_behind(log, end.offset)
         consent = self._explain_loss(before, scan, behind)
         # What a store left behind that was stopped cleanly counts up to the end of its log.
         cut_at = end.offset if is_sure else min(check_from, end.offset)

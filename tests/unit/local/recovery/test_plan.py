@@ -497,6 +497,9 @@ def test_forced_crcs_of_whole_records_end_the_log_at_one_without(tmp_path: Path)
     found = plan_recovery(root, small_config(root, force_verify_prop_crc=True))
     assert (found.log_end, found.records) == (end, 9)
     assert "forceVerifyPropCRC" in found.end_detail
+    # It was put all the same: a key that was changed cuts nothing off by itself.
+    assert (found.behind.first_offset, found.behind.records) == (end, 1)
+    assert "forceVerifyPropCRC" in found.needs_consent
     assert plan(root).records == 10
     # One that is there is checked in any case.
     path, _ = log_place(root, 0)
