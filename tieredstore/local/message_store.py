@@ -193,6 +193,7 @@ class DefaultMessageStore(StoreReads):
         )
         self.metrics = Metrics()
         self._reput.on_batch(self._batch_queues.append_record)
+        self._reput.dispatcher.sync_log = self._flush.sync_log
         self._appender.find_next_offset = self._find_next_offset
         self._commit_log.on_damage = lambda error: self.running_flags.set(
             RunningFlag.NOT_WRITEABLE, str(error), lasting=True

@@ -340,3 +340,23 @@ def test_l15_what_a_java_broker_brought_back_is_dropped(
     if is_made_again:
         with running(config) as store:
             assert put_life(store, 1)[0] == 3
+
+
+def test_a_deletion_is_on_disk_before_a_unit_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power cut leaves a part of the queues, and no deletion in the log."""
+    with running(small_config(tmp_path / "s")) as store:
+        put_all(store, [plain(number=n) for n in range(5)])
+        drop = store._queues.drop_units_before
+        flushed: list[int] = []
+
+        def note(key: QueueKey, offset: int) -> None:
+            flushed.append(store.commit_log.flushed_offset)
+            drop(key, offset)
+
+        monkeypatch.setattr(store._queues, "drop_units_before", note)
+        with store._reput.hold():
+            _, end = store._appender.put_deletions({"T"}, store._find_queue_ids)
+            store._reput.run_pass()
+        assert flushed == [end]

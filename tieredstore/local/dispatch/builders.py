@@ -53,6 +53,8 @@ class RowDispatcher:
         self.timestamp_ms = 0
         self.put_batch: Callable[[StoredMessage, int], object] = lambda *_: None
         """Told of each record of a topic with batch queues, and where it is in the log (bytes)."""
+        self.sync_log: Callable[[], object] = lambda: None
+        """Brings the log to disk, up to where it ends now."""
         self.listener: MessageArrivingListener | None = None
         self.counts = TopicCounts()
         self.counts_from: int | None = None
@@ -206,6 +208,9 @@ class RowDispatcher:
         topic = message.topic
         deletion = TopicDeletion.parse(message) if topic == DELETION_TOPIC else None
         if deletion is not None:
+            if self._log.flushed_offset < offset + size:
+                # Else a crash might leave a part of the queues, and nothing that says why.
+                self.sync_log()
             self._drop_units(deletion)
         groups = []
         if topic in self._appender.refused_topics:  # whose units are of another form
