@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -47,18 +46,23 @@ def infer_sizes(root: Path, config: StoreConfig) -> StoreConfig:
     log = Path(log_path) if log_path else root / COMMIT_LOG_DIRECTORY
     queues = root / CONSUME_QUEUE_DIRECTORY
     folders = (queues / key.topic / str(key.queue_id) for key in list_queues(queues))
-    queue_sizes = itertools.chain.from_iterable(_sizes(folder) for folder in folders)
     database = find_queue_database(root)
     return msgspec.structs.replace(
         config,
         store_path_root_dir=str(root),
-        mapped_file_size_commit_log_bytes=next(_sizes(log), 0)
+        mapped_file_size_commit_log_bytes=max(_sizes(log), default=0)
         or config.mapped_file_size_commit_log_bytes,
-        mapped_file_size_consume_queue_bytes=next(queue_sizes, 0)
+        mapped_file_size_consume_queue_bytes=_find_queue_size(folders)
         or config.mapped_file_size_consume_queue_bytes,
         store_type="default" if database is None else "defaultRocksDB",
         use_separate_store_path_for_rocksdb_cq=database == root / SEPARATE_DIRECTORY,
     )
+
+
+def _find_queue_size(folders: Iterable[Path]) -> int:
+    """The size of the first queue's files, 0 without one. Of a folder it is the largest: one that
+    was cut off says nothing."""
+    return next((size for folder in folders if (size := max(_sizes(folder), default=0))), 0)
 
 
 def _sizes(folder: Path) -> Iterator[int]:

@@ -98,7 +98,8 @@ class _Planner:
                 self.files,
                 queue_file_size,
                 log.min_offset,
-                is_clean=self.was_clean,
+                # Anew from the log: then a queue file may be of any length.
+                is_clean=self.was_clean and not self.full,
             )
         self._check_log_is_there(looks)
         is_sure = self.was_clean and not self.full

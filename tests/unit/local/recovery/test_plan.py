@@ -18,7 +18,9 @@ from tieredstore.clock import ManualClock
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.recovery.checkpoint import Checkpoint, read_checkpoint
+from tieredstore.local.recovery.inferring import infer_config
 from tieredstore.local.recovery.log_scan import EndCause
+from tieredstore.local.recovery.opening import recover
 from tieredstore.local.recovery.plan import RecoveryPlan
 from tieredstore.local.recovery.planning import plan_recovery
 from tieredstore.local.recovery.repair import repair
@@ -380,6 +382,18 @@ def test_a_queue_file_that_is_missing_between_others_is_built_again(
     files[1].unlink()
     cuts = {(cut.topic, cut.queue_id): cut.to_offset for cut in plan(root).queue_cuts}
     assert cuts["T", 0] == 10
+    assert reopen(root) == wanted
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_queue_file_that_was_cut_off_is_made_anew_when_asked(root: Path, number: int) -> None:
+    wanted = reopen(root)
+    os.truncate(root / "consumequeue" / "T" / "0" / f"{number * 200:020d}", 40)
+    with pytest.raises(Corrupt, match=r"expected a file of 200 bytes, found 40"):
+        DefaultMessageStore(small_config(root)).load()
+    config = infer_config(root)  # as the command does without a broker.conf
+    assert config.mapped_file_size_consume_queue_bytes == 200
+    recover(root, config, rebuild=True)
     assert reopen(root) == wanted
 
 
