@@ -268,6 +268,7 @@ def test_our_store_serves_it_by_offset_time_and_key(tmp_path: Path) -> None:
             "brokerName": BROKER,
             "brokerClusterName": CLUSTER,
             "tieredStorageLevel": StorageLevel.FORCE.name,
+            "tieredStoreAdopt": "true",  # a history that this store did not write
             "storePathRootDir": str(tmp_path / "local"),
             "tieredStoreFilePath": str(tmp_path / "tier"),
         },
