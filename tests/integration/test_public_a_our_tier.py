@@ -155,7 +155,9 @@ def test_a_lost_local_store_is_read_from_the_tier(
 ) -> None:
     """What is left when local retention took everything: the tier alone, behind an empty store."""
     source = next(iter(store.flat_files.files())).path.split("/")[0]
-    config = kit.config_at(public_a, tmp_path, tieredStorageLevel="NOT_IN_DISK", tieredStoreAdopt="true")
+    config = kit.config_at(
+        public_a, tmp_path, tieredStorageLevel="NOT_IN_DISK", tieredStoreAdopt="true"
+    )
     assert config.broker_name == source
     shutil.copytree(store.flat_files.provider.url.removeprefix("file://"), tmp_path / "tiered")
     (tmp_path / "state" / "config").mkdir(parents=True)
