@@ -106,6 +106,8 @@ def test_a_missing_log_file_is_damage_that_no_recovery_mends(root: Path) -> None
     ran = tieredstore("store", "check", root)
     assert ran.code == 1
     assert f"expected the file of offset {4096} next" in one_line(ran)
+    assert f"`tieredstore store recover {root} --rebuild` makes anew" in one_line(ran)
+    assert "--rebuild" not in one_line(tieredstore("store", "check", root, "--rebuild"))
 
 
 def test_a_configuration_says_more_than_the_files(root: Path, tmp_path: Path) -> None:

@@ -23,12 +23,8 @@ def command(directory: Path, local: LocalStoreOptions, out: Output) -> int:
     Exit code 1 when one is needed, 5 while somebody uses the store.
     """
     from tieredstore.cli.composition import log_to_stderr
-    from tieredstore.local.recovery.planning import plan_recovery
-    from tieredstore.local.recovery.store_lock import refuse_owned
 
     log_to_stderr()
-    config = local.load_config(directory)
-    refuse_owned(directory)
-    plan = plan_recovery(directory, config, full=local.rebuild)
+    _, plan = local.plan_recovery(directory)
     write_plan(out, plan)
     return int(ExitCode.DAMAGE if plan.is_needed else ExitCode.OK)

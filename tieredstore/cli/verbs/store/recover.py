@@ -26,13 +26,9 @@ def command(directory: Path, local: LocalStoreOptions, yes: bool, out: Output) -
     """
     from tieredstore.cli.composition import log_to_stderr
     from tieredstore.local.message_store import DefaultMessageStore
-    from tieredstore.local.recovery.planning import plan_recovery
-    from tieredstore.local.recovery.store_lock import refuse_owned
 
     log_to_stderr()
-    config = local.load_config(directory)
-    refuse_owned(directory)
-    plan = plan_recovery(directory, config, full=local.rebuild)
+    config, plan = local.plan_recovery(directory)
     if yes and (plan.is_needed or local.rebuild):
         store = DefaultMessageStore(config)
         store.load(accept_loss=True, rebuild=local.rebuild)
