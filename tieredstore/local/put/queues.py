@@ -117,7 +117,8 @@ class PutQueues(RowBuffer):
 
     def find_held_lock(self) -> int | None:
         """Return where the log ends while somebody has the put lock, None when nobody has: if it is
-        the same place in two looks, and the lock was taken in both, then by one put."""
+        the same place in many looks, and the lock was taken in all, then by one put (the dispatch
+        has it for moments)."""
         if self._lock.acquire(blocking=False):
             self._lock.release()
             return None

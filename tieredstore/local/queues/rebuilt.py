@@ -27,6 +27,7 @@ from tieredstore.message.columns.records import (
     RecordColumns,
     Stop,
     check_bodies,
+    check_text_ends,
     properties_of,
     record_columns,
     topics,
@@ -272,7 +273,7 @@ class RebuiltQueues:
         good &= records.store_timestamps <= limit_ms
         stop = len(good) if good.all() else int(good.argmin())
         records = records.take(slice(0, stop))
-        good = check_bodies(piece, records) & _have_ends(piece, records)
+        good = check_bodies(piece, records) & check_text_ends(piece, records)
         stop = len(good) if good.all() else int(good.argmin())
         for row, properties in enumerate(properties_of(piece, records)[:stop]):
             if _RECORD_CRC in properties:
@@ -352,16 +353,3 @@ class RebuiltQueues:
         if queue is None:
             queue = self._queues[key] = RebuiltQueue(key, self._log, self._place)
         return queue
-
-
-def _have_ends(piece: memoryview, records: RecordColumns) -> npt.NDArray[np.bool_]:
-    """Whether topic and properties end in text: those of a record of which the end was not written
-    yet end in zeros."""
-    data = np.frombuffer(piece, dtype=np.uint8)
-    good = np.ones(len(records), dtype=np.bool_)
-    for offsets, lengths in (
-        (records.topic_offsets, records.topic_lengths),
-        (records.properties_offsets, records.properties_lengths),
-    ):
-        good &= (lengths == 0) | (data[offsets + np.maximum(lengths, 1) - 1] != 0)
-    return good

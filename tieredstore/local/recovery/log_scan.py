@@ -23,6 +23,7 @@ from tieredstore.message.columns.records import (
     RecordColumns,
     Stop,
     check_bodies,
+    check_text_ends,
     record_columns,
     topics,
     walk_records,
@@ -160,20 +161,11 @@ class LogScan:
             return None
         if not (columns.physical_offsets == columns.positions + base).all():
             return None
-        if not self._has_text_ends(chunk, columns) or not self._has_property_crcs(chunk, columns):
+        if not check_text_ends(chunk, columns).all():
+            return None
+        if not self._has_property_crcs(chunk, columns):
             return None
         return columns if check_bodies(chunk, columns).all() else None
-
-    @staticmethod
-    def _has_text_ends(chunk: memoryview, columns: RecordColumns) -> bool:
-        """Whether no topic and no properties end in zeros, as a record does whose end was not
-        written."""
-        data = np.frombuffer(chunk, np.uint8)
-        topic_ends = columns.topic_offsets + columns.topic_lengths - 1
-        ends = columns.positions + columns.sizes - 1
-        topics_good = (data[topic_ends] != 0) | (columns.topic_lengths == 0)
-        good = topics_good & ((data[ends] != 0) | (columns.properties_lengths == 0))
-        return bool(good.all())
 
     def _has_property_crcs(self, chunk: memoryview, columns: RecordColumns) -> bool:
         ends = columns.positions + columns.sizes

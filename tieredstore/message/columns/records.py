@@ -43,6 +43,7 @@ __all__ = [
     "Stop",
     "Walk",
     "check_bodies",
+    "check_text_ends",
     "gather_headers",
     "index_keys",
     "keys_to_index",
@@ -324,6 +325,17 @@ def check_bodies(buffer: Buffer, columns: RecordColumns) -> npt.NDArray[np.bool_
         data = view.obj  # a copy of few bytes costs less than a view of them
     crcs = [raw_crc32(data[a:b]) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
     good: npt.NDArray[np.bool_] = (np.array(crcs, np.int64) & CRC_MASK) == columns.body_crcs
+    return good
+
+
+def check_text_ends(buffer: Buffer, columns: RecordColumns) -> npt.NDArray[np.bool_]:
+    """Check that topic and properties end in text: bool[n]. Those of a record of which the end was
+    not written yet end in zeros."""
+    data = np.frombuffer(buffer, np.uint8)
+    topic_ends = columns.topic_offsets + columns.topic_lengths - 1
+    ends = columns.positions + columns.sizes - 1
+    good: npt.NDArray[np.bool_] = (data[topic_ends] != 0) | (columns.topic_lengths == 0)
+    good &= (data[ends] != 0) | (columns.properties_lengths == 0)
     return good
 
 

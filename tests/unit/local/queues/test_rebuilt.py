@@ -26,6 +26,7 @@ from tieredstore.local.queues.foreign import ClosedDatabaseQueues
 from tieredstore.local.queues.interface import ConsumeQueueReader
 from tieredstore.local.queues.rebuilt import RebuiltQueues
 from tieredstore.local.topics import parse_delay_levels
+from tieredstore.message.record import Message
 
 FOREVER_MS = 2**63 - 1
 KEY = QueueKey("T", 0)
@@ -160,3 +161,14 @@ def test_expired_files_move_the_minimum(public_rocksdb: Path, tmp_path: Path) ->
             queue = made.open_queue(key)
             assert ([] if queue is None else contents(queue)) == held
     assert any(len(rows) for rows in itertools.chain(before.values()))
+
+
+def test_a_piece_may_end_with_a_record_without_properties(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(small_config(tmp_path / "s")) as store:
+        results = put_all(store, [Message.create("T", b"body") for _ in range(6)])
+    monkeypatch.setattr(rebuilt, "PIECE_BYTES", 2 * results[0].wrote_bytes)
+    queue = make_queues(open_log(tmp_path / "s")).open_queue(KEY)
+    assert queue is not None
+    assert [offset for offset, *_ in contents(queue)] == list(range(6))

@@ -228,8 +228,13 @@ def test_l08_puts_are_refused_while_one_has_the_lock_for_too_long(
         finally:
             go_on.set()
             holder.join()
-        watch.look()
-        assert store.put_message(plain()).ok
+
+        def put_after_a_look() -> bool:
+            watch.look()
+            return store.put_message(plain()).ok
+
+        # The dispatch may have the lock for the moment of one look.
+        assert any(put_after_a_look() for _ in range(100))
 
 
 def test_l08_puts_that_make_progress_are_never_busy(tmp_path: Path) -> None:
