@@ -6,7 +6,7 @@ Each library is imported when its method is called; `docs/scan.md` has examples.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
+
+    from tieredstore.contracts.segment import SegmentProvider
 
 
 def open_tier(
@@ -107,6 +109,8 @@ class Tier:
         body_limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES,
         batch_bytes: int = BATCH_BYTES,
         use_index: bool = True,
+        verify_records: bool = False,
+        limit: int | None = None,
         on_finding: OnFinding = raise_on_damage,
     ) -> Scan:
         """Select messages as rows, in no particular order but within a queue. Nothing is read yet.
@@ -114,12 +118,15 @@ class Tier:
         columns: None for all but `properties`. topic_pattern: a regular expression for whole names.
         Offsets [from, until), store times [since, until). tags, keys: messages with one of them.
         check_bodies: compare bodies with their CRCs. use_index: look for keys in the index files.
-        on_finding: gets damage; the default raises Corrupt, one that returns leaves the message
-        out. Raises Invalid.
+        verify_records: read and check the commit log even where the consume queue alone answers.
+        limit: most rows to read. on_finding: gets damage; the default raises Corrupt, one that
+        returns leaves the message out. Raises Invalid.
         """
         _require("pyarrow", "arrow")
         from tieredstore.scan.arrow.schema import choose_columns
 
+        if limit is not None and limit < 0:
+            raise Invalid(f"limit: expected 0 or more, found {limit}")
         now_ms = SYSTEM_CLOCK.now_ms()
         selection = Selection(
             topics=_texts(topic),
@@ -134,7 +141,13 @@ class Tier:
             keys=_texts(keys),
         )
         options = ReadOptions(
-            batch_bytes, check_bodies, body_limit_bytes, selection.tags, selection.keys
+            batch_bytes,
+            check_bodies,
+            body_limit_bytes,
+            selection.tags,
+            selection.keys,
+            verify_records,
+            limit,
         )
         return Scan(
             self, selection, choose_columns(columns), options, on_finding, use_index=use_index
@@ -169,35 +182,56 @@ class Scan:
 
     def plan(self, *, target_bytes: int = RANGE_BYTES) -> list[ScanTask]:
         """Plan the scan in tasks of about `target_bytes` of commit log, to be pickled and read
-        anywhere by `task.read()`. Raises Invalid, Corrupt, Unavailable."""
+        anywhere by `task.read()`. With a limit, each task reads at most so many rows. Raises
+        Invalid, Corrupt, Unavailable."""
         if target_bytes <= 0:
             raise Invalid(f"target_bytes: expected more than 0, found {target_bytes}")
-        catalogue = self._tier.catalogue()
-        location = self._tier.location
-        provider = location.connect()
+        provider = self._tier.location.connect()
         try:
-            return [
-                ScanTask(location, scan_range, self._columns, self._options)
-                for scan_range in plan_ranges(
-                    provider,
-                    catalogue,
-                    self._selection,
-                    range_bytes=target_bytes,
-                    use_index=self._use_index,
-                )
-            ]
+            return list(self._tasks(provider, target_bytes))
         finally:
             provider.close()
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield record batches of 2 to 4 MiB, one connection for all. Raises as `plan` does."""
-        tasks = self.plan()
+    def _tasks(self, provider: SegmentProvider, target_bytes: int) -> Iterator[ScanTask]:
+        """Plan tasks as they are asked for."""
+        ranges = plan_ranges(
+            provider,
+            self._tier.catalogue(),
+            self._selection,
+            range_bytes=target_bytes,
+            use_index=self._use_index,
+        )
+        for scan_range in ranges:
+            yield ScanTask(self._tier.location, scan_range, self._columns, self._options)
+
+    def batches(self) -> Generator[pa.RecordBatch]:
+        """Yield record batches of 2 to 4 MiB, one connection for all; it is closed with the
+        iterator. Raises as `plan` does."""
+        from tieredstore.scan.arrow.read import limit_rows
+
+        limit = self._options.limit
+        return self._batches() if limit is None else limit_rows(self._batches(), limit)
+
+    def _batches(self) -> Generator[pa.RecordBatch]:
         provider = self._tier.location.connect()
         try:
-            for task in tasks:
+            for task in self._tasks(provider, RANGE_BYTES):
                 yield from task.read_through(provider, on_finding=self._report)
         finally:
             provider.close()
+
+    def count_rows(self) -> int:
+        """Count the rows. Without times, tags, keys and `verify_records` the consume queue alone
+        is read. Raises as `plan` does."""
+        counted = Scan(
+            self._tier,
+            self._selection,
+            ("queue_offset",),
+            self._options,
+            self._report,
+            use_index=self._use_index,
+        )
+        return sum(batch.num_rows for batch in counted.batches())
 
     def to_arrow(self) -> pa.Table:
         """Read all rows into memory."""
@@ -206,10 +240,22 @@ class Scan:
         return pa.Table.from_batches(self.batches(), self.schema)
 
     def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
-        """Return a stream with bounded memory, which can be read once."""
+        """Return a stream with bounded memory, which can be read once. Closing it frees what it
+        holds of the tier."""
         import pyarrow as pa
 
-        return pa.RecordBatchReader.from_batches(self.schema, self.batches())
+        # One over the C interface drops what it wraps when it is closed.
+        return pa.RecordBatchReader.from_stream(self)
+
+    def __arrow_c_schema__(self) -> object:
+        return self.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the rows, read anew, to a library that takes Arrow's C stream."""
+        import pyarrow as pa
+
+        stream = pa.RecordBatchReader.from_batches(self.schema, self.batches())
+        return stream.__arrow_c_stream__(requested_schema)
 
     def to_pandas(self) -> pd.DataFrame:
         """Read all rows into memory, as pyarrow converts them."""
@@ -225,32 +271,11 @@ class Scan:
     def to_duckdb(
         self, connection: duckdb.DuckDBPyConnection | None = None
     ) -> duckdb.DuckDBPyRelation:
-        """Return a relation that answers one query, with bounded memory, while it reads the tier; a
-        second query is an error that says so. `.create("name")` makes a table of it, for
-        several."""
+        """Return a relation that reads the tier anew in each query, with bounded memory.
+        `.create("name")` makes a table of it, which several queries share."""
         engine = connection if connection is not None else _require("duckdb", "duckdb")
-        relation: duckdb.DuckDBPyRelation = engine.from_arrow(OneShot(self))
+        relation: duckdb.DuckDBPyRelation = engine.from_arrow(self)
         return relation
-
-
-class OneShot:
-    """A scan as an Arrow stream (the PyCapsule protocol) that is read once."""
-
-    def __init__(self, scan: Scan) -> None:
-        self._scan = scan
-        self._is_read = False
-
-    def __arrow_c_schema__(self) -> object:
-        return self._scan.schema.__arrow_c_schema__()
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        if self._is_read:
-            raise Invalid(
-                "this scan was read already: a relation over it answers one query; for several, "
-                "make a table of it first (relation.create('name'), or scan.to_arrow())"
-            )
-        self._is_read = True
-        return self._scan.to_arrow_batch_reader().__arrow_c_stream__(requested_schema)
 
 
 def _require(module: str, extra: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -55,11 +56,94 @@ def test_every_library_gets_the_same_rows(tier: Tier) -> None:
     assert found == [tuple(row.values())[:4] for row in expected]
 
 
-def test_a_second_query_over_one_relation_is_an_error_that_says_so(tier: Tier) -> None:
+def test_each_query_over_one_relation_reads_the_tier_anew(tier: Tier) -> None:
     relation = tier.scan("orders", columns=["queue_id"]).to_duckdb()
-    assert relation.aggregate("count(*)").fetchall() == [(16,)]
-    with pytest.raises(Exception, match=r"read already.*answers one query.*create"):
-        relation.aggregate("count(*)").fetchall()
+    assert "queue_id" in repr(relation)
+    for _ in range(2):
+        assert relation.aggregate("count(*)").fetchall() == [(16,)]
+
+
+def test_libraries_take_a_scan_itself(tier: Tier) -> None:
+    """By Arrow's C stream, each time read anew."""
+    import duckdb
+    import polars as pl
+    import pyarrow as pa
+
+    orders = tier.scan("orders", columns=["queue_id", "queue_offset"])
+    expected = orders.to_arrow()
+    for _ in range(2):
+        assert duckdb.execute("select count(*), min(queue_offset) from orders").fetchall() == [
+            (16, 0)
+        ]
+        assert pa.table(orders).equals(expected)
+        assert pl.DataFrame(orders).rows() == [tuple(r.values()) for r in expected.to_pylist()]
+    with duckdb.connect() as connection:
+        assert connection.sql("select count(*) from orders limit 1").fetchall() == [(16,)]
+    wanted = pa.schema([("queue_id", pa.int64()), ("queue_offset", pa.int64())])
+    assert pa.schema(orders) == expected.schema
+    cast = pa.RecordBatchReader.from_stream(orders, schema=wanted).read_all()
+    assert cast.schema == wanted
+    assert cast.to_pylist() == expected.to_pylist()
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_a_reader_that_is_closed_holds_nothing_even_while_it_is_known(tier: Tier) -> None:
+    before, threads, kept = open_files(), threading.active_count(), []
+    for _ in range(5):
+        with tier.scan("orders", batch_bytes=1).to_arrow_batch_reader() as reader:
+            assert reader.read_next_batch().num_rows
+            assert open_files() > before
+        kept.append(reader)
+    batches = tier.scan("orders", batch_bytes=1).batches()
+    assert next(batches).num_rows
+    batches.close()
+    relation = tier.scan("orders", batch_bytes=1).to_duckdb()
+    assert len(relation.limit(1).fetchall()) == 1
+    assert (open_files(), threading.active_count()) == (before, threads)
+
+
+@pytest.mark.parametrize("limit", [0, 1, 11, 12, 13, 16, 22, 23])
+def test_a_limit_is_the_most_rows_that_are_read(tier: Tier, limit: int) -> None:
+    whole = tier.scan(batch_bytes=400).to_arrow()
+    found = tier.scan(batch_bytes=400, limit=limit).to_arrow()
+    assert found.equals(whole.slice(0, limit))
+    assert tier.scan(limit=limit).count_rows() == min(limit, 22)
+    for task in tier.scan(limit=limit).plan():
+        rows = sum(batch.num_rows for batch in task.read())
+        assert rows == min(limit, task.range.count)
+
+
+def test_a_limit_counts_rows_that_filters_leave(tier: Tier) -> None:
+    found = tier.scan("orders", tags="Tag2", limit=3, batch_bytes=1).to_arrow()
+    assert found["tags"].to_pylist() == ["Tag2"] * 3
+    with pytest.raises(Invalid, match="limit: expected 0 or more, found -1"):
+        tier.scan(limit=-1)
+
+
+def test_rows_are_counted_without_the_commit_log_unless_records_are_verified(
+    tmp_path: Path,
+) -> None:
+    built = small_tier(tmp_path)
+    tier = tieredstore.open(built.url)
+    for path in (tmp_path / "tier").rglob("orders/1/COMMIT_LOG/*"):
+        path.write_bytes(bytes(path.stat().st_size))  # as long as it was, and nothing in it
+    assert tier.scan("orders").count_rows() == 16
+    columns = ["topic", "broker", "queue_id", "queue_offset", "physical_offset"]
+    assert tier.scan("orders", columns=columns).to_arrow().num_rows == 16
+    for verified in (
+        tier.scan("orders", verify_records=True).count_rows,
+        tier.scan("orders", columns=columns, verify_records=True).to_arrow,
+    ):
+        with pytest.raises(Corrupt, match="orders/1"):
+            verified()
+    findings: list[Finding] = []
+    scan = tier.scan("orders", verify_records=True, on_finding=findings.append)
+    assert scan.count_rows() == 12
+    assert findings
+    assert tier.scan("orders", tags="Tag0", queue_ids=[0]).count_rows() == 4
 
 
 def test_a_relation_can_be_made_a_table_of_a_connection(tier: Tier) -> None:

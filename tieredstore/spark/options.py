@@ -38,7 +38,8 @@ NAMES = (
     "columns", "includeProperties", "pushDownFilters",
     "minPartitions", "maxPartitionBytes", "batchBytes", "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
-    "failOnDataLoss", "corruptRecords", "corruptReportPath", "checkBodies", "bodyLimitBytes",
+    "failOnDataLoss", "corruptRecords", "corruptReportPath", "checkBodies", "verifyRecords",
+    "bodyLimitBytes",
 )  # fmt: skip
 BATCH_ONLY = ("endingOffsets", "endingTimestamp")
 STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
@@ -143,6 +144,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
             body_limit_bytes=get("bodyLimitBytes", _size) or DEFAULT_BODY_LIMIT_BYTES,
             tags=tags,
             keys=keys,
+            verify_records=get("verifyRecords", _boolean) is True,
         ),
         min_partitions=get("minPartitions", _count) or 1,
         max_partition_bytes=get("maxPartitionBytes", _size) or TASK_BYTES,

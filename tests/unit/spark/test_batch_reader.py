@@ -262,6 +262,16 @@ def test_damage_names_file_and_byte(tier: GrowingTier) -> None:
     assert len(offsets(reader_of(tier, {"checkBodies": "false"}))) == 17
 
 
+def test_records_behind_columns_of_the_consume_queue_are_read_if_asked_for(
+    tier: GrowingTier,
+) -> None:
+    damage(tier)
+    columns = ("queue_id", "queue_offset")
+    assert len(offsets(reader_of(tier, columns=columns))) == 17
+    with pytest.raises(Corrupt, match="offset 5"):
+        offsets(reader_of(tier, {"verifyRecords": "true"}, columns=columns))
+
+
 def test_damage_is_no_loss_where_only_what_was_read_has_expired(tier: GrowingTier) -> None:
     path = tier.segments("orders", 0, LOG)[2]
     data = bytearray(path.read_bytes())

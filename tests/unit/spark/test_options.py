@@ -83,6 +83,8 @@ def test_how_to_read() -> None:
     assert (found.read.tags, found.read.keys) == (("a", "b"), ("k",))
     assert (found.read.batch_bytes, found.read.body_crcs) == (2 << 20, False)
     assert found.skip_corrupt
+    assert not found.read.verify_records
+    assert parsed(verifyRecords="true").read.verify_records
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ then nothing says whether the messages behind the units are whole, only that a s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
@@ -49,9 +50,22 @@ def arrow_batches(
     """
     names = choose_columns(columns)
     if needs_records(names, scan_range, options):
-        yield from _from_records(provider, scan_range, names, options, on_finding)
+        batches = _from_records(provider, scan_range, names, options, on_finding)
     else:
-        yield from _from_units(provider, scan_range, names, on_finding)
+        batches = _from_units(provider, scan_range, names, on_finding)
+    return batches if options.limit is None else limit_rows(batches, options.limit)
+
+
+def limit_rows(batches: Generator[pa.RecordBatch], limit: int) -> Generator[pa.RecordBatch]:
+    """Yield the first rows of batches that are not empty, at most `limit`; no batch is read behind
+    them."""
+    with closing(batches):
+        while limit > 0:
+            batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch.slice(0, limit)
+            limit -= batch.num_rows
 
 
 def needs_records(names: Iterable[str], scan_range: ScanRange, options: ReadOptions) -> bool:
@@ -62,6 +76,7 @@ def needs_records(names: Iterable[str], scan_range: ScanRange, options: ReadOpti
         or scan_range.until_ms is not None
         or options.tags is not None
         or options.keys is not None
+        or options.verify_records
     )
 
 
@@ -71,7 +86,7 @@ def _from_records(
     names: tuple[str, ...],
     options: ReadOptions,
     on_finding: OnFinding,
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch]:
     inflate = not _BODY_COLUMNS.isdisjoint(names)
     for found in read_batches(
         provider,
@@ -159,7 +174,7 @@ def _make_inflate_finding(batch: MessageBatch, row: int, error: Corrupt) -> Find
 
 def _from_units(
     provider: SegmentProvider, scan_range: ScanRange, names: tuple[str, ...], on_finding: OnFinding
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch]:
     with QueueReader(provider, scan_range.queue) as reader:
         blocks = unit_blocks(
             reader, scan_range, on_finding=on_finding, units_per_read=_UNITS_PER_BATCH
