@@ -187,6 +187,17 @@ def places_of(spark: SparkSession, url: str, options: dict[str, str]) -> list[tu
     return [tuple(row) for row in frame(spark, url, **options).collect()]
 
 
+def test_a_write_names_the_job_that_writes(registered: SparkSession, tier: GrowingTier) -> None:
+    rows = registered.createDataFrame([("orders", b"x")], "topic string, body binary")
+    with pytest.raises(Exception, match=r"writes none.*backfill_frame.*tieredstore backfill"):
+        rows.write.format("rocketmq_tiered").mode("append").save(tier.url)
+    stream = registered.readStream.format("rate").load()
+    with pytest.raises(Exception, match=r"writes none.*backfill_frame.*tieredstore backfill"):
+        stream.writeStream.format("rocketmq_tiered").option(
+            "checkpointLocation", str(tier.root / "checkpoint")
+        ).start(tier.url).awaitTermination()
+
+
 def test_a_cluster_reads_with_what_was_sent_to_it(cluster: Cluster, tier: GrowingTier) -> None:
     options = {"minPartitions": "4", "columns": "queue_id,queue_offset,tags"}
     found = cluster.call(places_of, tier.url, options)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -57,6 +57,9 @@ def export(
     on_corrupt: str = "fail",
     accept: Iterable[str] = (),
     target_options: Mapping[str, str] | None = None,
+    follow: bool = False,
+    every: str | timedelta | None = None,
+    stop: StopSignal | None = None,
     workers: int = 1,
     runner: Runner | None = None,
     progress: ProgressCallback | None = None,
@@ -65,12 +68,15 @@ def export(
     """Write what the target does not have yet, each message exactly once.
 
     format: parquet (a folder `to`), delta (a table in `to`) or iceberg (`table` of a pyiceberg
-    `catalog`). topics: names, or shell patterns such as `order_*`; empty for all. The rest is as in
+    `catalog`). topics: names, or shell patterns such as `order_*`; empty for all.
+    follow: go on until `stop` is set, also from a signal handler, with an export `every` so often
+    (`30s`, `10m`, `2h`; a minute by default; `every` alone follows too). The rest is as in
     `tieredstore.jobs.exporting.request.ExportRequest`. Raises Corrupt, Fenced (another export
     committed meanwhile).
     """
     with _require_arrow("export"):
-        from tieredstore.jobs.exporting import Accept, ExportRequest, Format, OnCorrupt, run_export
+        from tieredstore.jobs import exporting
+        from tieredstore.jobs.exporting import Accept, ExportRequest, Format, OnCorrupt
         from tieredstore.jobs.exporting.request import select_queues
 
     now_ms = SYSTEM_CLOCK.now_ms()
@@ -101,10 +107,34 @@ def export(
     )
     for name in ("state", "since_ms", "until_ms"):
         del identity[name]
-    with start_run(
-        "export", identity, workers=workers, runner=runner, progress=progress, work=work
-    ) as run:
-        return run_export(run, location, request)
+
+    is_followed = follow or every is not None
+    stop = (stop or StopSignal()) if is_followed else None
+
+    def export_once(progress: ProgressCallback | None) -> JobReport:
+        with start_run(
+            "export",
+            identity,
+            workers=workers,
+            runner=runner,
+            progress=progress,
+            work=work,
+            stop=stop,
+        ) as run:
+            return exporting.run_export(run, location, request)
+
+    if stop is None:
+        return export_once(progress)
+    if until is not None or until_offset is not None:
+        raise Invalid("follow: an export that goes on has no until and no until_offset")
+    return exporting.follow_exports(
+        export_once,
+        lambda: exporting.measure_left(location, request, SYSTEM_CLOCK),
+        exporting.parse_interval(every or exporting.DEFAULT_INTERVAL),
+        stop=stop,
+        clock=SYSTEM_CLOCK,
+        progress=progress,
+    )
 
 
 def verify(

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 from tieredstore.errors import TieredStoreError
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.runner import Runner
+from tieredstore.jobs.stopping import Stopped, StopSignal
 
 TASK_BYTES = 192 << 20
 """Commit log bytes of one task, about."""
@@ -81,12 +82,15 @@ class JobRun:
     Steps have names, unique within the job. One that the journal has is not done again: its outcome
     is taken from there, so outcomes are values that JSON can hold and `msgspec` can convert back
     (dataclasses, Structs, lists, dicts, text, numbers, bytes).
+
+    stop: asks the run to end after the tasks in hand, with Stopped.
     """
 
     name: str
     runner: Runner
     journal: Journal
     on_progress: ProgressCallback = ignore_progress
+    stop: StopSignal | None = None
     stages: list[StageReport] = field(default_factory=list)
     _started: float = field(default_factory=time.monotonic)
     _started_at: float = field(default_factory=time.time)
@@ -113,7 +117,7 @@ class JobRun:
     ) -> list[Outcome]:
         """Return the outcomes of `work` for each task, in their order, done by the runner where the
         journal has none. `work` is a function of a module, for it is pickled. Raises ValueError for
-        two tasks of one key."""
+        two tasks of one key, and Stopped where tasks are left when the run is asked to stop."""
         if len({task.key for task in tasks}) < len(tasks):
             raise ValueError(f"stage {stage}: several tasks have the same key")
         start = time.monotonic()
@@ -142,6 +146,8 @@ class JobRun:
             outcomes[index] = outcome
             done += task.size_bytes
             show()
+            if self.stop is not None and self.stop.is_set() and len(outcomes) < len(tasks):
+                raise Stopped
 
         show()
         if open_tasks:

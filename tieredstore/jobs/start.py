@@ -11,6 +11,7 @@ from typing import Protocol
 from tieredstore.jobs.journal import Journal, journal_path
 from tieredstore.jobs.run import JobRun, ProgressCallback, ignore_progress
 from tieredstore.jobs.runner import LocalRunner, Runner
+from tieredstore.jobs.stopping import StopSignal
 from tieredstore.scan.location import TierLocation, locate
 from tieredstore.tier_url import show_url
 
@@ -53,19 +54,22 @@ def start_run(
     progress: ProgressCallback | None = None,
     work: str | Path | None = None,
     has_journal: bool = True,
+    stop: StopSignal | None = None,
 ) -> Iterator[JobRun]:
     """Start a run of the job `name`, of which `arguments` (JSON) tell it from another one: a run
     that was killed goes on when they are the same.
 
     workers: processes of this machine, where no `runner` is given. work: folder of the journal;
     None for the user's state directory, or for no journal without `has_journal`. The journal ends
-    with the block, unless an error leaves it. Raises Invalid, Busy.
+    with the block, unless an error leaves it. stop: as in `JobRun`. Raises Invalid, Busy.
     """
     identity = {"job": name, **arguments}
     folder = Path(work) if work is not None else _state_directory() if has_journal else None
     path = None if folder is None else journal_path(folder, identity)
     with Journal(path, identity) as journal:
-        yield JobRun(name, runner or LocalRunner(workers), journal, progress or ignore_progress)
+        yield JobRun(
+            name, runner or LocalRunner(workers), journal, progress or ignore_progress, stop
+        )
         journal.finish()
 
 

@@ -6,6 +6,10 @@ import threading
 from collections.abc import Callable
 
 
+class Stopped(Exception):
+    """A run ended between two of its tasks because it was asked to. Its journal is kept."""
+
+
 class StopSignal:
     """Asks a run to stop after the batches in hand. Safe to set from a signal handler."""
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import MutableMapping
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
-from tieredstore.spark.options import parse_options
+from tieredstore.errors import Invalid
+from tieredstore.spark.options import SourceOptions, parse_options
 from tieredstore.spark.schema import Shape, spark_schema
 
 if TYPE_CHECKING:
@@ -17,6 +19,14 @@ if TYPE_CHECKING:
 
 _PUSHES_FILTERS = "pyspark.sql.worker.data_source_pushdown_filters"
 """The worker in which Spark plans a query whose filters it pushes down."""
+
+_NO_WRITER = (
+    "rocketmq_tiered reads tiers and writes none: a tier has one writer, which holds its writer "
+    "epoch, gives the queue offsets and makes the index. Rows get into a tier by a backfill: "
+    "tieredstore.jobs.backfilling.backfill_frame(run, tier, frame, staging) takes a Spark "
+    "DataFrame, tieredstore.jobs.backfill(tier, table, state=…) and `tieredstore backfill` a "
+    "Parquet table (docs/jobs.md, backfill)"
+)
 
 
 class RocketmqTieredDataSource(DataSource):
@@ -27,16 +37,21 @@ class RocketmqTieredDataSource(DataSource):
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """Raises Invalid for options that are wrong."""
+        """Take the options; wrong ones are told by what uses them."""
         super().__init__(options)
-        self._parsed = parse_options(options)
+        self._given = options
 
     @classmethod
     def name(cls) -> str:
         return "rocketmq_tiered"
 
+    @cached_property
+    def _parsed(self) -> SourceOptions:
+        return parse_options(self._given)
+
     def schema(self) -> StructType:
-        """Return all columns but properties, or those of the options."""
+        """Return all columns but properties, or those of the options. Raises Invalid for options
+        that are wrong."""
         return spark_schema(self._parsed.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -54,6 +69,16 @@ class RocketmqTieredDataSource(DataSource):
         from tieredstore.spark.stream.reader import TieredStreamReader
 
         return TieredStreamReader(self._parsed, Shape.of(schema, self._parsed.columns))
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Raise Invalid: rows get into a tier by the job `backfill`."""
+        del schema, overwrite
+        raise Invalid(_NO_WRITER)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802
+        """Raise Invalid, as `writer` does."""
+        del schema, overwrite
+        raise Invalid(_NO_WRITER)
 
 
 def _filters_are_pushed() -> bool:

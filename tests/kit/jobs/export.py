@@ -16,6 +16,7 @@ from tieredstore.jobs.exporting import ExportRequest, Format, run_export
 from tieredstore.jobs.journal import Journal
 from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
+from tieredstore.jobs.stopping import StopSignal
 from tieredstore.scan.location import TierLocation, locate
 from tieredstore.scan.tasks import Selection
 
@@ -74,12 +75,13 @@ class Export:
         runner: Runner | None = None,
         journal: str | None = None,
         task_bytes: int = 1000,
+        stop: StopSignal | None = None,
         **changes: Any,
     ) -> dict[str, Any]:
         """One run to its end. journal: its name, for one that is kept when the run is killed."""
         path = None if journal is None else self.root / f"{journal}.jsonl"
         with Journal(path, {"job": "export"}) as kept:
-            run = JobRun("export", runner or LocalRunner(1), kept)
+            run = JobRun("export", runner or LocalRunner(1), kept, stop=stop)
             report = run_export(run, self.source, self.request(**changes), task_bytes=task_bytes)
             kept.finish()
         return report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import click
@@ -73,12 +74,20 @@ _TABLES = {
     multiple=True,
     help="Go on past this; repeatable (docs/jobs.md).",
 )
+@click.option("--follow", is_flag=True, help="Go on as the tier grows, until SIGINT or SIGTERM.")
+@click.option(
+    "--every",
+    metavar="TIME",
+    help="Follow with an export this often: 30s, 10m, 2h, 1d. [default: 60s]",
+)
 @job_options
 @output_option
 def command(
     tier: TierOptions,
     columns: str | None,
     target_options: tuple[str, ...],
+    follow: bool,
+    every: str | None,
     job: JobOptions,
     out: Output,
     **request: Any,
@@ -90,11 +99,18 @@ def command(
     """
     from tieredstore import jobs
     from tieredstore.cli.composition import locate_tier
+    from tieredstore.cli.stopping import stop_on_signals
+    from tieredstore.jobs.stopping import StopSignal
 
-    location = locate_tier(tier)
-    with task_keywords("export", job) as how:
+    location, stop = locate_tier(tier), StopSignal()
+    with task_keywords("export", job) as how, ExitStack() as stack:
+        if follow or every is not None:
+            stack.enter_context(stop_on_signals(stop))
         report = jobs.export(
             location,
+            follow=follow,
+            every=every,
+            stop=stop,
             columns=None if columns is None else tuple(filter(None, columns.split(","))),
             target_options=dict(split_pair("--target-option", text) for text in target_options),
             **request,

@@ -4,7 +4,18 @@ Each run adds what is new since the last one, exactly once: the target itself ke
 the data, up to where each queue was exported (`docs/jobs.md`).
 """
 
-from tieredstore.jobs.exporting.job import run_export
+from tieredstore.jobs.exporting.following import DEFAULT_INTERVAL, follow_exports, parse_interval
+from tieredstore.jobs.exporting.job import measure_left, run_export
 from tieredstore.jobs.exporting.request import Accept, ExportRequest, Format, OnCorrupt
 
-__all__ = ["Accept", "ExportRequest", "Format", "OnCorrupt", "run_export"]
+__all__ = [
+    "DEFAULT_INTERVAL",
+    "Accept",
+    "ExportRequest",
+    "Format",
+    "OnCorrupt",
+    "follow_exports",
+    "measure_left",
+    "parse_interval",
+    "run_export",
+]

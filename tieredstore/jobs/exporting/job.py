@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain, groupby
 
+from tieredstore.clock import Clock
 from tieredstore.errors import Corrupt, Fenced, Unavailable
 from tieredstore.jobs.exporting.files import FileForm
+from tieredstore.jobs.exporting.following import Behind
 from tieredstore.jobs.exporting.plan import Plan, PlannedRange, make_plan, scan_ranges
 from tieredstore.jobs.exporting.request import ExportRequest, Format, OnCorrupt
 from tieredstore.jobs.exporting.state import (
@@ -31,6 +33,7 @@ from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
 from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.location import TierLocation
+from tieredstore.scan.plan import store_time
 
 _SMALL = 4
 """Files below this part of the wanted size are merged."""
@@ -102,6 +105,27 @@ def run_export(
     else:
         commit = None
     return run.report(_result(request, plan, written, files, commit))
+
+
+def measure_left(location: TierLocation, request: ExportRequest, clock: Clock) -> Behind:
+    """Compare a tier and a target. Raises as `run_export`; writes nothing."""
+    catalogue = _catalogue(location)
+    plan = _pin_plan(location, catalogue, request, target_of(request), TASK_BYTES)
+    firsts: dict[str, PlannedRange] = {}
+    for item in chain.from_iterable(plan.tasks):
+        firsts.setdefault(item.queue, item)
+    queues = {queue.path: queue for queue in catalogue.queues}
+    times: list[int] = []
+    provider = location.connect()
+    try:
+        for path, item in firsts.items():
+            with QueueReader(provider, queues[path]) as reader:
+                times.append(store_time(reader, item.from_offset))
+    finally:
+        provider.close()
+    messages = sum(item.until_offset - item.from_offset for item in chain(*plan.tasks))
+    oldest_ms = min((time for time in times if time > 0), default=clock.now_ms())
+    return Behind(messages, max(clock.now_ms() - oldest_ms, 0) / 1000)
 
 
 def target_of(request: ExportRequest) -> Target:
@@ -274,6 +298,7 @@ def _result(
     queues: dict[str, dict[str, object]] = {}
     rows = 0
     left_out = 0
+    oldest_ms: list[int] = []
     for ranges, outcome in zip(plan.tasks, written, strict=True):
         for item, row in zip(ranges, outcome.ranges, strict=True):
             entry = queues.setdefault(
@@ -282,6 +307,8 @@ def _result(
             entry["until_offset"] = item.until_offset
             entry["rows"] = _number(entry["rows"]) + row.rows
             rows += row.rows
+            if row.oldest_ms is not None:
+                oldest_ms.append(row.oldest_ms)
             left_out += item.until_offset - item.from_offset - row.rows
     findings = [text for outcome in written for text in outcome.findings]
     return {
@@ -293,6 +320,7 @@ def _result(
         "rows": rows,
         "files": len(files),
         "file_bytes": sum(file.size_bytes for file in files),
+        "oldest_store_timestamp": min(oldest_ms, default=None),
         "queues": list(queues.values()),
         "gaps": [
             {"queue": gap.queue, "from_offset": gap.from_offset, "until_offset": gap.until_offset}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Unavailable
@@ -29,12 +30,14 @@ _log = logging.getLogger(__name__)
 
 
 class LastRow(msgspec.Struct, frozen=True, array_like=True):
-    """Of a range. rows: how many it gave; the others are those of its last one."""
+    """Of a range. rows: how many it gave; the others are those of its last one, and
+    oldest_ms the least store time of all."""
 
     rows: int
     queue_offset: int | None = None
     physical_offset: int | None = None
     store_timestamp_ms: int | None = None
+    oldest_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +117,14 @@ def _write_range(
 ) -> LastRow:
     columns = tuple(dict.fromkeys((*task.form.columns, *_NEEDED)))
     rows, last = 0, None
+    oldest_us: int | None = None
     for batch in arrow_batches(provider, scan_range, columns, on_finding=on_finding):
         files.write(scan_range.queue.topic, batch)
         rows += batch.num_rows
         last = batch.slice(batch.num_rows - 1).select(_NEEDED)
+        least_us = pc.min(batch.column("store_timestamp").view(pa.int64())).as_py()
+        if least_us is not None:
+            oldest_us = least_us if oldest_us is None else min(oldest_us, least_us)
     if last is None:
         return LastRow(0)
     time_us = last.column("store_timestamp").view(pa.int64())[0].as_py()
@@ -126,6 +133,7 @@ def _write_range(
         last.column("queue_offset")[0].as_py(),
         last.column("physical_offset")[0].as_py(),
         None if time_us is None else time_us // 1000,
+        None if oldest_us is None else oldest_us // 1000,
     )
 
 

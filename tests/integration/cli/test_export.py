@@ -1,0 +1,46 @@
+"""`tieredstore export` as a process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kit.growing_tier import GrowingTier
+from tests.kit.jobs.export import Export, places_of
+from tieredstore.jobs.exporting import Format
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_follow_ends_cleanly_on_a_signal(tmp_path: Path, number: signal.Signals) -> None:
+    tier = GrowingTier(tmp_path / "source")
+    tier.append("orders", 0, 12)
+    exported = Export(tmp_path / "exported", Format.PARQUET, tier)
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "tieredstore.cli.main", "export", "--tier", tier.url),
+            *("--format", "parquet", "--to", str(exported.target), "--every", "1s"),
+            *("--work", str(tmp_path / "work"), "--output", "json"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert "12 messages" in process.stderr.readline()
+    tier.append("orders", 0, 3)
+    line = process.stderr.readline()
+    assert "15 messages" in line
+    assert "; 3 in this round, " in line
+    assert " s behind at most" in line
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    report = json.loads(out)
+    assert (report["stopped"], report["rows"], report["sequence"]) == (True, 15, 2)
+    assert report["behind"] == {"messages": 0, "seconds": 0.0}
+    assert exported.places() == places_of(tier)
