@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tieredstore.jobs.exporting.state import DataFile
+from tieredstore.jobs.exporting.partition import FIRST_TIME_US, LAST_TIME_US, folder_of
+from tieredstore.jobs.exporting.state import ColumnStatistics, DataFile
 from tieredstore.jobs.exporting.targets.storage import Files
 
 ROW_GROUP_BYTES = 64 << 20
@@ -24,19 +28,26 @@ _REPEATED = (
 )  # fmt: skip
 """Columns whose values repeat: a dictionary saves there, and costs everywhere else (measured)."""
 _NO_STATISTICS = frozenset({"body", "properties", "keys"})
-_BOUNDS = ("queue_id", "queue_offset", "store_timestamp")
+_BOUND_LENGTH = 16
+"""Characters of a text that bounds keep."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileForm:
     """How data files are made. columns: of the files, in order. prefix: of their names, whose other
-    part no other attempt at the same task has."""
+    part no other attempt at the same task has. in_folders: each file in that of its partition."""
 
     columns: tuple[str, ...]
     prefix: str
     suffix: str
     target_bytes: int
     zstd_level: int
+    in_folders: bool = False
+
+    def name(self, attempt: str, number: int, topic: str, day: int | None) -> str:
+        """Return the name of a file."""
+        name = f"{self.prefix}-{attempt}-{number}{self.suffix}"
+        return f"{folder_of(topic, day)}/{name}" if self.in_folders else name
 
 
 class PartitionedFiles:
@@ -46,15 +57,15 @@ class PartitionedFiles:
         self._files = files
         self._form = form
         self._attempt = uuid.uuid4().hex[:12]
-        self._parts: dict[tuple[str, int | None], _Part] = {}
+        self._parts: dict[tuple[str, int | None, int], _Part] = {}
         self._count = 0
         self._pending_bytes = 0
         self.done: list[DataFile] = []
 
     def write(self, topic: str, batch: pa.RecordBatch) -> None:
         """Write rows of one topic; the batch has `store_timestamp` and the columns of the files."""
-        for day, rows in _by_day(batch):
-            part = self._part(topic, day)
+        for day, era, rows in _by_day_and_era(batch):
+            part = self._part(topic, day, era)
             part.add(rows.select(self._form.columns))
             if part.pending_bytes >= ROW_GROUP_BYTES:
                 self._flush(part)
@@ -71,14 +82,14 @@ class PartitionedFiles:
         self._parts.clear()
         return self.done
 
-    def _part(self, topic: str, day: int | None) -> _Part:
+    def _part(self, topic: str, day: int | None, era: int) -> _Part:
         """The part to add to, as the youngest; an old one is ended where there are many."""
-        part = self._parts.pop((topic, day), None)
+        part = self._parts.pop((topic, day, era), None)
         if part is None:
             while len(self._parts) >= _MOST_FILES:
                 self._end(self._parts.pop(next(iter(self._parts))))
-            part = _Part(topic, day)
-        self._parts[topic, day] = part
+            part = _Part(topic, day, era)
+        self._parts[topic, day, era] = part
         return part
 
     def _flush(self, part: _Part) -> None:
@@ -86,18 +97,18 @@ class PartitionedFiles:
         if part.pending:
             if part.file is None:
                 form = self._form
-                name = f"{form.prefix}-{self._attempt}-{self._count}{form.suffix}"
+                name = form.name(self._attempt, self._count, part.topic, part.day)
                 self._count += 1
                 part.file = OpenFile(self._files, name, part.pending[0].schema, form.zstd_level)
             part.file.write(part.take())
         if part.file is not None and part.file.size_bytes >= self._form.target_bytes:
-            self.done.append(part.file.close(part.topic, part.day))
+            self.done.append(part.file.close(part.topic, part.day, part.era))
             part.file = None
 
     def _end(self, part: _Part) -> None:
         self._flush(part)
         if part.file is not None:
-            self.done.append(part.file.close(part.topic, part.day))
+            self.done.append(part.file.close(part.topic, part.day, part.era))
             part.file = None
 
 
@@ -105,6 +116,7 @@ class PartitionedFiles:
 class _Part:
     topic: str
     day: int | None
+    era: int
     file: OpenFile | None = None
     pending: list[pa.RecordBatch] = field(default_factory=list)
     pending_bytes: int = 0
@@ -145,19 +157,28 @@ class OpenFile:
         """Write a table as one row group."""
         self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
 
-    def close(self, topic: str, day: int | None) -> DataFile:
+    def close(self, topic: str, day: int | None, era: int) -> DataFile:
         self._writer.close()
         size_bytes = self.size_bytes
         self._stream.close()
         self._files.seal(self._name)
         [metadata] = self._metadata
-        bounds = _bounds(metadata)
-        return DataFile(self._name, topic, day, metadata.num_rows, size_bytes, bounds)
+        return DataFile(
+            self._name,
+            topic,
+            day,
+            metadata.num_rows,
+            size_bytes,
+            statistics_of(metadata),
+            [_start_of(metadata.row_group(group)) for group in range(metadata.num_row_groups)],
+            era,
+        )
 
 
 def merge_files(files: Files, parts: tuple[DataFile, ...], form: FileForm) -> DataFile:
-    """Write one file with the rows of several of the same topic and day."""
-    name = f"{form.prefix}-{uuid.uuid4().hex[:12]}-0{form.suffix}"
+    """Write one file with the rows of several of the same topic, day and era."""
+    topic, day = parts[0].topic, parts[0].day
+    name = form.name(uuid.uuid4().hex[:12], 0, topic, day)
     target: OpenFile | None = None
     pending: list[pa.RecordBatch] = []
     pending_bytes = 0
@@ -175,7 +196,36 @@ def merge_files(files: Files, parts: tuple[DataFile, ...], form: FileForm) -> Da
         target = target or OpenFile(files, name, pending[0].schema, form.zstd_level)
         target.write(pa.Table.from_batches(pending))
     assert target is not None
-    return target.close(parts[0].topic, parts[0].day)
+    return target.close(topic, day, parts[0].era)
+
+
+def _by_day_and_era(batch: pa.RecordBatch) -> Iterator[tuple[int | None, int, pa.RecordBatch]]:
+    for day, rows in _by_day(batch):
+        eras = eras_of(rows)
+        if eras is None:
+            yield day, 0, rows
+            continue
+        for era in np.unique(eras).tolist():
+            yield day, era, rows.filter(pa.array(eras == era))
+
+
+def eras_of(batch: pa.RecordBatch) -> np.ndarray | None:
+    """Return a number of each row, the same for rows each of whose times has a year of four digits,
+    one before or one behind, column by column; 0 where all have four. None where all rows have 0.
+
+    A file's bounds are then such that a table's log can say them, or that nothing is lost where it
+    cannot."""
+    found: np.ndarray | None = None
+    weight = 1
+    for column in batch.columns:
+        if not pa.types.is_timestamp(column.type):
+            continue
+        times = pc.fill_null(column.cast(pa.int64()), 0).to_numpy()
+        if len(times) and (times.min() < FIRST_TIME_US or times.max() > LAST_TIME_US):
+            era = (times < FIRST_TIME_US) + 2 * (times > LAST_TIME_US)
+            found = era * weight + (0 if found is None else found)
+        weight *= 3
+    return found
 
 
 def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[int | None, pa.RecordBatch]]:
@@ -195,19 +245,48 @@ def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[int | None, pa.RecordBatch]
         yield day, batch.filter(pa.array(days == day))
 
 
-def _bounds(metadata: pq.FileMetaData) -> dict[str, tuple[int, int]]:
-    found: dict[str, tuple[int, int]] = {}
+def statistics_of(metadata: pq.FileMetaData) -> dict[str, ColumnStatistics]:
+    """Return what a file's footer says of its plain columns."""
+    found: dict[str, ColumnStatistics] = {}
     for index in range(metadata.num_columns):
-        name = metadata.schema.column(index).path
-        if name not in _BOUNDS:
+        column = metadata.schema.column(index)
+        if column.max_repetition_level or column.path in _NO_STATISTICS:
             continue
         groups = [
             metadata.row_group(group).column(index).statistics
             for group in range(metadata.num_row_groups)
         ]
-        if all(group is not None and group.has_min_max for group in groups):
-            found[name] = (
-                int(min(group.min_raw for group in groups)),
-                int(max(group.max_raw for group in groups)),
-            )
+        if all(group is not None and group.has_null_count for group in groups):
+            least, most = _bounds(groups)
+            nulls = sum(group.null_count for group in groups)
+            found[column.path] = ColumnStatistics(nulls, least, most)
     return found
+
+
+def _bounds(groups: list[Any]) -> tuple[int | str | None, int | str | None]:
+    """Least and greatest value in row groups; of texts the first characters, those of the greatest
+    raised to stand behind it."""
+    groups = [group for group in groups if group.num_values]
+    if not groups or not all(group.has_min_max for group in groups):
+        return None, None
+    if groups[0].physical_type in {"INT32", "INT64"}:
+        # Not `min`: the times of Python end with the year 9999.
+        return int(min(g.min_raw for g in groups)), int(max(g.max_raw for g in groups))
+    least, most = min(g.min for g in groups), max(g.max for g in groups)
+    return least[:_BOUND_LENGTH], _cut_upper_bound(most)
+
+
+def _cut_upper_bound(text: str) -> str:
+    if len(text) <= _BOUND_LENGTH:
+        return text
+    for place in range(_BOUND_LENGTH - 1, -1, -1):
+        following = ord(text[place]) + 1
+        if following <= sys.maxunicode and not 0xD800 <= following < 0xE000:
+            return text[:place] + chr(following)
+    return text
+
+
+def _start_of(group: pq.RowGroupMetaData) -> int:
+    column = group.column(0)
+    dictionary = column.dictionary_page_offset
+    return int(column.data_page_offset if dictionary is None else dictionary)

@@ -69,6 +69,7 @@ def run_export(
         ".part" if request.format is Format.PARQUET else ".parquet",
         request.target_file_bytes,
         request.zstd_level,
+        in_folders=request.format is Format.DELTA,
     )
     tasks = [
         WriteTask(
@@ -267,12 +268,12 @@ def _positions(plan: Plan, written: Sequence[WriteOutcome]) -> dict[str, Positio
 def _group_small_files(
     files: Iterable[DataFile], target_bytes: int
 ) -> tuple[list[DataFile], list[tuple[DataFile, ...]]]:
-    """Files to keep, and groups of small ones of a topic and day to be merged."""
+    """Files to keep, and groups of small ones of a topic, day and era to be merged."""
     kept: list[DataFile] = []
     groups: list[tuple[DataFile, ...]] = []
 
-    def partition(file: DataFile) -> tuple[str, bool, int]:
-        return file.topic, file.day is None, file.day or 0
+    def partition(file: DataFile) -> tuple[str, bool, int, int]:
+        return file.topic, file.day is None, file.day or 0, file.era
 
     for _, of_partition in groupby(sorted(files, key=partition), key=partition):
         small: list[DataFile] = []

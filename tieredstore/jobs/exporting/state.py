@@ -42,18 +42,30 @@ class TargetState:
     version: int = VERSION
 
 
+class ColumnStatistics(msgspec.Struct, frozen=True, array_like=True):
+    """Of a plain column in a data file. nulls: rows without a value. least, most: bounds of the
+    values, times in µs, texts by their first characters; None where they are not known."""
+
+    nulls: int
+    least: int | str | None = None
+    most: int | str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """A data file, as the task wrote it. name: in the folder of the tasks. day: days since
-    1970-01-01 (UTC), None where the store times are null. bounds: least and greatest value of some
-    columns, times in µs."""
+    1970-01-01 (UTC), None where the store times are null. statistics: of the columns that have
+    them. row_groups: bytes in front of each. era: 0, or another number for rows with times that
+    four-digit years do not have (`files.eras_of`)."""
 
     name: str
     topic: str
     day: int | None
     rows: int
     size_bytes: int
-    bounds: dict[str, tuple[int, int]] = field(default_factory=dict)
+    statistics: dict[str, ColumnStatistics] = field(default_factory=dict)
+    row_groups: list[int] = field(default_factory=list)
+    era: int = 0
 
 
 class Target(Protocol):
@@ -110,6 +122,24 @@ def identity_of(location: TierLocation, request: ExportRequest) -> dict[str, obj
         **request.describe_selection(),
         "columns": list(request.column_names),
     }
+
+
+def require_columns(
+    where: str, ours: Sequence[str], found: Sequence[str], required: Sequence[str]
+) -> None:
+    """Raise Invalid where a table lacks columns of the export, or where others that it has need a
+    value. Columns that were added to it stay null."""
+    missing = [name for name in ours if name not in found]
+    needed = [name for name in required if name not in ours]
+    if missing:
+        raise Invalid(
+            f"{where}: a table of other columns: expected {list(ours)}, found {list(found)}"
+        )
+    if needed:
+        raise Invalid(
+            f"{where}: column {needed[0]!r} was added and must have a value: expected a column "
+            "that may be null"
+        )
 
 
 _ACCEPTED_BY: Mapping[str, Accept] = {

@@ -12,7 +12,7 @@ import pytest
 
 from tieredstore.jobs.exporting import files as files_module
 from tieredstore.jobs.exporting.files import FileForm, PartitionedFiles, merge_files
-from tieredstore.jobs.exporting.state import DataFile
+from tieredstore.jobs.exporting.state import ColumnStatistics, DataFile
 from tieredstore.jobs.exporting.targets.storage import ArrowFolder
 from tieredstore.scan.arrow.schema import TYPES
 
@@ -59,7 +59,7 @@ def test_a_file_ends_at_the_wanted_size(tmp_path: Path, monkeypatch: pytest.Monk
     ]
     groups = pq.read_metadata(tmp_path / found[0].name)
     assert [groups.row_group(i).num_rows for i in range(groups.num_row_groups)] == [200] * 5
-    assert found[0].bounds["queue_offset"] == (0, 999)
+    assert found[0].statistics["queue_offset"] == ColumnStatistics(0, 0, 999)
 
 
 def test_rows_of_all_days_and_of_none(tmp_path: Path) -> None:

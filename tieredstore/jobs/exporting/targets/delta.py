@@ -3,6 +3,9 @@
 The `txn` action of a commit (application `tieredstore-export`) stays in the log and its checkpoints
 whatever else is cleaned there. Its version is a number of the state's file below `_tieredstore/`,
 written before the commit: the sequence in its upper bits, at random in the lower ones.
+
+Data files stand in folders as Hive names them, for there are readers that take partition values from
+there and not from the log.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import re
 import secrets
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +23,14 @@ import msgspec
 import pyarrow as pa
 
 from tieredstore.errors import Invalid, Unavailable
+from tieredstore.jobs.exporting.partition import FIRST_TIME_US, LAST_TIME_US, day_text
 from tieredstore.jobs.exporting.request import ExportRequest
-from tieredstore.jobs.exporting.state import DataFile, TargetState, decode_state
-from tieredstore.jobs.exporting.targets.parquet import day_text
+from tieredstore.jobs.exporting.state import (
+    DataFile,
+    TargetState,
+    decode_state,
+    require_columns,
+)
 from tieredstore.jobs.exporting.targets.storage import (
     ArrowFiles,
     ArrowFolder,
@@ -34,7 +43,7 @@ APPLICATION = "tieredstore-export"
 _PARTITION_BY = ["topic", "day"]
 _RANDOM_BITS = 31
 _ATTEMPTS = 5
-_FOLDER = "data"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class DeltaTarget:
@@ -67,14 +76,15 @@ class DeltaTarget:
                 self._refuse()
             self._create()
             return
-        found = [field.name for field in table.schema().fields]
         if not self._version(table) and table.file_uris():
             self._refuse()
-        if set(found) != set(self._schema.names):
-            raise Invalid(
-                f"{self._where}: a table of other columns: expected {self._schema.names}, found "
-                f"{found}"
-            )
+        fields = table.schema().fields
+        require_columns(
+            self._where,
+            self._schema.names,
+            [field.name for field in fields],
+            [field.name for field in fields if not field.nullable],
+        )
 
     def load(self) -> TargetState:
         version = self._version(self._table())
@@ -84,7 +94,7 @@ class DeltaTarget:
         return decode_state(self._files.read(name), f"{self._where}/{name}")
 
     def folder(self, base: int, export: str) -> Folder:  # noqa: ARG002
-        return ArrowFolder(self._url, self._options, _FOLDER)
+        return ArrowFolder(self._url, self._options)
 
     def commit(self, state: TargetState, files: Sequence[DataFile]) -> str | None:
         version = state.sequence << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
@@ -128,10 +138,9 @@ class DeltaTarget:
         table = self._table()
         if self._version(table) >> _RANDOM_BITS != state.sequence - 1:
             return False
-        schema = self._delta.Schema.from_arrow(self._schema)
         try:
             table.create_write_transaction(
-                actions, "append", schema, _PARTITION_BY, commit_properties=properties
+                actions, "append", table.schema(), _PARTITION_BY, commit_properties=properties
             )
         except CommitFailedError:
             return self._version(self._table()) == version
@@ -144,17 +153,15 @@ class DeltaTarget:
     def _action(self, file: DataFile) -> Any:
         from deltalake.transaction import AddAction
 
-        least, most = ({name: pair[i] for name, pair in file.bounds.items()} for i in (0, 1))
-        for bounds in (least, most):
-            if "store_timestamp" in bounds:
-                moment = pa.scalar(bounds["store_timestamp"], TYPES["store_timestamp"])
-                bounds["store_timestamp"] = (
-                    moment.cast(pa.timestamp("ms", "UTC")).cast(pa.string()).as_py()
-                )
-        stats = {"numRecords": file.rows, "minValues": least, "maxValues": most}
+        stats = {
+            "numRecords": file.rows,
+            "minValues": _bounds(file, "least"),
+            "maxValues": _bounds(file, "most"),
+            "nullCount": {name: found.nulls for name, found in file.statistics.items()},
+        }
         partition = {"topic": file.topic, "day": day_text(file.day)}
         return AddAction(
-            f"{_FOLDER}/{file.name}",
+            file.name,
             file.size_bytes,
             partition,
             int(time.time() * 1000),
@@ -215,6 +222,36 @@ class DeltaTarget:
         raise Invalid(
             f"{self._where}: has data that no export wrote; give an empty folder", path=self._where
         )
+
+
+def _bounds(file: DataFile, which: str) -> dict[str, int | str]:
+    """Lower or upper bounds of a file's columns, as the log's JSON has them.
+
+    It has no time beyond the year 9999. A file with such times has no others (`files.eras_of`): its
+    lower bound is the end of that year, which is true, and it has no upper one. The same goes for
+    times before the year 1. With neither bound deltalake's dataset would leave its rows out.
+    """
+    found: dict[str, int | str] = {}
+    for name, statistics in file.statistics.items():
+        bound: int | str | None = getattr(statistics, which)
+        if pa.types.is_timestamp(TYPES[name]) and isinstance(bound, int):
+            bound = _time_bound(bound, which)
+        elif bound is None and statistics.nulls < file.rows:  # texts that are too long for a footer
+            bound = "" if which == "least" else "\U0010ffff" * 16
+        if bound is not None:
+            found[name] = bound
+    return found
+
+
+def _time_bound(microseconds: int, which: str) -> str | None:
+    """The time, whole milliseconds as all of ours; None where there is no true bound."""
+    if which == "least" and microseconds < FIRST_TIME_US:
+        return None
+    if which == "most" and microseconds > LAST_TIME_US:
+        return None
+    near = min(max(microseconds, FIRST_TIME_US), LAST_TIME_US)
+    moment = _EPOCH + timedelta(milliseconds=near // 1000)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _shorten_error(error: Exception) -> str:

@@ -17,7 +17,13 @@ import pyarrow as pa
 
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.jobs.exporting.request import ExportRequest
-from tieredstore.jobs.exporting.state import DataFile, TargetState, decode_state
+from tieredstore.jobs.exporting.state import (
+    DataFile,
+    TargetState,
+    decode_state,
+    require_columns,
+)
+from tieredstore.jobs.exporting.targets.iceberg_entries import data_files, require_cut
 from tieredstore.jobs.exporting.targets.storage import (
     Folder,
     InputFile,
@@ -106,12 +112,14 @@ class IcebergTarget:
             return
         if table.current_snapshot() is not None and _state_text(table) is None:
             raise Invalid(f"{self._where}: has data that no export wrote; name an empty table")
-        found = [column.name for column in table.schema().fields]
-        if set(found) != set(self.file_columns):
-            raise Invalid(
-                f"{self._where}: a table of other columns: expected {list(self.file_columns)}, "
-                f"found {found}"
-            )
+        columns = table.schema().fields
+        require_columns(
+            self._where,
+            self.file_columns,
+            [column.name for column in columns],
+            [column.name for column in columns if column.required],
+        )
+        require_cut(table, self._where)
 
     def load(self) -> TargetState:
         return self._state(self._table())
@@ -140,13 +148,18 @@ class IcebergTarget:
         # pyiceberg would go on behind another export's commit. This is its own copy of the table's
         # properties, not the table's.
         table.metadata.properties["commit.retry.num-retries"] = "0"
-        folder = IcebergFiles(f"{table.location()}/data", table.io.properties)
+        entries = data_files(table, f"{table.location()}/data", files)
+        properties = {STATE_PROPERTY: text}
+        if table.metadata.name_mapping() is None:  # data files have no ids of columns
+            mapping = table.schema().name_mapping.model_dump_json()
+            properties["schema.name-mapping.default"] = mapping
         try:
             with table.transaction() as transaction:
-                transaction.set_properties({STATE_PROPERTY: text})
-                transaction.add_files(
-                    [folder.path(file.name) for file in files], {STATE_PROPERTY: text}
-                )
+                transaction.set_properties(properties)
+                update = transaction.update_snapshot({STATE_PROPERTY: text})
+                with _append(update, table) as append:
+                    for entry in entries:
+                        append.append_data_file(entry)
         except CommitFailedException:
             return False
         return True
@@ -206,6 +219,12 @@ class IcebergTarget:
                     f"write.metadata.metrics.column.{name}": "none" for name in _NO_METRICS
                 },
             )
+
+
+def _append(update: Any, table: Any) -> Any:
+    """As the table wants it: manifests are merged, or are not."""
+    merges = table.properties.get("commit.manifest-merge.enabled", "false").lower() == "true"
+    return update.merge_append() if merges else update.fast_append()
 
 
 def _ancestors(table: Any) -> list[Any]:

@@ -15,12 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import date, timedelta
-from urllib.parse import quote
 
 import msgspec
 
 from tieredstore.errors import Corrupt, Invalid
+from tieredstore.jobs.exporting.partition import folder_of
 from tieredstore.jobs.exporting.request import ExportRequest
 from tieredstore.jobs.exporting.state import DataFile, TargetState, decode_state
 from tieredstore.jobs.exporting.targets.storage import ArrowFiles, ArrowFolder, Folder
@@ -28,8 +27,6 @@ from tieredstore.jobs.exporting.targets.storage import ArrowFiles, ArrowFolder, 
 _LOG = "_tieredstore"
 _COMMITS, _PUBLISHED, _STAGING = f"{_LOG}/commits", f"{_LOG}/published", f"{_LOG}/staging"
 _THREADS = 8
-NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-_EPOCH = date(1970, 1, 1)
 
 
 class Publication(msgspec.Struct, frozen=True, array_like=True):
@@ -79,7 +76,7 @@ class ParquetTarget:
         # Its exporter may have been killed since `prepare`: only the last commit is ever published.
         self._publish_last()
         publications = [
-            Publication(file.name, f"{_folder_of(file)}/{state.sequence:08d}-{index:05d}.parquet")
+            Publication(file.name, f"{folder_of(file.topic, file.day)}/{state.sequence:08d}-{index:05d}.parquet")
             for index, file in enumerate(files)
         ]
         commit = Commit(state, _staging(state.sequence - 1, state.export), publications)
@@ -145,17 +142,6 @@ class ParquetTarget:
                 f"{file.name} or {staged}",
                 path=file.name,
             )
-
-
-def day_text(day: int | None) -> str | None:
-    """Return the day in ISO 8601; None for null and for days that four-digit years do not have."""
-    if day is None or not -719_162 <= day <= 2_932_896:
-        return None
-    return (_EPOCH + timedelta(days=day)).isoformat()
-
-
-def _folder_of(file: DataFile) -> str:
-    return f"topic={quote(file.topic, safe='')}/day={day_text(file.day) or NULL_PARTITION}"
 
 
 def _number(sequence: int) -> str:
