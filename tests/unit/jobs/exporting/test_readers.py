@@ -36,10 +36,17 @@ FAR_MS = [
     9_223_372_036_854_775,
     9_223_372_036_854_776,  # no µs of 64 bits: null
 ]
-TIMES_MS = [0, MIDNIGHT_MS - 1, MIDNIGHT_MS, MIDNIGHT_MS + DAY_MS - 1, MIDNIGHT_MS + DAY_MS, *FAR_MS]
+TIMES_MS = [
+    0,
+    MIDNIGHT_MS - 1,
+    MIDNIGHT_MS,
+    MIDNIGHT_MS + DAY_MS - 1,
+    MIDNIGHT_MS + DAY_MS,
+    *FAR_MS,
+]
 COLUMNS = ("topic", "queue_id", "queue_offset", "store_timestamp", "born_timestamp", "tags", "keys",
            "body", "msg_id")  # fmt: skip
-Micros = tuple[object, ...]
+Row = tuple[object, ...]
 
 
 @dataclass
@@ -76,7 +83,7 @@ def exported_as(form: Format, source: BuiltSource, root: Path) -> Export:
     return exported
 
 
-def plain(table: pa.Table) -> list[Micros]:
+def plain(table: pa.Table) -> list[Row]:
     """Rows with times as µs, for Python has none beyond the year 9999; sorted."""
     columns = []
     for name in COLUMNS:
@@ -87,7 +94,7 @@ def plain(table: pa.Table) -> list[Micros]:
     return sorted(zip(*columns, strict=True), key=lambda row: row[:3])
 
 
-def rows_of(source: BuiltSource) -> list[Micros]:
+def rows_of(source: BuiltSource) -> list[Row]:
     return plain(tieredstore.open(source.url).scan(columns=list(COLUMNS)).to_arrow())
 
 
@@ -160,7 +167,7 @@ def test_polars_finds_the_topic_of_delta_by_a_filter(source: BuiltSource, tmp_pa
 BOUNDS_MS = [0, MIDNIGHT_MS, MIDNIGHT_MS + DAY_MS, YEAR_10000_MS - 1000]
 
 
-def since(rows: list[Micros], bound_ms: int) -> int:
+def since(rows: list[Row], bound_ms: int) -> int:
     return sum(row[3] is not None and row[3] >= bound_ms * 1000 for row in rows)  # type: ignore[operator]
 
 

@@ -149,7 +149,7 @@ def test_columns_of_the_export_may_not_go(iceberg: Export, tmp_path: Path) -> No
         with catalog.load_table("lake.messages").update_schema() as update:
             update.rename_column("tags", "labels")
         iceberg.tier.append("orders", 0, 4)
-        with pytest.raises(Invalid, match="a table of other columns: expected .*'tags'.*'labels'"):
+        with pytest.raises(Invalid, match=r"a table of other columns: expected .*'tags'.*'labels'"):
             iceberg.run()
         with catalog.load_table("lake.messages").update_schema() as update:
             update.rename_column("labels", "tags")
@@ -186,7 +186,9 @@ def test_iceberg_of_a_finer_partition_is_refused(iceberg: Export) -> None:
         with catalog.load_table("lake.messages").update_spec() as update:
             update.add_field("queue_id", BucketTransform(4), "bucket")
         iceberg.tier.append("orders", 0, 4)
-        with pytest.raises(Invalid, match=r"partitioned by bucket\[4\] of queue_id: expected topic"):
+        with pytest.raises(
+            Invalid, match=r"partitioned by bucket\[4\] of queue_id: expected topic"
+        ):
             iceberg.run()
         with catalog.load_table("lake.messages").update_spec() as update:
             update.remove_field("bucket").remove_field("store_timestamp_day")

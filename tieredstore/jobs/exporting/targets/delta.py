@@ -4,8 +4,8 @@ The `txn` action of a commit (application `tieredstore-export`) stays in the log
 whatever else is cleaned there. Its version is a number of the state's file below `_tieredstore/`,
 written before the commit: the sequence in its upper bits, at random in the lower ones.
 
-Data files stand in folders as Hive names them, for there are readers that take partition values from
-there and not from the log.
+Data files stand in folders as Hive names them, for there are readers that take partition values
+from there and not from the log.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Data files as entries of an Iceberg manifest, of what the tasks said of them.
 
-pyiceberg's own `add_files` reads each file's footer again, looks for its name in the whole table, and
-takes times for Python's, which end with the year 9999.
+pyiceberg's own `add_files` reads each file's footer again, looks for its name in the whole table,
+and takes times for Python's, which end with the year 9999.
 """
 
 from __future__ import annotations
@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
-
 from tieredstore.errors import Invalid
 from tieredstore.jobs.exporting.partition import day_text
 from tieredstore.jobs.exporting.state import DataFile
-from tieredstore.scan.arrow.schema import TYPES
 
 _TIME = "store_timestamp"
 
@@ -35,7 +32,9 @@ def require_cut(table: Any, where: str) -> None:
         name = table.schema().find_column_name(field.source_id)
         days = isinstance(field.transform, (DayTransform, MonthTransform, YearTransform))
         if not (
-            isinstance(field.transform, VoidTransform) or name == "topic" or (name == _TIME and days)
+            isinstance(field.transform, VoidTransform)
+            or name == "topic"
+            or (name == _TIME and days)
         ):
             raise Invalid(
                 f"{where}: partitioned by {field.transform} of {name}: expected topic, or day, "

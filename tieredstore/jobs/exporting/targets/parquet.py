@@ -76,7 +76,10 @@ class ParquetTarget:
         # Its exporter may have been killed since `prepare`: only the last commit is ever published.
         self._publish_last()
         publications = [
-            Publication(file.name, f"{folder_of(file.topic, file.day)}/{state.sequence:08d}-{index:05d}.parquet")
+            Publication(
+                file.name,
+                f"{folder_of(file.topic, file.day)}/{state.sequence:08d}-{index:05d}.parquet",
+            )
             for index, file in enumerate(files)
         ]
         commit = Commit(state, _staging(state.sequence - 1, state.export), publications)
