@@ -103,11 +103,20 @@ def iceberg_table(exported: Export) -> Iterator[Any]:
         yield catalog.load_table("lake.messages")
 
 
+def query_duckdb(query: str, **tables: Any) -> pa.Table:
+    with duckdb.connect() as connection:
+        for name, table in tables.items():
+            connection.register(name, table)
+        found = connection.sql(query)
+        assert found is not None
+        return found.to_arrow_table()
+
+
 def by_duckdb(exported: Export) -> pa.Table:
-    return duckdb.sql(
+    return query_duckdb(
         f"select * from read_parquet('{exported.target}/**/*.parquet', hive_partitioning=true, "
         "hive_types={topic: varchar, day: varchar})"
-    ).to_arrow_table()
+    )
 
 
 def by_polars_hive(exported: Export) -> pa.Table:
@@ -205,7 +214,7 @@ def test_no_reader_of_delta_skips_rows_with_far_times_of_birth(
         frame = pl.scan_delta(table).filter(pl.col("born_timestamp") >= bound)
         assert frame.select("queue_offset").collect().height == count
     query = "select * from dataset where born_timestamp > timestamptz '50000-01-01 00:00:00+00'"
-    assert duckdb.sql(query).to_arrow_table().num_rows == 1
+    assert query_duckdb(query, dataset=dataset).num_rows == 1
 
 
 def test_columns_without_values_hide_no_rows_of_delta(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import polars as pl
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
 from pyiceberg.catalog import load_catalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.transforms import BucketTransform, MonthTransform
@@ -97,11 +99,12 @@ def test_iceberg_whose_snapshots_were_expired(iceberg: Export) -> None:
 
 def test_delta_that_was_optimized_and_vacuumed(delta: Export) -> None:
     delta.run()
-    for maintain in (
+    steps: tuple[Callable[[DeltaTable], object], ...] = (
         lambda table: table.optimize.compact(),
         lambda table: table.vacuum(0, enforce_retention_duration=False, dry_run=False),
         lambda table: table.optimize.z_order(["queue_offset"]),
-    ):
+    )
+    for maintain in steps:
         delta.tier.append("orders", 0, 4)
         assert delta.run()["rows"] == 4
         maintain(DeltaTable(str(delta.target)))
@@ -115,7 +118,7 @@ def test_delta_that_was_optimized_and_vacuumed(delta: Export) -> None:
 
 def test_columns_added_to_delta_stay_null(delta: Export) -> None:
     delta.run()
-    DeltaTable(str(delta.target)).alter.add_columns([Field("enriched", "string")])
+    DeltaTable(str(delta.target)).alter.add_columns([Field("enriched", PrimitiveType("string"))])
     delta.tier.append("orders", 0, 4)
     assert delta.run()["rows"] == 4
     assert delta.run()["rows"] == 0

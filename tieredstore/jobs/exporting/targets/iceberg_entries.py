@@ -103,7 +103,7 @@ def _name_far_days(metadata: Any) -> Any:
     from pyiceberg.transforms import DayTransform
     from pyiceberg.types import IcebergType
 
-    class FarDayTransform(DayTransform):  # type: ignore[misc, unused-ignore]
+    class FarDayTransform(DayTransform[Any]):
         def to_human_string(self, _: IcebergType, value: Any) -> str:
             return "null" if value is None else day_text(value) or str(value)
 
