@@ -94,6 +94,13 @@ class GrowingTier:
         queue = self._queues[topic, queue_id]
         queue.log_base, queue.units_base = queue.log_end, queue.offset * UNIT_SIZE
 
+    def skip(self, topic: str, queue_id: int, count: int) -> None:
+        """The broker deletes so many messages before they are uploaded: the dispatcher goes on in
+        a new consume queue segment behind them, and where it was in the commit log."""
+        queue = self._queues[topic, queue_id]
+        queue.offset += count
+        queue.units_base = queue.offset * UNIT_SIZE
+
     def expire(self, topic: str, queue_id: int) -> None:
         """The first commit log segment and the first consume queue segment are deleted."""
         for type_ in FileSegmentType.CONSUME_QUEUE, FileSegmentType.COMMIT_LOG:

@@ -33,6 +33,7 @@ STORE_HOST = encode_host("10.0.0.7", 10911)
 START_MS = 1_700_000_000_000
 SLOTS, MAX_ITEMS = 8, 64
 INDEX_BEGIN_MS = START_MS - 5_000
+CODA = (16).to_bytes(4, "big") + bytes.fromhex("cbd43194") + bytes(8)
 
 
 @dataclass
@@ -96,9 +97,18 @@ class TierBuilder:
         self._times = itertools.count(START_MS, 1_500)
 
     def queue(
-        self, topic: str, queue_id: int, messages: list[Message], *, first_offset: int = 0
+        self,
+        topic: str,
+        queue_id: int,
+        messages: list[Message],
+        *,
+        first_offset: int = 0,
+        hole: tuple[int, int] | None = None,
+        with_coda: bool = False,
     ) -> list[Stored]:
-        """One queue with all its messages."""
+        """One queue with all its messages. hole: (number, count): in front of that message, the
+        first of a segment, the broker had deleted so many. with_coda: at the end of each commit log
+        segment, as old writers did."""
         path = f"{BROKER}/{topic}/{queue_id}"
         self.built.metadata.add_topic(topic)
         self.built.metadata.add_queue(topic, queue_id)
@@ -106,6 +116,10 @@ class TierBuilder:
         offset = 0
         for number, message in enumerate(messages):
             time_ms = next(self._times)
+            if hole is not None and number == hole[0]:
+                first_offset += hole[1]
+            if with_coda and number and number % self._per_segment == 0:
+                offset += len(CODA)
             queue_offset = first_offset + number
             record = encode_record(message, queue_offset, offset, time_ms, store_host=STORE_HOST)
             stored.append(Stored(message, queue_offset, offset, record, time_ms))
@@ -115,7 +129,7 @@ class TierBuilder:
             times = [item.store_timestamp_ms for item in part]
             self._segment(
                 SegmentId(path, FileSegmentType.COMMIT_LOG, part[0].offset),
-                b"".join(item.record for item in part),
+                b"".join(item.record for item in part) + CODA * with_coda,
                 times,
             )
             units = b"".join(

@@ -5,7 +5,7 @@ metadata of a state directory. Layout: `docs/formats/tier-layout.md`.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeAlias
@@ -23,18 +23,22 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.errors import Invalid
 from tieredstore.message.consume_queue import UNIT_SIZE
-from tieredstore.scan.findings import Finding, damage, note
+from tieredstore.scan.compared import compare_with_metadata
+from tieredstore.scan.findings import Finding, note
+from tieredstore.scan.intervals import Interval, add_interval, subtract_intervals
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentExtent:
     """One segment and its size in bytes, as the listing saw it: no further than where the next
-    one of its file begins. surplus_bytes: what it has behind that."""
+    one of its file begins. surplus_bytes: what it has behind that. recorded_bytes: what the
+    metadata says that it has, 0 without metadata."""
 
     id: SegmentId
     size_bytes: int
     listing: SegmentListing | None = field(default=None, compare=False, repr=False)
     surplus_bytes: int = 0
+    recorded_bytes: int = 0
 
     @property
     def base_offset(self) -> int:
@@ -96,10 +100,10 @@ class QueueFiles:
             for before, after in pairwise(file)
         )
 
-    def unit_spans(self) -> list[tuple[int, int]]:
+    def unit_spans(self) -> list[Interval]:
         """List the runs of queue offsets [from, until) that consume queue segments cover without a
         hole."""
-        spans: list[tuple[int, int]] = []
+        spans: list[Interval] = []
         for extent in self.consume_queue:
             start, end = -(-extent.base_offset // UNIT_SIZE), extent.end_offset // UNIT_SIZE
             if spans and start <= spans[-1][1]:
@@ -107,6 +111,30 @@ class QueueFiles:
             elif end > start:
                 spans.append((start, end))
         return spans
+
+    def lost_units(self) -> list[Interval]:
+        """List the runs of queue offsets [from, until) whose units the metadata speaks of, and no
+        segment has. Empty without metadata."""
+        spans, lost = self.unit_spans(), list[Interval]()
+        for extent in self.consume_queue:
+            if extent.recorded_bytes > extent.size_bytes:
+                start = -(-extent.base_offset // UNIT_SIZE)
+                end = (extent.base_offset + extent.recorded_bytes) // UNIT_SIZE
+                for low, high in subtract_intervals(start, end, spans):
+                    add_interval(lost, low, high)
+        return lost
+
+    @property
+    def recorded_end(self) -> int:
+        """Queue offset behind the last unit that the metadata speaks of; 0 without metadata."""
+        return max(
+            (
+                (e.base_offset + e.recorded_bytes) // UNIT_SIZE
+                for e in self.consume_queue
+                if e.recorded_bytes
+            ),
+            default=0,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,12 +265,16 @@ def gather(
         for entry in metadata.segments()
         if broker is None or entry.path.split("/", 1)[0] == broker
     ]
+    grown: Listings = {}
     for entry in facts.segments:
-        if entry.id not in listings and entry.size > 0:
-            # It may have been made since the listing.
+        listing = listings.get(entry.id)
+        if entry.size > (0 if listing is None else listing.size_bytes):
+            # It may have been made, or have grown, since the listing.
             size = provider.open(entry.id).size()
             if size:
-                facts.listed.append(_row(entry.id, size))
+                grown[entry.id] = SegmentListing(entry.id, size)
+    if grown:
+        facts.listed = [_row(one.id, one.size_bytes) for one in {**listings, **grown}.values()]
     return facts
 
 
@@ -264,58 +296,24 @@ def catalogue_of(url: str, facts: TierFacts, listings: Listings) -> TierCatalogu
     known: dict[SegmentId, FileSegmentMetadata] | None = None
     if facts.segments is not None:
         known = {entry.id: entry for entry in facts.segments}
-        findings.extend(_compare(listed, known))
-    extents = [
-        SegmentExtent(listing.id, listing.size_bytes, listing)
-        for listing in listed.values()
-        if known is None or listing.id in known
-    ]
-    if known is not None:
+        findings.extend(compare_with_metadata(listed, known))
+        extents = [
+            SegmentExtent(one.id, one.size_bytes, one, recorded_bytes=known[one.id].size)
+            for one in listed.values()
+            if one.id in known
+        ]
         # A missing segment stays in the catalogue, empty, so that readers name it.
         extents += [
-            SegmentExtent(entry.id, 0)
+            SegmentExtent(entry.id, 0, recorded_bytes=entry.size)
             for entry in known.values()
             if entry.id not in listed and entry.size > 0
         ]
+    else:
+        extents = [SegmentExtent(one.id, one.size_bytes, one) for one in listed.values()]
     queues, indexes = _sort(extents, findings)
     topics = None if facts.topics is None else {topic.topic: topic for topic in facts.topics}
     known_queues = None if facts.queues is None else frozenset(facts.queues)
     return TierCatalogue(url, queues, indexes, topics, known, known_queues, tuple(findings))
-
-
-def _compare(
-    listed: Mapping[SegmentId, SegmentListing], known: Mapping[SegmentId, FileSegmentMetadata]
-) -> Iterator[Finding]:
-    # A state directory is one broker's; others may share the tier.
-    brokers = {entry.path.split("/", 1)[0] for entry in known.values()}
-    foreign: set[str] = set()
-    for listing in listed.values():
-        broker = listing.id.path.split("/", 1)[0]
-        if brokers and broker not in brokers:
-            if broker not in foreign:
-                foreign.add(broker)
-                yield note(
-                    "broker-foreign",
-                    f"broker {broker} is not that of the state directory and is left out (without "
-                    "--state, or with its own, it is looked at)",
-                    segment=listing.id,
-                )
-        elif listing.id not in known and listing.size_bytes > 0:
-            yield damage(
-                "segment-unknown",
-                "the tier has a segment that the metadata does not know",
-                segment=listing.id,
-                found=f"{listing.size_bytes} bytes",
-            )
-    for entry in known.values():
-        if entry.id not in listed and entry.size > 0:
-            yield damage(
-                "segment-missing",
-                "the metadata knows a segment that the tier lacks",
-                segment=entry.id,
-                expected=f"{entry.size} bytes",
-                found="nothing",
-            )
 
 
 def _sort(
@@ -358,7 +356,12 @@ def sort_by_base(extents: list[SegmentExtent]) -> tuple[SegmentExtent, ...]:
         surplus = 0 if limit is None else max(extent.end_offset - limit, 0)
         if surplus:
             size_bytes = extent.size_bytes - surplus
-            extent = replace(extent, size_bytes=size_bytes, surplus_bytes=surplus)  # noqa: PLW2901
+            extent = replace(  # noqa: PLW2901
+                extent,
+                size_bytes=size_bytes,
+                surplus_bytes=surplus,
+                recorded_bytes=min(extent.recorded_bytes, size_bytes),
+            )
         if extent.size_bytes:
             limit = extent.base_offset
         found.append(extent)

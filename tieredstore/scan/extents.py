@@ -92,7 +92,7 @@ class QueueReader:
         self.commit_log = ExtentReader(provider, queue.commit_log)
         self._consume_queue = ExtentReader(provider, queue.consume_queue)
         self._provider = provider
-        self._spans = queue.unit_spans()
+        self._spans, self._lost = queue.unit_spans(), queue.lost_units()
         self._has_looked = False
 
     def __enter__(self) -> Self:
@@ -114,10 +114,6 @@ class QueueReader:
         """Read the units of the queue offsets [offset, offset + count), which one span covers."""
         data = self._consume_queue.read(offset * UNIT_SIZE, count * UNIT_SIZE)
         return np.frombuffer(data, dtype=UNIT_DTYPE)
-
-    def read_size_now(self, extent: SegmentExtent) -> int:
-        """Ask the backend for the bytes of a segment at this moment: a writer may work on it."""
-        return self._provider.open(extent.id).size()
 
     def see_growth(self) -> bool:
         """List the queue's commit log again; whether it has grown since. Once a reader, since the
@@ -146,15 +142,22 @@ class QueueReader:
         return extent.id, offset * UNIT_SIZE - extent.base_offset
 
     def min_offset(self) -> int:
-        """Find the first queue offset whose message the commit log still holds.
+        """Find the first queue offset whose message the commit log still holds, or whose unit is
+        lost: what the metadata speaks of has not expired.
 
         Commit log and consume queue expire separately: the first units may name bytes that are
         gone. Reads O(log n) units.
         """
+        start = self.queue.commit_log_min_offset
+        if self._lost and (not self._spans or self._lost[0] < self._spans[0]):
+            first = self._lost[0][0]
+            if not self._spans or start == 0:
+                return first
+            if int(self.read_units(self._spans[0][0], 1)[0]["physical_offset"]) > start:
+                return first  # the commit log has what they named, or the last of it
         if not self._spans:
             return 0
         low, high = self._spans[0]
-        start = self.queue.commit_log_min_offset
         if start == 0:
             return low
         while low < high:
@@ -168,5 +171,6 @@ class QueueReader:
         return low
 
     def max_offset(self) -> int:
-        """Return the queue offset behind the last message."""
-        return self._spans[-1][1] if self._spans else 0
+        """Return the queue offset behind the last message: of which there is a unit, or of which
+        the metadata says so."""
+        return max((end for _, end in (*self._spans[-1:], *self._lost[-1:])), default=0)

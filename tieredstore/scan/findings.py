@@ -23,7 +23,7 @@ class Finding:
     """One thing found.
 
     kind: a stable word for programs (listed in `docs/cli.md`). position: byte in the segment.
-    queue_offset: the message concerned. expected and found: as text.
+    queue_offset: the message concerned, the first of `messages`. expected and found: as text.
     """
 
     severity: Severity
@@ -34,6 +34,7 @@ class Finding:
     queue_offset: int | None = None
     expected: str | None = None
     found: str | None = None
+    messages: int = 1
 
     def __str__(self) -> str:
         where = "" if self.segment is None else f"{self.segment}"

@@ -14,6 +14,7 @@ from tieredstore.message.record import StoredMessage
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import damage
+from tieredstore.scan.holes import find_lost_units
 
 RANGE_BYTES = 128 << 20
 """Commit log bytes of one range, about."""
@@ -55,6 +56,8 @@ def plan(
     [since, until), in the order of the queues and of their offsets. With `narrow`, a range knows
     only the segments that it needs, so that it is small to send.
 
+    Messages whose units are lost are ranges of their own, the reading of which tells so.
+
     Time bounds are found by binary search, as brokers do: the store times of a queue are taken to
     rise. Costs O(log n) small reads a queue. Raises Corrupt, Unavailable.
     """
@@ -68,9 +71,12 @@ def plan(
                 low = max(low, offset_by_time(reader, since_ms))
             if until_ms is not None:
                 high = min(high, offset_by_time(reader, until_ms))
-            for first, last in queue.unit_spans():
+            lost = find_lost_units(reader)
+            for first, last in sorted([*queue.unit_spans(), *lost]):
                 start, end = max(first, low), min(last, high)
-                if start < end:
+                if start < end and (first, last) in lost:
+                    yield ScanRange(queue, start, end, 0, since_ms, until_ms)
+                elif start < end:
                     for piece in _cut_range(reader, start, end, range_bytes, since_ms, until_ms):
                         yield (
                             replace(piece, queue=_narrow_queue(reader, piece)) if narrow else piece
@@ -122,7 +128,8 @@ def _log_bytes(reader: QueueReader, start: int, end: int) -> int:
     first = reader.read_units(start, 1)[0]
     last = reader.read_units(end - 1, 1)[0]
     size = int(last["physical_offset"]) + int(last["size"]) - int(first["physical_offset"])
-    return max(size, 0)
+    # A damaged unit may name any place.
+    return min(max(size, 0), sum(extent.size_bytes for extent in reader.queue.commit_log))
 
 
 def offset_by_time(reader: QueueReader, timestamp_ms: int) -> int:

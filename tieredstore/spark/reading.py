@@ -72,7 +72,7 @@ class PartitionReader:
             except (Corrupt, Unavailable) as error:
                 now = list_again(provider, _drop_segments(wanted.queue))
                 first = min(first_alive(provider, now, wanted.until_offset), wanted.until_offset)
-                if first <= at:
+                if first <= at or not _has_lost_segments(rest.queue, now):
                     raise
                 lost += first - at
                 if self.fail_on_data_loss:
@@ -98,7 +98,9 @@ class PartitionReader:
             if finding.kind in _GONE and finding.queue_offset is not None:
                 if first is None:
                     now = list_again(provider, _drop_segments(queue))
-                    first = first_alive(provider, now, finding.queue_offset + 1)
+                    first = 0
+                    if _has_lost_segments(queue, now):
+                        first = first_alive(provider, now, finding.queue_offset + 1)
                 if finding.queue_offset < first:
                     raise finding.to_error()
             skipped.append(finding)
@@ -127,6 +129,16 @@ def first_alive(provider: SegmentProvider, queue: QueueFiles, when_empty: int) -
         return when_empty
     with QueueReader(provider, queue) as reader:
         return reader.min_offset()
+
+
+def _has_lost_segments(planned: QueueFiles, now: QueueFiles) -> bool:
+    """Whether segments have gone since a range was planned. What was not there then is damage, and
+    did not expire meanwhile."""
+    left = {extent.id for extent in (*now.commit_log, *now.consume_queue)}
+    return any(
+        extent.size_bytes and extent.id not in left
+        for extent in (*planned.commit_log, *planned.consume_queue)
+    )
 
 
 def data_loss(queue: QueueFiles, wanted: int, first: int, when: str) -> Invalid:

@@ -70,7 +70,7 @@ def make_plan(
     queues = request.selection.queues(catalogue)
     # Queues of a topic stand together: they share its files.
     for queue in sorted(queues, key=lambda queue: (queue.topic, queue.broker, queue.queue_id)):
-        if not queue.unit_spans():
+        if not queue.unit_spans() and not queue.lost_units():
             continue  # nothing to export, and nothing by which to tell it from another one
         position = state.queues.get(queue.path)
         with QueueReader(provider, queue) as reader:
@@ -210,7 +210,8 @@ def _range_of(queues: Mapping[str, QueueFiles], item: PlannedRange) -> ScanRange
     narrow = replace(
         queue,
         commit_log=_select_within(queue.commit_log, item.log_from, item.log_until),
-        consume_queue=_select_within(queue.consume_queue, *units),
+        # Those beside a range whose units are lost tell what is missing between them.
+        consume_queue=_select_within(queue.consume_queue, units[0] - 1, units[1] + 1),
     )
     return ScanRange(narrow, item.from_offset, item.until_offset, item.size_bytes)
 

@@ -43,15 +43,22 @@ class Collected:
 
 
 class Complaints:
-    """Counts damage and keeps the first descriptions."""
+    """Counts damaged messages (or items) and keeps the first descriptions."""
 
     def __init__(self) -> None:
         self.count = 0
         self.texts: list[str] = []
+        self._last: tuple[str, int] | None = None
 
     def __call__(self, finding: Finding) -> None:
         if finding.severity is Severity.DAMAGE:
-            self.add(str(finding))
+            place = None
+            if finding.segment is not None and finding.queue_offset is not None:
+                place = finding.segment.path, finding.queue_offset
+            # One message may be wrong in several ways.
+            is_told = place is not None and place == self._last
+            self.add(str(finding), 0 if is_told else finding.messages)
+            self._last = place
 
     def add(self, text: str, count: int = 1) -> None:
         self.count += count

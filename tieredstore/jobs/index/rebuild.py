@@ -97,7 +97,10 @@ def _pin(tier: IndexTier, options: RebuildOptions) -> _Pinned:
             "knows no topic; `rebuild metadata` first"
         )
     queues = {
-        queue.path: (queue.consume_queue_min_offset, queue.consume_queue_max_offset)
+        queue.path: (
+            queue.consume_queue_min_offset,
+            max(queue.consume_queue_max_offset, queue.recorded_end),
+        )
         for queue in tier.queues()
     }
     stay = () if options.replace or not there else tuple(tier.files(old))

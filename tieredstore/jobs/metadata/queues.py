@@ -18,6 +18,7 @@ from tieredstore.message.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
 from tieredstore.message.record import StoredMessage
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, sort_by_base
 from tieredstore.scan.findings import Finding, damage, note
+from tieredstore.scan.holes import find_lost_units, make_lost_finding
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.batches import read_batches
@@ -292,10 +293,14 @@ class _Finder:
             )
 
     def _tell_holes(self, kept: QueueFiles) -> None:
+        lost = find_lost_units(self._reader) if len(kept.unit_spans()) > 1 else []
         for (_, before), (after, _) in pairwise(kept.unit_spans()):
-            self._findings.append(
-                note("queue-hole", f"{kept.path}: has no messages [{before}, {after})")
-            )
+            if (before, after) in lost:
+                self._findings.append(make_lost_finding(kept, before, after))
+            else:
+                self._findings.append(
+                    note("queue-hole", f"{kept.path}: has no messages [{before}, {after})")
+                )
         for one, other in pairwise(kept.commit_log):
             if one.end_offset != other.base_offset:
                 self._findings.append(

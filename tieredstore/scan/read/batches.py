@@ -7,7 +7,7 @@ that fails is reported and left out: it is never served.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -19,6 +19,8 @@ from tieredstore.message.layout import CODA_SIZE, MIN_RECORD_SIZE
 from tieredstore.scan.catalogue import QueueFiles
 from tieredstore.scan.extents import QueueReader, Units
 from tieredstore.scan.findings import Finding, OnFinding, damage, raise_on_damage
+from tieredstore.scan.holes import make_lost_finding
+from tieredstore.scan.intervals import Interval, subtract_intervals
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.batch import Bools, Int64s, MessageBatch, UnitRun
 from tieredstore.scan.read.read_ahead import LoadedRun, is_worth_it, load_ahead
@@ -101,12 +103,12 @@ def unit_blocks(
 ) -> Iterator[UnitRun]:
     """Yield the usable units of a range as they are read: those that name bytes which one commit
     log segment has. They are not fit to be read in one piece."""
-    start = scan_range.from_offset
-    for first in [start, *range(start + _FIRST_UNITS, scan_range.until_offset, units_per_read)]:
-        most = _FIRST_UNITS if first == start else units_per_read
-        count = min(most, scan_range.until_offset - first)
-        if count <= 0:
-            return
+    start, end = scan_range.from_offset, scan_range.until_offset
+    spans = reader.queue.unit_spans()
+    lost = subtract_intervals(start, end, spans)
+    for first, last in lost:
+        on_finding(make_lost_finding(reader.queue, first, last))
+    for first, count in _blocks(subtract_intervals(start, end, lost), units_per_read):
         try:
             units = reader.read_units(first, count)
         except Corrupt as error:
@@ -118,12 +120,24 @@ def unit_blocks(
                     segment=segment,
                     position=position,
                     queue_offset=first,
+                    messages=count,
                 )
             )
             continue
         usable = _usable(reader, units, first, on_finding)
         if usable is not None:
             yield usable
+
+
+def _blocks(spans: Iterable[Interval], units_per_read: int) -> Iterator[tuple[int, int]]:
+    """Yield first unit and number of each read."""
+    most = _FIRST_UNITS
+    for start, end in spans:
+        first = start
+        while first < end:
+            count = min(most, end - first)
+            yield first, count
+            first, most = first + count, units_per_read
 
 
 def find_usable_units(reader: QueueReader, units: Units, first: int) -> tuple[UnitRun, Bools]:
@@ -234,6 +248,7 @@ def make_unusable_finding(
     segment, position = reader.unit_place(first)
     end = reader.queue.commit_log_max_offset
     until = "" if first == last else f" (and all units up to queue offset {last})"
+    messages = last - first + 1
     if size < MIN_RECORD_SIZE:
         return damage(
             "unit-invalid",
@@ -243,6 +258,7 @@ def make_unusable_finding(
             queue_offset=first,
             expected=f"at least {MIN_RECORD_SIZE}",
             found=str(size),
+            messages=messages,
         )
     if offset < reader.queue.commit_log_min_offset:
         return damage(
@@ -253,6 +269,7 @@ def make_unusable_finding(
             queue_offset=first,
             expected=f"at least {reader.queue.commit_log_min_offset}",
             found=str(offset),
+            messages=messages,
         )
     return damage(
         "record-missing",
@@ -262,6 +279,7 @@ def make_unusable_finding(
         queue_offset=first,
         expected=f"bytes {offset} to {offset + size}",
         found=f"a commit log that ends at {end}",
+        messages=messages,
     )
 
 
@@ -290,6 +308,7 @@ def read_checked_run(
                 f"messages up to queue offset {int(run.queue_offsets[-1])} cannot be read: {error}",
                 segment=place_of(reader.queue, run.start)[0],
                 queue_offset=int(run.queue_offsets[0]),
+                messages=len(run.queue_offsets),
             )
         )
         return None

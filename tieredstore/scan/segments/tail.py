@@ -134,8 +134,8 @@ def read_message(
 def find_committed_end(
     reader: QueueReader, proof: Proof = Proof.HEAD, *, floor: int = 0, lists_again: bool = True
 ) -> int:
-    """Find the queue offset behind the last message that is there (`find_tail`); where the queue
-    begins without one.
+    """Find the queue offset behind the last message that is there (`find_tail`), or of which the
+    metadata knows: readers then tell what is lost. Where the queue begins without one.
 
     floor: an end that was proven before; the queue is not read below it. A tail of units without
     messages, which a crash leaves and the writer will write over, is logged as a warning.
@@ -143,6 +143,7 @@ def find_committed_end(
     found = find_tail(reader, proof, floor=floor, lists_again=lists_again)
     behind = reader.max_offset()
     end = found.queue_end if found else min(max(floor, reader.min_offset()), behind)
+    end = max(end, reader.queue.recorded_end)
     if end < behind:
         _log.warning(
             "%s: units up to offset %d name messages that are not there (yet): committed up to %d",

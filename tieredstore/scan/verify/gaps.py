@@ -67,9 +67,7 @@ class QueueFindings:
             if start >= end:
                 continue
             try:
-                unnamed_bytes = look_at_unnamed_bytes(
-                    reader, extent, start, end, self.times_of(extent.id)
-                )
+                unnamed_bytes = look_at_unnamed_bytes(reader, start, end, self.times_of(extent.id))
             except Corrupt as error:
                 # The segment became shorter while it was read.
                 at = start - extent.base_offset

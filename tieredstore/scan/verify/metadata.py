@@ -56,8 +56,8 @@ def check_metadata(
             entry = known.get(extent.id)
             if entry is None or extent.listing is None:
                 continue  # told by the catalogue
-            if entry.size > extent.size_bytes and entry.size <= reader.read_size_now(extent):
-                continue  # it has grown since the listing
+            if entry.size > extent.size_bytes + extent.surplus_bytes:
+                continue  # told by the catalogue
             if entry.size != extent.size_bytes:
                 _report_size(extent, entry.size, extent is extents[-1], on_finding)
             elif (

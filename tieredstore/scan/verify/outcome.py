@@ -9,14 +9,12 @@ import msgspec
 
 from tieredstore.contracts.segment import SegmentId
 from tieredstore.scan.findings import Finding, Severity
+from tieredstore.scan.intervals import Interval
 from tieredstore.scan.verify.metadata import SegmentTimes
 
 MOST_FINDINGS = 4096
 """Findings of one piece that are kept one by one. Of those that follow, the ones of the same kind
 in the same segment become one, which says how many they are and where."""
-
-Interval = tuple[int, int]
-"""Bytes [from, until) of a queue's commit log."""
 
 
 class Anchored(msgspec.Struct, frozen=True, array_like=True):
@@ -155,28 +153,6 @@ class IndexOutcome:
 
     items: int = 0
     findings: bytes = b""
-
-
-def add_interval(intervals: list[Interval], low: int, high: int) -> None:
-    """Append bytes [low, high); those that touch the ones before join them."""
-    if intervals and intervals[-1][0] <= low <= intervals[-1][1]:
-        intervals[-1] = (intervals[-1][0], max(intervals[-1][1], high))
-    else:
-        intervals.append((low, high))
-
-
-def subtract_intervals(low: int, high: int, intervals: list[Interval]) -> list[Interval]:
-    """Return what is left of bytes [low, high) without those of `intervals`."""
-    left: list[Interval] = []
-    for start, end in sorted(intervals):
-        if low >= high:
-            break
-        if start > low:
-            left.append((low, min(start, high)))
-        low = max(low, end)
-    if low < high:
-        left.append((low, high))
-    return left
 
 
 def make_times_seen(segment: SegmentId, times: SegmentTimes) -> TimesSeen:

@@ -17,19 +17,19 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.errors import Corrupt
 from tieredstore.message.consume_queue import UNIT_SIZE
-from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, extent_at, list_again
+from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, list_again
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding, damage, note
+from tieredstore.scan.holes import is_coda, make_hole_finding, make_lost_finding
+from tieredstore.scan.intervals import Interval, subtract_intervals
 from tieredstore.scan.read.batches import UNITS_PER_READ
 from tieredstore.scan.verify.gaps import VerifyGap, find_touched_segments
 from tieredstore.scan.verify.metadata import SegmentTimes, check_metadata
 from tieredstore.scan.verify.outcome import (
     Anchored,
     GapOutcome,
-    Interval,
     RangeOutcome,
     is_damage,
-    subtract_intervals,
     unpack_findings,
 )
 from tieredstore.scan.verify.range import VerifyRange, time_order_finding
@@ -150,14 +150,6 @@ def _first_alive(reader: QueueReader, start: int, end: int) -> int:
 
 
 @dataclass(slots=True)
-class _Hole:
-    """Queue offsets [before, after) that no consume queue segment has."""
-
-    before: int
-    after: int
-
-
-@dataclass(slots=True)
 class Assembly:
     """The outcomes of one queue's ranges put together, in their order.
 
@@ -180,7 +172,7 @@ class Assembly:
         queue = self.plan.queue
         position = queue.commit_log_min_offset
         loose: list[Interval] = []
-        holes: list[_Hole] = []
+        holes: list[Interval] = []
         span_end: int | None = None
         last_time: int | None = None
         for part, outcome in zip(ranges, outcomes, strict=True):
@@ -188,7 +180,7 @@ class Assembly:
             self.message_bytes += outcome.message_bytes
             self._take(outcome)
             if span_end is not None and part.span_end != span_end:
-                holes.append(_Hole(span_end, part.span_start))
+                holes.append((span_end, part.span_start))
             span_end = part.span_end
             coverage = outcome.coverage
             loose += coverage.head
@@ -227,34 +219,19 @@ class Assembly:
         self._found.append(Anchored(anchor, finding))
 
     def _judge_between(
-        self, low: int, high: int, loose: list[Interval], holes: list[_Hole], anchor: int
+        self, low: int, high: int, loose: list[Interval], holes: list[Interval], anchor: int
     ) -> None:
         """What is between two good messages of which the ranges know no more."""
+        queue = self.plan.queue
         left = subtract_intervals(low, high, loose)
-        self.gaps += (VerifyGap(self.plan.queue, start, end, anchor) for start, end in left)
-        for hole in holes:
-            self._add(self._hole_finding(hole, is_named=not left))
-
-    def _hole_finding(self, hole: _Hole, *, is_named: bool) -> Finding:
-        """A hole in the queue offsets: left by the dispatcher, or a lost consume queue segment."""
-        extent = extent_at(self.plan.queue.consume_queue, hole.after * UNIT_SIZE)
-        segment = None if extent is None else extent.id
-        messages = f"messages {hole.before} to {hole.after - 1}"
-        if is_named:
-            return note(
-                "queue-hole",
-                f"{messages} were never uploaded: the broker had deleted them before",
-                segment=segment,
-                queue_offset=hole.before,
-            )
-        return damage(
-            "units-missing",
-            f"no consume queue segment has the units of {messages}",
-            segment=segment,
-            queue_offset=hole.before,
-            expected=f"a segment from byte {hole.before * UNIT_SIZE}",
-            found=f"the next one from byte {hole.after * UNIT_SIZE}",
-        )
+        self.gaps += (VerifyGap(queue, start, end, anchor) for start, end in left)
+        if holes:
+            with QueueReader(self.provider, queue) as reader:
+                is_named = all(is_coda(reader, start, end) for start, end in left)
+        for before, after in holes:
+            # By the messages beside it, where readers have but the units: one of these may be bad.
+            make = make_hole_finding if is_named else make_lost_finding
+            self._add(make(queue, before, after))
 
     def findings(self, known: Mapping[SegmentId, FileSegmentMetadata] | None) -> Iterator[Anchored]:
         """Yield all findings of the queue, in the order of its report. Raises Unavailable."""
@@ -311,7 +288,7 @@ def _chain_findings(queue: QueueFiles, provider: SegmentProvider) -> Iterator[Fi
                 expected=f"{UNIT_SIZE} bytes",
                 found=f"{rest}",
             )
-    # A hole between segments may be one that the dispatcher left on purpose: see `_hole_finding`.
+    # A hole between segments may be one that the dispatcher left: see `scan.holes`.
     yield from _surplus_findings("consume queue", queue.consume_queue, provider)
 
 

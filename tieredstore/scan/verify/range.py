@@ -21,6 +21,7 @@ from tieredstore.message.layout import STORE_TIMESTAMP_POSITION
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, extent_at
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding, OnFinding, damage, note
+from tieredstore.scan.intervals import Interval, add_interval, subtract_intervals
 from tieredstore.scan.read.batch import Bools, Int64s, MessageBatch, UnitRun
 from tieredstore.scan.read.batches import (
     BATCH_BYTES,
@@ -32,11 +33,8 @@ from tieredstore.scan.read.batches import (
 from tieredstore.scan.verify.gaps import QueueFindings
 from tieredstore.scan.verify.java_times import java_store_times
 from tieredstore.scan.verify.outcome import (
-    Interval,
     RangeOutcome,
     TimeAt,
-    add_interval,
-    subtract_intervals,
 )
 from tieredstore.scan.verify.tags_codes import compute_tags_codes
 from tieredstore.scan.verify.units import BadUnits, blocks, read_blocks

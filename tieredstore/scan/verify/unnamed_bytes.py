@@ -8,11 +8,11 @@ import numpy as np
 
 from tieredstore.errors import Corrupt
 from tieredstore.message.columns.records import Stop, walk_records
-from tieredstore.message.layout import CODA_SIZE, MAGIC_BLANK, MAGIC_POSITION
 from tieredstore.message.record import decode_record
 from tieredstore.scan.catalogue import SegmentExtent
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding, note
+from tieredstore.scan.holes import is_coda
 from tieredstore.scan.read.batch import Int64s
 from tieredstore.scan.read.batches import BATCH_BYTES
 from tieredstore.scan.verify.java_times import java_store_times
@@ -43,11 +43,11 @@ class UnnamedBytes:
 
 
 def look_at_unnamed_bytes(
-    reader: QueueReader, extent: SegmentExtent, low: int, high: int, times: SegmentTimes
+    reader: QueueReader, low: int, high: int, times: SegmentTimes
 ) -> UnnamedBytes:
     """Walk the bytes [low, high) of the commit log, all in one segment, 4 MiB at a time; store
     times of records go to `times`. Raises Corrupt where the segment has become shorter."""
-    if high - low == CODA_SIZE and _is_coda(reader, extent, low):
+    if is_coda(reader, low, high):
         return UnnamedBytes(0, True, True)
     position, messages, decodable = low, 0, True
     while position < high:
@@ -65,13 +65,6 @@ def look_at_unnamed_bytes(
         messages += 1
         position += size
     return UnnamedBytes(messages, decodable)
-
-
-def _is_coda(reader: QueueReader, extent: SegmentExtent, offset: int) -> bool:
-    if offset + CODA_SIZE != extent.end_offset:
-        return False
-    head = reader.commit_log.read(offset, CODA_SIZE)
-    return int.from_bytes(head[MAGIC_POSITION : MAGIC_POSITION + 4], "big") == MAGIC_BLANK
 
 
 def _add_times(times: SegmentTimes, window: memoryview, positions: Int64s) -> bool:

@@ -102,7 +102,7 @@ class TierView:
         ids = catalogue.topic_ids or {}
         found: dict[QueueKey, QueueView] = {}
         for queue in queues:
-            if not queue.unit_spans():
+            if not queue.unit_spans() and not queue.lost_units():
                 continue  # announced, or expired: where it begins is not known yet
             key = key_of(queue)
             before = self.last_seen.get(key)

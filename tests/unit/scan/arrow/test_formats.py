@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.kit.arrow_rows import rows_of, stored_row
-from tests.kit.tier_builder import BROKER, BuiltTier, Stored, TierBuilder, message
+from tests.kit.tier_builder import BROKER, CODA, BuiltTier, Stored, TierBuilder, message
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt
 from tieredstore.message.compression import compress
@@ -25,7 +25,6 @@ from tieredstore.scan.plan import plan
 from tieredstore.scan.read.options import ReadOptions
 
 LONG_TOPIC = "topic-of-more-than-127-bytes-" + "x" * 110
-CODA = (16).to_bytes(4, "big") + bytes.fromhex("cbd43194") + bytes(8)
 V2_MAGIC = bytes.fromhex("daa320ab")
 SHAPES = list(itertools.product([1, 700, 1 << 22], [1, 900, 1 << 27], [False, True]))
 """Bytes of a batch and of a range, and whether ranges know only the segments that they need."""
@@ -159,11 +158,8 @@ def test_a_hole_between_segments_parts_ranges_and_is_no_damage(
     tmp_path: Path, columns: list[str] | None
 ) -> None:
     builder = TierBuilder(tmp_path, messages_per_segment=3)
-    items = builder.queue("t", 0, [message("t", 0, n) for n in range(9)], first_offset=50)
+    builder.queue("t", 0, [message("t", 0, n) for n in range(6)], first_offset=50, hole=(3, 3))
     tier = builder.built
-    # 53 to 55 were never uploaded, neither to the queue nor to the log.
-    tier.path(place(FileSegmentType.CONSUME_QUEUE, 53 * UNIT_SIZE)).unlink()
-    tier.path(place(FileSegmentType.COMMIT_LOG, items[3].offset)).unlink()
     ranges = list(plan(tier.provider, tier.catalogue().queues))
     assert [(r.from_offset, r.until_offset) for r in ranges] == [(50, 53), (56, 59)]
     rows = read(tier, columns)
