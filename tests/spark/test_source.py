@@ -131,6 +131,27 @@ def test_filters_cut_what_is_read_where_spark_pushes_them(
 
 
 @pytest.mark.parametrize("pushes_down", [True], indirect=True)
+def test_no_query_over_a_frame_gets_a_row_that_its_filter_excludes(
+    registered: SparkSession, tier: GrowingTier, pushes_down: bool
+) -> None:
+    """Spark uses what it planned with pushed filters for both sides of a union or a join."""
+
+    def orders() -> DataFrame:
+        return frame(registered, tier.url, pushDownFilters="true").where("queue_id = 0")
+
+    both = orders()
+    low, high = both.where("queue_offset < 5"), both.where("queue_offset >= 5")
+    found = [row.queue_offset for row in low.union(high).collect()]
+    assert len(found) == len(set(found))
+    tagged = orders()
+    joined = tagged.where("tags = 'T0'").alias("a").join(tagged.alias("b"), "queue_offset")
+    assert {row["a.tags"] for row in joined.selectExpr("a.tags as `a.tags`").collect()} <= {"T0"}
+    again = orders()
+    assert again.where("tags = 'T1'").count() == 4
+    assert again.where("queue_offset < 5 and tags = 'T0'").count() == 2
+
+
+@pytest.mark.parametrize("pushes_down", [True], indirect=True)
 def test_pushed_times_with_a_session_in_another_zone(
     registered: SparkSession, tier: GrowingTier, pushes_down: bool
 ) -> None:

@@ -72,6 +72,7 @@ class TieredBatchReader(DataSourceReader):
             ranges,
             partition_bytes=options.max_partition_bytes,
             min_partitions=options.min_partitions,
+            max_messages=options.max_records_per_partition,
         )
         return found
 
@@ -85,8 +86,9 @@ class PushDownReader(TieredBatchReader):
     """The same for sessions that push filters down; in others Spark refuses such a class."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take the filters that can be taken; give back what Spark has to apply."""
-        self._narrowing, rest = narrow_by_filters(self._narrowing, filters)
+        """Plan by the filters, and give all of them back: Spark uses what was planned here for
+        other queries over the same DataFrame too, which so get no row that they exclude."""
+        self._narrowing = narrow_by_filters(self._narrowing, filters)
         if self._narrowing.tags is not None:
             tags = self._narrowing.tags.intersection(
                 self._options.read.tags or self._narrowing.tags
@@ -94,7 +96,7 @@ class PushDownReader(TieredBatchReader):
             # Spark sends the reader to the executors as it is now, before it asks for partitions.
             read = replace(self._options.read, tags=tuple(sorted(tags)))
             self._reader = replace(self._reader, options=read)
-        return rest
+        return filters
 
 
 def _check_bounds(options: SourceOptions) -> None:

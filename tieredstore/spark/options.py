@@ -7,7 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,7 +26,9 @@ from tieredstore.spark.offsets import (
     QueueKey,
     parse_assigned,
     parse_offsets,
+    show_queue,
 )
+from tieredstore.spark.stream.checkpoint import parse_starting_offsets
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -34,16 +36,27 @@ T = TypeVar("T")
 NAMES = (
     "path", "cluster", "broker", "state", "config", "properties",
     "subscribe", "subscribePattern", "assign",
-    "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "keys", "tags",
+    "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
+    "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "keys", "tags",
     "columns", "includeProperties", "pushDownFilters",
-    "minPartitions", "maxPartitionBytes", "batchBytes", "maxOffsetsPerTrigger",
-    "maxBytesPerTrigger",
+    "minPartitions", "maxPartitionBytes", "maxRecordsPerPartition", "batchBytes",
+    "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
+    "listInterval",
     "failOnDataLoss", "corruptRecords", "corruptReportPath", "checkBodies", "verifyRecords",
     "bodyLimitBytes",
 )  # fmt: skip
-BATCH_ONLY = ("endingOffsets", "endingTimestamp")
-STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
+BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+STREAM_ONLY = (
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+)
+LIST_INTERVAL_MS = 10_000
+TRIGGER_DELAY_MS = 15 * 60_000
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_DURATION = re.compile(r"(\d+)\s*(ms|s|min|m|h|d)?", re.IGNORECASE | re.ASCII)
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
 _TABLE = (
     "CREATE TABLE hands no options to a Python data source: use a temporary view: "
@@ -55,14 +68,24 @@ _NO_PATH = f"no path: expected .load('file:///tier') or .option('path', …). {_
 @dataclass(frozen=True, slots=True)
 class Bound:
     """Where to begin or end: `default`, or what `by_queue` has (EARLIEST, LATEST or an offset); or,
-    with `time_ms`, the first message stored at or after it."""
+    with `time_ms` or, for a queue, `times_by_queue`, the first message stored at or after it."""
 
     default: int
     by_queue: Mapping[QueueKey, int]
     time_ms: int | None = None
+    times_by_queue: Mapping[QueueKey, int] = field(default_factory=dict)
 
     def of(self, key: QueueKey) -> int:
         return self.by_queue.get(key, self.default)
+
+    def time_of(self, key: QueueKey) -> int | None:
+        """Return the store time that bounds a queue, epoch ms; None where an offset does."""
+        return self.times_by_queue.get(key, self.time_ms)
+
+    @property
+    def named(self) -> frozenset[QueueKey]:
+        """The queues that have a bound of their own."""
+        return frozenset(self.by_queue) | frozenset(self.times_by_queue)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +107,24 @@ class SourceOptions:
     read: ReadOptions
     min_partitions: int
     max_partition_bytes: int
+    max_records_per_partition: int | None
     max_offsets_per_trigger: int | None
     max_bytes_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+    list_interval_ms: int
     fail_on_data_loss: bool
     skip_corrupt: bool
     corrupt_report_path: str | None
     push_down_filters: bool
     given: frozenset[str]
+
+    @property
+    def named_topics(self) -> frozenset[str] | None:
+        """The topics that may be read; None for those that a pattern matches."""
+        if self.assigned is not None:
+            return frozenset(topic for topic, _, _ in self.assigned)
+        return None if self.topics is None else frozenset(self.topics)
 
     def tier(self) -> TierLocation:
         """Locate the tier. Raises Invalid, Unavailable."""
@@ -125,6 +159,12 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     now_ms = SYSTEM_CLOCK.now_ms()
     get = _Getter(values)
     tags, keys = get("tags", _names), get("keys", _names)
+    most, least = get("maxOffsetsPerTrigger", _count), get("minOffsetsPerTrigger", _count)
+    if most is not None and least is not None and least > most:
+        raise Invalid(
+            f"minOffsetsPerTrigger: expected at most maxOffsetsPerTrigger ({most}), found {least}"
+        )
+    delay_ms, interval_ms = get("maxTriggerDelay", _duration), get("listInterval", _duration)
     return SourceOptions(
         url=tier_url(values["path"]),
         cluster=values.get("cluster"),
@@ -148,8 +188,12 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         ),
         min_partitions=get("minPartitions", _count) or 1,
         max_partition_bytes=get("maxPartitionBytes", _size) or TASK_BYTES,
-        max_offsets_per_trigger=get("maxOffsetsPerTrigger", _count),
+        max_records_per_partition=get("maxRecordsPerPartition", _count),
+        max_offsets_per_trigger=most,
         max_bytes_per_trigger=get("maxBytesPerTrigger", _size),
+        min_offsets_per_trigger=least,
+        max_trigger_delay_ms=TRIGGER_DELAY_MS if delay_ms is None else delay_ms,
+        list_interval_ms=LIST_INTERVAL_MS if interval_ms is None else interval_ms,
         fail_on_data_loss=get("failOnDataLoss", _boolean) is not False,
         skip_corrupt=get("corruptRecords", _corrupt_records) == "skip",
         corrupt_report_path=values.get("corruptReportPath"),
@@ -223,19 +267,33 @@ def _columns(get: _Getter) -> tuple[str, ...] | None:
 
 
 def _parse_bound(values: Mapping[str, str], which: str, default: int, now_ms: int) -> Bound | None:
-    """As Kafka's source: a timestamp is taken before offsets."""
+    """As Kafka's source: a timestamp is taken before times by queue, and these before offsets."""
     time, offsets = values.get(f"{which}Timestamp"), values.get(f"{which}Offsets")
     if time is not None:
         return Bound(default, {}, parse_time(time, now_ms))
+    option = f"{which}OffsetsByTimestamp"
+    if option in values:
+        times = parse_offsets(values[option], option)
+        for key, time_ms in times.items():
+            if time_ms < 0:
+                raise Invalid(
+                    f"{option}: {show_queue(key)}: expected epoch milliseconds, found {time_ms}"
+                )
+        given = None if offsets is None else _offsets_bound(offsets, f"{which}Offsets", default)
+        return replace(given or Bound(default, {}), times_by_queue=times)
     if offsets is None:
         return None
+    return _offsets_bound(offsets, f"{which}Offsets", default)
+
+
+def _offsets_bound(offsets: str, option: str, default: int) -> Bound:
     match offsets.strip().lower():
         case "earliest":
             return Bound(EARLIEST, {})
         case "latest":
             return Bound(LATEST, {})
         case _:
-            return Bound(default, parse_offsets(offsets, f"{which}Offsets"))
+            return Bound(default, parse_starting_offsets(offsets, option))
 
 
 def _names(text: str, name: str) -> tuple[str, ...]:
@@ -264,6 +322,15 @@ def _size(text: str, name: str) -> int:
     if not size:
         raise Invalid(f"{name}: expected bytes above 0, such as 134217728 or 128m, found {text!r}")
     return size
+
+
+def _duration(text: str, name: str) -> int:
+    """Milliseconds, as Spark's settings have durations: 500ms, 10s, 15m, 1h; a number alone is
+    ms."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise Invalid(f"{name}: expected a duration such as 10s, 500ms or 15m, found {text!r}")
+    return int(found[1]) * _UNITS_MS[(found[2] or "ms").lower()]
 
 
 def _corrupt_records(text: str, name: str) -> str:

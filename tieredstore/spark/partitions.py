@@ -23,18 +23,29 @@ class TieredPartition(InputPartition):
 
 
 def partitions_of(
-    ranges: Sequence[ScanRange], *, partition_bytes: int, min_partitions: int
+    ranges: Sequence[ScanRange],
+    *,
+    partition_bytes: int,
+    min_partitions: int,
+    max_messages: int | None = None,
 ) -> list[TieredPartition]:
-    """Make partitions of at most about `partition_bytes` of commit log each, and at least
-    `min_partitions` where there are so many messages."""
+    """Make partitions of at most about `partition_bytes` of commit log and of `max_messages` each,
+    and at least `min_partitions` where there are so many messages."""
     total = sum(one.size_bytes for one in ranges)
     most = max(partition_bytes, -(-total // MOST_PARTITIONS))
     if min_partitions > 1:
         most = max(1, min(most, total // min_partitions))
     pieces = [piece for one in ranges for piece in _cut_range(one, most)]
-    return [
-        TieredPartition(group) for group in gather_groups(pieces, lambda one: one.size_bytes, most)
-    ]
+    if max_messages is None:
+        groups = gather_groups(pieces, lambda one: one.size_bytes, most)
+    else:
+        pieces = [piece for one in pieces for piece in _cut_count(one, max_messages)]
+        # A share of whichever limit is nearer: both then hold for a sum.
+        weight = max_messages * most
+        groups = gather_groups(
+            pieces, lambda one: max(one.size_bytes * max_messages, one.count * most), weight
+        )
+    return [TieredPartition(group) for group in groups]
 
 
 def _cut_range(whole: ScanRange, most_bytes: int) -> list[ScanRange]:
@@ -43,7 +54,13 @@ def _cut_range(whole: ScanRange, most_bytes: int) -> list[ScanRange]:
     # What planning cut is of about the size that was asked for: a little more is no reason.
     if whole.size_bytes <= most_bytes * 1.1 or whole.count < 2:
         return [whole]
-    step = max(1, whole.count // wanted)
+    return _cut_count(whole, max(1, whole.count // wanted))
+
+
+def _cut_count(whole: ScanRange, step: int) -> list[ScanRange]:
+    """Pieces of `step` messages."""
+    if whole.count <= step:
+        return [whole]
     return [
         replace(
             whole,

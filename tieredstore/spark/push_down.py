@@ -15,7 +15,6 @@ from pyspark.sql.datasource import (
     GreaterThan,
     GreaterThanOrEqual,
     In,
-    IsNotNull,
     LessThan,
     LessThanOrEqual,
     StringContains,
@@ -27,7 +26,6 @@ from tieredstore.scan.catalogue import QueueFiles
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
-_NEVER_NULL = frozenset({"topic", "broker", "queue_id", "queue_offset", "physical_offset"})
 _OF_A_QUEUE: dict[str, Callable[[QueueFiles], Any]] = {
     "topic": lambda queue: queue.topic,
     "broker": lambda queue: queue.broker,
@@ -63,37 +61,30 @@ class Narrowing:
         return all(_passes(one, queue) for one in self.of_queue)
 
 
-def narrow_by_filters(
-    narrowing: Narrowing, filters: Iterable[Filter]
-) -> tuple[Narrowing, list[Filter]]:
-    """Return what the filters leave, and the filters that Spark has to apply itself: those that
-    cannot be taken, and those on times, for a search presumes that store times rise."""
-    rest: list[Filter] = []
+def narrow_by_filters(narrowing: Narrowing, filters: Iterable[Filter]) -> Narrowing:
+    """Return what the filters leave to read. Filters that choose nothing change nothing: Spark has
+    to apply all of them in any case."""
     for one in filters:
-        taken, is_exact = _take_filter(narrowing, one)
-        narrowing = taken
-        if not is_exact:
-            rest.append(one)
-    return narrowing, rest
+        narrowing = _take_filter(narrowing, one)
+    return narrowing
 
 
-def _take_filter(narrowing: Narrowing, one: Filter) -> tuple[Narrowing, bool]:
+def _take_filter(narrowing: Narrowing, one: Filter) -> Narrowing:
     column, value = _column(one), getattr(one, "value", None)
-    if isinstance(one, IsNotNull):
-        return narrowing, column in _NEVER_NULL
     if value is None:  # a comparison with null is Spark's to judge
-        return narrowing, False
+        return narrowing
     if column in _OF_A_QUEUE and type(one) in _TESTS:
-        return replace(narrowing, of_queue=(*narrowing.of_queue, one)), True
+        return replace(narrowing, of_queue=(*narrowing.of_queue, one))
     if column == "queue_offset":
         return _by_offset(narrowing, one, value)
     if column == "store_timestamp" and isinstance(value, datetime):
-        return _by_time(narrowing, one, value), False
+        return _by_time(narrowing, one, value)
     if column == "tags" and isinstance(one, EqualTo | EqualNullSafe | In):
         wanted = frozenset(value if isinstance(one, In) else [value]) - {None}
-        tags = wanted if narrowing.tags is None else narrowing.tags & wanted
-        return replace(narrowing, tags=tags), True
-    return narrowing, False
+        return replace(
+            narrowing, tags=wanted if narrowing.tags is None else narrowing.tags & wanted
+        )
+    return narrowing
 
 
 def _column(one: Filter) -> str | None:
@@ -107,7 +98,7 @@ def _passes(one: Filter, queue: QueueFiles) -> bool:
     return _TESTS[type(one)](_OF_A_QUEUE[column](queue), one.value)  # type: ignore[attr-defined]
 
 
-def _by_offset(narrowing: Narrowing, one: Filter, value: Any) -> tuple[Narrowing, bool]:
+def _by_offset(narrowing: Narrowing, one: Filter, value: Any) -> Narrowing:
     low, high = narrowing.from_offset, narrowing.until_offset
     match one:
         case GreaterThan():
@@ -125,10 +116,7 @@ def _by_offset(narrowing: Narrowing, one: Filter, value: Any) -> tuple[Narrowing
             low = max([low, min(values, default=0)])
             most = max(values, default=-1) + 1
             high = most if high is None else min(high, most)
-        case _:
-            return narrowing, False
-    is_exact = not isinstance(one, In)  # what lies between is Spark's to leave out
-    return replace(narrowing, from_offset=low, until_offset=high), is_exact
+    return replace(narrowing, from_offset=low, until_offset=high)
 
 
 def _by_time(narrowing: Narrowing, one: Filter, value: datetime) -> Narrowing:

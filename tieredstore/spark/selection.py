@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from tieredstore.contracts.segment import SegmentProvider
@@ -37,10 +38,22 @@ def select_queues(
     return [queue for queue in found if key_of(queue) in options.assigned]
 
 
+def chooses(options: SourceOptions, key: QueueKey) -> bool:
+    """Whether the options choose a queue, be it there or not."""
+    topic, broker, _ = key
+    if options.broker is not None and broker != options.broker:
+        return False
+    if options.assigned is not None:
+        return key in options.assigned
+    if options.topics is not None:
+        return topic in options.topics
+    return re.fullmatch(options.topic_pattern or "", topic) is not None
+
+
 def check_named(bound: Bound | None, option: str, queues: Sequence[QueueFiles]) -> None:
     """Raise Invalid where offsets name a queue that is not among those chosen."""
     known = {key_of(queue) for queue in queues}
-    for key in bound.by_queue if bound is not None else ():
+    for key in sorted(bound.named) if bound is not None else ():
         if key not in known:
             raise Invalid(
                 f"{option}: {show_queue(key)} is not among the queues that are read: "
@@ -57,9 +70,10 @@ def resolve_bound(
     """Return the offset that a bound means in a queue. An offset that the queue has not goes with
     min and max offset to `on_out_of_range`, which gives another."""
     wanted = bound.of(key_of(queue))
+    time_ms = bound.time_of(key_of(queue))
     with QueueReader(provider, queue) as reader:
-        if bound.time_ms is not None:
-            return offset_by_time(reader, bound.time_ms)
+        if time_ms is not None:
+            return offset_by_time(reader, time_ms)
         if wanted == LATEST:
             return reader.max_offset()
         least = reader.min_offset()

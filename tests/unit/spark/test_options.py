@@ -68,6 +68,29 @@ def test_offsets_and_times() -> None:
     assert found.starting.time_ms == 1000
 
 
+def test_offsets_by_timestamp_are_taken_before_offsets() -> None:
+    known, other = ("orders", "b", 0), ("orders", "b", 1)
+    times = '{"orders": {"b": {"0": 1000}}}'
+    found = parsed(startingOffsetsByTimestamp=times, startingOffsets="latest").starting
+    assert found is not None
+    assert (found.time_of(known), found.time_of(other), found.of(other)) == (1000, None, LATEST)
+    found = parsed(endingOffsetsByTimestamp=times).ending
+    assert found is not None
+    assert (found.time_of(known), found.of(other)) == (1000, LATEST)
+    found = parsed(startingOffsetsByTimestamp=times, startingTimestamp="2000").starting
+    assert found is not None
+    assert (found.time_of(known), found.time_of(other)) == (2000, 2000)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("0", 0), ("500ms", 500), ("10s", 10_000), ("15 min", 900_000), ("1h", 3_600_000)],
+)
+def test_durations(text: str, ms: int) -> None:
+    found = parsed(listInterval=text, maxTriggerDelay=text)
+    assert (found.list_interval_ms, found.max_trigger_delay_ms) == (ms, ms)
+
+
 def test_columns() -> None:
     assert parsed(columns="queue_id,body").columns == ("queue_id", "body")
     assert parsed(includeProperties="true").columns == (*DEFAULT_COLUMNS, "properties")
@@ -101,6 +124,9 @@ def test_how_to_read() -> None:
         ({"endingOffsets": '{"t": {"b": {"0": -3}}}'}, "endingOffsets: b/t/0: expected an offset"),
         ({"startingTimestamp": "soon"}, "time 'soon'"),
         ({"minPartitions": "0"}, "minPartitions: expected a number above 0, found '0'"),
+        ({"listInterval": "soon"}, "listInterval: expected a duration such as 10s"),
+        ({"minOffsetsPerTrigger": "3", "maxOffsetsPerTrigger": "2"}, "at most maxOffsetsPerTri"),
+        ({"startingOffsetsByTimestamp": '{"t": {"b": {"0": -1}}}'}, "expected epoch milliseconds"),
         ({"maxPartitionBytes": "big"}, "maxPartitionBytes: expected bytes above 0"),
         ({"failOnDataLoss": "no"}, "failOnDataLoss: expected true or false, found 'no'"),
         ({"corruptRecords": "drop"}, "corruptRecords: expected fail or skip, found 'drop'"),

@@ -1,30 +1,101 @@
-"""How much of a backlog one micro-batch takes."""
+"""How much of a backlog one micro-batch takes: every queue has its turn."""
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
+
+from tieredstore.spark.offsets import QueueKey
+from tieredstore.spark.stream.view import QueueView
 
 K = TypeVar("K")
 
 
-def shares(backlogs: Mapping[K, int], most: int) -> dict[K, int]:
-    """Cut the backlogs to parts, together at most `most`, each in proportion to its own; what
-    rounding leaves goes to the first ones, so that a limit of one still gets on."""
-    total = sum(backlogs.values())
-    if total <= most:
-        return dict(backlogs)
-    found = {key: backlog * most // total for key, backlog in backlogs.items()}
-    left = most - sum(found.values())
-    for key, backlog in backlogs.items():
-        more = min(left, backlog - found[key], 1)
-        found[key] += more
-        left -= more
+@dataclass(slots=True)
+class Backlog:
+    """Messages [start, end) of a queue that a batch may take."""
+
+    view: QueueView
+    start: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        return self.view.count_messages(self.start, self.end)
+
+
+def shares(wanted: Mapping[K, int], least: Mapping[K, int], most: int) -> dict[K, int]:
+    """Cut what the keys want to parts, together at most `most`.
+
+    In the order of `wanted`, each key gets its least for as long as that fits; the first always
+    does, so that one thing that is larger than the limit stops nothing. What is then left goes to
+    these keys in proportion to what each still wants. Keys that get nothing are not in the result.
+    """
+    found: dict[K, int] = {}
+    left = most
+    for key in wanted:
+        if found and least[key] > left:
+            break
+        found[key] = least[key]
+        left -= least[key]
+    rest = {key: wanted[key] - least[key] for key in found}
+    total, left = sum(rest.values()), max(left, 0)
+    if total <= left:
+        return {key: wanted[key] for key in found}
+    parts = {key: more * left // total for key, more in rest.items()}
+    over = left - sum(parts.values())
+    for key, more in rest.items():
+        one = min(over, more - parts[key], 1)
+        found[key] += parts[key] + one
+        over -= one
     return found
 
 
-def admit_one(ends: dict[K, int], starts: Mapping[K, int], keys: Sequence[K]) -> None:
-    """Take one message of the first queue where no queue would get on: one that is larger than the
-    limit must not stop a stream."""
-    if keys and all(ends[key] <= starts[key] for key in keys):
-        ends[keys[0]] = starts[keys[0]] + 1
+def rotate(keys: Sequence[QueueKey], place: QueueKey | None) -> list[QueueKey]:
+    """Return sorted keys, those from `place` on first."""
+    first = 0 if place is None else bisect.bisect_left(keys, place)
+    return [*keys[first:], *keys[:first]]
+
+
+def admit_messages(
+    backlogs: Mapping[QueueKey, Backlog],
+    place: QueueKey | None,
+    *,
+    most_messages: int | None,
+    most_bytes: int | None,
+) -> tuple[dict[QueueKey, int], QueueKey | None]:
+    """Find how far each queue goes in a batch, and the queue that comes first in the next one.
+
+    Where a limit does not reach for all queues that have a backlog, they take turns in the order of
+    their names: one with a backlog is served within as many batches as turns are needed for all.
+    """
+    ends = {key: one.start for key, one in backlogs.items()}
+    waiting = sorted(key for key, one in backlogs.items() if one.end > one.start)
+    served = rotate(waiting, place)
+    turn = list(served)
+    goals = {key: backlogs[key].end for key in served}
+    if most_messages is not None:
+        counts = {key: backlogs[key].count for key in served}
+        parts = shares(counts, dict.fromkeys(served, 1), most_messages)
+        goals = {
+            key: backlogs[key].view.end_of(backlogs[key].start, count)
+            for key, count in parts.items()
+        }
+    if most_bytes is not None:
+        sizes: dict[QueueKey, int] = {}
+        least: dict[QueueKey, int] = {}
+        for key, end in goals.items():
+            view, start = backlogs[key].view, backlogs[key].start
+            least[key] = view.log_bytes(start, view.end_of(start, 1))
+            sizes[key] = max(view.log_bytes(start, end), least[key])
+        parts = shares(sizes, least, most_bytes)
+        goals = {
+            key: goals[key]
+            if size >= sizes[key]
+            else backlogs[key].view.end_within(backlogs[key].start, goals[key], size)
+            for key, size in parts.items()
+        }
+    ends.update(goals)
+    return ends, place if len(goals) == len(turn) else turn[len(goals)]

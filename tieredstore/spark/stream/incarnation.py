@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.segments.tail import read_message
-from tieredstore.spark.offsets import Incarnation
+from tieredstore.spark.stream.checkpoint import Incarnation
 
 
 def incarnation_at(reader: QueueReader, offset: int, topic_id: int | None) -> Incarnation:
@@ -24,6 +24,6 @@ def incarnation_of(reader: QueueReader, witness: int, topic_id: int | None) -> I
     message = read_message(reader, witness)
     if message is None:
         return Incarnation(topic_id)
-    return Incarnation(
+    return Incarnation.of_message(
         topic_id, witness, message.store_timestamp_ms, message.size, message.body_crc
     )

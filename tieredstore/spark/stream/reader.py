@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.errors import Invalid
+from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
 from tieredstore.scan.plan import ScanRange, plan
-from tieredstore.spark.offsets import (
-    LATEST,
-    Position,
-    QueueKey,
-    begins_of,
-    from_json,
-    show_queue,
-    to_json,
-)
+from tieredstore.spark.offsets import LATEST, QueueKey, show_queue
 from tieredstore.spark.options import BATCH_ONLY, STREAM_ONLY, Bound, SourceOptions, refuse
 from tieredstore.spark.partitions import TieredPartition, partitions_of
 from tieredstore.spark.reading import PartitionReader, data_loss, warn_of_loss
 from tieredstore.spark.schema import Shape
-from tieredstore.spark.selection import check_named, resolve_bound, select_queues
-from tieredstore.spark.stream.admission import admit_one, shares
+from tieredstore.spark.selection import check_named, chooses, resolve_bound, select_queues
+from tieredstore.spark.stream.admission import Backlog, admit_messages
+from tieredstore.spark.stream.checkpoint import Position, StreamOffset
 from tieredstore.spark.stream.view import QueueView, TierView
 
 if TYPE_CHECKING:
@@ -35,6 +29,7 @@ if TYPE_CHECKING:
         ReadLimit,
         ReadMaxBytes,
         ReadMaxRows,
+        ReadMinRows,
         SupportsTriggerAvailableNow,
     )
 
@@ -45,6 +40,7 @@ else:
             ReadAllAvailable,
             ReadMaxBytes,
             ReadMaxRows,
+            ReadMinRows,
             SupportsTriggerAvailableNow,
         )
 
@@ -57,20 +53,13 @@ _log = logging.getLogger(__name__)
 _LATEST = Bound(LATEST, {})
 
 
-@dataclass(slots=True)
-class _Backlog:
-    """Messages [start, end) of a queue that a batch may take."""
-
-    view: QueueView
-    start: int
-    end: int
-
-
 class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives in one process of the driver for as long as the query; a copy of it without a
     connection reads in the executors."""
 
-    def __init__(self, options: SourceOptions, shape: Shape) -> None:
+    def __init__(
+        self, options: SourceOptions, shape: Shape, *, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         """Raises Invalid for options that a stream does not take."""
         refuse(options, BATCH_ONLY, "a stream has no end")
         if not HAS_ADMISSION_CONTROL:
@@ -80,6 +69,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "needs Spark 4.2: older ones would end an AvailableNow query after one such batch",
             )
         self._options = options
+        self._clock = clock
         self._reader = PartitionReader(
             options.tier(),
             shape,
@@ -90,66 +80,89 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         self._view: TierView | None = None
         self._target: dict[QueueKey, int] | None = None
+        self._seen_ends: dict[QueueKey, int] = {}
+        self._told_gone: set[QueueKey] = set()
+        self._batch_ms: int | None = None
 
     # What Spark asks, in a process of the driver
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where a query begins that has no checkpoint. Raises Invalid, Unavailable."""
         bound = self._options.starting or _LATEST
-        views = self._look(strict=True)
+        views = self._look(strict=True, now=True)
         check_named(bound, "startingOffsets", [view.queue for view in views.values()])
-        return to_json({key: self._begin(key, view, bound) for key, view in views.items()})
+        return StreamOffset(
+            {key: self._begin(key, view, bound) for key, view in views.items()}
+        ).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        if self._options.max_offsets_per_trigger is not None:
-            return ReadMaxRows(self._options.max_offsets_per_trigger)
-        if self._options.max_bytes_per_trigger is not None:
-            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        if options.min_offsets_per_trigger is not None:
+            return ReadMinRows(options.min_offsets_per_trigger)
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note what is committed now: that is what the query reads."""
-        self._target = {key: view.end for key, view in self._look().items()}
+        self._target = {key: view.end for key, view in self._look(now=True).items()}
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return what is committed, for the progress report."""
+        """Return what was committed when the tier was last listed, for the progress report."""
         views = self._tier().last_seen
-        return to_json({key: Position(view.end) for key, view in views.items()})
+        return StreamOffset({key: Position(view.end) for key, view in views.items()}).to_json()
 
     def latestOffset(  # noqa: N802
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
-        """Return the end of the next batch. Without `start` (Spark 4.1): of all that is committed.
-        Raises Invalid for lost data and for a topic that was made again, Unavailable."""
-        positions = from_json(start or {})
-        views = self._look()
-        backlogs: dict[QueueKey, _Backlog] = {}
-        for key, view in views.items():
-            end = view.end if self._target is None else min(view.end, self._target.get(key, -1))
-            position = positions.get(key)
-            first = view.least if position is None else self._check_start(key, view, position)
-            if position is not None or end > first:
-                backlogs[key] = _Backlog(view, first, max(first, end))
-        ends = self._admit_messages(backlogs, limit)
-        found = dict(positions)  # a queue that is gone keeps its place
-        for key, end in ends.items():
-            if key not in found or found[key].offset != end:
-                found[key] = Position(end, backlogs[key].view.incarnation(end))
-        new = {key: one.start for key, one in backlogs.items() if key not in positions}
-        return to_json(found, new)
+        """Return the end of the next batch: `start` itself where there is nothing to read. Without
+        `start` (Spark 4.1): of all that is committed. Raises Invalid for lost data and for a topic
+        that was made again, Unavailable."""
+        begin = StreamOffset.from_json(start or {})
+        views = self._look() if self._target is None else self._tier().last_seen
+        self._check_gone(begin.positions, views)
+        backlogs = self._backlogs(begin.positions, views)
+        takes_all = limit is None or isinstance(limit, ReadAllAvailable)
+        if start is not None and not takes_all and self._waits_for_more(backlogs):
+            return start
+        ends, place = admit_messages(
+            backlogs,
+            begin.place,
+            most_messages=None if takes_all else self._options.max_offsets_per_trigger,
+            most_bytes=None if takes_all else self._options.max_bytes_per_trigger,
+        )
+        found = dict(begin.positions)  # a queue that is gone keeps its place
+        moved = {
+            key: end for key, end in ends.items() if key not in found or found[key].offset != end
+        }
+        if start is not None and not moved:
+            return start
+        for key, end in moved.items():
+            found[key] = Position(end, backlogs[key].view.incarnation(end))
+        new = {key: one.start for key, one in backlogs.items() if key not in begin.positions}
+        self._batch_ms = self._clock.monotonic_ms()
+        return StreamOffset(found, new, place).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the batch [start, end), which Spark may ask for again after a restart. Raises as
         `latestOffset` does."""
-        begin, finish = from_json(start), from_json(end)
-        new = {key: Position(first) for key, first in begins_of(end).items()}
-        begin = {**new, **begin}
+        finish = StreamOffset.from_json(end)
+        begin = {key: Position(first) for key, first in finish.begins.items()}
+        begin.update(StreamOffset.from_json(start).positions)
+        wanted = {
+            key: position
+            for key, position in finish.positions.items()
+            if key not in begin or begin[key].offset < position.offset
+        }
         views = self._tier().last_seen
-        if any(key not in views or views[key].end < one.offset for key, one in finish.items()):
-            views = self._look(known={key: one.offset for key, one in begin.items()})
+        if any(key not in views or views[key].end < one.offset for key, one in wanted.items()):
+            known = {key: one.offset for key, one in begin.items()}
+            views = self._look(known=known, now=True)
         ranges = [
             scan_range
-            for key, position in finish.items()
+            for key, position in wanted.items()
             for scan_range in self._ranges(key, views.get(key), begin.get(key), position)
         ]
         found: list[InputPartition] = []
@@ -157,6 +170,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ranges,
             partition_bytes=self._options.max_partition_bytes,
             min_partitions=self._options.min_partitions,
+            max_messages=self._options.max_records_per_partition,
         )
         return found
 
@@ -182,17 +196,28 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _tier(self) -> TierView:
         if self._view is None:
-            self._view = TierView(self._reader.location, check_bodies=self._options.read.body_crcs)
+            self._view = TierView(
+                self._reader.location,
+                check_bodies=self._options.read.body_crcs,
+                topics=self._options.named_topics,
+                interval_ms=self._options.list_interval_ms,
+                clock=self._clock,
+            )
         return self._view
 
     def _look(
-        self, *, strict: bool = False, known: dict[QueueKey, int] | None = None
+        self,
+        *,
+        strict: bool = False,
+        known: dict[QueueKey, int] | None = None,
+        now: bool = False,
     ) -> dict[QueueKey, QueueView]:
-        tier = self._tier()
-        catalogue = tier.list_tier()
-        return tier.look(
-            catalogue, select_queues(self._options, catalogue, strict=strict), known or {}
-        )
+        def select(catalogue: TierCatalogue) -> list[QueueFiles]:
+            return select_queues(self._options, catalogue, strict=strict)
+
+        found = self._tier().look(select, known=known, now=now)
+        self._seen_ends.update((key, view.end) for key, view in found.items())
+        return found
 
     def _begin(self, key: QueueKey, view: QueueView, bound: Bound) -> Position:
         def out_of_range(wanted: int, least: int, most: int) -> int:
@@ -236,25 +261,55 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise data_loss(view.queue, position.offset, view.least, "before they were read")
         return view.least
 
-    def _admit_messages(
-        self, backlogs: dict[QueueKey, _Backlog], limit: ReadLimit | None
-    ) -> dict[QueueKey, int]:
-        """How far each queue goes in this batch."""
-        ends = {key: one.end for key, one in backlogs.items()}
-        if limit is None or isinstance(limit, ReadAllAvailable):
-            return ends
-        waiting = {key: one for key, one in backlogs.items() if one.end > one.start}
-        if self._options.max_offsets_per_trigger is not None:
-            counts = {key: one.end - one.start for key, one in waiting.items()}
-            for key, count in shares(counts, self._options.max_offsets_per_trigger).items():
-                ends[key] = waiting[key].start + count
-        if self._options.max_bytes_per_trigger is not None:
-            sizes = {key: one.view.log_bytes(one.start, ends[key]) for key, one in waiting.items()}
-            for key, size in shares(sizes, self._options.max_bytes_per_trigger).items():
-                if size < sizes[key]:
-                    ends[key] = waiting[key].view.end_within(waiting[key].start, ends[key], size)
-        admit_one(ends, {key: one.start for key, one in waiting.items()}, list(waiting))
-        return ends
+    def _backlogs(
+        self, positions: Mapping[QueueKey, Position], views: Mapping[QueueKey, QueueView]
+    ) -> dict[QueueKey, Backlog]:
+        """What each queue has that was not read, up to the target of AvailableNow."""
+        found: dict[QueueKey, Backlog] = {}
+        for key, view in views.items():
+            end = view.end if self._target is None else min(view.end, self._target.get(key, -1))
+            position = positions.get(key)
+            first = view.least if position is None else self._check_start(key, view, position)
+            if end > first:
+                first = min(view.first_at(first), end)  # a hole is passed at once
+            if position is not None or end > first:
+                found[key] = Backlog(view, first, max(first, end))
+        return found
+
+    def _waits_for_more(self, backlogs: Mapping[QueueKey, Backlog]) -> bool:
+        """Whether there is less than a batch shall have, and it may still wait."""
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._target is not None or self._batch_ms is None:
+            return False
+        waited_ms = self._clock.monotonic_ms() - self._batch_ms
+        if waited_ms >= self._options.max_trigger_delay_ms:
+            return False
+        return 0 < sum(one.count for one in backlogs.values()) < least
+
+    def _check_gone(
+        self, positions: Mapping[QueueKey, Position], views: Mapping[QueueKey, QueueView]
+    ) -> None:
+        """Fail or warn where messages that were not read went with their queue or their topic.
+
+        A queue that this reader has seen to its end only keeps its place, for it may have expired;
+        and so does one of a topic that still has others, or that the metadata still have. Of a
+        topic that is gone since an earlier run nobody knows whether it had more.
+        """
+        catalogue = self._tier().catalogue
+        if catalogue is None:
+            return
+        there = set(catalogue.topic_names()) | set(catalogue.topics or ())
+        for key in [key for key in positions if key not in views]:
+            if key in self._told_gone or not chooses(self._options, key):
+                continue
+            seen, offset = self._seen_ends.get(key), positions[key].offset
+            if seen is not None and seen > offset:
+                self._report_gone(key, offset, seen)
+            elif seen is None and key[0] not in there:
+                self._report_gone(key, offset, None)
+            else:
+                continue
+            self._told_gone.add(key)
 
     def _ranges(
         self, key: QueueKey, view: QueueView | None, begin: Position | None, end: Position
@@ -285,8 +340,14 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end.offset >= view.least:
             self._check_start(key, view, end)
 
-    def _report_gone(self, key: QueueKey, first: int, until: int) -> None:
+    def _report_gone(self, key: QueueKey, first: int, until: int | None) -> None:
+        """until: where the messages ended, None where that is not known."""
         message = f"{show_queue(key)}: wanted offset {first}, but the queue is gone from the tier"
+        count = "messages behind it may not have been read"
+        if until is not None:
+            count = f"{until - first} messages were not read"
         if self._options.fail_on_data_loss:
-            raise Invalid(f"{message}; failOnDataLoss=false goes on without it", topic=key[0])
-        _log.warning("failOnDataLoss=false: %s: %d messages were not read", message, until - first)
+            raise Invalid(
+                f"{message}: {count}; failOnDataLoss=false goes on without it", topic=key[0]
+            )
+        _log.warning("failOnDataLoss=false: %s: %s", message, count)

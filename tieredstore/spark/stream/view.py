@@ -5,20 +5,31 @@ from __future__ import annotations
 
 import bisect
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.segment import SegmentProvider
-from tieredstore.scan.catalogue import QueueFiles, TierCatalogue, load_catalogue
+from tieredstore.scan.catalogue import (
+    Listings,
+    QueueFiles,
+    TierCatalogue,
+    catalogue_of,
+    gather,
+    list_tier,
+)
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Severity
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.segments.tail import Proof, find_committed_end
-from tieredstore.spark.offsets import Incarnation, QueueKey
+from tieredstore.spark.offsets import QueueKey
 from tieredstore.spark.selection import key_of
+from tieredstore.spark.stream.checkpoint import Incarnation
 from tieredstore.spark.stream.incarnation import incarnation_at, incarnation_of
 
 _log = logging.getLogger(__name__)
+_WHOLE_INTERVALS = 30
+"""So often a stream of named topics lists the whole tier: there may be new brokers."""
 
 
 @dataclass(slots=True)
@@ -47,43 +58,161 @@ class QueueView:
                 self._witnesses[witness] = incarnation_of(reader, witness, self.topic_id)
         return self._witnesses[witness]
 
+    def first_at(self, offset: int) -> int:
+        """Return the first queue offset at or behind `offset` that is not in a hole."""
+        return next((first for first, _ in self._spans(offset, self.end)), self.end)
+
+    def count_messages(self, start: int, end: int) -> int:
+        """Count the messages [start, end), without holes."""
+        return sum(last - first for first, last in self._spans(start, end))
+
+    def end_of(self, start: int, count: int) -> int:
+        """Return the end of the first `count` messages at or behind `start`."""
+        for first, last in self._spans(start, self.end):
+            if count <= last - first:
+                return first + count
+            count -= last - first
+        return self.end
+
     def log_bytes(self, start: int, end: int) -> int:
         """Commit log bytes of messages [start, end)."""
-        if end <= start:
-            return 0
         with QueueReader(self.provider, self.queue) as reader:
-            return _find_end(reader, end - 1) - _find_start(reader, start)
+            return sum(_log_bytes(reader, *span) for span in self._spans(start, end))
 
     def end_within(self, start: int, end: int, size_bytes: int) -> int:
-        """Find the largest end of [start, end) whose messages are so many commit log bytes at
-        most."""
+        """Find the largest end of [start, end) whose messages are so many commit log bytes at most.
+        One message is always within."""
+        found, least = start, self.end_of(start, 1)
         with QueueReader(self.provider, self.queue) as reader:
-            limit = _find_start(reader, start) + size_bytes
-            return bisect.bisect_right(
-                range(end), limit, lo=start, key=lambda number: _find_end(reader, number)
-            )
+            for first, last in self._spans(start, end):
+                size = _log_bytes(reader, first, last)
+                if size > size_bytes:
+                    limit = _find_start(reader, first) + size_bytes
+                    found = bisect.bisect_right(
+                        range(last), limit, lo=first, key=lambda number: _find_end(reader, number)
+                    )
+                    break
+                size_bytes -= size
+                found = last
+        return max(found, least)
+
+    def _spans(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """The runs of queue offsets of [start, end) that are there."""
+        for first, last in self.queue.unit_spans():
+            low, high = max(first, start, self.least), min(last, end, self.end)
+            if low < high:
+                yield low, high
 
 
 class TierView:
-    """A connection to a tier, and what was seen through it last. check_bodies: whether a message
-    whose body has another CRC counts as not there."""
+    """A connection to a tier, and what was seen through it last.
 
-    def __init__(self, location: TierLocation, *, check_bodies: bool = True) -> None:
+    check_bodies: whether a message whose body has another CRC counts as not there. topics: those
+    that the stream names; None where any may be its. interval_ms: the tier is listed once in it at
+    most, but for a topic that grew between the last two looks, which is listed by itself.
+    """
+
+    def __init__(
+        self,
+        location: TierLocation,
+        *,
+        check_bodies: bool = True,
+        topics: Iterable[str] | None = None,
+        interval_ms: int = 0,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self._location = location
         self._check_bodies = check_bodies
+        self._topics = None if topics is None else frozenset(topics)
+        self._interval_ms = interval_ms
+        self._clock = clock
         self._provider = location.connect()
         self._told: set[str] = set()
+        self._listings: Listings = {}
+        self._listed_ms: int | None = None
+        self._listed_whole_ms = 0
+        self._growing: set[str] = set()
+        self.catalogue: TierCatalogue | None = None
         self.last_seen: dict[QueueKey, QueueView] = {}
 
-    def list_tier(self) -> TierCatalogue:
-        """List what the tier has now. Damage that listing and metadata show is told once, as a
-        warning. Raises Corrupt, Unavailable."""
+    def look(
+        self,
+        select: Callable[[TierCatalogue], Iterable[QueueFiles]],
+        *,
+        known: Mapping[QueueKey, int] | None = None,
+        now: bool = False,
+    ) -> dict[QueueKey, QueueView]:
+        """View the queues that `select` chooses and that have units.
+
+        known: ends that were proven before. now: whatever the interval says. Raises Corrupt,
+        Unavailable.
+        """
+        is_first, now_ms = self._listed_ms is None, self._clock.monotonic_ms()
+        lists_all = now or self._is_due(self._listed_ms, self._interval_ms)
+        if lists_all:
+            self._list_all()
+        elif self._growing:
+            self._list_topics(self._growing)
+        else:
+            return self.last_seen
+        self.catalogue = self._load_catalogue()
+        found = self._view_queues(self.catalogue, select(self.catalogue), known or {})
+        before = self.last_seen
+        self._growing = {
+            key[0]
+            for key, view in found.items()
+            if not is_first and (key not in before or view.end > before[key].end)
+        }
+        self.last_seen = found
+        if lists_all:
+            self._listed_ms = now_ms
+        return found
+
+    def close(self) -> None:
+        self._provider.close()
+
+    # Listings
+
+    def _is_due(self, since_ms: int | None, interval_ms: int) -> bool:
+        return since_ms is None or self._clock.monotonic_ms() - since_ms >= interval_ms
+
+    def _list_all(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        whole_ms = _WHOLE_INTERVALS * self._interval_ms
+        if (
+            self._topics is None
+            or self._listed_ms is None
+            or self._is_due(self._listed_whole_ms, whole_ms)
+        ):
+            self._listings = list_tier(self._provider, self._location.broker)
+            self._listed_whole_ms = now_ms
+        else:
+            self._list_topics(self._topics)
+
+    def _list_topics(self, topics: Iterable[str]) -> None:
+        names = frozenset(topics)
+        brokers = {id_.path.split("/", 1)[0] for id_ in self._listings}
+        if self._location.broker is not None:
+            brokers = {self._location.broker}
+        found: Listings = {}
+        for broker in sorted(brokers):
+            for topic in sorted(names):
+                found.update(list_tier(self._provider, f"{broker}/{topic}"))
+        kept = {
+            id_: one for id_, one in self._listings.items() if id_.path.split("/")[1] not in names
+        }
+        self._listings = {**kept, **found}
+
+    def _load_catalogue(self) -> TierCatalogue:
+        """What was listed, with the metadata as they are now. Damage that they show is told once,
+        as a warning."""
         metadata = self._location.metadata()
         try:
-            catalogue = load_catalogue(self._provider, metadata, broker=self._location.broker)
+            facts = gather(self._provider, self._listings, metadata, self._location.broker)
         finally:
             if metadata is not None:
                 metadata.close()
+        catalogue = catalogue_of(self._provider.url, facts, self._listings)
         for finding in catalogue.findings:
             text = str(finding)
             if finding.severity is Severity.DAMAGE and text not in self._told:
@@ -91,14 +220,14 @@ class TierView:
                 _log.warning("%s", text)
         return catalogue
 
-    def look(
+    # Queues
+
+    def _view_queues(
         self,
         catalogue: TierCatalogue,
         queues: Iterable[QueueFiles],
         known: Mapping[QueueKey, int],
     ) -> dict[QueueKey, QueueView]:
-        """View those of the queues that have units; `known` are ends that were proven before.
-        Raises Corrupt, Unavailable."""
         ids = catalogue.topic_ids or {}
         found: dict[QueueKey, QueueView] = {}
         for queue in queues:
@@ -111,7 +240,6 @@ class TierView:
             else:
                 floor = known.get(key, 0 if before is None else before.end)
                 found[key] = self._view(queue, ids.get(queue.topic), floor)
-        self.last_seen = found
         return found
 
     def _view(self, queue: QueueFiles, topic_id: int | None, known_end: int) -> QueueView:
@@ -121,8 +249,10 @@ class TierView:
             end = find_committed_end(reader, proof, floor=known_end, lists_again=False)
         return QueueView(self._provider, queue, topic_id, min(least, end), end)
 
-    def close(self) -> None:
-        self._provider.close()
+
+def _log_bytes(reader: QueueReader, start: int, end: int) -> int:
+    """Commit log bytes of a run of messages; a damaged unit makes it no less than their number."""
+    return max(_find_end(reader, end - 1) - _find_start(reader, start), end - start)
 
 
 def _find_start(reader: QueueReader, offset: int) -> int:
