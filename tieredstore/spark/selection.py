@@ -39,7 +39,7 @@ def select_queues(
 
 
 def chooses(options: SourceOptions, key: QueueKey) -> bool:
-    """Whether the options choose a queue, be it there or not."""
+    """Tell whether the options choose a queue, be it there or not."""
     topic, broker, _ = key
     if options.broker is not None and broker != options.broker:
         return False
