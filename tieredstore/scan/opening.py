@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from tieredstore.config import StoreConfig
 from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
-from tieredstore.scan.key_search import UnsealedFiles
 from tieredstore.scan.location import TierLocation
 
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
     from tieredstore.contracts.segment import SegmentProvider
+    from tieredstore.scan.key_search import UnsealedFiles
 
 INDEX_DIRECTORY = "tiered_index_file"
 
@@ -43,6 +43,8 @@ class OpenTier:
         """Find where the state directory keeps index files that are not uploaded yet."""
         if self.state is None:
             return None
+        from tieredstore.scan.key_search import UnsealedFiles
+
         return UnsealedFiles(
             self.state / INDEX_DIRECTORY,
             self.config.index_file_max_hash_slot_num,

@@ -14,7 +14,6 @@ from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message.index.tiered import HEADER_SIZE, unpack_header
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
 from tieredstore.scan.findings import OnFinding, raise_on_damage
-from tieredstore.scan.key_search import FIRST_MS, LAST_MS, find_by_key
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import RANGE_BYTES, ScanRange, plan
 from tieredstore.scan.read.options import ReadOptions
@@ -158,6 +157,9 @@ def _by_index(
     extents = catalogue.indexes.get(broker)
     if not extents:
         return None
+    # With it comes the tier's index, which every other plan would wait for.
+    from tieredstore.scan.key_search import FIRST_MS, LAST_MS, find_by_key
+
     try:
         with_header = provider.open(extents[-1].id, extents[-1].listing)
         try:

@@ -76,6 +76,10 @@ class TieredBatchReader(DataSourceReader):
         )
         return found
 
+    @property
+    def partition_reader(self) -> PartitionReader:
+        return self._reader
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a partition. Raises Corrupt, Invalid for lost data, Unavailable."""
         if isinstance(partition, TieredPartition):  # Spark makes one of its own where there is none
