@@ -61,7 +61,7 @@ def test_rows_and_schema_are_those_of_the_source(
 def test_it_needs_no_source_in_the_session(spark: SparkSession, tmp_path: Path) -> None:
     tier = GrowingTier(tmp_path)
     tier.append("orders", 0, 4)
-    plan = read(spark, tier.url, subscribe="orders")._jdf.queryExecution().toString()  # type: ignore[operator]
+    plan = read(spark, tier.url, subscribe="orders")._jdf.queryExecution().toString()
     assert "MapInArrow" in plan
     assert "BatchScan" not in plan
 
