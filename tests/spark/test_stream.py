@@ -18,6 +18,7 @@ import pytest
 from tests.kit.growing_tier import GrowingTier
 from tests.kit.paths import ROOT
 from tests.kit.spark.cluster import Cluster
+from tieredstore.spark.lag import Lag, LagListener
 from tieredstore.spark.source import RocketmqTieredDataSource
 
 if TYPE_CHECKING:
@@ -90,6 +91,9 @@ def test_a_running_stream_sees_new_topics_and_fails_on_one_that_was_made_again(
     spark: SparkSession, tier: GrowingTier, tmp_path: Path
 ) -> None:
     spark.dataSource.register(RocketmqTieredDataSource)
+    behind: dict[str, Lag] = {}
+    listener = LagListener(behind.__setitem__)
+    spark.streams.addListener(listener)
     query = writer(spark, tier.url, tmp_path, {}).trigger(processingTime="200 milliseconds").start()
     try:
         until(query, lambda: sum(one["numInputRows"] for one in query.recentProgress) == 16)
@@ -98,12 +102,15 @@ def test_a_running_stream_sees_new_topics_and_fails_on_one_that_was_made_again(
         until(query, lambda: sum(one["numInputRows"] for one in query.recentProgress) == 21)
         source = query.lastProgress["sources"][0]
         assert '"later"' in str(source["endOffset"]).replace("'", '"')
+        until(query, lambda: behind and list(behind.values())[-1].by_topic.get("later") == 0)
+        assert list(behind) == [str(query.id)]
         tier.make_again("orders")
         tier.append("orders", 0, 20, body_bytes=101)
         with pytest.raises(Exception, match="the topic was made again") as raised:
             query.awaitTermination(60)
     finally:
         query.stop()
+        spark.streams.removeListener(listener)
     text = str(raised.value)
     assert "then message 13 with the mark " in text
     assert re.search(
