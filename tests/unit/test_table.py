@@ -14,15 +14,10 @@ import pytest
 import tieredstore
 from tests.kit.paths import ROOT
 from tests.kit.tier_builder import (
-    INDEX_BEGIN_MS,
-    START_MS,
     BuiltTier,
-    TierBuilder,
-    message,
     small_tier,
 )
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.scan import tasks
 from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS
 from tieredstore.scan.findings import Finding
 from tieredstore.table import Tier
@@ -237,46 +232,6 @@ def test_what_the_tier_has_not_is_refused_with_near_names(tier: Tier) -> None:
         tier.scan().plan(target_bytes=0)
     with pytest.raises(Invalid, match="no such directory"):
         tieredstore.open(tier.location.url + "/nothing")
-
-
-class TestKeys:
-    def test_are_found_by_the_index_and_behind_it(
-        self, built: BuiltTier, tier: Tier, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Without the hour that an index may be behind, the index alone is asked up to its end."""
-        key = "orders-0-3"
-        for lag in (0, tasks.INDEX_LAG_MS):
-            monkeypatch.setattr(tasks, "INDEX_LAG_MS", lag)
-            for use_index in (True, False):
-                scan = tier.scan("orders", keys=key, use_index=use_index)
-                assert scan.to_arrow()["queue_offset"].to_pylist() == [103]
-        monkeypatch.setattr(tasks, "INDEX_LAG_MS", 0)
-        last = built.stored["over6", 0][-1]
-        found = tier.scan(keys=[key, *last.message.keys], columns=["keys"])
-        assert [task.range.count for task in found.plan()] == [1, 1]
-        assert found.to_arrow()["keys"].to_pylist() == [[key], last.message.keys]
-        assert tier.scan("orders", keys="nobody").to_arrow().num_rows == 0
-        assert tier.scan("orders", keys=key, from_offset=104).to_arrow().num_rows == 0
-
-    def test_of_messages_that_are_not_indexed_yet_are_found(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(tasks, "INDEX_LAG_MS", 0)
-        builder = TierBuilder(tmp_path)
-        builder.queue("a", 0, [message("a", 0, n) for n in range(4)])
-        builder.index()
-        builder.queue("b", 0, [message("b", 0, n) for n in range(4)])
-        assert builder.built.stored["b", 0][0].store_timestamp_ms > START_MS > INDEX_BEGIN_MS
-        tier = tieredstore.open(builder.built.url)
-        for key in ("a-0-2", "b-0-2"):
-            assert tier.scan(keys=key).to_arrow()["keys"].to_pylist() == [[key]]
-
-    def test_are_found_without_an_index_that_is_damaged(self, tmp_path: Path) -> None:
-        built = small_tier(tmp_path)
-        [path] = (tmp_path / "tier").rglob("INDEX/*")
-        path.write_bytes(b"\x00" * 40)
-        found = tieredstore.open(built.url).scan(keys="orders-0-3").to_arrow()
-        assert found["queue_offset"].to_pylist() == [103]
 
 
 def test_damage_raises_or_is_counted(tmp_path: Path) -> None:

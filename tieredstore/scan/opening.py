@@ -15,7 +15,7 @@ from tieredstore.scan.location import TierLocation
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
     from tieredstore.contracts.segment import SegmentProvider
-    from tieredstore.scan.key_search import UnsealedFiles
+    from tieredstore.scan.keys.search import UnsealedFiles
 
 INDEX_DIRECTORY = "tiered_index_file"
 
@@ -43,7 +43,7 @@ class OpenTier:
         """Find where the state directory keeps index files that are not uploaded yet."""
         if self.state is None:
             return None
-        from tieredstore.scan.key_search import UnsealedFiles
+        from tieredstore.scan.keys.search import UnsealedFiles
 
         return UnsealedFiles(
             self.state / INDEX_DIRECTORY,

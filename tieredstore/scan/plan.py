@@ -108,11 +108,19 @@ def _narrow_queue(reader: QueueReader, piece: ScanRange) -> QueueFiles:
     tails = reader.read_units(piece.until_offset - count, count)
     low = int(heads["physical_offset"].min())
     high = int((tails["physical_offset"].astype(np.int64) + tails["size"]).max())
-    low_unit, high_unit = piece.from_offset * UNIT_SIZE, piece.until_offset * UNIT_SIZE
+    return narrow_to(reader.queue, piece.from_offset, piece.until_offset, low, high)
+
+
+def narrow_to(
+    queue: QueueFiles, from_offset: int, until_offset: int, low: int, high: int
+) -> QueueFiles:
+    """Return the queue with the segments alone that have the units of [from_offset, until_offset)
+    or the bytes [low, high) of its commit log."""
+    low_unit, high_unit = from_offset * UNIT_SIZE, until_offset * UNIT_SIZE
     return replace(
-        reader.queue,
-        commit_log=_select_within(reader.queue.commit_log, low, high),
-        consume_queue=_select_within(reader.queue.consume_queue, low_unit, high_unit),
+        queue,
+        commit_log=_select_within(queue.commit_log, low, high),
+        consume_queue=_select_within(queue.consume_queue, low_unit, high_unit),
     )
 
 

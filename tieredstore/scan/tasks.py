@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from tieredstore.contracts.segment import SegmentProvider
-from tieredstore.errors import Corrupt, Invalid
-from tieredstore.message.index.tiered import HEADER_SIZE, unpack_header
+from tieredstore.errors import Invalid
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
 from tieredstore.scan.findings import OnFinding, raise_on_damage
 from tieredstore.scan.location import TierLocation
@@ -20,11 +19,6 @@ from tieredstore.scan.read.options import ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_MOST_HITS = 1 << 20
-INDEX_LAG_MS = 3_600_000
-"""Messages of one broker reach its index in no exact order of their times: those of the last hour
-that the index files speak of are looked for in the queues as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,24 +104,28 @@ def plan_ranges(
     """Yield ranges that hold every message selected, and others, which reading leaves out by tags,
     keys and times. At most about `range_bytes` of commit log each.
 
-    Keys are looked for in the index files of each broker that has them, and in the queues from an
-    hour before the newest file's end on; `use_index=False` reads the queues alone. Raises Invalid,
-    Corrupt, Unavailable.
+    Keys are looked for in the index files of each broker, and in the messages that these do not
+    name; `use_index=False` looks at all messages. Raises Invalid, Corrupt, Unavailable.
     """
     queues = selection.queues(catalogue)
     if selection.keys is None or not use_index:
         yield from _ranges(provider, queues, selection, range_bytes)
         return
+    # With it comes the tier's index, which every other plan would wait for.
+    from tieredstore.scan.keys.plan import KeyQuery, plan_by_keys
+
+    query = KeyQuery(
+        selection.keys,
+        selection.from_offset,
+        selection.until_offset,
+        selection.since_ms,
+        selection.until_ms,
+        range_bytes,
+    )
     for broker, group in groupby(queues, key=lambda queue: queue.broker):
-        of_broker = list(group)
-        found = _by_index(provider, catalogue, of_broker, broker, selection)
-        if found is None:
-            yield from _ranges(provider, of_broker, selection, range_bytes)
-        else:
-            ranges, indexed_until_ms = found
-            yield from ranges
-            tail = replace(selection, since_ms=max(selection.since_ms or 0, indexed_until_ms))
-            yield from _ranges(provider, of_broker, tail, range_bytes)
+        yield from plan_by_keys(
+            provider, broker, catalogue.indexes.get(broker, ()), list(group), query
+        )
 
 
 def _ranges(
@@ -143,62 +141,3 @@ def _ranges(
         range_bytes=range_bytes,
         narrow=True,
     )
-
-
-def _by_index(
-    provider: SegmentProvider,
-    catalogue: TierCatalogue,
-    queues: Sequence[QueueFiles],
-    broker: str,
-    selection: Selection,
-) -> tuple[list[ScanRange], int] | None:
-    """Ranges of the messages that index files name, and the time up to which these can be relied
-    on; None where there is none, or one is damaged."""
-    extents = catalogue.indexes.get(broker)
-    if not extents:
-        return None
-    # With it comes the tier's index, which every other plan would wait for.
-    from tieredstore.scan.key_search import FIRST_MS, LAST_MS, find_by_key
-
-    try:
-        with_header = provider.open(extents[-1].id, extents[-1].listing)
-        try:
-            header = unpack_header(with_header.read(0, HEADER_SIZE))
-        finally:
-            with_header.close()
-        until_ms = header.end_timestamp_ms - INDEX_LAG_MS
-        since_ms = FIRST_MS if selection.since_ms is None else selection.since_ms
-        stop_ms = min(LAST_MS if selection.until_ms is None else selection.until_ms, until_ms)
-        if stop_ms <= since_ms:
-            return [], until_ms
-        places: dict[QueueFiles, set[int]] = {}
-        for topic in sorted({queue.topic for queue in queues}):
-            for key in selection.keys or ():
-                for hit in find_by_key(
-                    provider,
-                    catalogue,
-                    queues,
-                    topic,
-                    key,
-                    since_ms=since_ms,
-                    until_ms=stop_ms,
-                    limit=_MOST_HITS,
-                ):
-                    places.setdefault(hit.queue, set()).add(hit.message.queue_offset)
-    except Corrupt:
-        return None
-    bounds = (selection.from_offset or 0, selection.until_offset)
-    ranges = [
-        ScanRange(queue, first, last, 0, selection.since_ms, stop_ms)
-        for queue, offsets in places.items()
-        for first, last in _runs(sorted(offsets), *bounds)
-    ]
-    return ranges, until_ms
-
-
-def _runs(offsets: list[int], low: int, high: int | None) -> Iterator[tuple[int, int]]:
-    """Offsets within [low, high) as runs [from, until)."""
-    inside = [offset for offset in offsets if offset >= low and (high is None or offset < high)]
-    for _, group in groupby(enumerate(inside), key=lambda pair: pair[1] - pair[0]):
-        run = [offset for _, offset in group]
-        yield run[0], run[-1] + 1

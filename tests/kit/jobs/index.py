@@ -27,7 +27,7 @@ from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
-from tieredstore.scan.key_search import find_by_key
+from tieredstore.scan.keys.search import find_by_key
 from tieredstore.scan.location import TierLocation, locate
 from tieredstore.scan.verify.verification import verify
 from tieredstore.testing.faults import Faults, FaultyMetadataStore, FaultyProvider

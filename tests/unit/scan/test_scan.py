@@ -28,7 +28,7 @@ from tieredstore.providers.naming import cluster_directory_name, segment_file_na
 from tieredstore.scan.catalogue import QueueFiles, load_catalogue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding
-from tieredstore.scan.key_search import find_by_key, find_by_message_id
+from tieredstore.scan.keys.search import find_by_key, find_by_message_id
 from tieredstore.scan.plan import ScanRange, offset_by_time, plan
 from tieredstore.scan.read.batches import read_batches
 from tieredstore.scan.rows import COLUMNS, BodyForm, message_row

@@ -57,7 +57,7 @@ def command(
     if key is not None and topic is None:
         raise click.UsageError("--key needs --topic")
     from tieredstore.cli.composition import open_tier
-    from tieredstore.scan.key_search import FIRST_MS, LAST_MS, find_by_key, find_by_message_id
+    from tieredstore.scan.keys.search import FIRST_MS, LAST_MS, find_by_key, find_by_message_id
     from tieredstore.scan.rows import BodyForm, message_row
 
     now = SYSTEM_CLOCK.now_ms()
@@ -89,7 +89,9 @@ def command(
             return int(ExitCode.OK)
         what = f"key {key!r} in topic {topic!r}" if key is not None else f"id {msg_id!r}"
         hint = (
-            "" if catalogue.indexes else "; the tier has no index segments: `cat` finds by offset"
+            "; only index files were asked; a scan with keys= finds what they lack"
+            if catalogue.indexes
+            else "; the tier has no index segments: `cat` finds by offset"
         )
         click.echo(f"tieredstore: no message with {what}{hint}", err=True)
         return int(ExitCode.NOT_FOUND)

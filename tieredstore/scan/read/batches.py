@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt
 from tieredstore.message.layout import CODA_SIZE, MIN_RECORD_SIZE
+from tieredstore.scan.ahead import waits_for_network
 from tieredstore.scan.catalogue import QueueFiles
 from tieredstore.scan.extents import QueueReader, Units
 from tieredstore.scan.findings import Finding, OnFinding, damage, raise_on_damage
@@ -23,7 +24,7 @@ from tieredstore.scan.holes import make_lost_finding
 from tieredstore.scan.intervals import Interval, subtract_intervals
 from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.batch import Bools, Int64s, MessageBatch, UnitRun
-from tieredstore.scan.read.read_ahead import LoadedRun, is_worth_it, load_ahead
+from tieredstore.scan.read.read_ahead import LoadedRun, load_ahead
 from tieredstore.scan.read.record_checks import check_run, place_of
 
 BATCH_BYTES = 4 << 20
@@ -89,7 +90,7 @@ def load_runs(
 ) -> Iterator[LoadedRun]:
     """Yield the runs that `runs_of` makes, each with the read of its bytes; from a network, some
     runs ahead."""
-    if is_worth_it(provider):
+    if waits_for_network(provider):
         return load_ahead(runs_of, lambda run: _prepare_run(reader, run), on_finding)
     return (LoadedRun(run, _prepare_run(reader, run)) for run in runs_of(on_finding))
 

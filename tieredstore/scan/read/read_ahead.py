@@ -13,7 +13,6 @@ from queue import Empty, SimpleQueue
 from threading import Event, Semaphore
 from typing import NamedTuple, Self, TypeAlias
 
-from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.scan.findings import Finding, OnFinding
 from tieredstore.scan.read.batch import UnitRun
 
@@ -38,12 +37,6 @@ class LoadedRun(NamedTuple):
 
 
 _Planned: TypeAlias = "Finding | Exception | tuple[UnitRun, Callable[[], memoryview]] | None"
-
-
-def is_worth_it(provider: SegmentProvider) -> bool:
-    """Tell whether a provider's reads wait for a network: bytes of an object store are never
-    rewritten."""
-    return not provider.capabilities.rewritable
 
 
 def load_ahead(

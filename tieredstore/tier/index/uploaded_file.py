@@ -85,7 +85,7 @@ class UploadedIndexStoreFile(IndexStoreFile):
         if header.items == 0:
             return found
         for key_hash in wanted.hashes:
-            position, length = yield from self._slot(key_hash % self._slots)
+            position, length = yield from self.find_slot(key_hash)
             length = min(length, MAX_CHAIN_ITEMS * COMPACTED_ITEM_SIZE)
             step = FIRST_READ_ITEMS
             while length > 0 and len(found) < wanted.limit:
@@ -102,7 +102,11 @@ class UploadedIndexStoreFile(IndexStoreFile):
                 step = LARGEST_READ_ITEMS
         return found[: wanted.limit]
 
-    def _slot(self, slot: int) -> Reading[tuple[int, int]]:
+    def find_slot(self, key_hash: int) -> Reading[tuple[int, int]]:
+        """Find where the items of a hash are, beside others of its slot: position and length in
+        bytes. Raises Corrupt when the slot is not what the format says."""
+        yield from self.header()
+        slot = key_hash % self._slots
         [data] = yield [SegmentRead(self._segment, HEADER_SIZE + slot * SLOT_SIZE, SLOT_SIZE)]
         position, length = unpack_compacted_slot(data)
         first = compacted_size(self._slots, 0)

@@ -10,6 +10,7 @@ import pytest
 
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.providers.memory.provider import MemoryProvider
+from tieredstore.scan.ahead import waits_for_network
 from tieredstore.scan.findings import OnFinding, damage
 from tieredstore.scan.read import read_ahead
 from tieredstore.scan.read.batch import UnitRun
@@ -17,7 +18,6 @@ from tieredstore.scan.read.read_ahead import (
     RUNS_AHEAD,
     RUNS_AHEAD_IN_ALL,
     RUNS_PLANNED,
-    is_worth_it,
     load_ahead,
 )
 from tieredstore.testing.chunks import chunk_provider
@@ -115,8 +115,8 @@ def test_only_a_few_runs_are_held() -> None:
 
 
 def test_only_object_stores_are_read_ahead() -> None:
-    assert is_worth_it(chunk_provider())
-    assert not is_worth_it(MemoryProvider())
+    assert waits_for_network(chunk_provider())
+    assert not waits_for_network(MemoryProvider())
 
 
 def test_many_readers_share_what_is_read_ahead() -> None:

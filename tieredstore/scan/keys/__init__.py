@@ -1,0 +1,1 @@
+"""Looks for messages by key: what the index files name, and what they do not."""
