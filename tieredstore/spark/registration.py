@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tieredstore.spark.session import PUSH_DOWN
-from tieredstore.spark.shipping import ship
+from tieredstore.spark.shipping import is_connect, ship
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 def enable(spark: SparkSession) -> None:
     """Make `spark.read.format("rocketmq_tiered")` work in a session.
 
-    The package is sent to where tasks run, the source registered, and filters are pushed down.
-    Settings of S3A in the session, which the source does not use, are named in a warning.
+    The session may be one of Spark Connect. The package is sent to where tasks run, the source
+    registered, and filters are pushed down. Settings of S3A in the session, which the source does
+    not use, are named in a warning.
     """
     from tieredstore.spark.options import warn_of_ignored_hadoop_settings
     from tieredstore.spark.source import RocketmqTieredDataSource
@@ -23,9 +24,12 @@ def enable(spark: SparkSession) -> None:
     ship(spark)
     spark.conf.set(PUSH_DOWN, "true")
     spark.dataSource.register(RocketmqTieredDataSource)
+    settings = (
+        spark.conf.getAll if is_connect(spark) else dict(spark.sparkContext.getConf().getAll())
+    )
     warn_of_ignored_hadoop_settings(
         name
-        for name, _ in spark.sparkContext.getConf().getAll()
+        for name in settings
         # Spark sets others of its own, for speed.
         if any(word in name for word in ("endpoint", "key", "token", "credential", "path.style"))
     )

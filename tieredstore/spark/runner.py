@@ -11,6 +11,7 @@ from pyspark.accumulators import AccumulatorParam
 from pyspark.errors import PySparkException
 
 from tieredstore.errors import Corrupt, Fenced, Invalid, TieredStoreError, Unavailable
+from tieredstore.spark.shipping import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,6 +31,12 @@ class SparkRunner:
     """
 
     def __init__(self, spark: SparkSession) -> None:
+        """Raises Invalid for a session of Spark Connect, which runs no tasks of Python's own."""
+        if is_connect(spark):
+            raise Invalid(
+                "a session of Spark Connect has no SparkContext, which jobs run on: run them where "
+                "the driver is, with spark-submit or `tieredstore … --spark`, or here without Spark"
+            )
         self._context = spark.sparkContext
 
     @property

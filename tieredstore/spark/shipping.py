@@ -28,8 +28,12 @@ def ship(spark: SparkSession) -> None:
     """Make this package importable where tasks of the session run.
 
     Its dependencies (numpy, pyarrow, msgspec, …) have to be installed there. In local mode the
-    tasks run in the environment of the driver: nothing is sent.
+    tasks run in the environment of the driver: nothing is sent. A session of Spark Connect gets it
+    as an artifact.
     """
+    if is_connect(spark):
+        spark.addArtifacts(str(_make_own_zip()), pyfile=True)
+        return
     context = spark.sparkContext
     master = str(context.master)
     if master == "local" or master.startswith("local["):
@@ -40,6 +44,11 @@ def ship(spark: SparkSession) -> None:
         # The process of the driver in which a stream is planned is told of no files that were sent.
         known = context.environment.get("PYTHONPATH")
         context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(path), known)))
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Tell whether a session is one of Spark Connect, which has no JVM here and no SparkContext."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
 def build_zip(path: Path) -> None:

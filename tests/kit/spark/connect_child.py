@@ -1,0 +1,43 @@
+"""A client of Spark Connect whose server has not this package: `python -m
+tests.kit.spark.connect_child TIER FOLDER` prints what reading and jobs come to, as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from tests.kit.spark.cluster import TEST_CONF, executor_python
+from tieredstore.errors import Invalid
+from tieredstore.spark import enable
+
+
+def main(url: str, folder: str) -> None:
+    # Of the server, which this process starts: its tasks have what is installed, and what is sent.
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = str(executor_python(Path(folder)))
+    os.environ.pop("PYTHONPATH", None)
+    from pyspark.sql import SparkSession
+
+    from tieredstore.spark.runner import SparkRunner
+
+    builder = SparkSession.builder.remote("local[2]")
+    for key, value in TEST_CONF.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    enable(spark)
+    enable(spark)  # a second time is no error
+    orders = spark.read.format("rocketmq_tiered").option("subscribe", "orders")
+    pushed = orders.option("pushDownFilters", "true").load(url).where("queue_id = 1")
+    found = [type(spark).__module__, orders.load(url).count(), pushed.count()]
+    try:
+        SparkRunner(spark)
+    except Invalid as error:
+        found.append(str(error))
+    print(json.dumps(found), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
