@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,9 +84,12 @@ class BuiltTier:
 
 
 class TierBuilder:
-    """Appends messages to queues; rolls segments after so many messages."""
+    """Appends messages to queues; rolls segments after so many messages. times: store times of the
+    messages to come, epoch ms."""
 
-    def __init__(self, root: Path, *, messages_per_segment: int = 5) -> None:
+    def __init__(
+        self, root: Path, *, messages_per_segment: int = 5, times: Iterable[int] | None = None
+    ) -> None:
         (root / "tier").mkdir(parents=True)
         provider = PosixProvider(root / "tier", CLUSTER, fsync=False)
         metadata = DefaultMetadataStore(
@@ -94,7 +98,7 @@ class TierBuilder:
         metadata.load()
         self.built = BuiltTier(root, provider, metadata)
         self._per_segment = messages_per_segment
-        self._times = itertools.count(START_MS, 1_500)
+        self._times = iter(itertools.count(START_MS, 1_500) if times is None else times)
 
     def queue(
         self,

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from tieredstore.contracts.metadata_store import (
+    NEVER_WRITTEN_MS,
     FileSegmentMetadata,
     MetadataStore,
     TopicMetadata,
@@ -31,14 +32,16 @@ from tieredstore.scan.intervals import Interval, add_interval, subtract_interval
 @dataclass(frozen=True, slots=True)
 class SegmentExtent:
     """One segment and its size in bytes, as the listing saw it: no further than where the next
-    one of its file begins. surplus_bytes: what it has behind that. recorded_bytes: what the
-    metadata says that it has, 0 without metadata."""
+    one of its file begins. surplus_bytes: what it has behind that. What the metadata say:
+    recorded_bytes, that it has, 0 without; times, smallest and largest store time of its messages,
+    epoch ms, None without."""
 
     id: SegmentId
     size_bytes: int
     listing: SegmentListing | None = field(default=None, compare=False, repr=False)
     surplus_bytes: int = 0
     recorded_bytes: int = 0
+    times: tuple[int, int] | None = field(default=None, compare=False, repr=False)
 
     @property
     def base_offset(self) -> int:
@@ -298,7 +301,13 @@ def catalogue_of(url: str, facts: TierFacts, listings: Listings) -> TierCatalogu
         known = {entry.id: entry for entry in facts.segments}
         findings.extend(compare_with_metadata(listed, known))
         extents = [
-            SegmentExtent(one.id, one.size_bytes, one, recorded_bytes=known[one.id].size)
+            SegmentExtent(
+                one.id,
+                one.size_bytes,
+                one,
+                recorded_bytes=known[one.id].size,
+                times=_times_of(known[one.id]),
+            )
             for one in listed.values()
             if one.id in known
         ]
@@ -314,6 +323,12 @@ def catalogue_of(url: str, facts: TierFacts, listings: Listings) -> TierCatalogu
     topics = None if facts.topics is None else {topic.topic: topic for topic in facts.topics}
     known_queues = None if facts.queues is None else frozenset(facts.queues)
     return TierCatalogue(url, queues, indexes, topics, known, known_queues, tuple(findings))
+
+
+def _times_of(entry: FileSegmentMetadata) -> tuple[int, int] | None:
+    if NEVER_WRITTEN_MS in (entry.begin_timestamp_ms, entry.end_timestamp_ms):
+        return None
+    return entry.begin_timestamp_ms, entry.end_timestamp_ms
 
 
 def _sort(

@@ -115,6 +115,14 @@ class QueueReader:
         data = self._consume_queue.read(offset * UNIT_SIZE, count * UNIT_SIZE)
         return np.frombuffer(data, dtype=UNIT_DTYPE)
 
+    def prepare_units(self, offset: int, count: int) -> Callable[[], memoryview]:
+        """Prepare the read of the bytes of some units for another thread."""
+        return self._consume_queue.prepare(offset * UNIT_SIZE, count * UNIT_SIZE)
+
+    @property
+    def provider(self) -> SegmentProvider:
+        return self._provider
+
     def see_growth(self) -> bool:
         """List the queue's commit log again; whether it has grown since. Once a reader, since the
         consume queue stays as it was: what it names was there before it."""

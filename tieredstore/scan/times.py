@@ -3,52 +3,92 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, tzinfo
+from zoneinfo import ZoneInfo
+
+import numpy as np
 
 from tieredstore.errors import Invalid
 
-Time = int | str | datetime
-"""Epoch ms, a text as `--since` takes it (`2026-11-21T13:05:16Z`, `-2h`), or a datetime (without
-a zone: UTC)."""
+Time = int | str | date | np.datetime64
+"""Epoch ms, a text as `--since` takes it (`2026-11-21T13:05:16Z`, `-2h`), a datetime (pandas' too),
+a date (its first moment) or numpy's datetime64. Without a zone: UTC."""
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _RELATIVE = re.compile(r"([+-])(\d{1,15})(ms|s|m|h|d|w)", re.ASCII)
 _EPOCH_MS = re.compile(r"\d{1,18}", re.ASCII)
 
 
-def parse_time(text: str, now_ms: int) -> int:
-    """Return epoch ms of `1795266316182`, `2026-11-21T13:05:16Z` (UTC unless it says otherwise, a
-    date alone is its first moment), `-2h` (units ms, s, m, h, d, w) or `now`. Raises Invalid."""
+def parse_time(text: str, now_ms: int, zone: tzinfo = UTC) -> int:
+    """Return epoch ms of `1795266316182`, `2026-11-21T13:05:16Z` (of `zone` unless it says
+    otherwise, a date alone is its first moment), `-2h` (units ms, s, m, h, d, w) or `now`.
+
+    What is finer than a millisecond is rounded up: store times are whole ones, so both `since` and
+    `until` keep their meaning. Raises Invalid.
+    """
     value = text.strip()
     if value == "now":
         return now_ms
     relative = _RELATIVE.fullmatch(value)
     if relative:
         distance = int(relative[2]) * _UNITS_MS[relative[3]]
-        return now_ms + distance if relative[1] == "+" else now_ms - distance
+        return _require_i64(now_ms + distance if relative[1] == "+" else now_ms - distance, text)
     if _EPOCH_MS.fullmatch(value) and not _is_compact_date(value):
         return int(value)
     try:
         moment = datetime.fromisoformat(value)
-    except ValueError:
+        return _to_epoch_ms(moment, zone)
+    except (ValueError, OverflowError):
         raise Invalid(
             f"time {text!r}: expected epoch milliseconds, ISO 8601 such as 2026-11-21T13:05:16Z, "
             "or relative such as -2h"
         ) from None
-    return _to_epoch_ms(moment)
+
+
+def parse_zone(name: str) -> tzinfo:
+    """Return a time zone by its name, such as `Asia/Shanghai`. Raises Invalid."""
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, KeyError):  # not found is a KeyError
+        raise Invalid(f"time zone {name!r}: expected a name such as Asia/Shanghai or UTC") from None
 
 
 def epoch_ms(time: Time | None, now_ms: int) -> int | None:
-    """Return epoch ms of a time, None for none. Raises Invalid."""
+    """Return epoch ms of a time, None for none; finer times are rounded up. Raises Invalid."""
+    if time is None:
+        return None
     if isinstance(time, str):
         return parse_time(time, now_ms)
-    return _to_epoch_ms(time) if isinstance(time, datetime) else time
+    given: object = time  # callers may give anything
+    try:
+        if isinstance(given, datetime):
+            return _to_epoch_ms(given, UTC)
+        if isinstance(given, date):
+            return _to_epoch_ms(datetime(given.year, given.month, given.day), UTC)  # noqa: DTZ001
+        if isinstance(given, np.datetime64) and not np.isnat(given):
+            whole = given.astype("datetime64[ms]")
+            return int(whole.astype(np.int64)) + bool(whole < given)
+        if isinstance(given, int | np.integer) and not isinstance(given, bool):
+            return _require_i64(int(given), given)
+    except (ValueError, OverflowError):  # pandas' NaT is a datetime
+        pass
+    raise Invalid(
+        f"time {given!r}: expected epoch milliseconds, a text as --since takes it, a datetime or a "
+        "date"
+    )
 
 
-def _to_epoch_ms(moment: datetime) -> int:
+def _to_epoch_ms(moment: datetime, zone: tzinfo) -> int:
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
+        moment = moment.replace(tzinfo=zone)
     seconds = int(moment.replace(microsecond=0).timestamp())
-    return seconds * 1000 + moment.microsecond // 1000
+    finer = bool(moment.microsecond % 1000 or getattr(moment, "nanosecond", 0))
+    return seconds * 1000 + moment.microsecond // 1000 + finer
+
+
+def _require_i64(time_ms: int, given: object) -> int:
+    if -(2**63) <= time_ms < 2**63:
+        return time_ms
+    raise Invalid(f"time {given!r}: expected 64 bits of epoch milliseconds, found {time_ms}")
 
 
 def _is_compact_date(value: str) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -12,11 +12,10 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Invalid
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
-from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Severity
-from tieredstore.scan.plan import ScanRange, offset_by_time, plan
+from tieredstore.scan.plan import ScanRange, plan
 from tieredstore.scan.tasks import Selection, plan_ranges
-from tieredstore.spark.offsets import EARLIEST, LATEST, QueueKey
+from tieredstore.spark.offsets import EARLIEST, LATEST
 from tieredstore.spark.options import STREAM_ONLY, Bound, SourceOptions
 from tieredstore.spark.partitions import TieredPartition, partitions_of
 from tieredstore.spark.push_down import Narrowing, narrow_by_filters
@@ -122,48 +121,66 @@ def _ranges(
     check_named(options.starting, "startingOffsets", queues)
     check_named(options.ending, "endingOffsets", queues)
     kept = [queue for queue in queues if narrowing.keeps(queue)]
-    bounds = {key_of(queue): _bounds(provider, queue, options, narrowing) for queue in kept}
+    windows = {key_of(queue): _window(provider, queue, options, narrowing) for queue in kept}
     if options.read.keys is None:
         for queue in kept:
-            low, high = bounds[key_of(queue)]
+            window = windows[key_of(queue)]
             yield from plan(
                 provider,
                 [queue],
-                from_offset=low,
-                until_offset=high,
+                from_offset=window.low,
+                until_offset=window.high,
+                since_ms=window.since_ms,
+                until_ms=window.until_ms,
                 range_bytes=options.max_partition_bytes,
                 narrow=True,
             )
         return
-    yield from _by_keys(provider, catalogue, kept, bounds, options)
+    selection = Selection(
+        tags=options.read.tags,
+        keys=options.read.keys,
+        since_ms=narrowing.since_ms,
+        until_ms=narrowing.until_ms,
+    )
+    only = replace(catalogue, queues=tuple(kept))
+    for one in plan_ranges(provider, only, selection, range_bytes=options.max_partition_bytes):
+        within = windows[key_of(one.queue)].cut(one)
+        if within.count > 0:
+            yield within
 
 
-def _by_keys(
-    provider: SegmentProvider,
-    catalogue: TierCatalogue,
-    queues: list[QueueFiles],
-    bounds: dict[QueueKey, tuple[int, int | None]],
-    options: SourceOptions,
-) -> Iterator[ScanRange]:
-    """Ranges of the messages that index files name, and of those behind the index."""
-    only = replace(catalogue, queues=tuple(queues))
-    for one in plan_ranges(
-        provider,
-        only,
-        Selection(tags=options.read.tags, keys=options.read.keys),
-        range_bytes=options.max_partition_bytes,
-    ):
-        low, high = bounds[key_of(one.queue)]
-        first = max(one.from_offset, low)
-        last = one.until_offset if high is None else min(one.until_offset, high)
-        if first < last:
-            yield replace(one, from_offset=first, until_offset=last)
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Queue offsets [low, high) and store times [since, until) of a queue; None for no bound."""
+
+    low: int
+    high: int | None
+    since_ms: int | None
+    until_ms: int | None
+
+    def cut(self, whole: ScanRange) -> ScanRange:
+        """Return what of a range is within."""
+        return replace(
+            whole,
+            from_offset=max(whole.from_offset, self.low),
+            until_offset=_least([whole.until_offset, self.high]) or 0,
+            since_ms=_most([whole.since_ms, self.since_ms]),
+            until_ms=_least([whole.until_ms, self.until_ms]),
+        )
 
 
-def _bounds(
+def _most(values: Sequence[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _least(values: Sequence[int | None]) -> int | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _window(
     provider: SegmentProvider, queue: QueueFiles, options: SourceOptions, narrowing: Narrowing
-) -> tuple[int, int | None]:
-    """Queue offsets [from, until) to read; until is None for all."""
+) -> _Window:
+    """What options and filters together leave of a queue."""
 
     def out_of_range(wanted: int, least: int, most: int) -> int:
         if wanted < least:
@@ -182,16 +199,19 @@ def _bounds(
         _log.warning("failOnDataLoss=false: %s", message)
         return most
 
-    def offset_of(bound: Bound | None) -> int | None:
-        return None if bound is None else resolve_bound(provider, queue, bound, out_of_range)
+    key = key_of(queue)
 
-    low, high = offset_of(options.starting) or 0, offset_of(options.ending)
-    low = max(low, narrowing.from_offset)
-    ends = [end for end in (high, narrowing.until_offset) if end is not None]
-    if narrowing.since_ms is not None or narrowing.until_ms is not None:
-        with QueueReader(provider, queue) as reader:
-            if narrowing.since_ms is not None:
-                low = max(low, offset_by_time(reader, narrowing.since_ms))
-            if narrowing.until_ms is not None:
-                ends.append(offset_by_time(reader, narrowing.until_ms))
-    return low, min(ends, default=None)
+    def offset_of(bound: Bound | None) -> int | None:
+        if bound is None or bound.time_of(key) is not None:
+            return None
+        return resolve_bound(provider, queue, bound, out_of_range)
+
+    def time_of(bound: Bound | None) -> int | None:
+        return None if bound is None else bound.time_of(key)
+
+    return _Window(
+        max(offset_of(options.starting) or 0, narrowing.from_offset),
+        _least([offset_of(options.ending), narrowing.until_offset]),
+        _most([time_of(options.starting), narrowing.since_ms]),
+        _least([time_of(options.ending), narrowing.until_ms]),
+    )

@@ -19,7 +19,7 @@ from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS, choose_columns
 from tieredstore.scan.location import TierLocation, locate
 from tieredstore.scan.read.batches import BATCH_BYTES
 from tieredstore.scan.read.options import ReadOptions
-from tieredstore.scan.times import parse_time
+from tieredstore.scan.times import parse_time, parse_zone
 from tieredstore.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -36,7 +36,7 @@ T = TypeVar("T")
 NAMES = (
     "path", "cluster", "broker", "state", "config", "properties",
     "subscribe", "subscribePattern", "assign",
-    "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
+    "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "timeZone",
     "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "keys", "tags",
     "columns", "includeProperties", "pushDownFilters",
     "minPartitions", "maxPartitionBytes", "maxRecordsPerPartition", "batchBytes",
@@ -270,7 +270,8 @@ def _parse_bound(values: Mapping[str, str], which: str, default: int, now_ms: in
     """As Kafka's source: a timestamp is taken before times by queue, and these before offsets."""
     time, offsets = values.get(f"{which}Timestamp"), values.get(f"{which}Offsets")
     if time is not None:
-        return Bound(default, {}, parse_time(time, now_ms))
+        zone = parse_zone(values.get("timeZone", "UTC"))
+        return Bound(default, {}, parse_time(time, now_ms, zone))
     option = f"{which}OffsetsByTimestamp"
     if option in values:
         times = parse_offsets(values[option], option)

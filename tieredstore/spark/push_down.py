@@ -48,7 +48,7 @@ _TESTS: dict[type[Filter], Callable[[Any, Any], bool]] = {
 @dataclass(frozen=True, slots=True)
 class Narrowing:
     """What filters leave to read: queues that pass all of `of_queue`; queue offsets [from, until);
-    store times [since, until), found by search; TAGS values. None for no bound."""
+    store times [since, until); TAGS values. None for no bound."""
 
     of_queue: tuple[Filter, ...] = ()
     from_offset: int = 0
@@ -127,14 +127,21 @@ def _by_time(narrowing: Narrowing, one: Filter, value: datetime) -> Narrowing:
     since, until = narrowing.since_ms, narrowing.until_ms
     match one:
         case GreaterThan():
-            since = max(since or 0, floor_ms + 1)
+            since = _later(since, floor_ms + 1)
         case GreaterThanOrEqual():
-            since = max(since or 0, ceiling_ms)
+            since = _later(since, ceiling_ms)
         case LessThan():
-            until = ceiling_ms if until is None else min(until, ceiling_ms)
+            until = _earlier(until, ceiling_ms)
         case LessThanOrEqual():
-            until = floor_ms + 1 if until is None else min(until, floor_ms + 1)
+            until = _earlier(until, floor_ms + 1)
         case EqualTo() | EqualNullSafe():
-            since = max(since or 0, ceiling_ms)
-            until = floor_ms + 1 if until is None else min(until, floor_ms + 1)
+            since, until = _later(since, ceiling_ms), _earlier(until, floor_ms + 1)
     return replace(narrowing, since_ms=since, until_ms=until)
+
+
+def _later(bound: int | None, time_ms: int) -> int:
+    return time_ms if bound is None else max(bound, time_ms)
+
+
+def _earlier(bound: int | None, time_ms: int) -> int:
+    return time_ms if bound is None else min(bound, time_ms)

@@ -109,7 +109,10 @@ class PartitionReader:
 
     def _tell(self, scan_range: ScanRange, skipped: list[Finding], left_out: int) -> None:
         queue, first, until = scan_range.queue, scan_range.from_offset, scan_range.until_offset
-        filtered = self.options.tags is not None or self.options.keys is not None
+        choices = (
+            self.options.tags, self.options.keys, scan_range.since_ms, scan_range.until_ms
+        )  # fmt: skip
+        filtered = any(choice is not None for choice in choices)
         messages = "" if filtered else f", {left_out} messages left out"
         _log.warning(
             "corruptRecords=skip: %s [%d, %d): %d pieces of damage%s; the first: %s",

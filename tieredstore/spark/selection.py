@@ -10,8 +10,8 @@ from tieredstore.errors import Invalid
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.location import TierLocation
-from tieredstore.scan.plan import offset_by_time
 from tieredstore.scan.tasks import Selection
+from tieredstore.scan.time_search import find_first
 from tieredstore.spark.offsets import EARLIEST, LATEST, QueueKey, show_queue
 from tieredstore.spark.options import Bound, SourceOptions
 from tieredstore.table import Tier
@@ -72,14 +72,15 @@ def resolve_bound(
     wanted = bound.of(key_of(queue))
     time_ms = bound.time_of(key_of(queue))
     with QueueReader(provider, queue) as reader:
-        if time_ms is not None:
-            return offset_by_time(reader, time_ms)
-        if wanted == LATEST:
-            return reader.max_offset()
+        most = reader.max_offset()
+        if wanted == LATEST and time_ms is None:
+            return most
         least = reader.min_offset()
+        if time_ms is not None:
+            first = find_first(reader, least, most, since_ms=time_ms)
+            return most if first is None else first
         if wanted == EARLIEST:
             return least
-        most = reader.max_offset()
         return wanted if least <= wanted <= most else on_out_of_range(wanted, least, most)
 
 

@@ -29,9 +29,10 @@ from tieredstore.scan.catalogue import QueueFiles, load_catalogue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.keys.search import find_by_key, find_by_message_id
-from tieredstore.scan.plan import ScanRange, offset_by_time, plan
+from tieredstore.scan.plan import ScanRange, plan
 from tieredstore.scan.read.batches import read_batches
 from tieredstore.scan.rows import COLUMNS, BodyForm, message_row
+from tieredstore.scan.time_search import find_first
 from tieredstore.scan.verify.verification import verify
 
 Key = tuple[str, int, int]
@@ -138,16 +139,17 @@ def test_times_bound_what_is_read_on_both_sides(tier: BuiltTier) -> None:
             assert sorted(read(tier, ranges(tier, since_ms=since, until_ms=until))) == expected
 
 
-def test_offset_by_time_is_the_first_message_at_or_after_it(tier: BuiltTier) -> None:
+def test_the_first_message_at_or_after_a_time(tier: BuiltTier) -> None:
     for queue in tier.catalogue().queues:
         items = tier.stored[queue.topic, queue.queue_id]
         with QueueReader(tier.provider, queue) as reader:
+            bounds = reader.min_offset(), reader.max_offset()
             for item in items:
-                for time_ms, offset in (
-                    (item.store_timestamp_ms, item.queue_offset),
-                    (item.store_timestamp_ms + 1, item.queue_offset + 1),
-                ):
-                    assert offset_by_time(reader, time_ms) == offset
+                time_ms, offset = item.store_timestamp_ms, item.queue_offset
+                assert find_first(reader, *bounds, since_ms=time_ms) == offset
+                behind = offset + 1 if offset + 1 < bounds[1] else None
+                assert find_first(reader, *bounds, since_ms=time_ms + 1) == behind
+            assert find_first(reader, *bounds, until_ms=items[0].store_timestamp_ms) is None
 
 
 def test_expired_messages_are_left_out_although_their_units_are_there(tmp_path: Path) -> None:

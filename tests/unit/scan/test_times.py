@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+from datetime import UTC, date, datetime
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.errors import Invalid
-from tieredstore.scan.times import format_time, parse_time
+from tieredstore.scan.times import epoch_ms, format_time, parse_time, parse_zone
 
 NOW = 1_795_266_316_182
 
@@ -59,3 +63,57 @@ def test_times_beyond_the_calendar_are_numbers() -> None:
     assert format_time(2**63 - 1) == str(2**63 - 1)
     assert format_time(-5) == "-5"
     assert format_time(None) == ""
+
+
+MIDNIGHT = NOW - 182 - 16_000 - 5 * 60_000 - 13 * 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("time", "expected"),
+    [
+        (None, None),
+        (NOW, NOW),
+        (np.int64(NOW), NOW),
+        (np.uint64(NOW), NOW),
+        ("-2h", NOW - 7_200_000),
+        (date(2026, 11, 21), MIDNIGHT),
+        (datetime(2026, 11, 21), MIDNIGHT),  # noqa: DTZ001
+        (datetime(2026, 11, 21, 13, 5, 16, 182_000, UTC), NOW),
+        (np.datetime64("2026-11-21"), MIDNIGHT),
+        (np.datetime64("2026-11-21T13:05:16.182"), NOW),
+        (pd.Timestamp("2026-11-21 13:05:16.182"), NOW),
+        (pd.Timestamp("2026-11-21 21:05:16.182", tz="Asia/Shanghai"), NOW),
+    ],
+)
+def test_times_of_python_numpy_and_pandas(time: Any, expected: int | None) -> None:
+    assert epoch_ms(time, NOW) == expected
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        "2026-11-21T13:05:16.182001Z",
+        datetime(2026, 11, 21, 13, 5, 16, 182_999, UTC),
+        np.datetime64("2026-11-21T13:05:16.182000001"),
+        pd.Timestamp("2026-11-21 13:05:16.182000001", tz="UTC"),
+    ],
+)
+def test_what_is_finer_than_a_millisecond_is_rounded_up(time: Any) -> None:
+    assert epoch_ms(time, NOW) == NOW + 1
+
+
+@pytest.mark.parametrize(
+    "time", [True, float(NOW), b"now", np.datetime64("NaT"), pd.NaT, [NOW], 2**63, "-999999999999w"]
+)
+def test_what_is_no_time_is_invalid(time: Any) -> None:
+    with pytest.raises(Invalid, match="expected"):
+        epoch_ms(time, NOW)
+
+
+def test_a_text_without_a_zone_is_of_the_zone_given() -> None:
+    shanghai = parse_zone("Asia/Shanghai")
+    assert parse_time("2026-11-21 21:05:16.182", NOW, shanghai) == NOW
+    assert parse_time("2026-11-21T13:05:16.182Z", NOW, shanghai) == NOW
+    for name in ("Nowhere/Town", "../etc/passwd", ""):
+        with pytest.raises(Invalid, match="expected a name such as"):
+            parse_zone(name)

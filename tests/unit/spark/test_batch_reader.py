@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+import operator
 import pickle
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, InputPartition
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, InputPartition, LessThan
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from tests.kit.growing_tier import BROKER, START_MS, GrowingTier
-from tieredstore.contracts.segment import FileSegmentType
+from tests.kit.tier_builder import TierBuilder, message
+from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.spark.batch import PushDownReader, TieredBatchReader
 from tieredstore.spark.options import parse_options
@@ -79,6 +82,11 @@ def bounds(**offsets_of: int) -> str:
         ({"startingTimestamp": str(START_MS + 3500)}, queue(0, 4, 12) + queue(1, 4, 5)),
         ({"endingTimestamp": str(START_MS + 1000)}, queue(0, 0, 1) + queue(1, 0, 1)),
         ({"startingTimestamp": "2100-01-01"}, []),
+        (
+            {"startingTimestamp": "2023-11-15 06:13:23.500", "timeZone": "Asia/Shanghai"},
+            queue(0, 4, 12) + queue(1, 4, 5),
+        ),
+        ({"keys": "KEY-3,KEY-9", "startingTimestamp": str(START_MS + 4000)}, [(0, 9)]),
         ({"tags": "T1"}, [(0, 1), (0, 4), (0, 7), (0, 10), (1, 1), (1, 4)]),
         ({"keys": "KEY-3,KEY-9"}, [(0, 3), (0, 9), (1, 3)]),
         ({"keys": "KEY-3", "endingOffsets": bounds(q0=3)}, [(1, 3)]),
@@ -329,3 +337,54 @@ def test_a_schema_is_compared_by_name_and_type() -> None:
         shape(queue_id, columns=("body",))
     with pytest.raises(Invalid, match="column 'keys': expected array<string>, found string"):
         shape(StructField("keys", StringType()))
+
+
+TORN_AT = 19
+
+
+def stepped(root: Path, *, torn: bool) -> str:
+    """The URL of a tier: 20 messages a second apart, the clock set back by five in the middle.
+    torn: zeros in place of the last one."""
+    seconds = [*range(10), *range(5, 15)]
+    builder = TierBuilder(
+        root, messages_per_segment=100, times=[START_MS + n * 1000 for n in seconds]
+    )
+    stored = builder.queue("orders", 0, [message("orders", 0, n) for n in range(20)])
+    builder.built.metadata.flush()
+    if torn:
+        path = builder.built.path(SegmentId(f"{BROKER}/orders/0", LOG, 0))
+        path.write_bytes(path.read_bytes()[: stored[-1].offset] + bytes(len(stored[-1].record)))
+    return builder.built.url
+
+
+@pytest.mark.parametrize("torn", [False, True])
+@pytest.mark.parametrize("second", [-1, 0, 5, 8, 9, 12, 15])
+def test_times_that_go_back_give_the_same_rows_by_option_filter_and_hand(
+    tmp_path: Path, torn: bool, second: int
+) -> None:
+    url = stepped(tmp_path, torn=torn)
+    border = START_MS + second * 1000
+    shape = Shape.of(spark_schema((*COLUMNS, "store_timestamp")), None)
+    given = {"path": url, "subscribe": "orders", "corruptRecords": "skip"}
+
+    def rows_of(reader: TieredBatchReader) -> list[tuple[int, datetime]]:
+        return [
+            (row["queue_offset"], row["store_timestamp"])
+            for partition in reader.partitions()
+            for batch in reader.read(partition)
+            for row in batch.to_pylist()
+        ]
+
+    everything = rows_of(TieredBatchReader(parse_options(given), shape))
+    moment = datetime.fromtimestamp(border / 1000, UTC)
+    assert len(everything) == (TORN_AT if torn else 20)
+    for option, filter_of, matches in (
+        ("startingTimestamp", GreaterThanOrEqual, operator.ge),
+        ("endingTimestamp", LessThan, operator.lt),
+    ):
+        wanted = [row for row in everything if matches(row[1], moment)]
+        by_option = {**given, option: str(border)}
+        assert rows_of(TieredBatchReader(parse_options(by_option), shape)) == wanted
+        pushed = PushDownReader(parse_options(given), shape)
+        assert list(pushed.pushFilters([filter_of(("store_timestamp",), moment)]))
+        assert rows_of(pushed) == wanted

@@ -310,7 +310,7 @@ def _result(
             rows += row.rows
             if row.oldest_ms is not None:
                 oldest_ms.append(row.oldest_ms)
-            left_out += item.until_offset - item.from_offset - row.rows
+            left_out += item.until_offset - item.from_offset - row.rows - row.early
     findings = [text for outcome in written for text in outcome.findings]
     return {
         "format": request.format.value,

@@ -17,13 +17,16 @@ from tieredstore.jobs.run import TASK_BYTES, gather_groups
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.extents import QueueReader
-from tieredstore.scan.plan import ScanRange, offset_by_time, plan, store_time
+from tieredstore.scan.plan import ScanRange, plan, store_time
 from tieredstore.scan.segments.tail import find_committed_end
+from tieredstore.scan.time_search import find_first, narrow_by_time
+from tieredstore.scan.times import format_time
 
 
 class PlannedRange(msgspec.Struct, frozen=True, array_like=True):
     """Messages [from, until) of a queue (`broker/topic/queueId`), and the bytes [log_from,
-    log_until) of its commit log from which they are read."""
+    log_until) of its commit log from which they are read. since_ms: only those stored then or
+    later, epoch ms."""
 
     queue: str
     from_offset: int
@@ -31,6 +34,7 @@ class PlannedRange(msgspec.Struct, frozen=True, array_like=True):
     size_bytes: int
     log_from: int
     log_until: int
+    since_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,8 @@ def make_plan(
         ):
             if piece.from_offset > reached:
                 result.gaps.append(Gap(queue.path, reached, piece.from_offset))
-            ranges.append(_to_planned_range(piece))
+            since_ms = request.selection.since_ms if position is None else None
+            ranges.append(_to_planned_range(piece, since_ms))
             reached = piece.until_offset
         if high > low or (position is None and low <= end):
             result.positions[queue.path] = Position(high)
@@ -114,11 +119,34 @@ def _bounds(
     elif position is None:
         low = max(low, chosen.from_offset or 0)
         if chosen.since_ms is not None:
-            low = max(low, offset_by_time(reader, chosen.since_ms))
+            first, _ = narrow_by_time(reader, low, end, since_ms=chosen.since_ms)
+            found = find_first(reader, first, end, since_ms=chosen.since_ms)
+            low = end if found is None else first
     high = end if chosen.until_offset is None else min(end, chosen.until_offset)
     if chosen.until_ms is not None and low < high:
-        high = min(high, offset_by_time(reader, chosen.until_ms))
+        high = _find_end(reader, low, high, chosen.until_ms)
     return low, max(low, high)
+
+
+def _find_end(reader: QueueReader, low: int, high: int, until_ms: int) -> int:
+    """The first queue offset of [low, high) whose message is stored at `until_ms` or later. A
+    position is one offset, so no message behind it may be stored before: such an export would
+    leave it out, or take the others."""
+    end = find_first(reader, low, high, since_ms=until_ms)
+    if end is None:
+        return high
+    early = find_first(reader, end, high, until_ms=until_ms)
+    if early is not None:
+        queue = reader.queue
+        raise Invalid(
+            f"{queue.path}: store times go back at {format_time(until_ms)}: message {end} is "
+            f"stored then or later, message {early} behind it earlier. --until-offset ends a run "
+            "in front of an offset, and another --until where times rise",
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            offset=early,
+        )
+    return end
 
 
 def _require_gap(queue: QueueFiles, expected: int, first: int, request: ExportRequest) -> None:
@@ -178,7 +206,7 @@ def _change(reader: QueueReader, position: Position, end: int) -> str | None:
     )
 
 
-def _to_planned_range(piece: ScanRange) -> PlannedRange:
+def _to_planned_range(piece: ScanRange, since_ms: int | None) -> PlannedRange:
     log = piece.queue.commit_log
     return PlannedRange(
         piece.queue.path,
@@ -187,6 +215,7 @@ def _to_planned_range(piece: ScanRange) -> PlannedRange:
         piece.size_bytes,
         log[0].base_offset if log else 0,
         log[-1].end_offset if log else 0,
+        since_ms,
     )
 
 
@@ -213,7 +242,9 @@ def _range_of(queues: Mapping[str, QueueFiles], item: PlannedRange) -> ScanRange
         # Those beside a range whose units are lost tell what is missing between them.
         consume_queue=_select_within(queue.consume_queue, units[0] - 1, units[1] + 1),
     )
-    return ScanRange(narrow, item.from_offset, item.until_offset, item.size_bytes)
+    return ScanRange(
+        narrow, item.from_offset, item.until_offset, item.size_bytes, since_ms=item.since_ms
+    )
 
 
 def _select_within(

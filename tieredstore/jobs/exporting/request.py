@@ -54,8 +54,8 @@ class Accept(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
     """One export. `selection` says which queues, and with offsets and store times where a queue
-    begins that the target does not have yet, and where this run ends; store times become offsets by
-    binary search, as brokers do it. Tags and keys are not for exports.
+    begins that the target does not have yet, and where this run ends. Tags and keys are not for
+    exports.
 
     to: folder of the target as a URL or a path; for Iceberg, where a new table is put (the catalog
     decides without it). catalog, table: of pyiceberg, `namespace.name`. columns: None for all but

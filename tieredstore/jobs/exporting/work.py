@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import pyarrow as pa
@@ -30,14 +30,16 @@ _log = logging.getLogger(__name__)
 
 
 class LastRow(msgspec.Struct, frozen=True, array_like=True):
-    """Of a range. rows: how many it gave; the others are those of its last one, and
-    oldest_ms the least store time of all."""
+    """Of a range. rows: how many it gave; early: how many it left out, since they were stored
+    before the range's time; the others are those of its last one, and oldest_ms the least store
+    time of all that it gave."""
 
     rows: int
     queue_offset: int | None = None
     physical_offset: int | None = None
     store_timestamp_ms: int | None = None
     oldest_ms: int | None = None
+    early: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +118,15 @@ def _write_range(
     on_finding: OnFinding,
 ) -> LastRow:
     columns = tuple(dict.fromkeys((*task.form.columns, *_NEEDED)))
-    rows, last = 0, None
+    rows, early, last = 0, 0, None
     oldest_us: int | None = None
-    for batch in arrow_batches(provider, scan_range, columns, on_finding=on_finding):
-        files.write(scan_range.queue.topic, batch)
-        rows += batch.num_rows
+    # Times are compared here, so that damage is told from what was stored too early.
+    whole = replace(scan_range, since_ms=None)
+    for batch in arrow_batches(provider, whole, columns, on_finding=on_finding):
+        chosen = _since(batch, scan_range.since_ms)
+        files.write(scan_range.queue.topic, chosen)
+        rows += chosen.num_rows
+        early += batch.num_rows - chosen.num_rows
         last = batch.slice(batch.num_rows - 1).select(_NEEDED)
         least_us = pc.min(batch.column("store_timestamp").view(pa.int64())).as_py()
         if least_us is not None:
@@ -134,7 +140,17 @@ def _write_range(
         last.column("physical_offset")[0].as_py(),
         None if time_us is None else time_us // 1000,
         None if oldest_us is None else oldest_us // 1000,
+        early,
     )
+
+
+def _since(batch: pa.RecordBatch, since_ms: int | None) -> pa.RecordBatch:
+    """The rows stored at a time or later; a time that microseconds cannot say counts as later."""
+    if since_ms is None:
+        return batch
+    since_us = pa.scalar(min(since_ms * 1000, 2**63 - 1), pa.int64())
+    times = batch.column("store_timestamp").view(pa.int64())
+    return batch.filter(pc.fill_null(pc.greater_equal(times, since_us), fill_value=True))
 
 
 @dataclass(frozen=True, slots=True)

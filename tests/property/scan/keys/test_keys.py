@@ -30,7 +30,7 @@ def test_every_message_with_a_key_is_found_once(data: st.DataObject) -> None:
         hours.sort()
     with tempfile.TemporaryDirectory() as folder:
         builder = TierBuilder(Path(folder), messages_per_segment=data.draw(st.integers(1, 9)))
-        builder._times = iter([START_MS + hour * 3_600_000 for hour in hours])  # type: ignore[assignment]
+        builder._times = iter([START_MS + hour * 3_600_000 for hour in hours])
         stored = builder.queue(
             "t", 0, [message("t", 0, n, keys=of_one) for n, of_one in enumerate(keys)]
         )

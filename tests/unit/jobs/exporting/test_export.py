@@ -9,14 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
 import tieredstore
 from tests.kit.growing_tier import START_MS, GrowingTier
 from tests.kit.jobs.export import Export, places_of
-from tests.kit.tier_builder import flip
-from tieredstore.contracts.segment import FileSegmentType
+from tests.kit.tier_builder import TierBuilder, flip, message
+from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt, Invalid, Unavailable
 from tieredstore.jobs.exporting import Accept, ExportRequest, Format, OnCorrupt, job, run_export
 from tieredstore.jobs.exporting.work import WriteOutcome, WriteTask, write
@@ -357,3 +358,58 @@ def test_o01_an_answer_that_the_client_does_not_know_is_tried_again(
         return
     assert exported.run()["rows"] == 24
     assert exported.places() == places_of(exported.tier)
+
+
+def stepped(root: Path, seconds: list[int], *, torn: bool = False) -> str:
+    """The URL of a tier whose messages are stored at these seconds. torn: zeros in place of the
+    last one."""
+    builder = TierBuilder(
+        root, messages_per_segment=100, times=[START_MS + n * 1000 for n in seconds]
+    )
+    stored = builder.queue("orders", 0, [message("orders", 0, n) for n in range(len(seconds))])
+    builder.built.metadata.flush()
+    if torn:
+        path = builder.built.path(SegmentId("broker-a/orders/0", FileSegmentType.COMMIT_LOG, 0))
+        path.write_bytes(path.read_bytes()[: stored[-1].offset] + bytes(len(stored[-1].record)))
+    return builder.built.url
+
+
+def exported_offsets(target: Path) -> list[int]:
+    found = ds.dataset(str(target), format="parquet", partitioning="hive").to_table()
+    return sorted(found["queue_offset"].to_pylist())
+
+
+def test_a_torn_tail_neither_empties_nor_lengthens_an_export_by_time(tmp_path: Path) -> None:
+    tier = tieredstore.open(stepped(tmp_path, list(range(20)), torn=True))
+    since = tier.export(tmp_path / "since", since=START_MS + 3_000)
+    assert (since["rows"], since["corrupt_messages"]) == (16, 0)
+    assert exported_offsets(tmp_path / "since") == list(range(3, 19))
+    assert tier.export(tmp_path / "until", until=START_MS + 3_000)["rows"] == 3
+    assert exported_offsets(tmp_path / "until") == [0, 1, 2]
+    assert tier.export(tmp_path / "until")["rows"] == 16
+    assert exported_offsets(tmp_path / "until") == list(range(19))
+
+
+def test_an_export_since_a_time_when_the_clock_went_back(tmp_path: Path) -> None:
+    seconds = [*range(10), *range(5, 15)]
+    tier = tieredstore.open(stepped(tmp_path, seconds))
+    report = tier.export(tmp_path / "out", since=START_MS + 8_000)
+    wanted = [number for number, second in enumerate(seconds) if second >= 8]
+    assert exported_offsets(tmp_path / "out") == wanted
+    assert (report["rows"], report["corrupt_messages"]) == (len(wanted), 0)
+
+
+def test_an_export_that_would_end_within_times_that_go_back_is_refused(tmp_path: Path) -> None:
+    seconds = [*range(10), *range(5, 15)]
+    tier = tieredstore.open(stepped(tmp_path, seconds))
+    for second in range(16):
+        target = tmp_path / str(second)
+        wanted = [number for number, stored in enumerate(seconds) if stored < second]
+        if 5 < second <= 9:
+            with pytest.raises(
+                Invalid, match=r"store times go back at 2023.*message \d+ behind it"
+            ):
+                tier.export(target, until=START_MS + second * 1000)
+        else:
+            tier.export(target, until=START_MS + second * 1000)
+            assert (exported_offsets(target) if wanted else []) == wanted

@@ -67,7 +67,7 @@ def source(tmp_path: Path) -> BuiltSource:
     """A topic with a name to be escaped and store times near and far, and one with times of birth
     that a client sent in microseconds."""
     builder = TierBuilder(tmp_path / "source", messages_per_segment=100)
-    builder._times = itertools.chain(TIMES_MS, itertools.count(START_MS, 1000))  # type: ignore[assignment]
+    builder._times = itertools.chain(TIMES_MS, itertools.count(START_MS, 1000))
     builder.queue("%RETRY%grp|x", 0, [message("%RETRY%grp|x", 0, n) for n in range(len(TIMES_MS))])
     born = [START_MS, START_MS * 1000, START_MS + 1000]
     builder.queue(

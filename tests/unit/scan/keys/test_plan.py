@@ -51,7 +51,7 @@ class IndexedTier:
         self.builder = TierBuilder(root)
         self.built = self.builder.built
         if times is not None:
-            self.builder._times = iter(times)  # type: ignore[arg-type]
+            self.builder._times = iter(times)
         self._index_end = 0
 
     def index(self, *runs: tuple[str, int, int, int]) -> Path:

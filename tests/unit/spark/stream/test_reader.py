@@ -16,7 +16,8 @@ from pyspark.sql.streaming.datasource import (
 
 from tests.kit.growing_tier import BROKER, GrowingTier
 from tests.kit.spark.stream_reader import COLUMNS, latest, offsets, reader_of, rows, through_json
-from tieredstore.contracts.segment import FileSegmentType
+from tests.kit.tier_builder import START_MS, TierBuilder, message
+from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.spark.options import parse_options
 from tieredstore.spark.schema import Shape, spark_schema
@@ -61,6 +62,33 @@ def test_a_stream_starts_at_the_end_unless_it_is_told_otherwise(tier: GrowingTie
     text = json.dumps({"orders": {BROKER: {"0": 3}}})
     reader = TieredStreamReader(parse_options({**given, "startingOffsets": text}), shape)
     assert offsets(reader.initialOffset()) == {("orders", 0): 3}
+
+
+@pytest.mark.parametrize("torn", ["", "zeros", "cut"])
+def test_a_starting_time_is_found_in_front_of_a_torn_tail_and_where_times_go_back(
+    tmp_path: Path, torn: str
+) -> None:
+    seconds = [*range(10), *range(5, 15)]
+    builder = TierBuilder(
+        tmp_path, messages_per_segment=100, times=[START_MS + n * 1000 for n in seconds]
+    )
+    stored = builder.queue("orders", 0, [message("orders", 0, n) for n in range(20)])
+    builder.built.metadata.flush()
+    last, end = stored[-1], 19 if torn else 20
+    path = builder.built.path(SegmentId(f"{BROKER}/orders/0", LOG, 0))
+    if torn:
+        path.write_bytes(path.read_bytes()[: last.offset + 20])
+    if torn == "zeros":
+        path.write_bytes(path.read_bytes()[: last.offset] + bytes(len(last.record)))
+    shape = Shape.of(spark_schema(COLUMNS), None)
+    for second, first in ((3, 3), (5, 5), (9, 9), (10, 15), (14, 19), (15, end)):
+        given = {"path": builder.built.url, "subscribe": "orders"}
+        given["startingTimestamp"] = str(START_MS + second * 1000)
+        reader = TieredStreamReader(parse_options(given), shape)
+        start = through_json(reader.initialOffset())
+        assert offsets(start) == {("orders", 0): min(first, end)}
+        found = rows(reader, start, latest(reader, start))
+        assert [row[2] for row in found] == list(range(min(first, end), end))
 
 
 @pytest.mark.parametrize("limit", [1, 3, 4, 100])

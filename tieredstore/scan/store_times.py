@@ -1,0 +1,164 @@
+"""Store times of messages, read from the heads of their records.
+
+A head counts when it is that of the message its consume queue unit names: right size, magic, queue
+and offsets. Whatever else lies there (zeros of a crash, damage, another message) has no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.errors import Corrupt
+from tieredstore.message.columns.records import gather_headers, store_timestamps
+from tieredstore.message.consume_queue import UNIT_DTYPE
+from tieredstore.message.layout import (
+    CODA_SIZE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_RECORD_SIZE,
+)
+from tieredstore.scan.ahead import map_ahead
+from tieredstore.scan.catalogue import QueueFiles
+from tieredstore.scan.extents import QueueReader, Units
+
+Int64s: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+_READ_BYTES = 1 << 20
+"""Commit log bytes of one read, at most (one head at least)."""
+_GAP_BYTES = 16 << 10
+"""Bytes between two heads that are read along rather than skipped."""
+
+
+class StoreTimes(NamedTuple):
+    """int64[n] epoch ms and bool[n]: whether the time is known; others mean nothing."""
+
+    times: Int64s
+    known: Bools
+
+
+def read_times(reader: QueueReader, first: int, count: int) -> StoreTimes:
+    """Read the store times of messages [first, first + count), which one span of units covers.
+
+    Reads heads that lie close together in one piece. What cannot be read is not known. Raises
+    Unavailable.
+    """
+    found = StoreTimes(np.zeros(count, np.int64), np.zeros(count, np.bool_))
+    try:
+        units = reader.read_units(first, count)
+    except Corrupt:  # shorter than it was listed
+        return found
+    offsets = units["physical_offset"].astype(np.int64)
+    for rows, start, end in _pieces(reader.queue, offsets):
+        try:
+            buffer = reader.commit_log.read(start, end - start)
+        except Corrupt:
+            continue
+        positions = offsets[rows] - start
+        numbers = np.arange(first, first + count)[rows]
+        times, known = _times_in(buffer, positions, start, units[rows], numbers, reader.queue)
+        found.times[rows], found.known[rows] = times, known
+    return found
+
+
+def read_times_at(reader: QueueReader, offsets: Sequence[int]) -> StoreTimes:
+    """Read the store times of the messages at some queue offsets, each apart; over a network,
+    several at once. What cannot be read is not known. Raises Unavailable."""
+    found = StoreTimes(np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.bool_))
+    reads = [reader.prepare_units(offset, 1) for offset in offsets]
+    named = read_all(reader, reads)
+    rows: list[int] = []
+    heads: list[Callable[[], memoryview]] = []
+    for row, data in enumerate(named):
+        if data is None:
+            continue
+        place = int(np.frombuffer(data, UNIT_DTYPE)[0]["physical_offset"])
+        extent = reader.commit_log.extent_at(place)
+        if extent is not None and place + MIN_RECORD_SIZE <= extent.end_offset:
+            rows.append(row)
+            end = min(place + CODA_SIZE + MIN_RECORD_SIZE, extent.end_offset)
+            heads.append(reader.commit_log.prepare(place, end - place))
+    for row, head in zip(rows, read_all(reader, heads), strict=True):
+        data = named[row]
+        if head is None or data is None:
+            continue
+        units = np.frombuffer(data, UNIT_DTYPE)
+        start, zero = int(units[0]["physical_offset"]), np.zeros(1, np.int64)
+        numbers = np.array([offsets[row]])
+        times, known = _times_in(head, zero, start, units, numbers, reader.queue)
+        found.times[row], found.known[row] = times[0], known[0]
+    return found
+
+
+def read_all(
+    reader: QueueReader, reads: Sequence[Callable[[], memoryview]]
+) -> list[memoryview | None]:
+    """Do prepared reads, None for each that finds its bytes gone. Raises Unavailable."""
+
+    def read(one: Callable[[], memoryview]) -> memoryview | None:
+        try:
+            return one()
+        except Corrupt:  # shorter than it was listed
+            return None
+
+    return list(map_ahead(reader.provider, read, reads))
+
+
+def _pieces(queue: QueueFiles, offsets: Int64s) -> Iterator[tuple[npt.NDArray[np.intp], int, int]]:
+    """Rows whose heads are read together, and the bytes [start, end) of the log that they need, the
+    message behind a coda included."""
+    for extent in queue.commit_log:
+        low, high = extent.base_offset, extent.end_offset - MIN_RECORD_SIZE
+        inside = np.flatnonzero((offsets >= low) & (offsets <= high))
+        inside = inside[np.argsort(offsets[inside], kind="stable")]
+        at = 0
+        while at < len(inside):
+            places = offsets[inside[at:]]
+            near = np.diff(places) <= _GAP_BYTES
+            run = int(np.argmin(near)) + 1 if not near.all() else len(places)
+            most = int(np.searchsorted(places, places[0] + _READ_BYTES, side="right"))
+            rows = inside[at : at + max(1, min(run, most))]
+            end = int(offsets[rows[-1]]) + CODA_SIZE + MIN_RECORD_SIZE
+            yield rows, int(offsets[rows[0]]), min(end, extent.end_offset)
+            at += len(rows)
+
+
+def _times_in(
+    buffer: memoryview,
+    positions: Int64s,
+    start: int,
+    units: Units,
+    numbers: Int64s,
+    queue: QueueFiles,
+) -> StoreTimes:
+    headers = gather_headers(buffer, positions)
+    codas = (headers["magic"] == MAGIC_BLANK) & (
+        positions + CODA_SIZE + MIN_RECORD_SIZE <= len(buffer)
+    )
+    if codas.any():  # the coda of an old writer stands before the message that the unit names
+        positions = positions + np.where(codas, CODA_SIZE, 0)
+        headers = gather_headers(buffer, positions)
+    known = _belong(headers, positions + start, codas, units, numbers, queue)
+    return StoreTimes(store_timestamps(buffer, positions), known)
+
+
+def _belong(
+    headers: npt.NDArray[np.void],
+    offsets: Int64s,
+    codas: Bools,
+    units: Units,
+    numbers: Int64s,
+    queue: QueueFiles,
+) -> Bools:
+    magic = headers["magic"]
+    found: Bools = (magic == MAGIC_V1) | (magic == MAGIC_V2)
+    found &= headers["size"] == units["size"]
+    found &= headers["queue_id"] == queue.queue_id
+    found &= headers["queue_offset"] == numbers
+    named = headers["physical_offset"]
+    found &= (named == offsets) | (codas & (named == offsets - CODA_SIZE))
+    return found
