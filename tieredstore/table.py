@@ -205,12 +205,15 @@ class Scan:
             yield ScanTask(self._tier.location, scan_range, self._columns, self._options)
 
     def batches(self) -> Generator[pa.RecordBatch]:
-        """Yield record batches of 2 to 4 MiB, one connection for all; it is closed with the
-        iterator. Raises as `plan` does."""
+        """Yield record batches of 2 to 4 MiB, which small queues share, over one connection;
+        closing the iterator closes it. Raises as `plan` does."""
+        from tieredstore.scan.arrow.join import join_small_batches
         from tieredstore.scan.arrow.read import limit_rows
 
-        limit = self._options.limit
-        return self._batches() if limit is None else limit_rows(self._batches(), limit)
+        limit, batches = self._options.limit, self._batches()
+        return join_small_batches(
+            batches if limit is None else limit_rows(batches, limit), self._options.batch_bytes
+        )
 
     def _batches(self) -> Generator[pa.RecordBatch]:
         provider = self._tier.location.connect()

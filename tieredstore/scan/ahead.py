@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -27,7 +27,7 @@ def map_ahead(
 ) -> Iterator[R]:
     """Yield what `function` makes of each item, in their order; over a network of several at once,
     a bounded number of them before they are asked for. Raises what `function` raises."""
-    if not waits_for_network(provider):
+    if not waits_for_network(provider) or (isinstance(items, Sequence) and len(items) < 2):
         yield from map(function, items)
         return
     with ThreadPoolExecutor(THREADS, "tiered-plan") as pool:

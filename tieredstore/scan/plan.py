@@ -11,6 +11,7 @@ from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.layout import MIN_RECORD_SIZE
 from tieredstore.message.record import StoredMessage
+from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import damage
@@ -55,7 +56,8 @@ def plan(
 ) -> Iterator[ScanRange]:
     """Yield ranges over the messages of `queues` within queue offsets [from, until) and store times
     [since, until), in the order of the queues and of their offsets. With `narrow`, a range knows
-    only the segments that it needs, so that it is small to send.
+    only the segments that it needs, so that it is small to send. Over a network several queues are
+    planned at once; a queue of one range and of one segment a file is planned without a read.
 
     Messages whose units are lost are ranges of their own, the reading of which tells so.
 
@@ -63,24 +65,43 @@ def plan(
     read. Costs a few hundred small reads a queue at most (`time_search.narrow_by_time`). Raises
     Corrupt, Unavailable.
     """
-    for queue in queues:
-        with QueueReader(provider, queue) as reader:
-            low = max(reader.min_offset(), from_offset or 0)
-            high = reader.max_offset()
-            if until_offset is not None:
-                high = min(high, until_offset)
-            if since_ms is not None or until_ms is not None:
-                low, high = narrow_by_time(reader, low, high, since_ms=since_ms, until_ms=until_ms)
-            lost = find_lost_units(reader)
-            for first, last in sorted([*queue.unit_spans(), *lost]):
-                start, end = max(first, low), min(last, high)
-                if start < end and (first, last) in lost:
-                    yield ScanRange(queue, start, end, 0, since_ms, until_ms)
-                elif start < end:
-                    for piece in _cut_range(reader, start, end, range_bytes, since_ms, until_ms):
-                        yield (
-                            replace(piece, queue=_narrow_queue(reader, piece)) if narrow else piece
-                        )
+
+    def plan_queue(queue: QueueFiles) -> list[ScanRange]:
+        return list(
+            _plan_queue(
+                provider, queue, from_offset, until_offset, since_ms, until_ms, range_bytes, narrow
+            )
+        )
+
+    for ranges in map_ahead(provider, plan_queue, queues):
+        yield from ranges
+
+
+def _plan_queue(
+    provider: SegmentProvider,
+    queue: QueueFiles,
+    from_offset: int | None,
+    until_offset: int | None,
+    since_ms: int | None,
+    until_ms: int | None,
+    range_bytes: int,
+    narrow: bool,
+) -> Iterator[ScanRange]:
+    with QueueReader(provider, queue) as reader:
+        low = max(reader.min_offset(), from_offset or 0)
+        high = reader.max_offset()
+        if until_offset is not None:
+            high = min(high, until_offset)
+        if since_ms is not None or until_ms is not None:
+            low, high = narrow_by_time(reader, low, high, since_ms=since_ms, until_ms=until_ms)
+        lost = find_lost_units(reader)
+        for first, last in sorted([*queue.unit_spans(), *lost]):
+            start, end = max(first, low), min(last, high)
+            if start < end and (first, last) in lost:
+                yield ScanRange(queue, start, end, 0, since_ms, until_ms)
+            elif start < end:
+                for piece in _cut_range(reader, start, end, range_bytes, since_ms, until_ms):
+                    yield (replace(piece, queue=_narrow_queue(reader, piece)) if narrow else piece)
 
 
 def _cut_range(
@@ -91,7 +112,9 @@ def _cut_range(
     since_ms: int | None,
     until_ms: int | None,
 ) -> Iterator[ScanRange]:
-    total = _log_bytes(reader, start, end)
+    total = _estimate_bytes(reader.queue, start, end, range_bytes)
+    if total is None:
+        total = _log_bytes(reader, start, end)
     pieces = max(1, -(-total // range_bytes))
     step = max(1, -(-(end - start) // pieces))
     for first in range(start, end, step):
@@ -100,9 +123,18 @@ def _cut_range(
         yield ScanRange(reader.queue, first, last, size, since_ms, until_ms)
 
 
+def _estimate_bytes(queue: QueueFiles, start: int, end: int, most_bytes: int) -> int | None:
+    """Commit log bytes of some messages, about, where all of the queue are one range."""
+    total = queue.commit_log_max_offset - queue.commit_log_min_offset
+    units = sum(extent.size_bytes for extent in queue.consume_queue) // UNIT_SIZE
+    return None if total > most_bytes else total * (end - start) // max(units, 1)
+
+
 def _narrow_queue(reader: QueueReader, piece: ScanRange) -> QueueFiles:
     """The queue with the segments of a range alone. Several units speak for each end: one may be
     damaged, and messages beside it are not lost for that."""
+    if len(reader.queue.commit_log) < 2 and len(reader.queue.consume_queue) < 2:
+        return reader.queue
     count = min(_WITNESSES, piece.count)
     heads = reader.read_units(piece.from_offset, count)
     tails = reader.read_units(piece.until_offset - count, count)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt, Invalid, Unavailable
+from tieredstore.scan.arrow.join import join_small_batches
 from tieredstore.scan.arrow.read import arrow_batches
 from tieredstore.scan.catalogue import QueueFiles, list_again
 from tieredstore.scan.extents import QueueReader
@@ -48,8 +49,12 @@ class PartitionReader:
         """Yield the batches of a partition. Raises Corrupt, Invalid for lost data, Unavailable."""
         provider = self.location.connect()
         try:
-            for scan_range in partition.ranges:
-                yield from self._range(provider, scan_range)
+            batches = (
+                batch
+                for scan_range in partition.ranges
+                for batch in self._range(provider, scan_range)
+            )
+            yield from join_small_batches(batches, self.options.batch_bytes)
         finally:
             provider.close()
 
