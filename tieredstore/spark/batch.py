@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Invalid
+from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
 from tieredstore.scan.findings import Severity
 from tieredstore.scan.plan import ScanRange, plan
@@ -121,11 +122,13 @@ def _ranges(
     check_named(options.starting, "startingOffsets", queues)
     check_named(options.ending, "endingOffsets", queues)
     kept = [queue for queue in queues if narrowing.keeps(queue)]
-    windows = {key_of(queue): _window(provider, queue, options, narrowing) for queue in kept}
+    found = map_ahead(provider, lambda queue: _window(provider, queue, options, narrowing), kept)
+    windows = dict(zip(map(key_of, kept), found, strict=True))
     if options.read.keys is None:
-        for queue in kept:
+
+        def plan_queue(queue: QueueFiles) -> list[ScanRange]:
             window = windows[key_of(queue)]
-            yield from plan(
+            planned = plan(
                 provider,
                 [queue],
                 from_offset=window.low,
@@ -135,6 +138,10 @@ def _ranges(
                 range_bytes=options.max_partition_bytes,
                 narrow=True,
             )
+            return list(planned)
+
+        for ranges in map_ahead(provider, plan_queue, kept):
+            yield from ranges
         return
     selection = Selection(
         tags=options.read.tags,
