@@ -157,6 +157,20 @@ def _lacking_members(found: Any, contract: type[Any]) -> list[str]:
     return [name for name in needed if not callable(getattr(found, name, None))]
 
 
+def object_client(name: str, settings: Mapping[str, str], origin: str) -> Any:
+    """Make a client for objects that are no tier, of the provider that has a name (`s3`).
+
+    settings: configuration keys of the provider and their values; origin: whose they are, for
+    messages. Raises Invalid, also for a provider that has no `object_client(config)`.
+    """
+    provider = _resolve(name, _PROVIDER)
+    if not hasattr(provider, "object_client"):
+        raise Invalid(f"segment provider {name!r} makes no client for objects")
+    config = StoreConfig()
+    properties = config.plugin_properties.with_values(settings, origin)
+    return provider.object_client(msgspec.structs.replace(config, plugin_properties=properties))
+
+
 def segment_provider(config: StoreConfig) -> Any:
     """Make the SegmentProvider that `tieredBackendServiceProvider` names. Raises Invalid.
 

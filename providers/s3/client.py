@@ -21,7 +21,13 @@ from tieredstore.providers.s3.fast_reads.fast_path import FastPath
 from tieredstore.providers.s3.fast_reads.obstore_reader import NO_ANSWER
 from tieredstore.providers.s3.lane import Lane, S3Failure, ServerClock
 from tieredstore.providers.s3.limits import Gate, TokenBucket
-from tieredstore.providers.s3.listing import epoch_ms, list_folders, list_objects, list_uploads
+from tieredstore.providers.s3.listing import (
+    epoch_ms,
+    list_folders,
+    list_names,
+    list_objects,
+    list_uploads,
+)
 from tieredstore.providers.s3.meter import Meter
 from tieredstore.providers.s3.multipart import Multipart
 from tieredstore.providers.s3.place import S3Place
@@ -195,6 +201,23 @@ class S3Client:
         """List what is between the tier's prefix and the next slash. Raises Unavailable,
         Invalid."""
         return list_folders(self._lane, self._place)
+
+    def names(self, folder: str) -> Sequence[str]:
+        """List names of objects and folders directly below a folder. Raises Unavailable,
+        Invalid."""
+        return list_names(self._lane, self._place, folder)
+
+    def copy(self, key: str, to: str) -> bool:
+        """Copy an object of up to 5 GiB, over what is there; False where there is none. Raises
+        Unavailable, Invalid."""
+        source = {"Bucket": self._place.bucket, "Key": self._place.add_prefix(key)}
+        try:
+            self._call("copy_object", "CopyObject", to, lane=self._bulk_lane, CopySource=source)
+        except S3Failure as failure:
+            if is_absent(failure):
+                return False
+            raise failure.error from None
+        return True
 
     def delete(self, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
         if etags and self._deletes_conditionally:

@@ -64,6 +64,18 @@ def list_folders(lane: Lane, place: S3Place) -> list[str]:
     ]
 
 
+def list_names(lane: Lane, place: S3Place, folder: str) -> list[str]:
+    """List the names of objects and folders directly below a folder, sorted; all of them without
+    one."""
+    prefix = f"{folder}/" if folder else ""
+    start = len(_full_prefix(place, prefix))
+    names: set[str] = set()
+    for page in _pages(lane, place, prefix, {"Delimiter": "/"}):
+        names.update(found["Key"][start:] for found in page.get("Contents", ()))
+        names.update(found["Prefix"][start:-1] for found in page.get("CommonPrefixes", ()))
+    return sorted(names - {""})
+
+
 def list_uploads(lane: Lane, place: S3Place, prefix: str) -> Iterator[OpenUpload]:
     """Yield the multipart uploads that are open. Raises Unavailable, Invalid."""
     params: dict[str, Any] = {}

@@ -51,6 +51,11 @@ class S3Provider(ChunkProvider):
         )
 
     @classmethod
+    def object_client(cls, config: StoreConfig) -> S3Client:
+        """Make a client for objects that are no tier, in the same way. Raises Invalid."""
+        return _client(read_settings(S3Settings, config.plugin_properties))
+
+    @classmethod
     def at_url(cls, config: StoreConfig, url: TierUrl) -> StoreConfig:
         """Return `config` with the tier at `s3://bucket/prefix?endpoint=…&region=…`: the parameters
         are the Python names of the settings. Raises Invalid, for secrets too."""
@@ -101,5 +106,5 @@ def _client(settings: S3Settings) -> S3Client:
     try:
         from tieredstore.providers.s3.client import S3Client
     except ImportError as error:
-        raise Invalid(f"an S3 tier needs boto3 ({error}): pip install 'tieredstore[s3]'") from None
+        raise Invalid(f"S3 needs boto3 ({error}): pip install 'tieredstore[s3]'") from None
     return S3Client(settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -76,15 +77,15 @@ def write(task: WriteTask) -> WriteOutcome:
     """Write the ranges of a task into files. Raises Corrupt, which names segment and byte, and
     Unavailable: for a local target at once, for a remote one after `MAX_ATTEMPTS`, each of which
     writes files of its own. The target's client tries again only what it knows to be passing."""
-    files = task.folder.connect()
-    for attempt in range(1, MAX_ATTEMPTS + 1):
-        try:
-            return _write_once(task, files)
-        except Unavailable as error:
-            if files.is_local or attempt == MAX_ATTEMPTS:
-                raise
-            _log.warning("task %s of the export is tried again: %s", task.key, error)
-            time.sleep(attempt * random.uniform(0.5, 1))  # noqa: S311
+    with closing(task.folder.connect()) as files:
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            try:
+                return _write_once(task, files)
+            except Unavailable as error:
+                if files.is_local or attempt == MAX_ATTEMPTS:
+                    raise
+                _log.warning("task %s of the export is tried again: %s", task.key, error)
+                time.sleep(attempt * random.uniform(0.5, 1))  # noqa: S311
     raise AssertionError
 
 
@@ -173,5 +174,5 @@ class MergeTask:
 
 def merge(task: MergeTask) -> DataFile:
     """Merge the files of a task. Raises Unavailable."""
-    with translate_errors(task.folder.place):
-        return merge_files(task.folder.connect(), task.parts, task.form)
+    with translate_errors(task.folder.place), closing(task.folder.connect()) as files:
+        return merge_files(files, task.parts, task.form)

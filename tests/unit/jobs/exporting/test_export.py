@@ -336,6 +336,7 @@ class Flaky:
             seal=flaky_seal,
             open=files.open,
             delete=files.delete,
+            close=files.close,
         )
 
 

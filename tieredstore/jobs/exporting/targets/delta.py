@@ -32,10 +32,11 @@ from tieredstore.jobs.exporting.state import (
     require_columns,
 )
 from tieredstore.jobs.exporting.targets.storage import (
-    ArrowFiles,
     ArrowFolder,
     Folder,
+    FolderFiles,
     delta_options,
+    open_filesystem,
 )
 from tieredstore.scan.arrow.schema import TYPES
 
@@ -62,7 +63,7 @@ class DeltaTarget:
         self._where = request.target
         self._options = dict(request.target_options)
         self._storage_options = delta_options(self._url, self._options)
-        self._files: ArrowFiles = ArrowFolder(self._url, self._options).connect()
+        self._files: FolderFiles = ArrowFolder(self._url, self._options).connect()
         self.file_columns = tuple(name for name in request.column_names if name != "topic")
         self._schema = pa.schema(
             [("topic", TYPES["topic"]), ("day", pa.date32())]
@@ -211,7 +212,7 @@ class DeltaTarget:
 
     def _url_of_table(self) -> str:
         if self._files.is_local:
-            return self._files.path("").rstrip("/")
+            return open_filesystem(self._url, {})[1]
         return self._url.partition("?")[0]
 
     def _version(self, table: Any) -> int:

@@ -81,6 +81,9 @@ class IcebergFiles:
         with translate_errors(self._location), suppress(FileNotFoundError):
             self._io.delete(self.path(name))
 
+    def close(self) -> None:
+        """Do nothing: pyiceberg ends its connections itself."""
+
 
 class IcebergTarget:
     """A table of a catalog."""
@@ -104,6 +107,9 @@ class IcebergTarget:
             self._catalog = load_catalog(request.catalog, **request.target_options)
         except Exception as error:  # whatever the catalog's library raises
             raise Invalid(f"catalog {request.catalog!r}: {error}") from error
+        self._catalog.properties.setdefault(
+            "py-io-impl", "tieredstore.jobs.exporting.targets.iceberg_io.S3FileIO"
+        )
 
     def prepare(self) -> None:
         table = self._find()

@@ -22,7 +22,7 @@ from tieredstore.errors import Corrupt, Invalid
 from tieredstore.jobs.exporting.partition import folder_of
 from tieredstore.jobs.exporting.request import ExportRequest
 from tieredstore.jobs.exporting.state import DataFile, TargetState, decode_state
-from tieredstore.jobs.exporting.targets.storage import ArrowFiles, ArrowFolder, Folder
+from tieredstore.jobs.exporting.targets.storage import ArrowFolder, Folder, FolderFiles
 
 _LOG = "_tieredstore"
 _COMMITS, _PUBLISHED, _STAGING = f"{_LOG}/commits", f"{_LOG}/published", f"{_LOG}/staging"
@@ -53,7 +53,7 @@ class ParquetTarget:
         self.file_columns = tuple(name for name in request.column_names if name != "topic")
         self._url = request.to
         self._options = dict(request.target_options)
-        self._files: ArrowFiles = ArrowFolder(self._url, self._options).connect()
+        self._files: FolderFiles = ArrowFolder(self._url, self._options).connect()
         self._where = request.target
 
     def prepare(self) -> None:
@@ -84,7 +84,7 @@ class ParquetTarget:
         ]
         commit = Commit(state, _staging(state.sequence - 1, state.export), publications)
         name = f"{_COMMITS}/{_number(state.sequence)}.json"
-        if not self._files.put_new(name, msgspec.json.encode(commit), self._options):
+        if not self._files.put_new(name, msgspec.json.encode(commit)):
             return None
         return self.find_commit(state)
 

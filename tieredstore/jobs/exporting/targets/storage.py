@@ -1,5 +1,5 @@
-"""Files of a target, written by tasks and by the driver: a local folder, S3, or what pyiceberg
-opens."""
+"""Files of a target, written by tasks and by the driver: a local folder, S3, another file system of
+pyarrow, or what pyiceberg opens."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from pyarrow import fs
 from tieredstore.disk.file_operations import FILES
 from tieredstore.disk.sync import sync_folder, sync_path
 from tieredstore.errors import Invalid, Unavailable
+from tieredstore.jobs.exporting.targets.objects import ObjectFiles, connect_s3, endpoint_of
 from tieredstore.tier_url import parse_tier_url
 
 OutputStream: TypeAlias = Any
-"""A pyarrow NativeFile that is written."""
+"""A file that is written: pyarrow's, or one with `write`, `tell` and `close`."""
 InputFile: TypeAlias = Any
-"""A pyarrow NativeFile that is read at random."""
+"""A file that is read at random."""
 
 S3_OPTIONS = {
     "access_key": "AWS_ACCESS_KEY_ID",
@@ -31,7 +32,8 @@ S3_OPTIONS = {
     "endpoint_override": "AWS_ENDPOINT_URL",
     "scheme": "AWS_ALLOW_HTTP",
 }
-"""Options of `pyarrow.fs.S3FileSystem` that an export takes, and delta-rs' names for them."""
+"""Options of a target in S3, named as those of `pyarrow.fs.S3FileSystem`, and delta-rs' names for
+them."""
 
 
 class Folder(Protocol):
@@ -63,10 +65,37 @@ class Files(Protocol):
     def delete(self, name: str) -> None:
         """Delete a file. No error where there is none."""
 
+    def close(self) -> None: ...
+
+
+class FolderFiles(Files, Protocol):
+    """Files of a folder whose own state is kept there too."""
+
+    def read(self, name: str) -> bytes: ...
+
+    def exists(self, name: str) -> bool: ...
+
+    def names(self, folder: str = "") -> list[str]:
+        """List what a folder has, files and folders, sorted; nothing where it is missing."""
+
+    def move(self, name: str, to: str) -> bool:
+        """Move a file, or copy it. Returns False where there is no file of that name (any more)."""
+
+    def sync_folder(self, name: str) -> None: ...
+
+    def delete_folder(self, name: str) -> None: ...
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write a small file, whole or not at all."""
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        """Put a file as `put` does if no file has the name; else return False. Of several at once
+        one has True."""
+
 
 @dataclass(frozen=True, slots=True)
 class ArrowFolder:
-    """A folder of a pyarrow file system: `file:///dir`, a path, `s3://bucket/prefix`."""
+    """A folder by its URL: `file:///dir`, a path, `s3://bucket/prefix`, what pyarrow opens."""
 
     url: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -76,13 +105,19 @@ class ArrowFolder:
     def place(self) -> str:
         return self.url
 
-    def connect(self) -> ArrowFiles:
+    def connect(self) -> FolderFiles:
+        below = f"/{self.below}" if self.below else ""
+        if self.url.startswith(("s3://", "s3a://")):
+            place = parse_tier_url(self.url)
+            options = {**place.query, **self.options}
+            _require_options(self.url, options, tuple(S3_OPTIONS))
+            return ObjectFiles(connect_s3(place.authority, f"{place.path}{below}", options))
         system, root = open_filesystem(self.url, self.options)
-        return ArrowFiles(system, f"{root}/{self.below}" if self.below else root, self.url)
+        return ArrowFiles(system, f"{root}{below}", self.url)
 
 
 class ArrowFiles:
-    """A folder, connected."""
+    """A folder of this machine, or of a file system of pyarrow."""
 
     def __init__(self, system: fs.FileSystem, root: str, url: str) -> None:
         self.is_local = isinstance(system, fs.LocalFileSystem)
@@ -119,14 +154,12 @@ class ArrowFiles:
         return bool(info.type is not fs.FileType.NotFound)
 
     def names(self, folder: str = "") -> list[str]:
-        """List what a folder has, files and folders, sorted; nothing where it is missing."""
         place = self.path(folder) if folder else self._root
         with translate_errors(self._url):
             found = self._system.get_file_info(fs.FileSelector(place, allow_not_found=True))
         return sorted(info.base_name for info in found)
 
     def move(self, name: str, to: str) -> bool:
-        """Move a file. Returns False where there is no file of that name (any more)."""
         with translate_errors(self._url):
             try:
                 if self.is_local:
@@ -158,7 +191,6 @@ class ArrowFiles:
                 return
 
     def put(self, name: str, data: bytes) -> None:
-        """Write a small file, whole or not at all."""
         if not self.is_local:
             with (
                 translate_errors(self._url),
@@ -171,11 +203,7 @@ class ArrowFiles:
             temporary.replace(self.path(name))
             sync_folder(temporary.parent)
 
-    def put_new(self, name: str, data: bytes, options: Mapping[str, str]) -> bool:
-        """Put a file as `put` does if no file has the name; else return False. Of several at once
-        one has True."""
-        if isinstance(self._system, fs.S3FileSystem):
-            return _put_new_object(self.path(name), data, options, self._url)
+    def put_new(self, name: str, data: bytes) -> bool:
         if not self.is_local:
             raise Invalid(
                 f"{self._url}: plain Parquet needs a place where a file can be made only if it is "
@@ -192,6 +220,9 @@ class ArrowFiles:
             sync_folder(temporary.parent)
         return True
 
+    def close(self) -> None:
+        """Do nothing: pyarrow ends its connections itself."""
+
     def _temporary(self, name: str, data: bytes) -> Path:
         """A synced file beside the one that it shall become, with a name that starts with a dot."""
         path = Path(self.path(name))
@@ -202,7 +233,7 @@ class ArrowFiles:
 
 
 def open_filesystem(url: str, options: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
-    """Return file system and path of a URL. Raises Invalid, Unavailable."""
+    """Return file system and path of a URL that is not S3's. Raises Invalid, Unavailable."""
     if "://" not in url:
         _require_options(url, options, ())
         return fs.LocalFileSystem(), str(Path(url).absolute())
@@ -211,12 +242,6 @@ def open_filesystem(url: str, options: Mapping[str, str]) -> tuple[fs.FileSystem
     if place.scheme == "file":
         _require_options(url, given, ())
         return fs.LocalFileSystem(), str(Path(place.path).absolute())
-    if place.scheme in {"s3", "s3a"}:
-        _require_options(url, given, tuple(S3_OPTIONS))
-        with translate_errors(url):
-            return fs.S3FileSystem(
-                **given, allow_delayed_open=True
-            ), f"{place.authority}{place.path}".rstrip("/")
     _require_options(url, given, ())
     try:
         system, path = fs.FileSystem.from_uri(str(place))
@@ -231,9 +256,8 @@ def delta_options(url: str, options: Mapping[str, str]) -> dict[str, str]:
     found = {S3_OPTIONS[name]: value for name, value in given.items()}
     if "AWS_ALLOW_HTTP" in found:
         found["AWS_ALLOW_HTTP"] = str(found["AWS_ALLOW_HTTP"] == "http").lower()
-    endpoint = found.get("AWS_ENDPOINT_URL")
-    if endpoint is not None and "://" not in endpoint:
-        found["AWS_ENDPOINT_URL"] = f"{given.get('scheme', 'https')}://{endpoint}"
+    if "AWS_ENDPOINT_URL" in found:
+        found["AWS_ENDPOINT_URL"] = endpoint_of(given)
     return found
 
 
@@ -254,39 +278,3 @@ def _require_options(url: str, options: Mapping[str, str], known: tuple[str, ...
         raise Invalid(
             f"{url.partition('?')[0]}: no target option {unknown[0]!r}; there are: {names}"
         )
-
-
-def _put_new_object(path: str, data: bytes, options: Mapping[str, str], url: str) -> bool:
-    """pyarrow has no conditional PUT: this one request is boto3's."""
-    try:
-        import boto3
-        from botocore.exceptions import BotoCoreError, ClientError
-    except ImportError as error:
-        raise Invalid(
-            f"an export to S3 needs boto3 ({error}): pip install 'tieredstore[s3]'"
-        ) from None
-    given = {**parse_tier_url(url).query, **options}
-    endpoint = given.get("endpoint_override")
-    if endpoint is not None and "://" not in endpoint:
-        endpoint = f"{given.get('scheme', 'https')}://{endpoint}"
-    bucket, _, key = path.partition("/")
-    try:
-        client = boto3.client(
-            "s3",
-            endpoint_url=endpoint,
-            region_name=given.get("region"),
-            aws_access_key_id=given.get("access_key"),
-            aws_secret_access_key=given.get("secret_key"),
-            aws_session_token=given.get("session_token"),
-        )
-        try:
-            client.put_object(Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
-        finally:
-            client.close()
-    except ClientError as error:
-        if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") in {409, 412}:
-            return False
-        raise Unavailable(f"{url.partition('?')[0]}: {error}", path=url) from error
-    except BotoCoreError as error:
-        raise Unavailable(f"{url.partition('?')[0]}: {error}", path=url) from error
-    return True
