@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from tieredstore.disk.sync import sync_folder, sync_path
 from tieredstore.errors import Invalid
 from tieredstore.jobs.backfilling.job import BackfillOptions, run_backfill
+from tieredstore.jobs.backfilling.pandas_columns import table_of_pandas
 from tieredstore.jobs.run import JobRun
 from tieredstore.scan.location import TierLocation
 
@@ -26,25 +27,37 @@ def backfill_frame(
     staging: str | Path,
     options: BackfillOptions | None = None,
 ) -> dict[str, object]:
-    """Run `run_backfill` with the rows of a pandas or Spark DataFrame, or of a pyarrow Table.
+    """Run `run_backfill` with the rows of a pandas, Polars or Spark DataFrame, a pyarrow Table, or
+    anything else that gives an Arrow stream (`Scan`, a DuckDB relation).
 
     staging: a folder that all workers see (for Spark also an s3:// URL), where the rows are kept as
-    Parquet; it is the caller's to delete. The same pandas or pyarrow rows have the same file there,
-    so they are not backfilled twice. A Spark DataFrame is written into it once, in the order of its
+    Parquet; it is the caller's to delete. The same rows in memory have the same file there, so they
+    are not backfilled twice. A Spark DataFrame is written into it once, in the order of its
     queues; a second run finds it there. Raises as `run_backfill`.
     """
-    if isinstance(frame, pa.Table):
-        table = _write_parquet(frame, Path(staging))
-    elif type(frame).__module__.startswith("pandas."):
-        table = _write_parquet(pa.Table.from_pandas(frame, preserve_index=False), Path(staging))
-    elif type(frame).__module__.startswith("pyspark.sql."):
+    if type(frame).__module__.startswith("pyspark.sql."):
         table = run.do_once("stage", lambda: _write_parquet_by_spark(frame, str(staging)), str)
     else:
-        raise Invalid(
-            "backfill: expected a pandas or Spark DataFrame or a pyarrow Table, found "
-            f"{type(frame).__name__}"
-        )
+        table = _write_parquet(table_of(frame), Path(staging))
     return run_backfill(run, tier, table, options)
+
+
+def table_of(frame: Any) -> pa.Table:
+    """Return the rows of a frame in memory. Raises Invalid for what is no frame, and for values of
+    pandas that no message has."""
+    module = type(frame).__module__.partition(".")[0]
+    if isinstance(frame, pa.Table):
+        return frame
+    if module == "pandas":
+        return table_of_pandas(frame)
+    if module == "polars":
+        return (frame.collect() if hasattr(frame, "collect") else frame).to_arrow()
+    if hasattr(frame, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_stream(frame).read_all()
+    raise Invalid(
+        "backfill: expected a pandas, Polars or Spark DataFrame or an Arrow table or stream, found "
+        f"{type(frame).__name__}"
+    )
 
 
 def _write_parquet(rows: pa.Table, folder: Path) -> str:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tieredstore.errors import Invalid
+from tieredstore.jobs.backfilling.maps import is_map_like, is_text, map_of
 from tieredstore.jobs.backfilling.table_files import Place, Rows
 from tieredstore.message.encoding import DEFAULT_MAX_BODY_BYTES
 from tieredstore.message.hashes import java_string_hashes
@@ -152,6 +153,8 @@ def _column(name: str, column: pa.Array, place: Place) -> pa.Array:
     if not (_fits(name, column.type) or pa.types.is_null(column.type)):
         expected = "a timestamp or epoch ms" if name in _TIMES else wanted
         raise Invalid(f"{place.file}: column {name}: expected {expected}, found {column.type}")
+    if name == "properties":
+        column = map_of(column, place)
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("ms", tz=column.type.tz), safe=False)
     try:
@@ -180,17 +183,12 @@ def _fits(name: str, type: pa.DataType) -> bool:
     if name in _NUMBERS:
         return bool(kinds.is_integer(type))
     if name == "keys":
-        return bool(kinds.is_list(type) or kinds.is_large_list(type)) and _is_text(type.value_type)
+        return bool(kinds.is_list(type) or kinds.is_large_list(type)) and is_text(type.value_type)
     if name == "properties":
-        return bool(kinds.is_map(type)) and _is_text(type.key_type) and _is_text(type.item_type)
+        return is_map_like(type)
     if name == "body":
-        return _is_text(type) or _is_binary(type)
-    return _is_text(type)
-
-
-def _is_text(type: pa.DataType) -> bool:
-    kinds = pa.types
-    return bool(kinds.is_string(type) or kinds.is_large_string(type) or kinds.is_string_view(type))
+        return is_text(type) or _is_binary(type)
+    return is_text(type)
 
 
 def _is_binary(type: pa.DataType) -> bool:
