@@ -234,8 +234,8 @@ def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[int | None, pa.RecordBatch]
         yield None, batch.filter(times.is_null())
         batch = batch.filter(times.is_valid())
         times = batch.column("store_timestamp")
-        if not len(times):
-            return
+    if not len(times):
+        return
     days = times.view(pa.int64()).to_numpy() // _MICROSECONDS_A_DAY
     first, last = int(days.min()), int(days.max())
     if first == last:

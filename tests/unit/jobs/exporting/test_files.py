@@ -64,6 +64,7 @@ def test_a_file_ends_at_the_wanted_size(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_rows_of_all_days_and_of_none(tmp_path: Path) -> None:
     writer = PartitionedFiles(ArrowFolder(str(tmp_path)).connect(), form())
+    writer.write("a", batch([]))
     writer.write("a", batch([1, 2, 1, None]))
     writer.write("b", batch([2, 2], 4))
     writer.write("a", batch([None, 1], 6))
