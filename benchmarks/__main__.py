@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import mmap
 import os
 import sys
 import tempfile
@@ -49,6 +50,21 @@ def chosen(only: str) -> list[Row]:
     return rows
 
 
+def warm_memory(folder: Path, size_mib: int) -> None:
+    """Write a file of so many MiB through a mapping, and remove it: its pages are free, and this
+    machine's, when the next pass asks for pages."""
+    if not size_mib:
+        return
+    path = folder / "warm-memory"
+    with path.open("w+b") as file:
+        file.truncate(size_mib << 20)
+        with mmap.mmap(file.fileno(), size_mib << 20) as view:
+            piece = bytes(1 << 20)
+            for start in range(0, size_mib << 20, 1 << 20):
+                view[start : start + len(piece)] = piece
+    path.unlink()
+
+
 def measure(row: Row, bench: Workbench, peer: JavaPeer | None, pairs: int) -> Measured:
     """Warm up both, then alternate: ours, Java, ours, Java, …"""
     measured = Measured(row)
@@ -64,12 +80,14 @@ def measure(row: Row, bench: Workbench, peer: JavaPeer | None, pairs: int) -> Me
             gc.freeze()  # as a server does after its recovery
             for _ in range(pairs):
                 gc.collect()
+                warm_memory(bench.folder.parent, row.fresh_mib)
                 found = run()
                 if "beside" in found:
                     measured.java.append(found.pop("beside"))
                 measured.ours.append(found)
                 if request is not None:
                     assert peer is not None
+                    warm_memory(bench.folder.parent, row.fresh_mib)
                     measured.java.append(peer.ask(request))
     except Exception as error:
         traceback.print_exc()

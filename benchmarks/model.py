@@ -75,6 +75,8 @@ class Figure:
 class Row:
     """One kind of work: ours, and the other side's where it has a peer.
 
+    fresh_mib: memory that the pass takes for pages of new files, MiB: written once and freed right
+    before each pass of either side, since a virtual machine may have to ask its host for it first.
     peer: who that is. Java's passes are asked for with `java`; any other peer's are the `beside`
     of our passes, measured in the same process right behind them.
     """
@@ -89,6 +91,7 @@ class Row:
     no_peer: str = ""
     peer: str = "Java"
     pull: str = "–"
+    fresh_mib: int = 0
     warm_up: int = 2
     java_warm_up: int = 4
 

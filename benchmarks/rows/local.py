@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from benchmarks.workload import RING, TOPIC, body, config, message, ring
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.put.rows import HELP_ROWS
 from tieredstore.message.core import IS_COMPILED
+from tieredstore.message.record import Message
 
 POLL_S = 0.0002
 BATCH = 64
@@ -78,9 +80,17 @@ def _large(store: DefaultMessageStore, first: int, stop: int) -> None:
 
 
 def _made(store: DefaultMessageStore, first: int, stop: int) -> None:
-    put_message, data = store.put_message, _BODY
+    put_message, create, data = store.put_message, Message.create, _BODY
     for number in range(first, stop):
-        assert put_message(message(number % QUEUES, data, number)).ok
+        made = create(
+            TOPIC,
+            data,
+            queue_id=number % QUEUES,
+            tags="TagA",
+            keys=(f"key-{number}",),
+            properties={"UNIQ_KEY": f"7F000001{number:024X}", "WAIT": "true"},
+        )
+        assert put_message(made).ok
 
 
 def _batches(store: DefaultMessageStore, first: int, stop: int) -> None:
@@ -140,6 +150,31 @@ def apart(
     yield run
 
 
+RAW_BYTES = LARGE_BODY_BYTES + 200
+
+
+@contextmanager
+def raw_copies(bench: Workbench) -> Iterator[Callable[[], Pass]]:
+    """What the machine gives: records of that size copied into a new mapped file, nothing else."""
+    count = bench.sizes.put_messages // LARGE_SHARE
+    record = body(RAW_BYTES)
+
+    def run() -> Pass:
+        bench.folder.mkdir(parents=True, exist_ok=True)
+        path = bench.folder / "raw"
+        with path.open("w+b") as file:
+            file.truncate(count * RAW_BYTES)
+            with mmap.mmap(file.fileno(), count * RAW_BYTES) as view:
+                started = time.perf_counter()
+                for start in range(0, count * RAW_BYTES, RAW_BYTES):
+                    view[start : start + RAW_BYTES] = record
+                seconds = time.perf_counter() - started
+        path.unlink()
+        return {"count": count, "seconds": seconds}
+
+    yield run
+
+
 def _java_put(**more: Any) -> Callable[[Sizes], dict[str, Any]]:
     return lambda sizes: {
         "row": "put",
@@ -150,6 +185,7 @@ def _java_put(**more: Any) -> Callable[[Sizes], dict[str, Any]]:
     }
 
 
+FRESH_MIB = 768
 FLUSH = "ASYNC_FLUSH (page cache)"
 PUT = "DefaultMessageStore.put_message"
 PUTS = "DefaultMessageStore.put_messages"
@@ -165,6 +201,7 @@ ROWS = (
         ours=apart,
         figures=(Figure("put", "msg/s", key="seconds_put", floor=300e3),),
         java=_java_put(row="reput"),
+        fresh_mib=FRESH_MIB,
         java_warm_up=6,
     ),
     Row(
@@ -178,6 +215,7 @@ ROWS = (
             Figure(DISPATCHED, "msg/s", ratio=WANTED["live"]),
         ),
         java=_java_put(build=False),
+        fresh_mib=FRESH_MIB,
         java_warm_up=6,
     ),
     Row(
@@ -191,6 +229,7 @@ ROWS = (
             Figure(DISPATCHED, "msg/s", ratio=WANTED["made"]),
         ),
         java=_java_put(build=True),
+        fresh_mib=FRESH_MIB,
         java_warm_up=3,
     ),
     Row(
@@ -213,6 +252,17 @@ ROWS = (
             "messages": sizes.put_messages // LARGE_SHARE,
             "body": LARGE_BODY_BYTES,
         },
+        fresh_mib=FRESH_MIB,
+    ),
+    Row(
+        name="put-raw",
+        what="records of that size copied into a new mapped file, the bound of the row above",
+        face="mmap",
+        durability="page cache",
+        ours=raw_copies,
+        figures=(Figure("copied", "msg/s"),),
+        no_peer="a bound, not a store",
+        fresh_mib=FRESH_MIB,
     ),
     Row(
         name="put-batch",
@@ -222,6 +272,7 @@ ROWS = (
         ours=partial(apart, producer=_batches),
         figures=(Figure("put", "msg/s", key="seconds_put", floor=500e3),),
         java=_java_put(row="reput", batch=BATCH),
+        fresh_mib=FRESH_MIB,
     ),
     Row(
         name="put-batch-live",
@@ -234,6 +285,7 @@ ROWS = (
             Figure(DISPATCHED, "msg/s", ratio=WANTED["batch"]),
         ),
         java=_java_put(batch=BATCH),
+        fresh_mib=FRESH_MIB,
     ),
     Row(
         name="reput",
@@ -243,6 +295,7 @@ ROWS = (
         ours=apart,
         figures=(Figure("dispatched", "msg/s", floor=1.5e6 if IS_COMPILED else 1e6, ratio=1.0),),
         java=_java_put(row="reput"),
+        fresh_mib=FRESH_MIB,
     ),
     Row(
         name="reput-log",
@@ -252,5 +305,6 @@ ROWS = (
         ours=partial(apart, from_log=True),
         figures=(Figure("dispatched", "msg/s", ratio=1.0),),
         java=_java_put(row="reput"),
+        fresh_mib=FRESH_MIB,
     ),
 )

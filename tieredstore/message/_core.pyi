@@ -8,9 +8,15 @@ from typing import Any
 
 VERSION: int
 
-def configure(message_type: type[Any], crc32: Callable[[bytes], int], /) -> None:
-    """Say what messages are (a Struct with the fields of `Message`) and what computes a CRC-32.
-    Raises TypeError when the fields are not where they can be read."""
+def configure(
+    message_type: type[Any],
+    crc32: Callable[[bytes], int],
+    large_crc32: Callable[[bytes], int],
+    /,
+) -> None:
+    """Say what messages are (a Struct with the fields of `Message`) and what computes a CRC-32, of
+    more than `RELEASING_BYTES` (`message/crc.py`) too. Raises TypeError when the fields are not
+    where they can be read."""
 
 def append_record(
     view: memoryview,

@@ -10,7 +10,7 @@ import os
 from importlib import import_module
 from typing import Final
 
-_VERSION: Final = 2
+_VERSION: Final = 3
 
 
 def _find() -> bool:

@@ -25,8 +25,10 @@ except ImportError:  # a platform without zlib-ng: same values, about seven time
 __all__ = [
     "CRC_BLOCK_SIZE",
     "CRC_MASK",
+    "RELEASING_BYTES",
     "crc32",
     "crc_block",
+    "large_crc32",
     "property_crc",
     "property_crc_matches",
     "raw_crc32",
@@ -45,6 +47,22 @@ _OFFSET = struct.Struct(">q")
 
 raw_crc32 = _crc32
 """The unmasked CRC-32 (`raw_crc32(buffer, value)`), for callers that mask at the end."""
+
+RELEASING_BYTES = 5 << 10
+"""From more bytes than that on, both libraries release the GIL for a call."""
+_LARGE_BYTES = 64 << 10
+
+
+def large_crc32(data: Buffer) -> int:
+    """Compute the unmasked CRC-32 of more than `RELEASING_BYTES` with the GIL held, so that a put
+    of some KiB costs no change of threads; released for what takes longer than such a change."""
+    view = memoryview(data)
+    if view.nbytes > _LARGE_BYTES:
+        return _crc32(view)
+    value = 0
+    for start in range(0, view.nbytes, RELEASING_BYTES):
+        value = _crc32(view[start : start + RELEASING_BYTES], value)
+    return value
 
 
 def crc32(buffer: Buffer, value: int = 0) -> int:

@@ -18,7 +18,7 @@ from tieredstore.message import properties as props
 from tieredstore.message import sysflag
 from tieredstore.message.buffers import Buffer
 from tieredstore.message.core import IS_COMPILED
-from tieredstore.message.crc import CRC_BLOCK_SIZE, CRC_MASK, crc_block, raw_crc32
+from tieredstore.message.crc import CRC_BLOCK_SIZE, CRC_MASK, crc_block, large_crc32, raw_crc32
 from tieredstore.message.hashes import tags_code
 from tieredstore.message.hosts import LOCALHOST, V4_SIZE, V6_SIZE, encode_host
 from tieredstore.message.layout import HOSTLESS_SIZE, MAGIC_V1, MAGIC_V2
@@ -110,9 +110,15 @@ class Message(msgspec.Struct, gc=False):
         given: object = body
         if isinstance(given, str):
             raise Invalid("body of a message: expected bytes, found a str; encode it first")
-        table = dict(properties) if properties else {}
-        if keys and (joined := _join_keys(keys)):
-            table["KEYS"] = joined
+        table = {**properties} if properties else {}
+        if keys:
+            # One key in a tuple, as most have it, goes without the call.
+            if keys.__class__ is tuple and len(keys) == 1 and " " not in keys[0]:
+                joined = keys[0]
+            else:
+                joined = _join_keys(keys)
+            if joined:
+                table["KEYS"] = joined
         if uniq_key:
             table["UNIQ_KEY"] = uniq_key
         if tags:
@@ -121,7 +127,7 @@ class Message(msgspec.Struct, gc=False):
             topic,
             body,
             queue_id,
-            props.encode_properties(table),
+            (IS_COMPILED and _core.encode_properties(table)) or props.encode_properties(table),
             flag,
             sys_flag,
             born_timestamp_ms,
@@ -153,7 +159,7 @@ if IS_COMPILED:
 
     # Without messages that it can read the core appends nothing, and all goes through Python.
     with contextlib.suppress(TypeError):
-        _core.configure(Message, raw_crc32)
+        _core.configure(Message, raw_crc32, large_crc32)
 
 
 def _header(born_size: int, store_size: int) -> struct.Struct:

@@ -18,13 +18,13 @@ from tieredstore.errors import Invalid
 from tieredstore.local.index import keys
 from tieredstore.message import properties
 from tieredstore.message.columns import walk
-from tieredstore.message.crc import raw_crc32
+from tieredstore.message.crc import large_crc32, raw_crc32
 from tieredstore.message.encoding import Message, RecordEncoder, encode_record
 from tieredstore.message.index import local
 from tieredstore.message.layout import MAGIC_BLANK, MAGICS
 
 core: Any = pytest.importorskip("tieredstore.message._core")
-core.configure(Message, raw_crc32)
+core.configure(Message, raw_crc32, large_crc32)
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -305,8 +305,8 @@ def test_records_of_a_batch(
         lambda: core.index_entries([None], bytes(8), bytes(8)),
         lambda: core.put_items(b"", 1, b"", b"", b""),
         lambda: core.put_items(bytearray(60), 1, bytes(4), bytes(7), bytes(8)),
-        lambda: core.configure(int, raw_crc32),
-        lambda: core.configure(5, 5),
+        lambda: core.configure(int, raw_crc32, raw_crc32),
+        lambda: core.configure(5, 5, 5),
     ],
 )
 def test_arguments_of_other_kinds_are_declined_or_refused(call: Callable[[], object]) -> None:
@@ -318,7 +318,7 @@ def test_a_crc_that_fails_is_an_error() -> None:
     def fail(body: bytes) -> int:
         raise MemoryError
 
-    core.configure(Message, fail)
+    core.configure(Message, fail, fail)
     try:
         with pytest.raises(MemoryError):
             core.append_record(bytearray(999), 0, 999, RECORD, 9, Message("T", b""), 0, 0, 0)
@@ -327,4 +327,4 @@ def test_a_crc_that_fails_is_an_error() -> None:
                 bytearray(999), 0, 999, RECORD, 9, [Message("T", b"", 7)], 0, 0, 0, "T", 0
             )
     finally:
-        core.configure(Message, raw_crc32)
+        core.configure(Message, raw_crc32, large_crc32)

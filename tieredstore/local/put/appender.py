@@ -19,7 +19,7 @@ from tieredstore.local.put.queues import FORGOTTEN, Plain
 from tieredstore.local.put.refusals import refuse, refuse_by_error
 from tieredstore.local.put.rows import MAX_ROW_PROPERTIES_BYTES, Rows, waits_for_nothing
 from tieredstore.message.buffers import Buffer
-from tieredstore.message.crc import CRC_MASK, raw_crc32
+from tieredstore.message.crc import CRC_MASK, RELEASING_BYTES, large_crc32, raw_crc32
 from tieredstore.message.encoding import Message, find_unfit_number
 from tieredstore.message.sysflag import (
     BORN_HOST_V6,
@@ -67,7 +67,8 @@ class MessageAppender(GeneralPut):
             return self._put_general(message)
         body_length = len(body)
         size = fixed_bytes + body_length + properties_length
-        crc = raw_crc32(body) & CRC_MASK
+        crc = raw_crc32(body) if body_length <= RELEASING_BYTES else large_crc32(body)
+        crc &= CRC_MASK
         with self._lock:
             try:
                 timestamp = self._now_ms()

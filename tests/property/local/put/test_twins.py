@@ -32,7 +32,7 @@ class Put:
 MESSAGES = st.builds(
     Message,
     topic=st.sampled_from(["T", "Ünïcode", "x" * 127]),
-    body=st.binary(max_size=900),
+    body=st.one_of(st.binary(max_size=900), st.integers(5_000, 12_000).map(bytes)),
     queue_id=st.sampled_from([0, 7]),
     properties=st.sampled_from([b"", b"KEYS\x01k 1\x02", b"TAGS\x01t\x02UNIQ_KEY\x01U\x02"]),
     flag=st.one_of(INT32, st.just(TOO_LARGE)),

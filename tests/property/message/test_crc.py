@@ -1,0 +1,16 @@
+"""The CRC of what the GIL is not released for is the CRC of everything."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tieredstore.message.crc import RELEASING_BYTES, large_crc32, raw_crc32
+
+
+@given(size=st.integers(0, 20 * RELEASING_BYTES), seed=st.integers(0, 9))
+def test_the_crc_in_pieces_is_the_crc(size: int, seed: int) -> None:
+    data = random.Random(seed).randbytes(size)
+    assert large_crc32(data) == raw_crc32(data)
