@@ -217,10 +217,7 @@ def offset_by_time(bench: Workbench) -> Iterator[Callable[[], Pass]]:
         yield run
 
 
-@contextmanager
-def open_many(bench: Workbench) -> Iterator[Callable[[], Pass]]:
-    queues = bench.sizes.queues_to_open
-    local, tier = bench.folder / "local", bench.folder / "tier"
+def _fill_queues(local: Path, queues: int) -> None:
     store = DefaultMessageStore(config(local, **SMALL_FILES))
     store.load()
     store.start()
@@ -231,6 +228,34 @@ def open_many(bench: Workbench) -> Iterator[Callable[[], Pass]]:
         one.topic = f"openTopic{queue % 100}"
         assert store.put_message(one).ok
     store.shutdown()
+
+
+@contextmanager
+def open_local(bench: Workbench) -> Iterator[Callable[[], Pass]]:
+    """As `open_many`, without a tier."""
+    queues = bench.sizes.queues_to_open
+    _fill_queues(bench.folder, queues)
+
+    def run() -> Pass:
+        started = time.perf_counter()
+        store = DefaultMessageStore(config(bench.folder, **SMALL_FILES))
+        store.load()
+        store.start()
+        seconds = time.perf_counter() - started
+        found = sum(1 for _ in store._queues.list_queues())
+        store.shutdown()
+        assert found == queues, f"{found} queues of {queues}"
+        return {"count": queues, "seconds": seconds}
+
+    yield run
+    shutil.rmtree(bench.folder)
+
+
+@contextmanager
+def open_many(bench: Workbench) -> Iterator[Callable[[], Pass]]:
+    queues = bench.sizes.queues_to_open
+    local, tier = bench.folder / "local", bench.folder / "tier"
+    _fill_queues(local, queues)
     with opened(local, tier, posix_fsync_enable=False, **SMALL_FILES) as first:
         outcomes = first.dispatcher.scan(force=True)
     assert sum(outcome.messages for outcome in outcomes) == MESSAGES_A_QUEUE * queues
@@ -350,6 +375,20 @@ ROWS = (
             Figure("median", "µs", key="p50_us"),
         ),
         java=_reading("offset-by-time"),
+    ),
+    Row(
+        name="open-local",
+        what="the local store alone: load and start with 1,000 queues of 10 messages each",
+        face="DefaultMessageStore.load and start",
+        durability="files in the page cache",
+        ours=open_local,
+        figures=(Figure("open", "s", ratio=1.0),),
+        java=lambda sizes: {
+            "row": "open",
+            "queues": sizes.queues_to_open,
+            "body": BODY_BYTES,
+            "local": True,
+        },
     ),
     Row(
         name="open",

@@ -29,6 +29,15 @@ PAGE_BYTES: Final = 4096
 _FILL_BYTES = 1 << 20
 TAIL_UNITS = 4096
 """The search for the tail halves down to this many units and then reads them at once."""
+HEAD_UNITS = 200
+"""Read of the only file of a queue before a search for its tail."""
+
+
+def _count_used(units: Units) -> int:
+    """Count the units in front of the first that is none."""
+    free = (units["size"] <= 0) | (units["physical_offset"] < 0)
+    first = int(free.argmax())
+    return first if free[first] else len(units)
 
 
 class ConsumeQueue:
@@ -108,6 +117,15 @@ class ConsumeQueue:
         if self._end == self._start:
             self.max_physical_offset = 0
             return
+        low = self._start // UNIT_SIZE
+        if self._end - self._start == self._file_size:
+            # A short queue, as most are: one read instead of a search.
+            units = self._read_file(low, min(HEAD_UNITS, self.units_per_file))
+            used = _count_used(units)
+            if used < len(units):
+                self.max_offset = low + used
+                self._set_max_physical(units[used - 1] if used else None)
+                return
         # Files are filled in order: the tail is in the first file whose last unit is unused.
         unused = self._end
         for begin in range(self._end - self._file_size, self._start - 1, -self._file_size):
@@ -128,8 +146,7 @@ class ConsumeQueue:
         used = 0
         if low < high:
             units = self._read_file(low, high - low)
-            free = (units["size"] <= 0) | (units["physical_offset"] < 0)
-            used = int(free.argmax()) if free.any() else high - low
+            used = _count_used(units)
         self.max_offset = low + used
         self._set_max_physical(units[used - 1] if used else None)
 

@@ -432,18 +432,21 @@ public class Peer {
         return took(items, ns, "bytes", bytes);
     }
 
-    /** open of a tiered store with that many queues, ten messages each: load and start of everything, then the flat files' load again alone */
+    /** open of a store with that many queues, ten messages each, without a tier if `local`: load and start of everything, then the flat files' load again alone */
     static JSONObject open(JSONObject p) throws Exception {
         int queues = p.getIntValue("queues"), per = 10;
-        Path dir = work.resolve("open");
+        boolean local = p.getBooleanValue("local");
+        Path dir = work.resolve(local ? "open-local" : "open");
         Map<String, String> files = new HashMap<>(SMALL_FILES);
-        if (!openKey.equals("" + queues)) {
+        if (!openKey.equals(dir.getFileName() + " " + queues)) {
             Bench.rm(dir);
             Bench.S s = Bench.open(dir.toString(), false, files);
             byte[] body = body(p.getIntValue("body"));
             for (int k = 0; k < per; k++) for (int q = 0; q < queues; q++) s.d.putMessage(Bench.msg("openTopic" + q % 100, q / 100, body, q));
             waitDispatched(s.d);
             s.d.shutdown();
+            openKey = dir.getFileName() + " " + queues;
+            if (local) return open(p);
             s = Bench.open(dir.toString(), true, files);
             MessageStoreDispatcherImpl dispatcher = (MessageStoreDispatcherImpl) Node.field(org.apache.rocketmq.tieredstore.TieredMessageStore.class, s.t, "dispatcher");
             List<FlatMessageFile> all = new ArrayList<>();
@@ -461,11 +464,11 @@ public class Peer {
                 if (System.nanoTime() - since > 300e9) throw new IllegalStateException("upload takes more than 300 s");
             }
             s.t.shutdown();
-            openKey = "" + queues;
         }
         long t0 = System.nanoTime();
-        Bench.S s = Bench.open(dir.toString(), true, files);
+        Bench.S s = Bench.open(dir.toString(), !local, files);
         long t1 = System.nanoTime();
+        if (local) { s.d.shutdown(); return took(queues, t1 - t0); }
         s.t.getFlatFileStore().load();
         long t2 = System.nanoTime();
         s.t.shutdown();
