@@ -1,4 +1,5 @@
-"""How fast a tier is verified: `python -m benchmarks.scrub [--megabytes N] [--passes N] [--spark]`.
+"""How fast a tier is verified: `python -m benchmarks.scrub [--kind k1|b128] [--megabytes N] [--passes N]
+[--spark]`.
 
 MB/s are stored commit log bytes (1e6). First the core alone, in this thread: a CPU second, the best
 of the passes. Then the job with 1 and 2 processes, and with --spark on local[1] and local[2]: a
@@ -152,11 +153,12 @@ def _row(name: str, source: TierLocation, size: int, passes: int, runner: Runner
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kind", choices=sorted(BODY_BYTES), action="append")
     parser.add_argument("--megabytes", type=int, default=400)
     parser.add_argument("--passes", type=int, default=5)
     parser.add_argument("--spark", action="store_true")
     given = parser.parse_args()
-    for kind in BODY_BYTES:
+    for kind in given.kind or BODY_BYTES:
         with tempfile.TemporaryDirectory() as folder:
             made = make(Path(folder), kind, given.megabytes)
             source = locate(f"file://{folder}")

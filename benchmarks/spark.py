@@ -54,8 +54,15 @@ READS = (
     "source, all columns",
     "source, body",
     "source, columns of the consume queue",
+    "read, all columns",
+    "read, body",
+    "read, columns of the consume queue",
     "Parquet zstd, all columns",
+    "Parquet zstd, body",
+    "Parquet zstd, columns of the consume queue",
 )
+BESIDE_PARQUET = {"all columns": 1.0, "body": 1.5, "columns of the consume queue": 5.0}
+"""How many times as fast as Spark over Parquet of the same rows, all columns, these are to be."""
 TARGETS = {
     "source, all columns": 300,
     "source, columns of the consume queue": 1000,
@@ -235,6 +242,14 @@ def comparisons(rows: list[Row]) -> list[str]:
     by_name = {(row.kind, row.what, row.where): row for row in rows}
     lines = []
     for (kind, what, where), row in by_name.items():
+        way, _, columns = what.partition(", ")
+        parquet = by_name.get((kind, "Parquet zstd, all columns", where))
+        if way in {"source", "read"} and parquet is not None:
+            ratio, wanted = row.cpu_rate / parquet.cpu_rate, BESIDE_PARQUET[columns]
+            lines.append(
+                f"{kind}, {where}: {what}: {ratio:.2f} times as fast as Spark over all columns of "
+                f"Parquet (wanted ≥ {wanted:g}: {'met' if ratio >= wanted else 'missed'})"
+            )
         if what == "export" and where.startswith("local["):
             for other in ("from the source", "from Parquet"):
                 spark = by_name[kind, f"Spark's Parquet writer, {other}", where]

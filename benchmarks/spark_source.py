@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -39,7 +39,9 @@ EXPRESSION = {
 def frames(
     spark: SparkSession, url: str, parquet: Path, options: dict[str, str]
 ) -> Iterator[tuple[str, str, Callable[[], DataFrame]]]:
-    """What is compared: name, what is summed, and a frame planned anew at each call."""
+    """What is compared: name, what is summed, and a frame planned anew at each call. `read` is
+    `tieredstore.spark.read`."""
+    from tieredstore.spark import read
 
     def tier(**more: str) -> DataFrame:
         reader = spark.read.format("rocketmq_tiered").options(subscribe=TOPIC, **options, **more)
@@ -50,11 +52,20 @@ def frames(
     yield "source, ten fixed columns", "all", lambda: tier(columns=",".join(FIXED))
     yield "source, body", "body", lambda: tier(columns="body")
     yield "source, columns of the consume queue", "queue", lambda: tier(columns=",".join(UNITS))
+
+    def direct(columns: tuple[str, ...] | None = None) -> DataFrame:
+        more: dict[str, Any] = {} if columns is None else {"columns": columns}
+        return read(spark, url, subscribe=TOPIC, **options, **more)
+
+    yield "read, all columns", "all", direct
+    yield "read, body", "body", lambda: direct(("body",))
+    yield "read, columns of the consume queue", "queue", lambda: direct(UNITS)
     for codec in ("none", "zstd"):
         path = str(parquet / codec)
         frame = functools.partial(spark.read.parquet, path)
         yield f"Parquet {codec}, all columns", "every", frame
         yield f"Parquet {codec}, body", "body", frame
+        yield f"Parquet {codec}, columns of the consume queue", "queue", frame
 
 
 def summed(frame: DataFrame, what: str) -> Callable[[], object]:

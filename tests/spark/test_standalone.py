@@ -1,8 +1,10 @@
-"""A master and two workers as docs/spark.md starts them, each worker with an address of its own."""
+"""A master and two workers as docs/spark/submit.md starts them, each worker with an address of its
+own."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -12,10 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.spark.cluster import Cluster, cluster_of_two
+from tests.kit.paths import ROOT
+from tests.kit.spark.cluster import Cluster, cluster_of_two, executor_python
 from tests.kit.spark.errands import Errand, outcomes
 from tests.kit.spark.offsets import OFFSETS, offsets_once_enabled
 from tests.kit.tier_builder import small_tier
+from tieredstore.spark import build_zip
+from tieredstore.spark.java import java_home
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +58,7 @@ def daemon(name: str, *arguments: str) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def two_hosts(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def master(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("workers")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -67,14 +72,49 @@ def two_hosts(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             where = ["--host", host, "--cores", "1", "--memory", "1g"]
             work = str(folder / host)
             stack.enter_context(daemon("worker.Worker", *where, "--work-dir", work, master))
-        conf = {
-            "spark.master": master,
-            "spark.executor.memory": "1g",
-            "spark.speculation": "true",
-            "spark.speculation.minTaskRuntime": "1s",
-            "spark.speculation.quantile": "0.5",
-        }
-        yield stack.enter_context(cluster_of_two(conf))
+        yield master
+
+
+@pytest.fixture(scope="module")
+def two_hosts(master: str) -> Iterator[Cluster]:
+    conf = {
+        "spark.master": master,
+        "spark.executor.memory": "1g",
+        "spark.speculation": "true",
+        "spark.speculation.minTaskRuntime": "1s",
+        "spark.speculation.quantile": "0.5",
+    }
+    with cluster_of_two(conf) as cluster:
+        yield cluster
+
+
+def test_the_script_of_the_page_is_submitted_with_the_zip(master: str, tmp_path: Path) -> None:
+    """The first test: a session of the others has all cores."""
+    page = (ROOT / "docs/spark/submit.md").read_text()
+    script = tmp_path / "job.py"
+    script.write_text(page.split("```python\n")[1].split("```")[0])
+    zipped = tmp_path / "tieredstore.zip"
+    build_zip(zipped)
+    submit = Path(sys.executable).with_name("spark-submit")
+    sent = ["--master", master, "--conf", "spark.executor.memory=1g", "--py-files", zipped]
+    done = subprocess.run(
+        [submit, *sent, script, small_tier(tmp_path / "tier").url, "orders"],
+        cwd=tmp_path,
+        env={
+            **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "JAVA_HOME": str(java_home()),
+            "PYSPARK_PYTHON": str(executor_python(tmp_path)),
+        },
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.splitlines() == [
+        "queue 0: 12 messages",
+        "queue 1: 4 messages",
+        "16 in all",
+    ]
 
 
 def test_of_two_attempts_at_once_one_counts(two_hosts: Cluster, tmp_path: Path) -> None:
