@@ -1,5 +1,5 @@
-"""How fast a tier is verified: `python -m benchmarks.scrub [--kind k1|b128] [--megabytes N] [--passes N]
-[--spark]`.
+"""How fast a tier is verified: `python -m benchmarks.scrub [--kind k1|b128] [--megabytes N]
+[--task-megabytes N] [--passes N] [--spark]`.
 
 MB/s are stored commit log bytes (1e6). First the core alone, in this thread: a CPU second, the best
 of the passes. Then the job with 1 and 2 processes, and with --spark on local[1] and local[2]: a
@@ -29,8 +29,8 @@ from tieredstore.scan.location import TierLocation, locate
 from tieredstore.scan.verify.verification import verify
 
 WANTED = 900
-TASK_BYTES = 64 << 20
-"""Smaller than a job's, so that this little data has tasks for two cores."""
+TASK_MEGABYTES = 64
+"""Smaller than a job's, so that little data has tasks for two cores."""
 
 
 def core(source: TierLocation) -> tuple[float, int]:
@@ -45,13 +45,13 @@ def core(source: TierLocation) -> tuple[float, int]:
         provider.close()
 
 
-def job(source: TierLocation, runner: Runner) -> tuple[float, float]:
+def job(source: TierLocation, runner: Runner, task_bytes: int) -> tuple[float, float]:
     """Seconds of the clock, and CPU seconds of this process and of those below it (CPU seconds of
     a JVM's workers count when they end)."""
     before, started = _cpu_seconds(), time.monotonic()
     with Journal(None, {}) as journal:
         run = JobRun("verify", runner, journal)
-        report = run_verify(run, source, on_finding=raise_on_damage, task_bytes=TASK_BYTES)
+        report = run_verify(run, source, on_finding=raise_on_damage, task_bytes=task_bytes)
     assert report["damage"] == 0
     return time.monotonic() - started, _cpu_seconds() - before
 
@@ -119,10 +119,12 @@ class _Peak:
         self._thread.join()
 
 
-def _jobs(source: TierLocation, size: int, passes: int, *, on_spark: bool) -> None:
+def _jobs(
+    source: TierLocation, size: int, passes: int, task_bytes: int, *, on_spark: bool
+) -> None:
     print(f"{'':32}{'MB/s':>8}{'seconds':>9}{'CPU s':>8}{'MB/s a CPU s':>14}{'MB below':>10}")
     for workers in (1, 2):
-        _row(f"job, LocalRunner({workers})", source, size, passes, LocalRunner(workers))
+        _row(f"job, LocalRunner({workers})", source, size, passes, task_bytes, LocalRunner(workers))
     if on_spark:
         from tieredstore.spark import session
         from tieredstore.spark.runner import SparkRunner
@@ -136,14 +138,17 @@ def _jobs(source: TierLocation, size: int, passes: int, *, on_spark: bool) -> No
                     "spark.driver.memory": "1g",
                 },
             )
-            job(source, SparkRunner(spark))  # Python workers are made, and kept
-            _row(f"job, Spark local[{cores}]", source, size, passes, SparkRunner(spark))
+            runner = SparkRunner(spark)
+            job(source, runner, task_bytes)  # Python workers are made, and kept
+            _row(f"job, Spark local[{cores}]", source, size, passes, task_bytes, runner)
             spark.stop()
 
 
-def _row(name: str, source: TierLocation, size: int, passes: int, runner: Runner) -> None:
+def _row(
+    name: str, source: TierLocation, size: int, passes: int, task_bytes: int, runner: Runner
+) -> None:
     with _Peak() as peak:
-        seconds, cpu = min(job(source, runner) for _ in range(passes))
+        seconds, cpu = min(job(source, runner, task_bytes) for _ in range(passes))
     print(
         f"{name:32}{size / seconds / 1e6:8.0f}{seconds:9.2f}{cpu:8.2f}{size / cpu / 1e6:14.0f}"
         f"{peak.megabytes:10.0f}",
@@ -155,6 +160,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", choices=sorted(BODY_BYTES), action="append")
     parser.add_argument("--megabytes", type=int, default=400)
+    parser.add_argument("--task-megabytes", type=int, default=TASK_MEGABYTES)
     parser.add_argument("--passes", type=int, default=5)
     parser.add_argument("--spark", action="store_true")
     given = parser.parse_args()
@@ -169,7 +175,9 @@ def main() -> None:
             wanted = f", wanted {WANTED}" if kind == "k1" else ""
             print(f"{kind}: {made.messages:,} messages, {checked / 1e6:.0f} MB")
             print(f"core, one thread: {rate:.0f} MB/s a CPU second{wanted}; at most {peak:.0f} MB")
-            _jobs(source, checked, given.passes, on_spark=given.spark)
+            _jobs(
+                source, checked, given.passes, given.task_megabytes << 20, on_spark=given.spark
+            )
 
 
 if __name__ == "__main__":
