@@ -119,9 +119,7 @@ class _Peak:
         self._thread.join()
 
 
-def _jobs(
-    source: TierLocation, size: int, passes: int, task_bytes: int, *, on_spark: bool
-) -> None:
+def _jobs(source: TierLocation, size: int, passes: int, task_bytes: int, *, on_spark: bool) -> None:
     print(f"{'':32}{'MB/s':>8}{'seconds':>9}{'CPU s':>8}{'MB/s a CPU s':>14}{'MB below':>10}")
     for workers in (1, 2):
         _row(f"job, LocalRunner({workers})", source, size, passes, task_bytes, LocalRunner(workers))
@@ -175,9 +173,7 @@ def main() -> None:
             wanted = f", wanted {WANTED}" if kind == "k1" else ""
             print(f"{kind}: {made.messages:,} messages, {checked / 1e6:.0f} MB")
             print(f"core, one thread: {rate:.0f} MB/s a CPU second{wanted}; at most {peak:.0f} MB")
-            _jobs(
-                source, checked, given.passes, given.task_megabytes << 20, on_spark=given.spark
-            )
+            _jobs(source, checked, given.passes, given.task_megabytes << 20, on_spark=given.spark)
 
 
 if __name__ == "__main__":

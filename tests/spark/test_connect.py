@@ -25,7 +25,7 @@ def test_enabled_and_read_through_spark_connect(java: None, tmp_path: Path) -> N
         timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    session, count, pushed, of_jobs = json.loads(done.stdout.splitlines()[-1])
+    session, count, pushed, direct, of_jobs = json.loads(done.stdout.splitlines()[-1])
     assert session == "pyspark.sql.connect.session"
-    assert (count, pushed) == (16, 4)
+    assert (count, pushed, direct) == (16, 4, 16)
     assert of_jobs.startswith("a session of Spark Connect has no SparkContext")

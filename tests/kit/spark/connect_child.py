@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.kit.spark.cluster import TEST_CONF, executor_python
 from tieredstore.errors import Invalid
-from tieredstore.spark import enable
+from tieredstore.spark import enable, read
 
 
 def main(url: str, folder: str) -> None:
@@ -30,7 +30,8 @@ def main(url: str, folder: str) -> None:
     enable(spark)  # a second time is no error
     orders = spark.read.format("rocketmq_tiered").option("subscribe", "orders")
     pushed = orders.option("pushDownFilters", "true").load(url).where("queue_id = 1")
-    found = [type(spark).__module__, orders.load(url).count(), pushed.count()]
+    direct = read(spark, url, subscribe="orders", columns=["body"])
+    found = [type(spark).__module__, orders.load(url).count(), pushed.count(), direct.count()]
     try:
         SparkRunner(spark)
     except Invalid as error:
