@@ -96,7 +96,7 @@ def test_the_script_of_the_page_is_submitted_with_the_zip(master: str, tmp_path:
     zipped = tmp_path / "tieredstore.zip"
     build_zip(zipped)
     submit = Path(sys.executable).with_name("spark-submit")
-    sent = ["--master", master, "--conf", "spark.executor.memory=1g", "--py-files", zipped]
+    sent = ["--master", master, "--conf", "spark.executor.memory=1g", "--py-files", str(zipped)]
     done = subprocess.run(
         [submit, *sent, script, small_tier(tmp_path / "tier").url, "orders"],
         cwd=tmp_path,
