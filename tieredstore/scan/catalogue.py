@@ -5,7 +5,7 @@ metadata of a state directory. Layout: `docs/formats/tier-layout.md`.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeAlias
@@ -250,9 +250,10 @@ def gather(
     listings: Listings,
     metadata: MetadataStore | None = None,
     broker: str | None = None,
+    topics: Collection[str] | None = None,
 ) -> TierFacts:
-    """Gather the facts of a listing, and of the metadata as it is after it. Raises Unavailable,
-    Corrupt."""
+    """Gather the facts of a listing, and of the metadata as it is after it; `topics`: what was
+    listed, None for all. Raises Unavailable, Corrupt."""
     facts = TierFacts([_row(one.id, one.size_bytes) for one in listings.values()])
     if metadata is None:
         return facts
@@ -266,7 +267,8 @@ def gather(
     facts.segments = [
         entry
         for entry in metadata.segments()
-        if broker is None or entry.path.split("/", 1)[0] == broker
+        if (broker is None or entry.path.split("/", 1)[0] == broker)
+        and (topics is None or entry.path.split("/")[1] in topics)
     ]
     grown: Listings = {}
     for entry in facts.segments:

@@ -17,7 +17,7 @@ from tieredstore.scan.findings import Severity
 from tieredstore.scan.plan import ScanRange, plan
 from tieredstore.scan.tasks import Selection, plan_ranges
 from tieredstore.spark.offsets import EARLIEST, LATEST
-from tieredstore.spark.options import STREAM_ONLY, Bound, SourceOptions
+from tieredstore.spark.options import LISTED_AGAIN, STREAM_ONLY, Bound, SourceOptions
 from tieredstore.spark.partitions import TieredPartition, partitions_of
 from tieredstore.spark.push_down import Narrowing, narrow_by_filters
 from tieredstore.spark.reading import PartitionReader, data_loss, warn_of_loss
@@ -47,7 +47,7 @@ class TieredBatchReader(DataSourceReader):
             options.skip_corrupt,
             options.corrupt_report_path,
         )
-        for name in STREAM_ONLY:
+        for name in (*STREAM_ONLY, LISTED_AGAIN):
             if name in options.given:
                 _log.warning("%s means nothing in a batch query", name)
         _check_bounds(options)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tieredstore.spark.reading import PartitionReader
 
 Value: TypeAlias = "str | int | Iterable[str] | Mapping[str, object]"
-_NOT_HERE = ("pushDownFilters", "maxOffsetsPerTrigger", "maxBytesPerTrigger")
 
 
 def read(spark: SparkSession, path: str | None = None, /, **options: Value) -> DataFrame:
@@ -32,7 +31,7 @@ def read(spark: SparkSession, path: str | None = None, /, **options: Value) -> D
     Raises Invalid for wrong options, Corrupt, Unavailable.
     """
     from tieredstore.spark.batch import TieredBatchReader
-    from tieredstore.spark.options import parse_options, refuse
+    from tieredstore.spark.options import LISTED_AGAIN, STREAM_ONLY, parse_options, refuse
     from tieredstore.spark.schema import Shape, spark_schema
 
     given = {name: _text(value) for name, value in options.items()}
@@ -41,7 +40,11 @@ def read(spark: SparkSession, path: str | None = None, /, **options: Value) -> D
             raise Invalid(f"path: given twice, {path!r} and among the options")
         given["path"] = path
     parsed = parse_options(given)
-    refuse(parsed, _NOT_HERE, "means nothing in tieredstore.spark.read")
+    refuse(
+        parsed,
+        ("pushDownFilters", *STREAM_ONLY, LISTED_AGAIN),
+        "means nothing in tieredstore.spark.read",
+    )
     schema = spark_schema(parsed.columns)
     reader = TieredBatchReader(parsed, Shape.of(schema, parsed.columns))
     tasks = tuple(pickle.dumps(partition) for partition in reader.partitions())

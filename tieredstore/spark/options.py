@@ -52,6 +52,9 @@ STREAM_ONLY = (
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
 )
+"""What only streams of Spark 4.2 and later take."""
+LISTED_AGAIN = "listInterval"
+"""What any stream takes, and nothing else."""
 LIST_INTERVAL_MS = 10_000
 TRIGGER_DELAY_MS = 15 * 60_000
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")

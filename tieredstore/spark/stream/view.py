@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import bisect
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.segment import SegmentProvider
@@ -20,6 +20,8 @@ from tieredstore.scan.catalogue import (
 )
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Severity
+from tieredstore.scan.holes import find_lost_units
+from tieredstore.scan.intervals import Interval
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.segments.tail import Proof, find_committed_end
 from tieredstore.spark.offsets import QueueKey
@@ -34,13 +36,15 @@ _WHOLE_INTERVALS = 30
 
 @dataclass(slots=True)
 class QueueView:
-    """One queue at one moment: messages [least, end) are there, and committed."""
+    """One queue at one moment: messages [least, end) are there, and committed, but for holes; lost:
+    those of which the units are lost, which a batch must not pass in silence."""
 
     provider: SegmentProvider
     queue: QueueFiles
     topic_id: int | None
     least: int
     end: int
+    lost: Sequence[Interval] = ()
     _witnesses: dict[int, Incarnation] = field(default_factory=dict)
 
     def incarnation(self, offset: int) -> Incarnation:
@@ -77,7 +81,7 @@ class QueueView:
     def log_bytes(self, start: int, end: int) -> int:
         """Commit log bytes of messages [start, end)."""
         with QueueReader(self.provider, self.queue) as reader:
-            return sum(_log_bytes(reader, *span) for span in self._spans(start, end))
+            return sum(self._log_bytes(reader, *span) for span in self._spans(start, end))
 
     def end_within(self, start: int, end: int, size_bytes: int) -> int:
         """Find the largest end of [start, end) whose messages are so many commit log bytes at most.
@@ -85,23 +89,31 @@ class QueueView:
         found, least = start, self.end_of(start, 1)
         with QueueReader(self.provider, self.queue) as reader:
             for first, last in self._spans(start, end):
-                size = _log_bytes(reader, first, last)
+                size = self._log_bytes(reader, first, last)
                 if size > size_bytes:
-                    limit = _find_start(reader, first) + size_bytes
-                    found = bisect.bisect_right(
-                        range(last), limit, lo=first, key=lambda number: _find_end(reader, number)
-                    )
+                    if not self._is_lost(first):
+                        limit, key = _find_start(reader, first) + size_bytes, _end_of(reader)
+                        found = bisect.bisect_right(range(last), limit, lo=first, key=key)
                     break
                 size_bytes -= size
                 found = last
         return max(found, least)
 
     def _spans(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """The runs of queue offsets of [start, end) that are there."""
-        for first, last in self.queue.unit_spans():
+        """The runs of queue offsets of [start, end) that are there, or lost."""
+        for first, last in sorted([*self.queue.unit_spans(), *self.lost]):
             low, high = max(first, start, self.least), min(last, end, self.end)
             if low < high:
                 yield low, high
+
+    def _is_lost(self, offset: int) -> bool:
+        return any(low <= offset < high for low, high in self.lost)
+
+    def _log_bytes(self, reader: QueueReader, start: int, end: int) -> int:
+        """Commit log bytes of a run; of one that is lost or damaged, no less than its messages."""
+        if self._is_lost(start):
+            return end - start
+        return max(_end_of(reader)(end - 1) - _find_start(reader, start), end - start)
 
 
 class TierView:
@@ -128,9 +140,8 @@ class TierView:
         self._clock = clock
         self._provider = location.connect()
         self._told: set[str] = set()
-        self._listings: Listings = {}
         self._listed_ms: int | None = None
-        self._listed_whole_ms = 0
+        self._listed_whole_ms: int | None = None
         self._growing: set[str] = set()
         self.catalogue: TierCatalogue | None = None
         self.last_seen: dict[QueueKey, QueueView] = {}
@@ -150,12 +161,12 @@ class TierView:
         is_first, now_ms = self._listed_ms is None, self._clock.monotonic_ms()
         lists_all = now or self._is_due(self._listed_ms, self._interval_ms)
         if lists_all:
-            self._list_all()
+            self.catalogue = self._list_all()
         elif self._growing:
-            self._list_topics(self._growing)
+            self.catalogue = self._list_topics(self._growing)
         else:
             return self.last_seen
-        self.catalogue = self._load_catalogue()
+        assert self.catalogue is not None
         found = self._view_queues(self.catalogue, select(self.catalogue), known or {})
         before = self.last_seen
         self._growing = {
@@ -176,43 +187,40 @@ class TierView:
     def _is_due(self, since_ms: int | None, interval_ms: int) -> bool:
         return since_ms is None or self._clock.monotonic_ms() - since_ms >= interval_ms
 
-    def _list_all(self) -> None:
-        now_ms = self._clock.monotonic_ms()
+    def _list_all(self) -> TierCatalogue:
         whole_ms = _WHOLE_INTERVALS * self._interval_ms
-        if (
-            self._topics is None
-            or self._listed_ms is None
-            or self._is_due(self._listed_whole_ms, whole_ms)
-        ):
-            self._listings = list_tier(self._provider, self._location.broker)
-            self._listed_whole_ms = now_ms
-        else:
-            self._list_topics(self._topics)
+        if self._topics is not None and not self._is_due(self._listed_whole_ms, whole_ms):
+            return self._list_topics(self._topics)
+        now_ms = self._clock.monotonic_ms()
+        found = self._load_catalogue(list_tier(self._provider, self._location.broker))
+        self._listed_whole_ms = now_ms
+        return found
 
-    def _list_topics(self, topics: Iterable[str]) -> None:
-        names = frozenset(topics)
-        brokers = {id_.path.split("/", 1)[0] for id_ in self._listings}
-        if self._location.broker is not None:
-            brokers = {self._location.broker}
-        found: Listings = {}
-        for broker in sorted(brokers):
-            for topic in sorted(names):
-                found.update(list_tier(self._provider, f"{broker}/{topic}"))
-        kept = {
-            id_: one for id_, one in self._listings.items() if id_.path.split("/")[1] not in names
-        }
-        self._listings = {**kept, **found}
+    def _list_topics(self, topics: Collection[str]) -> TierCatalogue:
+        """The catalogue with these topics as they are now."""
+        before = self.catalogue
+        assert before is not None
+        brokers = before.brokers if self._location.broker is None else [self._location.broker]
+        listings: Listings = {}
+        for broker in brokers:
+            for topic in sorted(topics):
+                listings.update(list_tier(self._provider, f"{broker}/{topic}"))
+        found = self._load_catalogue(listings, topics)
+        queues = [queue for queue in before.queues if queue.topic not in topics]
+        return replace(found, queues=(*queues, *found.queues), indexes=before.indexes)
 
-    def _load_catalogue(self) -> TierCatalogue:
+    def _load_catalogue(
+        self, listings: Listings, topics: Collection[str] | None = None
+    ) -> TierCatalogue:
         """What was listed, with the metadata as they are now. Damage that they show is told once,
         as a warning."""
         metadata = self._location.metadata()
         try:
-            facts = gather(self._provider, self._listings, metadata, self._location.broker)
+            facts = gather(self._provider, listings, metadata, self._location.broker, topics)
         finally:
             if metadata is not None:
                 metadata.close()
-        catalogue = catalogue_of(self._provider.url, facts, self._listings)
+        catalogue = catalogue_of(self._provider.url, facts, listings)
         for finding in catalogue.findings:
             text = str(finding)
             if finding.severity is Severity.DAMAGE and text not in self._told:
@@ -247,18 +255,17 @@ class TierView:
             least = reader.min_offset()
             proof = Proof.BODY if self._check_bodies else Proof.RECORD
             end = find_committed_end(reader, proof, floor=known_end, lists_again=False)
-        return QueueView(self._provider, queue, topic_id, min(least, end), end)
-
-
-def _log_bytes(reader: QueueReader, start: int, end: int) -> int:
-    """Commit log bytes of a run of messages; a damaged unit makes it no less than their number."""
-    return max(_find_end(reader, end - 1) - _find_start(reader, start), end - start)
+            lost = find_lost_units(reader)
+        return QueueView(self._provider, queue, topic_id, min(least, end), end, lost)
 
 
 def _find_start(reader: QueueReader, offset: int) -> int:
     return int(reader.read_units(offset, 1)[0]["physical_offset"])
 
 
-def _find_end(reader: QueueReader, offset: int) -> int:
-    unit = reader.read_units(offset, 1)[0]
-    return int(unit["physical_offset"]) + int(unit["size"])
+def _end_of(reader: QueueReader) -> Callable[[int], int]:
+    def find_end(offset: int) -> int:
+        unit = reader.read_units(offset, 1)[0]
+        return int(unit["physical_offset"]) + int(unit["size"])
+
+    return find_end

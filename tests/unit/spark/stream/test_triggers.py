@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMinRows
 
 from tests.kit.growing_tier import BROKER, START_MS, GrowingTier
 from tests.kit.spark.stream_reader import (
+    Offset,
     latest,
     offsets,
     partitions,
@@ -23,8 +24,8 @@ from tests.kit.spark.stream_reader import (
     through_json,
 )
 from tieredstore.clock import ManualClock
-from tieredstore.contracts.segment import SegmentListing
-from tieredstore.errors import Invalid
+from tieredstore.contracts.segment import FileSegmentType, SegmentListing
+from tieredstore.errors import Corrupt, Invalid
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.spark.stream.checkpoint import StreamOffset
 
@@ -273,3 +274,77 @@ def test_no_partition_has_more_records_than_it_may(tier: GrowingTier) -> None:
     found = [partition.ranges for partition in partitions(reader, start, end)]
     assert [sum(one.count for one in ranges) for ranges in found] == [4, 4, 4]
     assert len(rows(reader, start, end)) == 12
+
+
+# Holes that are damage
+
+
+def lose_units(tier: GrowingTier, index: int) -> None:
+    """Fifteen messages, five a segment; the consume queue segment `index` is gone."""
+    for _ in range(3):
+        tier.append("orders", 0, 5)
+        tier.roll("orders", 0)
+    tier.metadata.flush()
+    tier.segments("orders", 0, FileSegmentType.CONSUME_QUEUE)[index].unlink()
+
+
+@pytest.mark.parametrize(
+    "limit", [{}, {"maxOffsetsPerTrigger": "3"}, {"maxBytesPerTrigger": "700"}]
+)
+@pytest.mark.parametrize(("index", "has_state"), [(1, False), (0, True), (1, True), (2, True)])
+def test_a_lost_segment_ends_a_stream_and_is_passed_only_when_told(
+    tier: GrowingTier, limit: dict[str, str], index: int, has_state: bool
+) -> None:
+    tier.append("other", 0, 1)
+    reader = reader_of(tier)
+    before = through_json(reader.initialOffset())
+    lose_units(tier, index)
+    options = {**limit, **({"state": str(tier.root / "state")} if has_state else {})}
+
+    def read(start: Offset, **more: str) -> list[int]:
+        reader = reader_of(tier, **options, **more)
+        found: list[int] = []
+        while (end := latest(reader, start)) != start:
+            found += [n for topic, _, n in rows(reader, start, end) if topic == "orders"]
+            start = end
+        return found
+
+    fresh = through_json(reader_of(tier, **options).initialOffset())
+    for start in (before, fresh):  # the queue is new to the stream, and not
+        with pytest.raises(Corrupt, match=f"queue segment has the units of messages {5 * index} "):
+            read(start)
+        kept = [n for n in range(15) if n // 5 != index]
+        assert read(start, corruptRecords="skip") == kept
+
+
+def test_a_topic_that_grows_alone_says_nothing_of_others_in_the_metadata(
+    tier: GrowingTier, listed: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    for topic in ("orders", "other"):
+        tier.append(topic, 0, 5)
+    tier.roll("other", 0)
+    tier.append("other", 0, 5)
+    tier.metadata.flush()
+    clock = ManualClock()
+    state = str(tier.root / "state")
+    reader = reader_of(tier, clock, listInterval="10s", state=state)
+    start = latest(reader, reader.initialOffset())
+    clock.advance(10_000)
+    for _ in range(3):
+        tier.append("orders", 0, 1)
+        tier.append("other", 0, 1)
+        tier.metadata.flush()
+        start = latest(reader, start)
+    assert listed == ["", "", *[f"{BROKER}/{topic}" for topic in ("orders", "other")] * 2]
+    tier.append("orders", 0, 1)
+    tier.metadata.flush()
+    start = latest(reader, start)
+    path = "broker-a/other/0"
+    gone = [entry for entry in tier.metadata.segments() if entry.path == path][:1]
+    for entry in gone:
+        tier.metadata.delete_segment(entry.id)
+    tier.append("orders", 0, 1)
+    tier.metadata.flush()
+    start = latest(reader, start)
+    assert offsets(start) == {("orders", 0): 10, ("other", 0): 13}
+    assert caplog.messages == []
