@@ -56,6 +56,10 @@ def export(
     zstd_level: int = 3,
     on_corrupt: str = "fail",
     accept: Iterable[str] = (),
+    partition_by: str | Sequence[str] = ("topic", "day"),
+    body_schema: str | Path | None = None,
+    body_prefix: str = "",
+    on_unfit: str = "null",
     target_options: Mapping[str, str] | None = None,
     follow: bool = False,
     every: str | timedelta | None = None,
@@ -69,14 +73,20 @@ def export(
 
     format: parquet (a folder `to`), delta (a table in `to`) or iceberg (`table` of a pyiceberg
     `catalog`). topics: names, or shell patterns such as `order_*`; empty for all.
-    follow: go on until `stop` is set, also from a signal handler, with an export `every` so often
-    (`30s`, `10m`, `2h`; a minute by default; `every` alone follows too). The rest is as in
+    partition_by: of topic, day, hour, bucket(N), bucket(N, column); `none` for no partitions.
+    body_schema: what members of JSON bodies become columns, as `id BIGINT, at TIMESTAMP, …`, or a
+    file (a Path) that says so; each column is named `body_prefix` and the member. on_unfit: whether
+    a body that does not fit gives nulls (`null`) or ends the job (`fail`). follow: go on until
+    `stop` is set, also from a signal handler, with an export `every` so often (`30s`, `10m`, `2h`;
+    a minute by default; `every` alone follows too). The rest is as in
     `tieredstore.jobs.exporting.request.ExportRequest`. Raises Corrupt, Fenced (another export
     committed meanwhile).
     """
     with _require_arrow("export"):
         from tieredstore.jobs import exporting
-        from tieredstore.jobs.exporting import Accept, ExportRequest, Format, OnCorrupt
+        from tieredstore.jobs.exporting import Accept, ExportRequest, Format, OnCorrupt, OnUnfit
+        from tieredstore.jobs.exporting.bodies.schema import read_body_schema
+        from tieredstore.jobs.exporting.partition import parse_partition_by
         from tieredstore.jobs.exporting.request import select_queues
 
     now_ms = SYSTEM_CLOCK.now_ms()
@@ -99,6 +109,9 @@ def export(
         zstd_level=zstd_level,
         on_corrupt=_value("on_corrupt", OnCorrupt, on_corrupt),
         accept=frozenset(_value("accept", Accept, name) for name in accept),
+        partition_by=parse_partition_by(partition_by),
+        body_schema=None if body_schema is None else read_body_schema(body_schema, body_prefix),
+        on_unfit=_value("on_unfit", OnUnfit, on_unfit),
         target_options=dict(target_options or {}),
     )
     location = find_location(tier)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import click
@@ -74,6 +75,27 @@ _TABLES = {
     multiple=True,
     help="Go on past this; repeatable (docs/jobs.md).",
 )
+@click.option(
+    "--partition-by",
+    metavar="P,…",
+    default="topic,day",
+    show_default=True,
+    help="Of topic, day, hour, bucket(N), bucket(N, column); or none.",
+)
+@click.option(
+    "--body-schema",
+    metavar="DDL|@FILE",
+    help="Members of JSON bodies that become columns: 'id BIGINT, at TIMESTAMP, …'.",
+)
+@click.option("--body-prefix", metavar="TEXT", default="", help="In front of their names.")
+@click.option(
+    "--unfit-bodies",
+    "on_unfit",
+    type=click.Choice(["null", "fail"]),
+    default="null",
+    show_default=True,
+    help="What a body does that does not fit the schema.",
+)
 @click.option("--follow", is_flag=True, help="Go on as the tier grows, until SIGINT or SIGTERM.")
 @click.option(
     "--every",
@@ -86,6 +108,7 @@ def command(
     tier: TierOptions,
     columns: str | None,
     target_options: tuple[str, ...],
+    body_schema: str | None,
     follow: bool,
     every: str | None,
     job: JobOptions,
@@ -108,6 +131,7 @@ def command(
             stack.enter_context(stop_on_signals(stop))
         report = jobs.export(
             location,
+            body_schema=_schema_of(body_schema),
             follow=follow,
             every=every,
             stop=stop,
@@ -118,3 +142,8 @@ def command(
         )
     job.write_report(report)
     out.record(report, _TABLES)
+
+
+def _schema_of(given: str | None) -> str | Path | None:
+    """A text, or the file of `@FILE`."""
+    return Path(given[1:]) if given is not None and given.startswith("@") else given

@@ -6,7 +6,7 @@ the data, up to where each queue was exported (`docs/jobs.md`).
 
 from tieredstore.jobs.exporting.following import DEFAULT_INTERVAL, follow_exports, parse_interval
 from tieredstore.jobs.exporting.job import measure_left, run_export
-from tieredstore.jobs.exporting.request import Accept, ExportRequest, Format, OnCorrupt
+from tieredstore.jobs.exporting.request import Accept, ExportRequest, Format, OnCorrupt, OnUnfit
 
 __all__ = [
     "DEFAULT_INTERVAL",
@@ -14,6 +14,7 @@ __all__ = [
     "ExportRequest",
     "Format",
     "OnCorrupt",
+    "OnUnfit",
     "follow_exports",
     "measure_left",
     "parse_interval",

@@ -1,27 +1,27 @@
-"""Data files: rows of many topics and days, each in a file of its own topic and day."""
+"""Data files: rows of many partitions, each in a file of its own partition."""
 
 from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tieredstore.jobs.exporting.partition import FIRST_TIME_US, LAST_TIME_US, folder_of
+from tieredstore.jobs.exporting.partition import BY_TOPIC_AND_DAY, Partition, PartitionBy
 from tieredstore.jobs.exporting.state import ColumnStatistics, DataFile
 from tieredstore.jobs.exporting.targets.storage import Files
+from tieredstore.scan.arrow.schema import TYPES
 
 ROW_GROUP_BYTES = 64 << 20
 """Of a row group in memory, about; on disk it is a half or less."""
 _MOST_PENDING_BYTES = 192 << 20
 _MOST_FILES = 64
-_MICROSECONDS_A_DAY = 86_400_000_000
+"""Open at once."""
+_MOST_PARTS = 1024
+"""With pending rows at once."""
 _REPEATED = (
     "topic", "broker", "queue_id", "tags", "born_host", "store_host", "sys_flag", "flag",
     "reconsume_times", "properties.key_value.key",
@@ -35,7 +35,8 @@ _BOUND_LENGTH = 16
 @dataclass(frozen=True, slots=True)
 class FileForm:
     """How data files are made. columns: of the files, in order. prefix: of their names, whose other
-    part no other attempt at the same task has. in_folders: each file in that of its partition."""
+    part no other attempt at the same task has. in_folders: each file in that of its partition.
+    partition_by: what files are cut by."""
 
     columns: tuple[str, ...]
     prefix: str
@@ -43,29 +44,32 @@ class FileForm:
     target_bytes: int
     zstd_level: int
     in_folders: bool = False
+    partition_by: PartitionBy = BY_TOPIC_AND_DAY
 
-    def name(self, attempt: str, number: int, topic: str, day: int | None) -> str:
+    def name(self, attempt: str, number: int, partition: Partition) -> str:
         """Return the name of a file."""
         name = f"{self.prefix}-{attempt}-{number}{self.suffix}"
-        return f"{folder_of(topic, day)}/{name}" if self.in_folders else name
+        folder = self.partition_by.folder(partition) if self.in_folders else ""
+        return f"{folder}/{name}" if folder else name
 
 
 class PartitionedFiles:
-    """Writes batches to files by topic and day. Memory: about 200 MiB, however many there are."""
+    """Writes batches to files by partition. Memory: about 200 MiB, however many there are."""
 
     def __init__(self, files: Files, form: FileForm) -> None:
         self._files = files
         self._form = form
         self._attempt = uuid.uuid4().hex[:12]
-        self._parts: dict[tuple[str, int | None, int], _Part] = {}
+        self._parts: dict[Partition, _Part] = {}
         self._count = 0
         self._pending_bytes = 0
         self.done: list[DataFile] = []
 
     def write(self, topic: str, batch: pa.RecordBatch) -> None:
-        """Write rows of one topic; the batch has `store_timestamp` and the columns of the files."""
-        for day, era, rows in _by_day_and_era(batch):
-            part = self._part(topic, day, era)
+        """Write rows of one topic; the batch has the columns of the files, and those by which they
+        are cut."""
+        for partition, rows in self._form.partition_by.cut(topic, batch):
+            part = self._part(partition)
             part.add(rows.select(self._form.columns))
             if part.pending_bytes >= ROW_GROUP_BYTES:
                 self._flush(part)
@@ -82,41 +86,46 @@ class PartitionedFiles:
         self._parts.clear()
         return self.done
 
-    def _part(self, topic: str, day: int | None, era: int) -> _Part:
+    def _part(self, partition: Partition) -> _Part:
         """The part to add to, as the youngest; an old one is ended where there are many."""
-        part = self._parts.pop((topic, day, era), None)
+        part = self._parts.pop(partition, None)
         if part is None:
-            while len(self._parts) >= _MOST_FILES:
+            while len(self._parts) >= _MOST_PARTS:
                 self._end(self._parts.pop(next(iter(self._parts))))
-            part = _Part(topic, day, era)
-        self._parts[topic, day, era] = part
+            part = _Part(partition)
+        self._parts[partition] = part
         return part
+
+    def _make_room(self) -> None:
+        """End the oldest open file where there are many."""
+        open_parts = [part for part in self._parts.values() if part.file is not None]
+        if len(open_parts) >= _MOST_FILES:
+            self._end(open_parts[0])
 
     def _flush(self, part: _Part) -> None:
         """Pending rows as a row group; a file that is large enough is ended."""
         if part.pending:
             if part.file is None:
+                self._make_room()
                 form = self._form
-                name = form.name(self._attempt, self._count, part.topic, part.day)
+                name = form.name(self._attempt, self._count, part.partition)
                 self._count += 1
                 part.file = OpenFile(self._files, name, part.pending[0].schema, form.zstd_level)
             part.file.write(part.take())
         if part.file is not None and part.file.size_bytes >= self._form.target_bytes:
-            self.done.append(part.file.close(part.topic, part.day, part.era))
+            self.done.append(part.file.close(part.partition))
             part.file = None
 
     def _end(self, part: _Part) -> None:
         self._flush(part)
         if part.file is not None:
-            self.done.append(part.file.close(part.topic, part.day, part.era))
+            self.done.append(part.file.close(part.partition))
             part.file = None
 
 
 @dataclass(slots=True)
 class _Part:
-    topic: str
-    day: int | None
-    era: int
+    partition: Partition
     file: OpenFile | None = None
     pending: list[pa.RecordBatch] = field(default_factory=list)
     pending_bytes: int = 0
@@ -144,7 +153,7 @@ class OpenFile:
             schema,
             compression="zstd",
             compression_level=zstd_level,
-            use_dictionary=[column for column in _REPEATED if column.split(".")[0] in schema.names],
+            use_dictionary=_repeated(schema),
             write_statistics=[column for column in schema.names if column not in _NO_STATISTICS],
             metadata_collector=self._metadata,
         )
@@ -157,7 +166,7 @@ class OpenFile:
         """Write a table as one row group."""
         self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
 
-    def close(self, topic: str, day: int | None, era: int) -> DataFile:
+    def close(self, partition: Partition) -> DataFile:
         self._writer.close()
         size_bytes = self.size_bytes
         self._stream.close()
@@ -165,20 +174,24 @@ class OpenFile:
         [metadata] = self._metadata
         return DataFile(
             self._name,
-            topic,
-            day,
+            partition,
             metadata.num_rows,
             size_bytes,
             statistics_of(metadata),
             [_start_of(metadata.row_group(group)) for group in range(metadata.num_row_groups)],
-            era,
         )
 
 
+def _repeated(schema: pa.Schema) -> list[str]:
+    """Columns with a dictionary. Members of bodies are named and not measured: all of them."""
+    found = [column for column in _REPEATED if column.split(".")[0] in schema.names]
+    return [*found, *(name for name in schema.names if name not in TYPES)]
+
+
 def merge_files(files: Files, parts: tuple[DataFile, ...], form: FileForm) -> DataFile:
-    """Write one file with the rows of several of the same topic, day and era."""
-    topic, day = parts[0].topic, parts[0].day
-    name = form.name(uuid.uuid4().hex[:12], 0, topic, day)
+    """Write one file with the rows of several of the same partition."""
+    partition = parts[0].partition
+    name = form.name(uuid.uuid4().hex[:12], 0, partition)
     target: OpenFile | None = None
     pending: list[pa.RecordBatch] = []
     pending_bytes = 0
@@ -196,61 +209,15 @@ def merge_files(files: Files, parts: tuple[DataFile, ...], form: FileForm) -> Da
         target = target or OpenFile(files, name, pending[0].schema, form.zstd_level)
         target.write(pa.Table.from_batches(pending))
     assert target is not None
-    return target.close(topic, day, parts[0].era)
-
-
-def _by_day_and_era(batch: pa.RecordBatch) -> Iterator[tuple[int | None, int, pa.RecordBatch]]:
-    for day, rows in _by_day(batch):
-        eras = eras_of(rows)
-        if eras is None:
-            yield day, 0, rows
-            continue
-        for era in np.unique(eras).tolist():
-            yield day, era, rows.filter(pa.array(eras == era))
-
-
-def eras_of(batch: pa.RecordBatch) -> np.ndarray | None:
-    """Return a number of each row, the same for rows each of whose times has a year of four digits,
-    one before or one behind, column by column; 0 where all have four. None where all rows have 0.
-
-    A file's bounds are then such that a table's log can say them, or that nothing is lost where it
-    cannot."""
-    found: np.ndarray | None = None
-    weight = 1
-    for column in batch.columns:
-        if not pa.types.is_timestamp(column.type):
-            continue
-        times = pc.fill_null(column.cast(pa.int64()), 0).to_numpy()
-        if len(times) and (times.min() < FIRST_TIME_US or times.max() > LAST_TIME_US):
-            era = (times < FIRST_TIME_US) + 2 * (times > LAST_TIME_US)
-            found = era * weight + (0 if found is None else found)
-        weight *= 3
-    return found
-
-
-def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[int | None, pa.RecordBatch]]:
-    times = batch.column("store_timestamp")
-    if times.null_count:
-        yield None, batch.filter(times.is_null())
-        batch = batch.filter(times.is_valid())
-        times = batch.column("store_timestamp")
-    if not len(times):
-        return
-    days = times.view(pa.int64()).to_numpy() // _MICROSECONDS_A_DAY
-    first, last = int(days.min()), int(days.max())
-    if first == last:
-        yield first, batch
-        return
-    for day in np.unique(days).tolist():
-        yield day, batch.filter(pa.array(days == day))
+    return target.close(partition)
 
 
 def statistics_of(metadata: pq.FileMetaData) -> dict[str, ColumnStatistics]:
-    """Return what a file's footer says of its plain columns."""
+    """Return what a file's footer says of the plain columns of messages."""
     found: dict[str, ColumnStatistics] = {}
     for index in range(metadata.num_columns):
         column = metadata.schema.column(index)
-        if column.max_repetition_level or column.path in _NO_STATISTICS:
+        if column.max_repetition_level or column.path in _NO_STATISTICS or column.path not in TYPES:
             continue
         groups = [
             metadata.row_group(group).column(index).statistics

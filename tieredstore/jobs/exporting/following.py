@@ -75,13 +75,13 @@ class _Totals:
             report[name] += value
         if report["commit"] is None:
             report["commit"] = total["commit"]
-        for name in ("gaps", "findings"):
+        for name in ("gaps", "findings", "unfit"):
             report[name] = [*total[name], *found[name]][:_MOST_TEXTS]
         report["queues"] = _merge_queues(total["queues"], found["queues"])
         report["stages"] = _merge_stages(total["stages"], found["stages"])
 
 
-_COUNTED = frozenset({"rows", "files", "file_bytes", "corrupt_messages", "damage"})
+_COUNTED = frozenset({"rows", "files", "file_bytes", "corrupt_messages", "unfit_bodies", "damage"})
 
 
 def follow_exports(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import chain, groupby
+from itertools import chain
 
 from tieredstore.clock import Clock
 from tieredstore.errors import Corrupt, Fenced, Unavailable
 from tieredstore.jobs.exporting.files import FileForm
 from tieredstore.jobs.exporting.following import Behind
+from tieredstore.jobs.exporting.partition import Partition
 from tieredstore.jobs.exporting.plan import Plan, PlannedRange, make_plan, scan_ranges
-from tieredstore.jobs.exporting.request import ExportRequest, Format, OnCorrupt
+from tieredstore.jobs.exporting.request import ExportRequest, Format, OnCorrupt, OnUnfit
 from tieredstore.jobs.exporting.state import (
     DataFile,
     Position,
@@ -19,6 +20,7 @@ from tieredstore.jobs.exporting.state import (
     TargetState,
     identity_of,
     require_same,
+    version_of,
 )
 from tieredstore.jobs.exporting.work import (
     MOST_FINDINGS,
@@ -70,6 +72,7 @@ def run_export(
         request.target_file_bytes,
         request.zstd_level,
         in_folders=request.format is Format.DELTA,
+        partition_by=request.partition_by,
     )
     tasks = [
         WriteTask(
@@ -79,6 +82,8 @@ def run_export(
             folder,
             replace(form, prefix=f"{plan.export[:8]}-{number:05d}"),
             request.on_corrupt is OnCorrupt.SKIP,
+            request.body_schema,
+            request.on_unfit is OnUnfit.FAIL,
         )
         for number, ranges in enumerate(scan_ranges(catalogue(), plan.tasks) if plan.tasks else ())
     ]
@@ -230,11 +235,13 @@ def _commit_once(
         state = _require_turn(run, target, plan, request)
         if state.export == plan.export:
             return target.find_commit(state)
+        identity = identity_of(location, request)
         following = TargetState(
             plan.base + 1,
             plan.export,
-            dict(identity_of(location, request)),
+            identity,
             {**state.queues, **_positions(plan, written)},
+            version_of(identity),
         )
         commit = target.commit(following, files)
         if commit is None:
@@ -268,14 +275,14 @@ def _positions(plan: Plan, written: Sequence[WriteOutcome]) -> dict[str, Positio
 def _group_small_files(
     files: Iterable[DataFile], target_bytes: int
 ) -> tuple[list[DataFile], list[tuple[DataFile, ...]]]:
-    """Files to keep, and groups of small ones of a topic, day and era to be merged."""
+    """Files to keep, and groups of small ones of a partition to be merged."""
     kept: list[DataFile] = []
     groups: list[tuple[DataFile, ...]] = []
 
-    def partition(file: DataFile) -> tuple[str, bool, int, int]:
-        return file.topic, file.day is None, file.day or 0, file.era
-
-    for _, of_partition in groupby(sorted(files, key=partition), key=partition):
+    partitions: dict[Partition, list[DataFile]] = {}
+    for file in files:
+        partitions.setdefault(file.partition, []).append(file)
+    for of_partition in partitions.values():
         small: list[DataFile] = []
         for file in of_partition:
             (small if file.size_bytes * _SMALL < target_bytes else kept).append(file)
@@ -299,6 +306,7 @@ def _result(
     queues: dict[str, dict[str, object]] = {}
     rows = 0
     left_out = 0
+    unfit = 0
     oldest_ms: list[int] = []
     for ranges, outcome in zip(plan.tasks, written, strict=True):
         for item, row in zip(ranges, outcome.ranges, strict=True):
@@ -308,6 +316,7 @@ def _result(
             entry["until_offset"] = item.until_offset
             entry["rows"] = _number(entry["rows"]) + row.rows
             rows += row.rows
+            unfit += row.unfit
             if row.oldest_ms is not None:
                 oldest_ms.append(row.oldest_ms)
             left_out += item.until_offset - item.from_offset - row.rows - row.early
@@ -328,6 +337,8 @@ def _result(
             for gap in plan.gaps
         ],
         "corrupt_messages": left_out,
+        "unfit_bodies": unfit,
+        "unfit": [text for outcome in written for text in outcome.unfit][:MOST_FINDINGS],
         "damage": sum(outcome.damage for outcome in written),
         "findings": findings[:MOST_FINDINGS],
     }

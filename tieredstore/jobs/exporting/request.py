@@ -8,13 +8,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
 from tieredstore.errors import Invalid
-from tieredstore.scan.arrow.schema import choose_columns
+from tieredstore.jobs.exporting.bodies.schema import BodySchema
+from tieredstore.jobs.exporting.partition import BY_TOPIC_AND_DAY, PartitionBy
+from tieredstore.scan.arrow.schema import TYPES, choose_columns
 from tieredstore.scan.tasks import Selection
 from tieredstore.tier_url import show_url
 
-PARTITION_COLUMNS = ("topic", "store_timestamp")
-"""Always exported: the target is partitioned by topic and by day (UTC) of the store time."""
 LEAST_FILE_BYTES, MOST_FILE_BYTES = 1 << 20, 4 << 30
 DEFAULT_FILE_BYTES = 128 << 20
 DEFAULT_ZSTD_LEVEL = 3
@@ -35,6 +37,14 @@ class OnCorrupt(enum.StrEnum):
 
     FAIL = "fail"
     SKIP = "skip"
+
+
+class OnUnfit(enum.StrEnum):
+    """What a body does that does not fit the schema: NULL gives nulls and counts it, FAIL ends the
+    job."""
+
+    NULL = "null"
+    FAIL = "fail"
 
 
 class Accept(enum.StrEnum):
@@ -59,8 +69,9 @@ class ExportRequest:
 
     to: folder of the target as a URL or a path; for Iceberg, where a new table is put (the catalog
     decides without it). catalog, table: of pyiceberg, `namespace.name`. columns: None for all but
-    properties. target_file_bytes: size of a data file, about. target_options: for the target's file
-    system, or properties of the catalog (`docs/jobs.md`). Raises Invalid.
+    properties; topic, store time, and the column of buckets always are. body_schema: of JSON bodies
+    whose members become columns. target_file_bytes: size of a data file, about. target_options: for
+    the target's file system, or properties of the catalog (`docs/jobs.md`). Raises Invalid.
     """
 
     format: Format
@@ -74,6 +85,9 @@ class ExportRequest:
     zstd_level: int = DEFAULT_ZSTD_LEVEL
     on_corrupt: OnCorrupt = OnCorrupt.FAIL
     accept: frozenset[Accept] = frozenset()
+    partition_by: PartitionBy = BY_TOPIC_AND_DAY
+    body_schema: BodySchema | None = None
+    on_unfit: OnUnfit = OnUnfit.NULL
     target_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -93,12 +107,35 @@ class ExportRequest:
             raise Invalid(f"{self.format} needs a folder to write to, and no catalog or table")
 
     @property
-    def column_names(self) -> tuple[str, ...]:
-        """Columns of the target. Raises Invalid for unknown ones."""
+    def message_columns(self) -> tuple[str, ...]:
+        """Columns of the target that are those of messages. Raises Invalid for unknown ones."""
         names = list(choose_columns(self.columns))
         if self.properties and "properties" not in names:
             names.append("properties")
-        return (*(name for name in PARTITION_COLUMNS if name not in names), *names)
+        needed = self.partition_by.needed_columns
+        return (*(name for name in needed if name not in names), *names)
+
+    @property
+    def types(self) -> dict[str, pa.DataType]:
+        """Columns of the target by name, in order. Raises Invalid for unknown ones."""
+        bodies = {} if self.body_schema is None else self.body_schema.types
+        return {name: TYPES[name] for name in self.message_columns} | bodies
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Columns of the target. Raises Invalid for unknown ones."""
+        return tuple(self.types)
+
+    def describe_form(self) -> dict[str, object]:
+        """Return as JSON how the target is made, where that is not the default."""
+        found: dict[str, object] = {}
+        if self.partition_by != BY_TOPIC_AND_DAY:
+            found["partition_by"] = self.partition_by.names
+        if self.body_schema is not None:
+            found["body_schema"] = str(self.body_schema)
+            if self.body_schema.prefix:
+                found["body_prefix"] = self.body_schema.prefix
+        return found
 
     @property
     def target(self) -> str:
@@ -124,6 +161,8 @@ class ExportRequest:
             "zstd_level": self.zstd_level,
             "on_corrupt": self.on_corrupt.value,
             "accept": sorted(self.accept),
+            **self.describe_form(),
+            **({} if self.on_unfit is OnUnfit.NULL else {"on_unfit": self.on_unfit.value}),
         }
 
     def describe_selection(self) -> dict[str, object]:

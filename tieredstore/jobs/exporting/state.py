@@ -9,12 +9,15 @@ from typing import Any, Protocol
 import msgspec
 
 from tieredstore.errors import Corrupt, Invalid
+from tieredstore.jobs.exporting.partition import BY_TOPIC_AND_DAY, Partition
 from tieredstore.jobs.exporting.request import Accept, ExportRequest
 from tieredstore.jobs.exporting.targets.storage import Folder
 from tieredstore.scan.location import TierLocation
 from tieredstore.tier_url import show_url
 
-VERSION = 1
+VERSION = 2
+"""Of a state whose identity has one of `_LATER_NAMES`; 1 of one without, which earlier versions of
+this program go on with."""
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
@@ -39,7 +42,7 @@ class TargetState:
     export: str = ""
     identity: dict[str, Any] = field(default_factory=dict)
     queues: dict[str, Position] = field(default_factory=dict)
-    version: int = VERSION
+    version: int = 1
 
 
 class ColumnStatistics(msgspec.Struct, frozen=True, array_like=True):
@@ -53,19 +56,15 @@ class ColumnStatistics(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A data file, as the task wrote it. name: in the folder of the tasks. day: days since
-    1970-01-01 (UTC), None where the store times are null. statistics: of the columns that have
-    them. row_groups: bytes in front of each. era: 0, or another number for rows with times that
-    four-digit years do not have (`files.eras_of`)."""
+    """A data file, as the task wrote it. name: in the folder of the tasks. statistics: of the
+    columns that have them. row_groups: bytes in front of each."""
 
     name: str
-    topic: str
-    day: int | None
+    partition: Partition
     rows: int
     size_bytes: int
     statistics: dict[str, ColumnStatistics] = field(default_factory=dict)
     row_groups: list[int] = field(default_factory=list)
-    era: int = 0
 
 
 class Target(Protocol):
@@ -104,9 +103,9 @@ def decode_state(data: bytes | str, where: str) -> TargetState:
         state: TargetState = msgspec.json.decode(data, type=TargetState)
     except msgspec.DecodeError as error:
         raise Corrupt(f"{where}: not the state of an export: {error}", path=where) from error
-    if state.version != VERSION:
+    if state.version not in range(1, VERSION + 1):
         raise Invalid(
-            f"{where}: written by another version of this program: expected state version "
+            f"{where}: written by another version of this program: expected state version 1 to "
             f"{VERSION}, found {state.version}",
             path=where,
         )
@@ -121,7 +120,13 @@ def identity_of(location: TierLocation, request: ExportRequest) -> dict[str, obj
         "broker": location.broker,
         **request.describe_selection(),
         "columns": list(request.column_names),
+        **request.describe_form(),
     }
+
+
+def version_of(identity: Mapping[str, object]) -> int:
+    """Return the version of a state with this identity."""
+    return 1 if identity.keys().isdisjoint(_LATER_NAMES) else VERSION
 
 
 def require_columns(
@@ -142,6 +147,8 @@ def require_columns(
         )
 
 
+_DEFAULTS: Mapping[str, object] = {"partition_by": BY_TOPIC_AND_DAY.names}
+_LATER_NAMES = frozenset({"partition_by", "body_schema", "body_prefix"})
 _ACCEPTED_BY: Mapping[str, Accept] = {
     "tier": Accept.MOVED,
     "topics": Accept.TOPICS,
@@ -158,8 +165,8 @@ def require_same(
     """Raise Invalid where a target is a copy of something else."""
     if not state.sequence:
         return
-    for name, found in identity.items():
-        expected = state.identity.get(name)
+    for name in {**identity, **state.identity}:
+        expected, found = (of.get(name, _DEFAULTS.get(name)) for of in (state.identity, identity))
         way = _ACCEPTED_BY.get(name)
         if expected != found and (way is None or way not in request.accept):
             hint = "export into another target" if way is None else f"--accept {way} goes on"

@@ -13,11 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tieredstore.contracts.segment import SegmentProvider
-from tieredstore.errors import Unavailable
+from tieredstore.errors import Invalid, Unavailable
+from tieredstore.jobs.exporting.bodies.decode import decode_bodies
+from tieredstore.jobs.exporting.bodies.schema import BodySchema
 from tieredstore.jobs.exporting.files import FileForm, PartitionedFiles, merge_files
 from tieredstore.jobs.exporting.state import DataFile
 from tieredstore.jobs.exporting.targets.storage import Files, Folder, translate_errors
 from tieredstore.scan.arrow.read import arrow_batches
+from tieredstore.scan.arrow.schema import TYPES
 from tieredstore.scan.findings import Finding, OnFinding, Severity, raise_on_damage
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanRange
@@ -32,8 +35,8 @@ _log = logging.getLogger(__name__)
 
 class LastRow(msgspec.Struct, frozen=True, array_like=True):
     """Of a range. rows: how many it gave; early: how many it left out, since they were stored
-    before the range's time; the others are those of its last one, and oldest_ms the least store
-    time of all that it gave."""
+    before the range's time; oldest_ms: the least store time of all that it gave; unfit: how many of
+    their bodies do not fit the schema; the others are those of its last one."""
 
     rows: int
     queue_offset: int | None = None
@@ -41,11 +44,13 @@ class LastRow(msgspec.Struct, frozen=True, array_like=True):
     store_timestamp_ms: int | None = None
     oldest_ms: int | None = None
     early: int = 0
+    unfit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """Ranges of a tier, to be written to files. skip: leave damaged messages out."""
+    """Ranges of a tier, to be written to files. skip: leave damaged messages out. bodies: what
+    becomes columns of theirs; fail_unfit: one that does not fit ends the job."""
 
     number: int
     location: TierLocation
@@ -53,6 +58,8 @@ class WriteTask:
     folder: Folder
     form: FileForm
     skip: bool
+    bodies: BodySchema | None = None
+    fail_unfit: bool = False
 
     @property
     def key(self) -> str:
@@ -65,12 +72,14 @@ class WriteTask:
 
 @dataclass(frozen=True, slots=True)
 class WriteOutcome:
-    """ranges: one for each of the task's. findings: damage that was left out, the first of it."""
+    """ranges: one for each of the task's. findings: damage that was left out, the first of it.
+    unfit: bodies that do not fit, the first of them."""
 
     files: list[DataFile]
     ranges: list[LastRow]
     damage: int = 0
     findings: list[str] = field(default_factory=list)
+    unfit: list[str] = field(default_factory=list)
 
 
 def write(task: WriteTask) -> WriteOutcome:
@@ -91,6 +100,7 @@ def write(task: WriteTask) -> WriteOutcome:
 
 def _write_once(task: WriteTask, target: Files) -> WriteOutcome:
     found: list[str] = []
+    unfit: list[str] = []
     damage = 0
 
     def keep(finding: Finding) -> None:
@@ -105,10 +115,12 @@ def _write_once(task: WriteTask, target: Files) -> WriteOutcome:
     provider = task.location.connect()
     with translate_errors(task.folder.place):
         try:
-            last = [_write_range(provider, item, files, task, on_finding) for item in task.ranges]
+            last = [
+                _write_range(provider, item, files, task, on_finding, unfit) for item in task.ranges
+            ]
         finally:
             provider.close()
-        return WriteOutcome(files.close(), last, damage, found)
+        return WriteOutcome(files.close(), last, damage, found, unfit)
 
 
 def _write_range(
@@ -117,19 +129,29 @@ def _write_range(
     files: PartitionedFiles,
     task: WriteTask,
     on_finding: OnFinding,
+    unfit: list[str],
 ) -> LastRow:
-    columns = tuple(dict.fromkeys((*task.form.columns, *_NEEDED)))
-    rows, early, last = 0, 0, None
+    wanted = (*task.form.columns, *task.form.partition_by.needed_columns, *_NEEDED)
+    bodies = () if task.bodies is None else ("body",)
+    columns = tuple(name for name in dict.fromkeys((*wanted, *bodies)) if name in TYPES)
+    rows, early, unfit_rows, last = 0, 0, 0, None
     oldest_us: int | None = None
     # Times are compared here, so that damage is told from what was stored too early.
     whole = replace(scan_range, since_ms=None)
     for batch in arrow_batches(provider, whole, columns, on_finding=on_finding):
         chosen = _since(batch, scan_range.since_ms)
-        files.write(scan_range.queue.topic, chosen)
         rows += chosen.num_rows
         early += batch.num_rows - chosen.num_rows
+        if task.bodies is not None and chosen.num_rows:
+            chosen, reasons = _add_bodies(task.bodies, chosen)
+            for row, reason in reasons.items():
+                offset = chosen.column("queue_offset")[row].as_py()
+                _tell_unfit(scan_range, offset, reason, unfit, fail=task.fail_unfit)
+            unfit_rows += len(reasons)
+        if chosen.num_rows:
+            files.write(scan_range.queue.topic, chosen)
         last = batch.slice(batch.num_rows - 1).select(_NEEDED)
-        least_us = pc.min(batch.column("store_timestamp").view(pa.int64())).as_py()
+        least_us = pc.min(chosen.column("store_timestamp").view(pa.int64())).as_py()
         if least_us is not None:
             oldest_us = least_us if oldest_us is None else min(oldest_us, least_us)
     if last is None:
@@ -142,6 +164,7 @@ def _write_range(
         None if time_us is None else time_us // 1000,
         None if oldest_us is None else oldest_us // 1000,
         early,
+        unfit_rows,
     )
 
 
@@ -154,9 +177,28 @@ def _since(batch: pa.RecordBatch, since_ms: int | None) -> pa.RecordBatch:
     return batch.filter(pc.fill_null(pc.greater_equal(times, since_us), fill_value=True))
 
 
+def _add_bodies(schema: BodySchema, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
+    """The batch with the columns of its bodies, and the rows whose bodies do not fit."""
+    decoded = decode_bodies(schema, batch.column("body"))
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    columns |= dict(zip(schema.types, decoded.columns, strict=True))
+    return pa.RecordBatch.from_pydict(columns), decoded.unfit
+
+
+def _tell_unfit(
+    scan_range: ScanRange, offset: int, reason: str, unfit: list[str], *, fail: bool
+) -> None:
+    queue = scan_range.queue
+    text = f"{queue.path}, queue offset {offset}: the body does not fit the schema: {reason}"
+    if fail:
+        raise Invalid(text, topic=queue.topic, queue_id=queue.queue_id, offset=offset)
+    if len(unfit) < MOST_FINDINGS:
+        unfit.append(text)
+
+
 @dataclass(frozen=True, slots=True)
 class MergeTask:
-    """Small files of one topic and day, to become one."""
+    """Small files of one partition, to become one."""
 
     number: int
     folder: Folder

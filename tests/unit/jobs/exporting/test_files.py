@@ -12,6 +12,7 @@ import pytest
 
 from tieredstore.jobs.exporting import files as files_module
 from tieredstore.jobs.exporting.files import FileForm, PartitionedFiles, merge_files
+from tieredstore.jobs.exporting.partition import Partition
 from tieredstore.jobs.exporting.state import ColumnStatistics, DataFile
 from tieredstore.jobs.exporting.targets.storage import ArrowFolder
 from tieredstore.scan.arrow.schema import TYPES
@@ -68,7 +69,7 @@ def test_rows_of_all_days_and_of_none(tmp_path: Path) -> None:
     writer.write("a", batch([1, 2, 1, None]))
     writer.write("b", batch([2, 2], 4))
     writer.write("a", batch([None, 1], 6))
-    found = {(file.topic, file.day): file for file in writer.close()}
+    found = {(file.partition.topic, file.partition.day): file for file in writer.close()}
     assert {key: offsets(tmp_path, [file]) for key, file in found.items()} == {
         ("a", 1): [0, 2, 7],
         ("a", 2): [1],
@@ -86,10 +87,10 @@ def test_few_files_are_open_and_little_is_pending(
     for first in range(0, 400, 10):
         writer.write("t", batch([day % 7 for day in range(10)], first))
         assert sum(part.pending_bytes for part in writer._parts.values()) <= 50_000
-        assert len(writer._parts) <= 4
+        assert sum(part.file is not None for part in writer._parts.values()) <= 4
     found = writer.close()
     assert offsets(tmp_path, found) == list(range(400))
-    counts = Counter(file.day for file in found)
+    counts = Counter(file.partition.day for file in found)
     assert set(counts) == set(range(7))
     assert len({file.name for file in found}) == len(found)
 
@@ -103,6 +104,6 @@ def test_files_merge_into_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         writer.write("t", batch([5] * 20, first))
         parts += writer.close()
     whole = merge_files(folder, tuple(parts), form())
-    assert (whole.topic, whole.day, whole.rows) == ("t", 5, 100)
+    assert (whole.partition, whole.rows) == (Partition("t", 5), 100)
     assert offsets(tmp_path, [whole]) == list(range(100))
     assert pq.read_metadata(tmp_path / whole.name).num_row_groups == 3

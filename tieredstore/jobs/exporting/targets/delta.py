@@ -23,7 +23,7 @@ import msgspec
 import pyarrow as pa
 
 from tieredstore.errors import Invalid, Unavailable
-from tieredstore.jobs.exporting.partition import FIRST_TIME_US, LAST_TIME_US, day_text
+from tieredstore.jobs.exporting.partition import FIRST_TIME_US, LAST_TIME_US
 from tieredstore.jobs.exporting.request import ExportRequest
 from tieredstore.jobs.exporting.state import (
     DataFile,
@@ -38,10 +38,8 @@ from tieredstore.jobs.exporting.targets.storage import (
     delta_options,
     open_filesystem,
 )
-from tieredstore.scan.arrow.schema import TYPES
 
 APPLICATION = "tieredstore-export"
-_PARTITION_BY = ["topic", "day"]
 _RANDOM_BITS = 31
 _ATTEMPTS = 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -64,11 +62,10 @@ class DeltaTarget:
         self._options = dict(request.target_options)
         self._storage_options = delta_options(self._url, self._options)
         self._files: FolderFiles = ArrowFolder(self._url, self._options).connect()
-        self.file_columns = tuple(name for name in request.column_names if name != "topic")
-        self._schema = pa.schema(
-            [("topic", TYPES["topic"]), ("day", pa.date32())]
-            + [(name, TYPES[name]) for name in self.file_columns]
-        )
+        self._by = request.partition_by
+        self._partition_columns = list(self._by.types)
+        self.file_columns = tuple(n for n in request.column_names if n not in self._by.types)
+        self._schema = pa.schema({**self._by.types, **request.types})
 
     def prepare(self) -> None:
         table = self._find()
@@ -79,6 +76,13 @@ class DeltaTarget:
             return
         if not self._version(table) and table.file_uris():
             self._refuse()
+        found = table.metadata().partition_columns
+        if found != self._partition_columns:
+            raise Invalid(
+                f"{self._where}: a table that is partitioned otherwise: expected "
+                f"{self._partition_columns}, found {found}",
+                path=self._where,
+            )
         fields = table.schema().fields
         require_columns(
             self._where,
@@ -141,7 +145,11 @@ class DeltaTarget:
             return False
         try:
             table.create_write_transaction(
-                actions, "append", table.schema(), _PARTITION_BY, commit_properties=properties
+                actions,
+                "append",
+                table.schema(),
+                self._partition_columns,
+                commit_properties=properties,
             )
         except CommitFailedError:
             return self._version(self._table()) == version
@@ -156,15 +164,14 @@ class DeltaTarget:
 
         stats = {
             "numRecords": file.rows,
-            "minValues": _bounds(file, "least"),
-            "maxValues": _bounds(file, "most"),
+            "minValues": _bounds(file, "least", self._schema),
+            "maxValues": _bounds(file, "most", self._schema),
             "nullCount": {name: found.nulls for name, found in file.statistics.items()},
         }
-        partition = {"topic": file.topic, "day": day_text(file.day)}
         return AddAction(
             file.name,
             file.size_bytes,
-            partition,
+            self._by.values(file.partition),
             int(time.time() * 1000),
             True,
             json.dumps(stats),
@@ -180,7 +187,7 @@ class DeltaTarget:
                 self._url_of_table(),
                 self._delta.Schema.from_arrow(self._schema),
                 mode="ignore",
-                partition_by=_PARTITION_BY,
+                partition_by=self._partition_columns,
                 storage_options=self._storage_options,
             )
         except DeltaError as error:
@@ -225,17 +232,17 @@ class DeltaTarget:
         )
 
 
-def _bounds(file: DataFile, which: str) -> dict[str, int | str]:
+def _bounds(file: DataFile, which: str, schema: pa.Schema) -> dict[str, int | str]:
     """Lower or upper bounds of a file's columns, as the log's JSON has them.
 
-    It has no time beyond the year 9999. A file with such times has no others (`files.eras_of`): its
-    lower bound is the end of that year, which is true, and it has no upper one. The same goes for
-    times before the year 1. With neither bound deltalake's dataset would leave its rows out.
+    It has no time beyond the year 9999. A file with such times has no others (`partition.eras_of`):
+    its lower bound is the end of that year, which is true, and it has no upper one. The same goes
+    for times before the year 1. With neither bound deltalake's dataset would leave its rows out.
     """
     found: dict[str, int | str] = {}
     for name, statistics in file.statistics.items():
         bound: int | str | None = getattr(statistics, which)
-        if pa.types.is_timestamp(TYPES[name]) and isinstance(bound, int):
+        if pa.types.is_timestamp(schema.field(name).type) and isinstance(bound, int):
             bound = _time_bound(bound, which)
         elif bound is None and statistics.nulls < file.rows:  # texts that are too long for a footer
             bound = "" if which == "least" else "\U0010ffff" * 16

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.jobs.exporting.request import ExportRequest
@@ -23,14 +22,18 @@ from tieredstore.jobs.exporting.state import (
     decode_state,
     require_columns,
 )
-from tieredstore.jobs.exporting.targets.iceberg_entries import data_files, require_cut
+from tieredstore.jobs.exporting.targets.iceberg_entries import data_files
+from tieredstore.jobs.exporting.targets.iceberg_schema import (
+    make_schema,
+    make_spec,
+    require_cut,
+)
 from tieredstore.jobs.exporting.targets.storage import (
     Folder,
     InputFile,
     OutputStream,
     translate_errors,
 )
-from tieredstore.scan.arrow.schema import TYPES
 
 STATE_PROPERTY = "tieredstore.export"
 _ATTEMPTS = 5
@@ -102,6 +105,8 @@ class IcebergTarget:
         self._name = request.table
         self._location = request.to
         self._no_table = NoSuchTableError
+        self._types = request.types
+        self._by = request.partition_by
         self.file_columns = request.column_names
         try:
             self._catalog = load_catalog(request.catalog, **request.target_options)
@@ -125,7 +130,7 @@ class IcebergTarget:
             [column.name for column in columns],
             [column.name for column in columns if column.required],
         )
-        require_cut(table, self._where)
+        require_cut(table, self._by, self._where)
 
     def load(self) -> TargetState:
         return self._state(self._table())
@@ -202,18 +207,12 @@ class IcebergTarget:
 
     def _create(self) -> None:
         from pyiceberg.exceptions import TableAlreadyExistsError
-        from pyiceberg.partitioning import PartitionField, PartitionSpec
-        from pyiceberg.transforms import DayTransform, IdentityTransform
 
         namespace, dot, _ = self._name.rpartition(".")
         if not dot:
             raise Invalid(f"table {self._name!r}: expected namespace.name")
-        schema = _schema(self.file_columns)
-        ids = {column.name: column.field_id for column in schema.fields}
-        spec = PartitionSpec(
-            PartitionField(ids["topic"], 1000, IdentityTransform(), "topic"),
-            PartitionField(ids["store_timestamp"], 1001, DayTransform(), "store_timestamp_day"),
-        )
+        schema = make_schema(self._types)
+        spec = make_spec(self._by, {column.name: column.field_id for column in schema.fields})
         self._catalog.create_namespace_if_not_exists(namespace)
         with suppress(TableAlreadyExistsError):
             self._catalog.create_table(
@@ -260,38 +259,3 @@ def _property(snapshot: Any) -> str | None:
         None if summary is None else summary.additional_properties.get(STATE_PROPERTY)
     )
     return text
-
-
-def _schema(columns: Sequence[str]) -> Any:
-    from pyiceberg.schema import Schema
-    from pyiceberg.types import (
-        BinaryType,
-        IntegerType,
-        ListType,
-        LongType,
-        MapType,
-        NestedField,
-        StringType,
-        TimestamptzType,
-    )
-
-    plain: dict[pa.DataType, Any] = {
-        pa.string(): StringType(),
-        pa.binary(): BinaryType(),
-        pa.int32(): IntegerType(),
-        pa.int64(): LongType(),
-        TYPES["store_timestamp"]: TimestamptzType(),
-    }
-    inner = 1000
-    fields = []
-    for number, name in enumerate(columns, 1):
-        arrow = TYPES[name]
-        if pa.types.is_map(arrow):
-            kind: Any = MapType(inner, StringType(), inner + 1, StringType(), value_required=False)
-        elif pa.types.is_list(arrow):
-            kind = ListType(inner, StringType(), element_required=False)
-        else:
-            kind = plain[arrow]
-        inner += 2
-        fields.append(NestedField(number, name, kind, required=False))
-    return Schema(*fields)

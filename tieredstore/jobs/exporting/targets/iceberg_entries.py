@@ -9,37 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tieredstore.errors import Invalid
-from tieredstore.jobs.exporting.partition import day_text
+from tieredstore.jobs.exporting.partition import Partition, day_text
 from tieredstore.jobs.exporting.state import DataFile
-
-_TIME = "store_timestamp"
 
 
 def data_files(table: Any, folder: str, files: Sequence[DataFile]) -> list[Any]:
     """Return the entries of data files of a folder, for an append to a table."""
-    if any(file.day is not None and day_text(file.day) is None for file in files):
+    if any(_is_far(file.partition.day) for file in files):
         table.metadata = _name_far_days(table.metadata)
     return [_entry(table, folder, file) for file in files]
-
-
-def require_cut(table: Any, where: str) -> None:
-    """Raise Invalid for a table that is partitioned finer than the files are cut: by topic and
-    day."""
-    from pyiceberg.transforms import DayTransform, MonthTransform, VoidTransform, YearTransform
-
-    for field in table.spec().fields:
-        name = table.schema().find_column_name(field.source_id)
-        days = isinstance(field.transform, (DayTransform, MonthTransform, YearTransform))
-        if not (
-            isinstance(field.transform, VoidTransform)
-            or name == "topic"
-            or (name == _TIME and days)
-        ):
-            raise Invalid(
-                f"{where}: partitioned by {field.transform} of {name}: expected topic, or day, "
-                f"month or year of {_TIME}"
-            )
 
 
 def _entry(table: Any, folder: str, file: DataFile) -> Any:
@@ -78,39 +56,55 @@ def _entry(table: Any, folder: str, file: DataFile) -> Any:
 
 def _partition(table: Any, file: DataFile) -> Any:
     """One value of each field of the table's partition spec; `require_cut` has looked at it."""
+    from pyiceberg.transforms import BucketTransform
     from pyiceberg.typedef import Record
 
     values = []
     for field in table.spec().fields:
+        if isinstance(field.transform, BucketTransform):
+            values.append(file.partition.bucket)
+            continue
         column = table.schema().find_field(field.source_id)
-        value = file.topic if column.name == "topic" else _time_of(file)
+        is_topic = column.name == "topic"
+        value = file.partition.topic if is_topic else _time_of(file.partition)
         transform = field.transform.transform(column.field_type)
         values.append(None if value is None else transform(value))
     return Record(*values)
 
 
-def _time_of(file: DataFile) -> int | None:
-    """A store time of the file's day, µs."""
-    if file.day is None:
+def _time_of(partition: Partition) -> int | None:
+    """A store time of the day and hour, µs."""
+    if partition.day is None:
         return None
-    return file.day * 86_400_000_000
+    return (partition.day * 24 + (partition.hour or 0)) * 3_600_000_000
+
+
+def _is_far(day: int | None) -> bool:
+    """Whether no calendar names it."""
+    return day is not None and day_text(day) is None
 
 
 def _name_far_days(metadata: Any) -> Any:
     """The metadata for one append, with days that have a name beyond the year 9999 too: pyiceberg
     names each partition in a snapshot's summary. The catalog's own are not changed."""
     from pyiceberg.partitioning import PartitionField, PartitionSpec
-    from pyiceberg.transforms import DayTransform
+    from pyiceberg.transforms import DayTransform, HourTransform
     from pyiceberg.types import IcebergType
 
     class FarDayTransform(DayTransform[Any]):
         def to_human_string(self, _: IcebergType, value: Any) -> str:
             return "null" if value is None else day_text(value) or str(value)
 
+    class FarHourTransform(HourTransform[Any]):
+        def to_human_string(self, source: IcebergType, value: Any) -> str:
+            is_near = value is None or not _is_far(value // 24)
+            return str(super().to_human_string(source, value)) if is_near else str(value)
+
     def far(field: Any) -> Any:
-        if not isinstance(field.transform, DayTransform):
-            return field
-        return PartitionField(field.source_id, field.field_id, FarDayTransform(), field.name)
+        for kind, own in ((DayTransform, FarDayTransform), (HourTransform, FarHourTransform)):
+            if isinstance(field.transform, kind):
+                return PartitionField(field.source_id, field.field_id, own(), field.name)
+        return field
 
     specs = [
         PartitionSpec(*map(far, spec.fields), spec_id=spec.spec_id)

@@ -12,14 +12,14 @@ that all have. Readers leave out names that begin with `_`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import msgspec
 
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.jobs.exporting.partition import folder_of
+from tieredstore.jobs.exporting.partition import Partition
 from tieredstore.jobs.exporting.request import ExportRequest
 from tieredstore.jobs.exporting.state import DataFile, TargetState, decode_state
 from tieredstore.jobs.exporting.targets.storage import ArrowFolder, Folder, FolderFiles
@@ -50,7 +50,8 @@ class ParquetTarget:
 
     def __init__(self, request: ExportRequest) -> None:
         assert request.to is not None
-        self.file_columns = tuple(name for name in request.column_names if name != "topic")
+        self._by = request.partition_by
+        self.file_columns = tuple(n for n in request.column_names if n not in self._by.types)
         self._url = request.to
         self._options = dict(request.target_options)
         self._files: FolderFiles = ArrowFolder(self._url, self._options).connect()
@@ -76,10 +77,7 @@ class ParquetTarget:
         # Its exporter may have been killed since `prepare`: only the last commit is ever published.
         self._publish_last()
         publications = [
-            Publication(
-                file.name,
-                f"{folder_of(file.topic, file.day)}/{state.sequence:08d}-{index:05d}.parquet",
-            )
+            Publication(file.name, self._place(file.partition, state.sequence, index))
             for index, file in enumerate(files)
         ]
         commit = Commit(state, _staging(state.sequence - 1, state.export), publications)
@@ -122,6 +120,10 @@ class ParquetTarget:
             raise Corrupt(f"{where}: not a commit of an export: {error}", path=where) from error
         return Commit(state, staging, files)
 
+    def _place(self, partition: Partition, sequence: int, index: int) -> str:
+        folder, name = self._by.folder(partition), f"{sequence:08d}-{index:05d}.parquet"
+        return f"{folder}/{name}" if folder else name
+
     def _publish_last(self) -> None:
         commit = self._find_last_commit()
         if commit is None or self._files.exists(f"{_PUBLISHED}/{_number(commit.state.sequence)}"):
@@ -129,9 +131,8 @@ class ParquetTarget:
         with ThreadPoolExecutor(_THREADS) as pool:
             for _ in pool.map(lambda file: self._publish(commit, file), commit.files):
                 pass
-        for folder in sorted({file.name.rpartition("/")[0] for file in commit.files}):
+        for folder in _folders_of(commit.files):
             self._files.sync_folder(folder)
-            self._files.sync_folder(folder.rpartition("/")[0])
         self._files.put(f"{_PUBLISHED}/{_number(commit.state.sequence)}", b"")
 
     def _publish(self, commit: Commit, file: Publication) -> None:
@@ -145,6 +146,17 @@ class ParquetTarget:
                 f"{file.name} or {staged}",
                 path=file.name,
             )
+
+
+def _folders_of(files: Iterable[Publication]) -> list[str]:
+    """All that may be new: those of the files, and the ones that these are in."""
+    found: set[str] = {""}
+    for file in files:
+        folder = file.name.rpartition("/")[0]
+        while folder not in found:
+            found.add(folder)
+            folder = folder.rpartition("/")[0]
+    return sorted(found)
 
 
 def _number(sequence: int) -> str:
