@@ -89,16 +89,22 @@ def run_export(
     ]
     try:
         written: list[WriteOutcome] = run.map("write", write, tasks, WriteOutcome)
+        staged = [file for outcome in written for file in outcome.files]
+        kept, groups = _group_small_files(staged, request.target_file_bytes)
+        merges = [
+            MergeTask(
+                number, folder, group, replace(form, prefix=f"{plan.export[:8]}-m{number:05d}")
+            )
+            for number, group in enumerate(groups)
+        ]
+        files: list[DataFile] = [*kept, *run.map("merge", merge, merges, DataFile)]
     except Corrupt as error:
         _require_alive(run, location, plan, error)
         raise
-    staged = [file for outcome in written for file in outcome.files]
-    kept, groups = _group_small_files(staged, request.target_file_bytes)
-    merges = [
-        MergeTask(number, folder, group, replace(form, prefix=f"{plan.export[:8]}-m{number:05d}"))
-        for number, group in enumerate(groups)
-    ]
-    files: list[DataFile] = [*kept, *run.map("merge", merge, merges, DataFile)]
+    except Unavailable:
+        # An export that committed meanwhile removes what others have staged.
+        _require_turn(run, target, plan, request)
+        raise
     names = sorted({file.name for file in (*staged, *files)})
     if plan.positions or not plan.base:
         commit: str | None = run.do_once(

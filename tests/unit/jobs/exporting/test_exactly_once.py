@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog.sql import SqlCatalog, SqlCatalogBaseTable
 
 from tests.kit.growing_tier import GrowingTier
 from tests.kit.jobs.export import FORMATS, Export, places_of
@@ -148,6 +148,45 @@ def test_of_two_exports_at_once_one_wins(form: Format, tmp_path: Path, tier: Gro
     assert exported.run(journal="a")["rows"] == 0
     data = [path for path in exported.root.rglob("*.parquet") if path.is_file()]
     assert len(data) == 2  # those of the loser are gone
+
+
+def test_a_catalog_that_two_make_at_once_is_opened(
+    tmp_path: Path, tier: GrowingTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both find it without tables."""
+    exported = Export(tmp_path / "exported", Format.ICEBERG, tier)
+    create = SqlCatalog.create_tables
+    attempts: list[SqlCatalog] = []
+
+    def create_late(catalog: SqlCatalog) -> None:
+        attempts.append(catalog)
+        create(catalog)  # by the other one
+        SqlCatalogBaseTable.metadata.create_all(catalog.engine, checkfirst=False)
+
+    monkeypatch.setattr(SqlCatalog, "create_tables", create_late)
+    exported.run()
+    assert exported.places() == places_of(tier)
+    for catalog in attempts:
+        catalog.close()
+
+
+def test_staged_files_that_a_winner_removed_are_told_as_its_commit(
+    tmp_path: Path, tier: GrowingTier
+) -> None:
+    exported = Export(tmp_path / "exported", Format.PARQUET, tier)
+    seal = ArrowFiles.seal
+
+    def late(files: ArrowFiles, name: str) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(ArrowFiles, "seal", seal)
+            exported.run(journal="b")
+        seal(files, name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ArrowFiles, "seal", late)
+        with pytest.raises(Fenced, match="expected commit 0 to be the last, found 1; run again"):
+            exported.run(journal="a")
+    assert exported.places() == places_of(tier)
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -7,7 +7,7 @@ none of them has it, for those that had were expired, the copy in the table's pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -108,10 +108,7 @@ class IcebergTarget:
         self._types = request.types
         self._by = request.partition_by
         self.file_columns = request.column_names
-        try:
-            self._catalog = load_catalog(request.catalog, **request.target_options)
-        except Exception as error:  # whatever the catalog's library raises
-            raise Invalid(f"catalog {request.catalog!r}: {error}") from error
+        self._catalog = _open_catalog(load_catalog, request)
         self._catalog.properties.setdefault(
             "py-io-impl", "tieredstore.jobs.exporting.targets.iceberg_io.S3FileIO"
         )
@@ -224,6 +221,20 @@ class IcebergTarget:
                     f"write.metadata.metrics.column.{name}": "none" for name in _NO_METRICS
                 },
             )
+
+
+def _open_catalog(load_catalog: Callable[..., Any], request: ExportRequest) -> Any:
+    """The catalog. One in SQL makes its own tables where they are missing, and fails where another
+    process has just made them: they are there for the second attempt."""
+    for attempt in (1, 2):
+        try:
+            return load_catalog(request.catalog, **request.target_options)
+        except Exception as error:  # whatever the catalog's library raises
+            if attempt == 1 and type(error).__module__.startswith("sqlalchemy."):
+                continue
+            text = " ".join(str(error).split())
+            raise Invalid(f"catalog {request.catalog!r}: {text}") from error
+    raise AssertionError
 
 
 def _append(update: Any, table: Any) -> Any:
