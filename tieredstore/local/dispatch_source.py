@@ -14,7 +14,7 @@ from tieredstore.contracts.message_store import BoundaryType
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.local.queues.interface import ConsumeQueueReader
 from tieredstore.local.store_reads import StoreReads
-from tieredstore.local.topics import TopicTable
+from tieredstore.local.topic_table import TopicTable
 from tieredstore.message.buffers import view_unaligned
 from tieredstore.message.consume_queue import MIN_EXTENDED_ADDRESS, UNIT_DTYPE
 from tieredstore.message.hashes import tags_code
@@ -48,9 +48,14 @@ class LocalDispatchSource:
         self._guard: Callable[[QueueKey], int | None] = lambda _: None
 
     def queues(self) -> list[QueueKey]:
-        """List all queues, system topics and light queues included, compaction topics not."""
+        """List all queues, system topics and light queues included, compaction and batch topics
+        not."""
         table = self._topics()
-        return [key for key in self._list_queues() if not table.is_compaction(key.topic)]
+        return [
+            key
+            for key in self._list_queues()
+            if not table.is_compaction(key.topic) and not table.is_batch(key.topic)
+        ]
 
     def queue_range(self, key: QueueKey) -> QueueRange | None:
         """Return the range of the messages that may be dispatched now: those whose records are on
@@ -236,12 +241,10 @@ class LocalDispatchSource:
     def find_excluded_topics(self) -> dict[str, str]:
         """Find the compaction and batch topics that have messages."""
         table = self._topics()
-        found = {
-            key.topic: "compaction topic"
-            for key in self._list_queues()
-            if table.is_compaction(key.topic)
-        }
-        found.update(dict.fromkeys(self._store.batch_topics, "batch consume queue (BatchCQ)"))
+        topics = {key.topic for key in self._list_queues()}
+        found = dict.fromkeys(filter(table.is_compaction, topics), "compaction topic")
+        batch = self._store.batch_topics.union(filter(table.is_batch, topics))
+        found.update(dict.fromkeys(batch, "batch consume queue (BatchCQ)"))
         return found
 
     def set_retention_guard(self, guard: Callable[[QueueKey], int | None]) -> None:

@@ -61,7 +61,8 @@ from tieredstore.local.recovery.store_lock import (
 from tieredstore.local.running_flags import RunningFlag, RunningFlags
 from tieredstore.local.store_metrics import StoreMetrics
 from tieredstore.local.store_reads import StoreReads, record_time
-from tieredstore.local.topics import parse_delay_levels, read_topics
+from tieredstore.local.topic_table import read_topics
+from tieredstore.local.topics import parse_delay_levels
 from tieredstore.message.encoding import RecordEncoder
 from tieredstore.message.hosts import LOCALHOST
 from tieredstore.message.names import DELETION_TOPIC
@@ -284,7 +285,8 @@ class DefaultMessageStore(StoreReads):
         log.load()
         self._queues.load()
         self._batch_queues.load(owner=True)
-        self._appender.refused_topics = self._batch_queues.topics
+        named = read_topics(self.root).list_batch_topics()
+        self._appender.refused_topics = self._batch_queues.topics | named
         checkpoint = read_known_checkpoint(self.root)
         if self._index is not None:
             self._index.load()

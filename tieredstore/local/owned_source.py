@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tieredstore.contracts.dispatch_source import EndOfLife, QueueKey
 from tieredstore.local.dispatch_source import LocalDispatchSource
-from tieredstore.local.topics import TopicTable
+from tieredstore.local.topic_table import TopicTable
 
 if TYPE_CHECKING:
     from tieredstore.local.message_store import DefaultMessageStore

@@ -1,16 +1,11 @@
-"""What the store knows about topics: legal names, delay levels and `config/topics.json`."""
+"""Which topics are legal, and the delay levels."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import orjson
-
-from tieredstore.disk.errors import translate_os_error
-from tieredstore.errors import Corrupt, Invalid
+from tieredstore.errors import Invalid
 from tieredstore.message.names import RETRY_PREFIX, find_name_fault
 
 MAX_TOPIC_BYTES: Final = 127
@@ -19,7 +14,6 @@ MAX_QUEUE_ID: Final = 65_535
 
 _DELAY: Final = re.compile(r"(\d+)([smhd])")
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_BARE_KEY: Final = re.compile(rb'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(?=\s*:)')
 
 
 def illegal_topic(topic: str, queue_id: int) -> str | None:
@@ -51,50 +45,3 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
             raise Invalid(f"messageDelayLevel: expected a number with s, m, h or d, found {word!r}")
         delays.append(int(match[1]) * _UNITS_MS[match[2]])
     return tuple(delays)
-
-
-@dataclass(frozen=True, slots=True)
-class TopicTable:
-    """Attributes of the topics of a broker: `queue.type`, `cleanup.policy`, `reserve.time`, …"""
-
-    attributes: dict[str, dict[str, str]] = field(default_factory=dict)
-
-    def is_compaction(self, topic: str) -> bool:
-        """Tell whether only the last message of each key is kept, in files of their own."""
-        return self._attribute(topic, "cleanup.policy").upper() == "COMPACTION"
-
-    def reserve_hours(self) -> dict[str, int]:
-        """Return `reserve.time` of the topics that set it (Java's -1 is "not set"), hours."""
-        hours = {}
-        for topic in self.attributes:
-            text = self._attribute(topic, "reserve.time")
-            if text.isdigit():
-                hours[topic] = int(text)
-        return hours
-
-    def _attribute(self, topic: str, name: str) -> str:
-        attributes = self.attributes.get(topic, {})
-        return str(attributes.get(name, attributes.get("+" + name, "")))
-
-
-def read_topics(root: Path) -> TopicTable:
-    """Read `config/topics.json`, an empty table without one. Raises Corrupt when it cannot be
-    parsed."""
-    path = root / "config" / "topics.json"
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return TopicTable()
-    except OSError as error:
-        raise translate_os_error(error, "read", path) from error
-    # fastjson writes integer keys without quotes.
-    strict = _BARE_KEY.sub(lambda m: m[1] or m[2] + b'"' + m[3] + b'"', data)
-    try:
-        table: dict[str, Any] = orjson.loads(strict)["topicConfigTable"]
-        return TopicTable(
-            {topic: dict(config.get("attributes") or {}) for topic, config in table.items()}
-        )
-    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
-        raise Corrupt(
-            f"{path}: expected JSON with a topicConfigTable: {error}", path=str(path)
-        ) from None

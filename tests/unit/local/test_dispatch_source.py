@@ -11,21 +11,10 @@ from tests.kit.local_stores import copy_store, plain, put_all, running, small_co
 from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
 from tieredstore.errors import Corrupt
 from tieredstore.local.read_only import open_read_only
-from tieredstore.local.topics import parse_delay_levels, read_topics
+from tieredstore.local.topics import parse_delay_levels
 from tieredstore.message.consume_queue import make_units
 
 KEY = QueueKey("T", 0)
-
-TOPICS = b"""{
-\t"dataVersion":{"counter":1,"stateVersion":0,"timestamp":1},
-\t"topicConfigTable":{
-\t\t"T":{"attributes":{"reserve.time":"48"},"topicName":"T"},
-\t\t"C":{"attributes":{"+cleanup.policy":"COMPACTION"},"topicName":"C"},
-\t\t"D":{"attributes":{"cleanup.policy":"DELETE","reserve.time":"-1"},"topicName":"D"},
-\t\t"E":{"attributes":null,"numbers":{1:2,-3:"4:5,6:7"},"topicName":"E"}
-\t}
-}"""
-
 
 def test_contiguous_records_are_one_piece(tmp_path: Path) -> None:
     config = small_config(
@@ -87,21 +76,6 @@ def test_a_damaged_record_is_named_by_its_place(tmp_path: Path) -> None:
         with pytest.raises(Corrupt, match=f"record at {place} of the commit log") as caught:
             source.read_records(source.read_units(KEY, 0, 9))
         assert caught.value.offset == place
-
-
-def test_topics_with_attributes(tmp_path: Path) -> None:
-    with running(small_config(tmp_path / "s")) as store:
-        put_all(store, [plain(topic) for topic in ("C", "D", "E", "T")])
-        folder = tmp_path / "s" / "config"
-        folder.mkdir()
-        (folder / "topics.json").write_bytes(TOPICS)
-        source = store.dispatch_source
-        assert [key.topic for key in source.queues()] == ["C", "D", "E", "T"][1:]
-        assert source.topic_reserve_hours() == {"T": 48}
-        for bad in (b"{", b"[]", b'{"topicConfigTable":3}', b""):
-            (folder / "topics.json").write_bytes(bad)
-            with pytest.raises(Corrupt, match=r"topics\.json"):
-                read_topics(tmp_path / "s")
 
 
 def test_defect_d25_what_no_tier_can_hold_is_left_out_with_a_reason(

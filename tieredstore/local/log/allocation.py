@@ -76,6 +76,7 @@ class AllocateMappedFileService:
             request = self._requests.get(from_offset)
             if request is None or request.error is not None:
                 request = self._requests[from_offset] = _Request(from_offset)
+            if not request.done.is_set():
                 self._loop.wake()
             return request
 
@@ -101,13 +102,21 @@ class AllocateMappedFileService:
         with self._lock:
             self._requests.pop(from_offset, None)
 
+    def _find_next(self) -> _Request | None:
+        """The file to make now; None when there is none. Raises why one before it could not be made,
+        for which nobody has asked again: a crash would leave a gap in front of a later one."""
+        with self._lock:
+            missing = [it for it in self._requests.values() if it.file is None]
+        first = min(missing, key=lambda it: it.from_offset, default=None)
+        if first is not None and first.error is not None:
+            raise first.error
+        return first
+
     def _make_files(self) -> None:
         while not self._loop.is_stopping:
-            with self._lock:
-                waiting = [it for it in self._requests.values() if not it.done.is_set()]
-            if not waiting:
+            request = self._find_next()
+            if request is None:
                 return
-            request = min(waiting, key=lambda it: it.from_offset)
             try:
                 request.file = self._create(request.from_offset)
             except TieredStoreError as error:

@@ -29,6 +29,8 @@ from tieredstore.service_thread import ServiceHealth
 
 COMMIT_LOG_DIRECTORY: Final = "commitlog"
 PAGE_BYTES: Final = 4096
+FILES_AHEAD: Final = 2
+"""Files that are made before they are needed, as in Java."""
 _WIPE_BYTES: Final = 1 << 20
 
 
@@ -312,11 +314,12 @@ class CommitLog:
         return self._buffers[file.from_offset]
 
     def _open_last(self) -> MappedFile:
-        """The file into which `max_offset` falls, made if need be, and the next one asked for."""
+        """The file into which `max_offset` falls, made if need be, and the next ones asked for."""
         file = self._files.open_last(self.max_offset)
         file.fault.on_fault = self._on_fault
         file.check()
-        self._files.allocation.request(file.from_offset + file.size)
+        for number in range(1, FILES_AHEAD + 1):
+            self._files.allocation.request(file.from_offset + number * file.size)
         return file
 
     def _prepare(self, file: MappedFile) -> None:

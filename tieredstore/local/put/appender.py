@@ -104,22 +104,23 @@ class MessageAppender(GeneralPut):
                 )
                 if end > log.limit:  # the file was cut off meanwhile
                     log.refuse_written(end)
-            except TieredStoreError as error:
+            except (TieredStoreError, MemoryError) as error:
                 return self.statistics.observe_refusal(refuse_by_error(error))
             except struct.error:
                 if state.next_offset == FORGOTTEN:  # its topic was deleted while this put waited
                     return self._put_general(message)
                 return self._refuse_unfit(message)
             # What `_publish` does, without the call.
+            next_offset = queue_offset + 1
             rows = self._rows
             rows += (state.number, head, properties)
             log.max_offset = end
-            state.next_offset = queue_offset + 1
+            state.next_offset = next_offset
             self.last_timestamp_ms = timestamp
             durable = self.durability
             if self._is_idle:
                 self._is_idle = False
-                _ = [*self._wakes]
+                _ = 0 in self._wakes
         if len(rows) > self._help_values:
             self._help()
         if durable is not DURABLE and waits_for_nothing(properties):
@@ -155,15 +156,16 @@ class MessageAppender(GeneralPut):
                     inside = start - log.view_from
                     log.view[inside : inside + size] = data
                     log.refuse_written(start + size)
-                    moves = map(setattr, (state,), _NEXT_OFFSET, (queue_offset + len(messages),))
-                    durable = self._durability_of(messages)
-                    waiting = self._publish(rows, start + size, timestamp, moves)
-            except TieredStoreError as error:
+            except (TieredStoreError, MemoryError) as error:
                 return self.statistics.observe_refusal(refuse_by_error(error))
             except struct.error:
                 if state.next_offset == FORGOTTEN:  # its topic was deleted while this put waited
                     return self._put_general_batch(messages)
                 return self._refuse_unfit(*messages)
+            if encoded is not None:
+                moves = map(setattr, (state,), _NEXT_OFFSET, (queue_offset + len(messages),))
+                durable = self._durability_of(messages)
+                waiting = self._publish(rows, start + size, timestamp, moves)
         if encoded is None:
             return self._put_general_batch(messages)
         if waiting > self._help_values:

@@ -37,31 +37,35 @@ class CompiledAppender(MessageAppender):
             position = log.max_offset
             queue_offset = state.next_offset
             start = log.view_from
-            appended = _core.append_record(
-                log.view,
-                position - start,
-                log.limit - start,
-                plain[6],
-                self._max_plain_body_bytes,
-                message,
-                queue_offset,
-                position,
-                timestamp,
-            )
+            try:
+                appended = _core.append_record(
+                    log.view,
+                    position - start,
+                    log.limit - start,
+                    plain[6],
+                    self._max_plain_body_bytes,
+                    message,
+                    queue_offset,
+                    position,
+                    timestamp,
+                )
+            except MemoryError:
+                appended = None  # the way in Python answers it
             if appended is not None and appended[0] > log.limit:
                 appended = None  # the file was cut off meanwhile, as the way in Python says
             if appended is not None:
                 end, head, properties = appended
                 # What `_publish` does, without the call.
+                next_offset = queue_offset + 1
                 rows = self._rows
                 rows += (state.number, head, properties)
                 log.max_offset = end
-                state.next_offset = queue_offset + 1
+                state.next_offset = next_offset
                 self.last_timestamp_ms = timestamp
                 durable = self.durability
                 if self._is_idle:
                     self._is_idle = False
-                    _ = [*self._wakes]
+                    _ = 0 in self._wakes
         if appended is None:
             return super().put(message)
         if len(rows) > self._help_values:
@@ -83,19 +87,22 @@ class CompiledAppender(MessageAppender):
             position = log.max_offset
             queue_offset = state.next_offset
             start = log.view_from
-            appended = _core.append_records(
-                log.view,
-                position - start,
-                log.limit - start,
-                plain[6],
-                self._max_plain_body_bytes,
-                messages,
-                queue_offset,
-                position,
-                timestamp,
-                state.topic,
-                state.number,
-            )
+            try:
+                appended = _core.append_records(
+                    log.view,
+                    position - start,
+                    log.limit - start,
+                    plain[6],
+                    self._max_plain_body_bytes,
+                    messages,
+                    queue_offset,
+                    position,
+                    timestamp,
+                    state.topic,
+                    state.number,
+                )
+            except MemoryError:
+                appended = None  # the way in Python answers it
             if appended is not None and appended[0] > log.limit:
                 appended = None
             if appended is not None:

@@ -148,17 +148,17 @@ class GeneralPut(PutQueues):
                         parts, _ = self._encode(messages, queue_offset, start, timestamp)
                 copy_parts(parts, self._log.view, start - self._log.view_from)
                 self._log.refuse_written(start + total)
-            except TieredStoreError as error:
+                rows: Rows = []
+                position = start
+                for number, (message, size) in enumerate(
+                    zip(messages, sizes, strict=True), queue_offset
+                ):
+                    queue = SPECIAL if is_special else state.number
+                    properties = b"" if is_special else message.properties
+                    rows += (queue, make_head(size, number, position, timestamp), properties)
+                    position += size
+            except (TieredStoreError, MemoryError) as error:
                 return refuse_by_error(error)
-            rows: Rows = []
-            position = start
-            for number, (message, size) in enumerate(
-                zip(messages, sizes, strict=True), queue_offset
-            ):
-                queue = SPECIAL if is_special else state.number
-                properties = b"" if is_special else message.properties
-                rows += (queue, make_head(size, number, position, timestamp), properties)
-                position += size
             next_offsets = {state: queue_offset + len(messages)} if counts else {}
             for other in light:
                 next_offsets[other] = next_offsets.get(other, other.next_offset) + 1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 from tieredstore.contracts.message_store import DURABLE, PutMessageResult, PutMessageStatus
 from tieredstore.errors import Busy, Corrupt, Invalid, TieredStoreError
 from tieredstore.local.queues.light_queues import names_light_queues
+from tieredstore.local.running_flags import find_passing
 from tieredstore.local.topics import illegal_topic
 from tieredstore.message.encoding import Message, PropertiesTooLarge
 from tieredstore.message.properties import find_text
@@ -24,9 +25,9 @@ def refuse(status: PutMessageStatus, reason: str) -> PutMessageResult:
     return PutMessageResult(status, -1, -1, 0, 0, 0, DURABLE, reason)
 
 
-def refuse_by_error(error: TieredStoreError) -> PutMessageResult:
-    """Make the result of a put that the encoder or the disk refused."""
-    return refuse(_status_of(error), str(error))
+def refuse_by_error(error: TieredStoreError | MemoryError) -> PutMessageResult:
+    """Make the result of a put that the encoder, the disk or the memory refused."""
+    return refuse(_status_of(error), str(find_passing(error) or error))
 
 
 def find_fault(message: Message) -> str | None:
@@ -69,7 +70,7 @@ def find_fault_of_batch(messages: Sequence[Message], *, light_queues: bool) -> s
     return None
 
 
-def _status_of(error: TieredStoreError) -> PutMessageStatus:
+def _status_of(error: TieredStoreError | MemoryError) -> PutMessageStatus:
     if isinstance(error, PropertiesTooLarge):
         return PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
     if isinstance(error, Invalid):

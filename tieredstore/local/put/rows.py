@@ -75,9 +75,9 @@ class RowBuffer:
 
     What a message changes (`_rows`, the log's `max_offset`, its queue's `next_offset`,
     `last_timestamp_ms`) changes in one stretch of code without a call into Python, which is where
-    signal handlers run: an interrupt leaves all of it or nothing. For the same reason the lock is
-    taken by `with` alone (behind `acquire()` a handler may raise before a `try` begins), and those
-    who wait for a put are woken in C.
+    signal handlers run, and behind `_rows` without new memory: an interrupt or a MemoryError leaves
+    all of it or nothing. For the same reason the lock is taken by `with` alone (behind `acquire()`
+    a handler may raise before a `try` begins), and those who wait for a put are woken in C.
     """
 
     def __init__(self, log: CommitLog, *, holds_rows: bool = False) -> None:
@@ -108,15 +108,16 @@ class RowBuffer:
     ) -> int:
         """What was copied into the log becomes part of it; returns how many row values wait.
 
-        moves: what moves the queues on, in C as it is iterated (`map` of `setattr`).
+        moves: what moves the queues on, in C as it is iterated (`map` of `setattr`): by `in`, which
+        takes no memory and lets no signal handler run.
         """
         self._rows += new_rows
         self._log.max_offset = end
         self.last_timestamp_ms = timestamp
-        _ = [*moves]
+        _ = 0 in moves
         if self._is_idle:
             self._is_idle = False
-            _ = [*self._wakes]
+            _ = 0 in self._wakes
         return len(self._rows)
 
     def wake_at_put(self, event: threading.Event, offset: int) -> None:

@@ -121,6 +121,33 @@ def test_a_put_waits_for_a_file_so_long_and_no_longer(maker: Maker) -> None:
     files[0].close()
 
 
+def test_no_file_is_made_behind_one_that_could_not_be_made(
+    maker: Maker, service: AllocateMappedFileService
+) -> None:
+    maker.failures = 1
+    service.request(0)
+    _wait_for(lambda: service.health().state is ServiceState.FAILED)
+    service.request(SIZE)
+    _wait_for(lambda: service.health().failures > 1)
+    assert maker.made == []
+    assert service.take(0).from_offset == 0
+    assert service.take(SIZE).from_offset == SIZE
+    assert maker.made == [0, SIZE]
+
+
+def test_a_file_behind_a_failed_one_is_made_for_who_needs_both(
+    maker: Maker, service: AllocateMappedFileService
+) -> None:
+    maker.may_go.clear()
+    for offset in (0, SIZE):
+        service.request(offset)
+    maker.failures = 1
+    maker.may_go.set()
+    _wait_for(lambda: service.health().state is ServiceState.FAILED)
+    assert service.take(0).from_offset == 0
+    assert service.take(SIZE).from_offset == SIZE
+
+
 def test_before_the_start_and_after_the_end_files_are_made_at_once(maker: Maker) -> None:
     service = AllocateMappedFileService(maker)
     service.request(SIZE)
@@ -135,12 +162,12 @@ def _names(root: Path) -> list[str]:
     return sorted(path.name for path in (root / "commitlog").iterdir())
 
 
-def test_the_next_file_lies_ready_and_goes_at_shutdown_when_it_was_not_used(tmp_path: Path) -> None:
+def test_the_next_two_files_lie_ready_and_go_at_shutdown_when_not_used(tmp_path: Path) -> None:
     with running(small_config(tmp_path)) as store:
         put_all(store, [plain(number=0)])
-        _wait_for(lambda: len(_names(tmp_path)) == 2)
+        _wait_for(lambda: len(_names(tmp_path)) == 3)
         put_all(store, [plain(number=number, body=b"x" * 3900) for number in range(1, 4)])
-        _wait_for(lambda: len(_names(tmp_path)) == 5)
+        _wait_for(lambda: len(_names(tmp_path)) == 6)
     assert _names(tmp_path) == [f"{number * 4096:020d}" for number in range(4)]
 
 
@@ -189,7 +216,7 @@ def test_l12_whatever_hinders_the_making_of_a_file_passes(
             assert os.strerror(code) in result.reason
             assert store.put_message(big).status is result.status
         acknowledged = store.next_offset("T", 0)
-        assert acknowledged <= 3
+        assert acknowledged <= 4
         assert put_all(store, [big])[0].queue_offset == acknowledged
         assert store.running_flags.list_raised() == []
         store.wait_until_dispatched()

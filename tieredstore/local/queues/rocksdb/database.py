@@ -277,6 +277,28 @@ class ReadOnlyDatabase(QueueDatabase):
             )
 
 
+def read_family(directory: Path, family: str) -> list[tuple[bytes, bytes]]:
+    """Read one column family of any database as it is on disk now, without writing in its folder;
+    nothing for a family that is not there. Another process may have it open: raises Unavailable
+    when it deletes a file meanwhile, and else what `ReadOnlyDatabase` raises."""
+    library = import_rocksdict()
+    with tempfile.TemporaryDirectory(prefix="tieredstore-rocksdb-") as view:
+        _link_files(directory, Path(view))
+        try:
+            families = library.Rdict.list_cf(view, library.Options(raw_mode=True))
+            if family not in families:
+                return []
+            options = {name: library.Options(raw_mode=True) for name in families}
+            access = library.AccessType.read_only(False)
+            database = library.Rdict(view, options[DEFAULT_FAMILY], options, access)
+            try:
+                return list(database.get_column_family(family).items())
+            finally:
+                database.close()
+        except Exception as error:
+            raise translate_rocksdb_error(error, f"read {family}", directory) from error
+
+
 def _link_files(directory: Path, view: Path) -> None:
     try:
         for path in directory.iterdir():

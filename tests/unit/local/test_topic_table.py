@@ -1,0 +1,139 @@
+"""The topics of a Java broker: its file, its database, and what their attributes change."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.kit.local_stores import copy_store, plain, put_all, running, small_config
+from tieredstore.contracts.message_store import PutMessageStatus
+from tieredstore.errors import Corrupt, Invalid
+from tieredstore.local.read_only import open_read_only
+from tieredstore.local.topic_table import read_topics
+
+TOPICS = b"""{
+\t"dataVersion":{"counter":1,"stateVersion":0,"timestamp":1},
+\t"topicConfigTable":{
+\t\t"T":{"attributes":{"reserve.time":"48"},"topicName":"T"},
+\t\t"C":{"attributes":{"+cleanup.policy":"COMPACTION"},"topicName":"C"},
+\t\t"D":{"attributes":{"cleanup.policy":"DELETE","reserve.time":"-1"},"topicName":"D"},
+\t\t"E":{"attributes":null,"numbers":{1:2,-3:"4:5,6:7"},"topicName":"E"},
+\t\t"B":{"attributes":{"queue.type":"BatchCQ"},"topicName":"B"}
+\t}
+}"""
+
+WRITE_DATABASE = """
+import sys, rocksdict
+options = rocksdict.Options(raw_mode=True)
+options.create_if_missing(True)
+with_family = {"kvDataVersion": rocksdict.Options(raw_mode=True)}
+options.create_missing_column_families(True)
+database = rocksdict.Rdict(sys.argv[1], options, with_family)
+database[sys.argv[2].encode()] = sys.argv[3].encode()
+family = database.get_column_family("kvDataVersion")
+family[b"kvDataVersionKey"] = b'{"counter":%d,"stateVersion":0,"timestamp":1}' % int(sys.argv[4])
+family.close()
+database.close()
+"""
+"""In a process of its own, as a broker's is."""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    folder = tmp_path / "s" / "config"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def write_database(config: Path, topic: str, attributes: dict[str, str], version: int) -> None:
+    value = orjson.dumps({"attributes": attributes, "topicName": topic}).decode()
+    arguments = [str(config / "topics"), topic, value, str(version)]
+    subprocess.run([sys.executable, "-c", WRITE_DATABASE, *arguments], check=True)
+
+
+def test_topics_with_attributes(config: Path) -> None:
+    with running(small_config(config.parent)) as store:
+        put_all(store, [plain(topic) for topic in ("B", "C", "D", "E", "T")])
+        (config / "topics.json").write_bytes(TOPICS)
+        source = store.dispatch_source
+        assert [key.topic for key in source.queues()] == ["D", "E", "T"]
+        assert source.topic_reserve_hours() == {"T": 48}
+        assert source.find_excluded_topics() == {
+            "B": "batch consume queue (BatchCQ)",
+            "C": "compaction topic",
+        }
+        for bad in (b"{", b"[]", b'{"topicConfigTable":3}', b""):
+            (config / "topics.json").write_bytes(bad)
+            with pytest.raises(Corrupt, match=r"topics\.json"):
+                read_topics(config.parent)
+
+
+def test_nothing_is_put_in_a_topic_whose_attribute_says_batch_queue(config: Path) -> None:
+    (config / "topics.json").write_bytes(TOPICS)
+    with running(small_config(config.parent)) as store:
+        refused = store.put_message(plain("B"))
+        assert refused.status is PutMessageStatus.MESSAGE_ILLEGAL
+        assert "BatchCQ" in refused.reason
+        put_all(store, [plain("T")])
+
+
+@pytest.mark.parametrize("left", [None, b"", TOPICS[:90]])
+def test_t01_a_topic_file_that_is_being_written_is_read_from_its_backup(
+    config: Path, left: bytes | None
+) -> None:
+    with running(small_config(config.parent)) as store:
+        put_all(store, [plain("C"), plain("T")])
+    (config / "topics.json.bak").write_bytes(TOPICS)
+    if left is not None:
+        (config / "topics.json").write_bytes(left)
+    source = open_read_only(config.parent).dispatch_source
+    assert [key.topic for key in source.queues()] == ["T"]
+
+
+def test_the_database_of_a_broker_with_queues_in_rocksdb(
+    public_rocksdb: Path, tmp_path: Path
+) -> None:
+    root = copy_store(public_rocksdb / "store", tmp_path / "s")
+    before = {path.name for path in (root / "config" / "topics").iterdir()}
+    table = read_topics(root)
+    assert {path.name for path in (root / "config" / "topics").iterdir()} == before
+    assert len(table.attributes) == 25
+    assert {"BenchmarkTest", "LabCluster", "TopicTest"} & set(table.attributes)
+    assert table.version == 11
+    assert table.list_batch_topics() == frozenset()
+
+
+def test_of_a_file_and_a_database_the_newer_one_counts(config: Path) -> None:
+    write_database(config, "D", {"cleanup.policy": "COMPACTION"}, 1)
+    assert read_topics(config.parent).is_compaction("D")
+    (config / "topics.json").write_bytes(TOPICS)
+    assert read_topics(config.parent).is_compaction("D")
+    (config / "topics.json").write_bytes(TOPICS.replace(b'"counter":1', b'"counter":2'))
+    table = read_topics(config.parent)
+    assert not table.is_compaction("D")
+    assert table.is_compaction("C")
+
+
+def test_a_value_that_is_no_topic_is_named(config: Path) -> None:
+    write_database(config, "D", {}, 1)
+    subprocess.run(
+        [sys.executable, "-c", WRITE_DATABASE, str(config / "topics"), "X", "no JSON", "2"],
+        check=True,
+    )
+    with pytest.raises(Corrupt, match=r"topics: expected each topic's TopicConfig as JSON"):
+        read_topics(config.parent)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("metadata", "useSingleRocksDBForAllConfigs"), ("rdb", "configManagerVersion=v2")],
+)
+def test_databases_of_another_form_are_refused_by_name(config: Path, name: str, key: str) -> None:
+    (config / name).mkdir()
+    (config / name / "CURRENT").write_text("MANIFEST-000001\n")
+    with pytest.raises(Invalid, match=key):
+        read_topics(config.parent)
