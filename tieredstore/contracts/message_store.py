@@ -139,7 +139,9 @@ message takes the place of the one that came, None leaves it as it is."""
 class ArrivedMessages(NamedTuple):
     """Messages of one queue, with consecutive offsets, that can be read from now on.
 
-    tags_codes, store_timestamps_ms (epoch ms): one for each, as arrays of 64 bits.
+    tags_codes, store_timestamps_ms (epoch ms): one for each, as arrays of 64 bits; properties: of
+    each, encoded (`tieredstore.message.properties`). That is what Java's MessageArrivingListener
+    gets, but for a bitmap: those are computed by a filter of a broker, and there is none here.
     """
 
     topic: str
@@ -147,6 +149,7 @@ class ArrivedMessages(NamedTuple):
     offset: int
     tags_codes: npt.NDArray[np.int64]
     store_timestamps_ms: npt.NDArray[np.int64]
+    properties: Sequence[bytes]
 
     @property
     def next_offset(self) -> int:

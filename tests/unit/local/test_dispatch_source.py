@@ -16,6 +16,7 @@ from tieredstore.message.consume_queue import make_units
 
 KEY = QueueKey("T", 0)
 
+
 def test_contiguous_records_are_one_piece(tmp_path: Path) -> None:
     config = small_config(
         tmp_path / "s",

@@ -131,7 +131,10 @@ class RowDispatcher:
             self._index.put(entries.hashes, offsets[rows], times[rows], int(offsets[0]))
         self.timestamp_ms = int(times[-1])
         if self.listener is not None:
-            self._tell(self.listener, groups)
+            in_order = [properties[row] for row in order.tolist()]
+            ends = [*starts[1:], len(order)]
+            pieces = [in_order[start:end] for start, end in zip(starts, ends, strict=True)]
+            self._tell(self.listener, groups, pieces[-len(groups) :])
 
     def _count(self, columns: RowColumns, order: Int64s, starts: Sequence[int]) -> None:
         """Count messages, but those that were counted before an error. order, starts: their groups,
@@ -154,7 +157,12 @@ class RowDispatcher:
             )
         )
 
-    def _tell(self, listener: MessageArrivingListener, groups: Sequence[QueueUnits]) -> None:
+    def _tell(
+        self,
+        listener: MessageArrivingListener,
+        groups: Sequence[QueueUnits],
+        properties: Sequence[Sequence[bytes]],
+    ) -> None:
         arrived = [
             ArrivedMessages(
                 group.key.topic,
@@ -162,8 +170,9 @@ class RowDispatcher:
                 group.offset,
                 group.units["tags_code"].astype(np.int64),
                 group.store_timestamps_ms,
+                pieces,
             )
-            for group in groups
+            for group, pieces in zip(groups, properties, strict=True)
         ]
         try:
             listener(arrived)
@@ -229,7 +238,8 @@ class RowDispatcher:
             self.counts.add([(topic, 1, size)])
             self.counts_from = offset + size
         if self.listener is not None:
-            self._tell(self.listener, groups)
+            pieces = [[message.properties_bytes]] * len(groups)
+            self._tell(self.listener, groups, pieces)
 
     def _drop_units(self, deletion: TopicDeletion) -> None:
         for queue_id, end_offset in deletion.end_offsets.items():

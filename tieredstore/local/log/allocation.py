@@ -103,8 +103,9 @@ class AllocateMappedFileService:
             self._requests.pop(from_offset, None)
 
     def _find_next(self) -> _Request | None:
-        """The file to make now; None when there is none. Raises why one before it could not be made,
-        for which nobody has asked again: a crash would leave a gap in front of a later one."""
+        """The file to make now; None when there is none. Raises why one before it could not be
+        made, for which nobody has asked again: a crash would leave a gap in front of a later
+        one."""
         with self._lock:
             missing = [it for it in self._requests.values() if it.file is None]
         first = min(missing, key=lambda it: it.from_offset, default=None)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.kit.held_syncs import HeldSyncs
 from tests.kit.local_stores import plain, put_all, running, small_config
+from tieredstore.local.log.commit_log import FILES_AHEAD
 from tieredstore.local.recovery.checkpoint import (
     CHECKPOINT_SIZE_BYTES,
     Checkpoint,
@@ -39,7 +40,7 @@ def test_every_folder_is_synced_before_the_checkpoint_tells_of_its_files(
         names = [path.removeprefix(str(root)) for path in syncs.synced]
         assert {"/commitlog", "/consumequeue/A/3", "/index"} <= set(names)
     assert not (root / "abort").exists()
-    assert str(root) in syncs.synced[-2:]  # that it is gone is on disk
+    assert str(root) in syncs.synced[-1 - FILES_AHEAD :]  # that it is gone is on disk
 
 
 def test_a_new_checkpoint_is_there_whole_or_not_at_all(

@@ -13,6 +13,7 @@ from tests.kit.local_stores import plain, put_all, running, small_config
 from tieredstore.contracts.message_store import ArrivedMessages, PutMessageResult, PutMessageStatus
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.put.refusals import refuse
+from tieredstore.message.properties import find_text
 from tieredstore.message.record import Message
 
 
@@ -108,9 +109,35 @@ def test_a_listener_hears_of_messages_once_gets_find_them(tmp_path: Path) -> Non
         unit = None if queue is None else queue.unit(0)
         assert unit is not None
         assert heard[0][0].tags_codes.tolist()[0] == unit[2]
+        keys = {
+            (one.topic, one.queue_id, one.offset + number): find_text(properties, b"KEYS")
+            for one, _ in heard
+            for number, properties in enumerate(one.properties)
+        }
+        assert keys == {
+            **{("T", 1, number): f"k{number}" for number in range(4)},
+            ("%LMQ%x", 0, 0): "k3",
+        }
         store.set_message_arriving_listener(None)
         put_all(store, [plain("T", 1, 9)])
         assert max(one.next_offset for one, _ in heard) == 4
+
+
+def test_a_listener_hears_each_message_of_many_queues_with_its_properties(tmp_path: Path) -> None:
+    heard: dict[tuple[str, int, int], str | None] = {}
+
+    def listen(arrived: Sequence[ArrivedMessages]) -> None:
+        for one in arrived:
+            assert len(one.properties) == one.next_offset - one.offset
+            for offset, properties in enumerate(one.properties, one.offset):
+                heard[one.topic, one.queue_id, offset] = find_text(properties, b"KEYS")
+
+    with running(small_config(tmp_path)) as store:
+        store.set_message_arriving_listener(listen)
+        results = put_all(store, [plain("AB"[i % 2], i % 3, i) for i in range(60)])
+    assert heard == {
+        ("AB"[i % 2], i % 3, result.queue_offset): f"k{i}" for i, result in enumerate(results)
+    }
 
 
 def test_a_listener_that_fails_stops_nothing(tmp_path: Path) -> None:
