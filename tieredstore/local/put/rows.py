@@ -94,7 +94,7 @@ class RowBuffer:
         self._marked = (-1, 0)
         self._is_idle = False  # whether somebody waits for the next put
         self._idle: list[threading.Event] = []
-        self._wakes: Iterator[None] = iter(())  # wakes them in C as it is iterated
+        self._wakes: Iterator[object] = iter(())  # wakes them in C as it is iterated
         self._help_values = HELP_ROWS * ROW_FIELDS
 
     @contextmanager
