@@ -16,6 +16,7 @@ from tieredstore.contracts.message_store import PutMessageStatus
 from tieredstore.disk.locks import is_file_at, lock_file, unlock_file
 from tieredstore.errors import Fenced, Invalid
 from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.local.read_only import open_read_only
 from tieredstore.local.recovery.store_lock import StoreLock
 from tieredstore.tier.state_lock import StateLock
 from tieredstore.tier.store import TieredMessageStore
@@ -148,6 +149,35 @@ def test_l10_a_forked_child_opens_a_store_once_its_owner_has_ended(tmp_path: Pat
         assert again.get_max_offset_in_queue("T", 0) == 2
 
 
+def test_l10_a_store_with_queues_in_rocksdb_goes_on_beside_its_forked_children(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("rocksdict")
+    root, other = tmp_path / "s", small_config(tmp_path / "o", store_type="defaultRocksDB")
+    with running(other) as store:
+        put_all(store, [plain(number=0)])
+    with running(small_config(root, store_type="defaultRocksDB")) as store:
+        put_all(store, [plain(number=0)])
+
+        def use() -> None:
+            assert store.put_message(plain()).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+            with pytest.raises(Invalid, match="shut down"):
+                store.get_message("g", "T", 0, 0, 1)
+            store.shutdown()
+            # A database of its own would wait for ever at its end.
+            with pytest.raises(Invalid, match=f"forked from process {os.getppid()}.*spawn"):
+                DefaultMessageStore(other).load()
+            reader = open_read_only(tmp_path / "o")
+            assert len(reader.get_message("g", "T", 0, 0, 9).messages) == 1
+            reader.shutdown()
+
+        for number in range(1, 3):
+            assert _run_child(use) == 0
+            assert put_all(store, [plain(number=number)])[0].queue_offset == number
+    with running(other) as store:
+        assert store.get_max_offset_in_queue("T", 0) == 1
+
+
 def test_l10_the_tier_of_a_store_stays_its_own_beside_forked_children(tmp_path: Path) -> None:
     config = {
         "storePathRootDir": str(tmp_path / "store"),
@@ -180,6 +210,7 @@ import sys, time
 from pathlib import Path
 from tests.kit.local_stores import plain, small_config
 from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.local.read_only import open_read_only
 store = DefaultMessageStore(small_config(Path(sys.argv[1])))
 store.load()
 store.start()

@@ -30,7 +30,8 @@ from tieredstore.tier.topic_filter import TopicFilter
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 
 FATES = [fate for fate in Fate if not fate.name.startswith("CRASH")]
-KEYS = [QueueKey(f"Topic{number}", number % 3) for number in range(12)]
+KEYS = [QueueKey(f"Topic{letter}", number % 3) for number, letter in enumerate("ABCDEFGHIJKL")]
+"""Names of one length: records have SIZE bytes, so a writer's first message is as long."""
 SETTINGS = config(
     commit_log_max_size_bytes=40 * SIZE,
     consume_queue_max_size_bytes=600,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import tempfile
 import threading
@@ -25,6 +26,20 @@ _OPEN_BYTES: Final = 8 << 20
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_first_user: int | None = None
+"""The process that opened a database first: this one, or one that it was forked from."""
+
+
+def _refuse_in_forked_child(directory: Path) -> None:
+    if _first_user not in (None, os.getpid()):
+        raise Invalid(
+            f"{directory}: this process was forked from process {_first_user}, which uses RocksDB: "
+            "the library's threads are not here, and a database that is open for writing would "
+            "wait for them for ever. Begin a process of its own instead (multiprocessing: the "
+            "start method spawn)",
+            path=str(directory),
+        )
 
 
 class Batch:
@@ -87,6 +102,8 @@ class QueueDatabase:
         self._open()
 
     def _open(self) -> None:
+        global _first_user  # noqa: PLW0603 - as the library's threads are: one set a process
+        _first_user = _first_user or os.getpid()
         self._database = self._call(f"open {CURRENT_FILE}", self._open_it)
         # One that was created a moment ago is not open yet for families that did not exist.
         self._offsets = self._database.get_column_family(OFFSET_FAMILY)
@@ -238,9 +255,11 @@ def open_database(directory: Path) -> QueueDatabase:
     """Open the database of a store that this process owns; a new one is made.
 
     Raises Fenced when another process has it open, Invalid for a database with other column
-    families (a fork's, which maps topics to numbers) and without rocksdict.
+    families (a fork's, which maps topics to numbers), in a process that was forked from one which
+    uses RocksDB, and without rocksdict.
     """
     library = import_rocksdict()
+    _refuse_in_forked_child(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
