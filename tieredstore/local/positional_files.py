@@ -139,8 +139,12 @@ class PositionalFiles:
             raise translate_os_error(error, "create", path) from error
         self.open_files.forget(path)  # a file of that name may have been deleted by others
 
-    def sync(self, path: str) -> None:
-        """Put the file's data on disk. Raises Exhausted when it cannot be opened now."""
+    def sync(self, path: str, size: int | None = None) -> None:
+        """Put the file's data on disk. Raises Exhausted when it cannot be opened now.
+
+        size: bytes that it has to have, under this name; raises Corrupt for a file that somebody
+        cut off, deleted or replaced.
+        """
         try:
             file = self.open_files.take(path, self._flags)
         except OSError as error:
@@ -150,6 +154,16 @@ class PositionalFiles:
                 sync_file(fd)
             except OSError as error:
                 raise translate_os_error(error, "sync", path, is_sync=True) from error
+            if size is None:
+                return
+            status = os.fstat(fd)
+            if status.st_size != size or not status.st_nlink:
+                found = f"{status.st_size} bytes" if status.st_nlink else "that it was deleted"
+                raise Corrupt(
+                    f"{path}: expected a file of {size} bytes, found {found}: it was changed "
+                    "underneath",
+                    path=path,
+                )
 
     def delete(self, path: str | Path) -> None:
         """Delete a file and what is open of it. No error where there is none."""

@@ -224,14 +224,16 @@ class BatchConsumeQueue:
         self._dirty_from = position if self._dirty_from < 0 else min(self._dirty_from, position)
 
     def sync(self) -> None:
-        """Sync the files: the units are on disk when this returns. Raises Unavailable."""
+        """Sync the files: the units are on disk when this returns. Raises Unavailable, or Corrupt
+        for a file that was cut off or deleted."""
         with self._lock:
-            begin, self._dirty_from = self._dirty_from, -1
+            begin = self._dirty_from
             if begin < 0:
                 return
             begin = max(begin - begin % self._file_size, self._start)
             for start in range(begin, self._files_end, self._file_size):
-                self._files.sync(f"{self._directory}/{file_name(start)}")
+                self._files.sync(f"{self._directory}/{file_name(start)}", self._file_size)
+            self._dirty_from = -1
 
 
 def _is_valid(unit: BatchUnit) -> bool:

@@ -450,13 +450,16 @@ class ConsumeQueue:
         end = max(self.max_offset * UNIT_SIZE, begin + 1)
         for start in range(begin, end, self._file_size):
             try:
-                self._files.sync(self._path(start))
-            except Unavailable as error:
-                if not isinstance(error.__cause__, FileNotFoundError):
+                self._files.sync(self._path(start), self._file_size)
+            except (Unavailable, Corrupt) as error:
+                is_gone = isinstance(error, Corrupt) or isinstance(
+                    error.__cause__, FileNotFoundError
+                )
+                if not is_gone:
                     raise
                 with self._lock:  # whoever deletes the queue has done it then
                     if self._start <= start < self._end:
-                        self._files.sync(self._path(start))
+                        self._files.sync(self._path(start), self._file_size)
 
     def initialize_with_offset(self, offset: int) -> None:
         """Delete what is there and let the queue begin, empty, at an offset."""

@@ -122,8 +122,9 @@ class _Planner:
             if cut is not None:
                 cuts.append(cut)
         built_to = cut_at
-        if is_sure:
-            kept = before.logics_physical_offset
+        kept = before.logics_physical_offset
+        # A database knows by itself where to go on; Java's leaves no position in the checkpoint.
+        if is_sure and (kept or not self.in_rocksdb):
             known = max((look.kept_end for look, _ in looks), default=kept)
             built_to = min(max(min(kept or known, known), log.min_offset), end.offset)
         dispatch_from = self._find_dispatch_from(built_to, scan, [look for look, _ in looks], index)
@@ -157,7 +158,7 @@ class _Planner:
             self.shape,
             self._list_log_files(check_from, end.offset),
             dispatch_from,
-            self._list_builds(scan.queues, looks),
+            () if is_sure and self.in_rocksdb else self._list_builds(scan.queues, looks),
             before,
             after,
             consent,

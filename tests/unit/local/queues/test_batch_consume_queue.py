@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +14,7 @@ import pytest
 from tests.kit.local_stores import START_MS, copy_store, plain, put_all, running, small_config
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import BoundaryType, GetMessageStatus, GetRequest
-from tieredstore.errors import Corrupt
+from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.batch_consume_queue import BatchConsumeQueue
 from tieredstore.local.queues.consume_queue_store import BATCH_DIRECTORY
@@ -30,6 +32,10 @@ from tieredstore.message.tag_filter import TagFilter
 
 UNITS_PER_FILE = 5
 STEP_MS = 100
+
+
+def fail_call(*_: object) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def unit(number: int) -> BatchUnit:
@@ -51,6 +57,22 @@ def filled(folder: Path, count: int) -> BatchConsumeQueue:
         queue.append(unit(number))
     queue.sync()
     return queue
+
+
+def test_units_stay_to_be_synced_where_a_sync_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = opened(tmp_path / "q")
+    queue.append(unit(0))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fail_call)
+        with pytest.raises(Unavailable):
+            queue.sync()
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    queue.sync()
+    queue.sync()
+    assert len(synced) == 1
 
 
 def all_units(queue: BatchConsumeQueue) -> list[BatchUnit]:

@@ -230,9 +230,9 @@ def test_a_sync_brings_the_extension_to_disk_before_the_units(
     synced: list[str] = []
     sync, sync_folder = PositionalFiles.sync, PositionalFiles.sync_folder
 
-    def note(self: PositionalFiles, path: str) -> None:
+    def note(self: PositionalFiles, path: str, size: int | None = None) -> None:
         synced.append(Path(path).relative_to(tmp_path).parts[0])
-        sync(self, path)
+        sync(self, path, size)
 
     folders: set[Path] = set()
 

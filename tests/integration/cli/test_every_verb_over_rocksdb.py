@@ -1,0 +1,75 @@
+"""Every verb of the command line over a store whose consume queues are in RocksDB, and its tier."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tests.kit.command_line import tieredstore
+from tests.kit.local_stores import copy_store
+from tieredstore.cli.main import cli
+
+
+def _walk(command: click.Command, names: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The names of each verb that does something, as they are typed."""
+    if not isinstance(command, click.Group):
+        yield names
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        found = command.get_command(context, name)
+        assert found is not None
+        yield from _walk(found, (*names, name))
+
+
+def test_every_verb_takes_a_rocksdb_store_or_its_tier(public_rocksdb: Path, tmp_path: Path) -> None:
+    manifest: dict[str, Any] = json.loads((public_rocksdb / "manifest.json").read_bytes())
+    messages = [row for row in manifest["messages"] if row["topic"].startswith("pub_")]
+    count = len(messages)
+    manifest_count = 2171  # system topics and light queues included
+    keyed = next(row for row in messages if row["keys"])
+    store = copy_store(public_rocksdb / "store", tmp_path / "store")
+    conf = ["--config", public_rocksdb / "broker.conf"]
+    tier = ["--tier", f"file://{tmp_path / 'tier'}"]
+    state = ["--state", tmp_path / "state"]
+    job = ["--work", tmp_path / "work", "--workers", "1", "--quiet"]
+    table = tmp_path / "table"
+    # In this order: later ones need what earlier ones made. With what its answer has to hold.
+    runs: list[tuple[tuple[str, ...], list[object], dict[str, object]]] = [
+        (("store", "stat"), [store], {"messages": manifest_count}),
+        (("store", "check"), [store, *conf], {"recovery_needed": False}),
+        (("offload",), [store, *tier, *state, *conf], {"messages": count}),
+        (("ls",), [*tier, *state], {}),
+        (("stat",), [*tier, *state], {}),
+        (("cat",), [*tier, *state, "--topic", keyed["topic"]], {}),
+        (("query",), [*tier, *state, "--msg-id", keyed["uniqKey"]], {}),
+        (("verify",), [*tier, *state, *job], {"messages": count, "findings": []}),
+        (("report",), [*tier, *state, "--to", tmp_path / "report", *job], {}),
+        (("export",), [*tier, *state, "--format", "parquet", "--to", table, *job], {}),
+        (
+            ("backfill",),
+            ["--from", table, "--tier", f"file://{tmp_path / 'again'}", "--state",
+             tmp_path / "again-state", *conf, *job],
+            {"messages": count},
+        ),
+        (("rebuild", "index"), [*tier, *state, "--force", *conf, *job], {}),
+        (("compact", "index"), [*tier, *state, *conf, *job], {}),
+        (("rebuild", "metadata"), [*tier, "--state", tmp_path / "made", *job], {}),
+        (("copy",), ["--from", f"file://{tmp_path / 'tier'}", "--to",
+                     f"file://{tmp_path / 'copy'}", "--to-state", tmp_path / "copied"], {}),
+        (("doctor",), ["--tier", f"file://{tmp_path / 'copy'}", "--no-throughput"], {}),
+        (("store", "recover"), [store, *conf, "--rebuild", "--yes"], {}),
+    ]  # fmt: skip
+    assert sorted(names for names, _, _ in runs) == sorted(_walk(cli))
+    for names, arguments, expected in runs:
+        ran = tieredstore(*names, *arguments, "--output", "json")
+        assert ran.code == 0, (names, ran.out, ran.err)
+        record = ran.record
+        for name, value in expected.items():
+            assert record[name] == value, (names, record)
+        if names == ("query",):
+            assert keyed["uniqKey"] in ran.out
