@@ -20,6 +20,7 @@ import pytest
 
 from tests.kit.failing_calls import FailingCalls
 from tests.kit.local_stores import FOREVER, plain, put_all, running, small_config
+from tests.kit.waiting import wait_for
 from tieredstore.contracts.message_store import PutMessageStatus
 from tieredstore.errors import Exhausted, Unavailable
 from tieredstore.local.message_store import DefaultMessageStore
@@ -27,13 +28,6 @@ from tieredstore.local.running_flags import RunningFlag
 from tieredstore.service_thread import ServiceState
 
 _REFUSED = (PutMessageStatus.SERVICE_NOT_AVAILABLE, PutMessageStatus.CREATE_MAPPED_FILE_FAILED)
-
-
-def _wait_for(is_done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not is_done():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def _check_whole(store: DefaultMessageStore, acknowledged: list[Any]) -> None:
@@ -118,8 +112,8 @@ def test_l05_a_moment_without_space_for_a_consume_queue_is_not_noticed(
         message = plain("T0", 0, 2)  # the log is the buffer
         acknowledged.append((message, store.put_message(message)))
         calls.stop()
-        _wait_for(lambda: store.get_max_offset_in_queue("T0", 0) == 3)  # nobody asks for it
-        _wait_for(lambda: store.health()[0].state is ServiceState.RUNNING)
+        wait_for(lambda: store.get_max_offset_in_queue("T0", 0) == 3)  # nobody asks for it
+        wait_for(lambda: store.health()[0].state is ServiceState.RUNNING)
         _check_whole(store, acknowledged)
     assert not (root / "abort").exists()
 
@@ -138,7 +132,7 @@ def test_l12_a_moment_without_memory_does_not_stop_the_dispatch(
             assert store.put_message(plain(number=1)).ok
             with pytest.raises(Exhausted, match="no memory"):
                 store.wait_until_dispatched()
-        _wait_for(lambda: store.get_max_offset_in_queue("T", 0) == 2)
+        wait_for(lambda: store.get_max_offset_in_queue("T", 0) == 2)
         assert store.running_flags.list_raised() == []
 
 
@@ -168,7 +162,7 @@ def test_l05_puts_do_not_run_ahead_of_a_dispatch_that_is_held_up_without_end(
         [raised] = store.running_flags.list_raised()
         assert (raised.flag, raised.is_lasting) == (RunningFlag.WRITE_LOGICS_QUEUE_ERROR, False)
         calls.stop()
-        _wait_for(lambda: store.put_message(plain("U", 0, 0)).ok)
+        wait_for(lambda: store.put_message(plain("U", 0, 0)).ok)
         _check_whole(store, acknowledged)
 
 
@@ -192,7 +186,7 @@ def test_l08_puts_wait_for_a_dispatch_that_stands_still(tmp_path: Path) -> None:
             assert "5000 bytes of the commit log wait for the dispatch, which does not keep up" in (
                 result.reason
             )
-        _wait_for(lambda: store.put_message(plain("U", 0, 0)).ok)
+        wait_for(lambda: store.put_message(plain("U", 0, 0)).ok)
         assert store.get_max_offset_in_queue("T0", 0) > 1
         _check_whole(store, acknowledged)
 
@@ -215,14 +209,14 @@ def test_l05_without_space_for_the_index_queues_go_on_and_it_catches_up(
             special = {"sys_flag": 0x8} if number % 7 == 3 else {}
             message = plain("T0", 0, number, **special)
             acknowledged.append((message, store.put_message(message)))
-        _wait_for(lambda: store.get_max_offset_in_queue("T0", 0) == 70)
+        wait_for(lambda: store.get_max_offset_in_queue("T0", 0) == 70)
         assert store._reput.built_offset < store.commit_log.max_offset
         [reput, index, *_] = store.health()[:2]
         assert (reput.state, index.name) == (ServiceState.RUNNING, "index")
         assert index.state is ServiceState.FAILED
         assert store.put_message(plain("U", 0, 0)).ok
         monkeypatch.setattr(store._index, "put", real)
-        _wait_for(lambda: store.health()[1].state is ServiceState.RUNNING)  # by itself
+        wait_for(lambda: store.health()[1].state is ServiceState.RUNNING)  # by itself
         assert store._reput.built_offset == store.commit_log.max_offset
         _check_whole(store, acknowledged)
     assert not (root / "abort").exists()
@@ -244,7 +238,7 @@ def test_a_broken_index_stops_puts_and_nothing_else(
                 assert store.put_message(plain(number=number)).ok
         finally:
             store._reput._lock.release()
-        _wait_for(lambda: store.get_max_offset_in_queue("T", 0) == 3)
+        wait_for(lambda: store.get_max_offset_in_queue("T", 0) == 3)
         result = store.put_message(plain(number=3))
         assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
         assert result.reason == "the index cannot be written: index: Input/output error"
@@ -350,7 +344,7 @@ def test_l05_a_disk_that_others_fill_and_empty_again_needs_no_restart(small_disk
         with pytest.raises(Exhausted, match="No space left"):
             store.wait_until_dispatched()
         ballast.unlink()
-        _wait_for(lambda: store.put_message(plain("U")).ok)
+        wait_for(lambda: store.put_message(plain("U")).ok)
         store.wait_until_dispatched()
         assert store.get_max_offset_in_queue("T", 0) == acknowledged
     assert not (small_disk / "store" / "abort").exists()

@@ -12,6 +12,7 @@ import pytest
 from tests.kit.configured_broker import conf
 from tests.kit.held_syncs import WAIT_S, HeldSyncs
 from tests.kit.local_stores import plain, put_all
+from tests.kit.waiting import wait_for
 from tieredstore.contracts.message_store import DURABLE, PutMessageStatus
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.recovery.checkpoint import read_checkpoint
@@ -37,10 +38,7 @@ def is_flushed(store: DefaultMessageStore) -> bool:
 
 
 def wait_until_flushed(store: DefaultMessageStore) -> None:
-    end = time.monotonic() + WAIT_S
-    while not is_flushed(store):
-        assert time.monotonic() < end
-        time.sleep(0.005)
+    wait_for(lambda: is_flushed(store))
 
 
 def test_flush_disk_type_says_whether_a_put_waits(tmp_path: Path) -> None:
@@ -138,10 +136,8 @@ def test_wake_flush_when_put_message_flushes_at_a_put(tmp_path: Path) -> None:
 def test_flush_interval_consume_queue_is_when_the_checkpoint_moves(tmp_path: Path) -> None:
     with started(tmp_path, **{**QUIET, "flushIntervalConsumeQueue": 10}) as store:
         put_all(store, [plain()])
-        end = time.monotonic() + WAIT_S
-        while read_checkpoint(store.root).logics_physical_offset != store.commit_log.max_offset:
-            assert time.monotonic() < end
-            time.sleep(0.005)
+        end = store.commit_log.max_offset
+        wait_for(lambda: read_checkpoint(store.root).logics_physical_offset == end)
     with started(tmp_path, **{**QUIET, "flushIntervalConsumeQueue": NEVER}) as store:
         before = read_checkpoint(store.root).logics_physical_offset
         put_all(store, [plain()])

@@ -13,6 +13,7 @@ from tests.kit.local_stores import plain, put_all, running, small_config
 from tests.kit.recovered import leave_unclean
 from tieredstore.contracts.message_store import PutMessageStatus
 from tieredstore.errors import Corrupt
+from tieredstore.local.log.commit_log import FILES_AHEAD
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.recovery.checkpoint import Checkpoint
 from tieredstore.local.recovery.opening import recover
@@ -35,7 +36,7 @@ def test_mapped_file_size_commit_log_is_the_size_of_each_file(
     # One that is just being made has no size yet.
     sizes = [found for found in file_sizes(made.root / "store/commitlog") if found]
     assert {*sizes} == {size}
-    assert len(sizes) in (count, count + 1)  # the next one lies ready, or will
+    assert count <= len(sizes) <= count + FILES_AHEAD  # the next ones lie ready, or will
 
 
 @pytest.mark.parametrize(("key_value", "expected"), [(100, [100] * 4), (190, [200] * 2)])

@@ -52,15 +52,15 @@ class AllocateMappedFileService:
         """Begin to make files in the background."""
         self._loop.start()
 
-    def stop(self) -> list[MappedFile]:
-        """End the thread; return the files that nobody took, in the order of their offsets."""
+    def stop(self) -> dict[int, MappedFile | None]:
+        """End the thread; return the files that nobody took, by the order of their offsets: None
+        for one that could not be made, of which something may be left."""
         self._loop.stop()
         with self._lock:
             requests, self._requests = self._requests, {}
-        left = [request.file for _, request in sorted(requests.items()) if request.file is not None]
         for request in requests.values():
             request.done.set()
-        return left
+        return {offset: request.file for offset, request in sorted(requests.items())}
 
     def health(self) -> ServiceHealth:
         """Tell how the loop is."""

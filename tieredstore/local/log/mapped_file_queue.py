@@ -257,13 +257,16 @@ class MappedFileQueue:
 
     def close(self) -> None:
         """End the making of files, delete those that were never used, and close the others."""
-        for file in reversed(self.allocation.stop()):
-            if file.from_offset >= self.end_offset:
+        left = self.allocation.stop()
+        for begin, file in reversed(left.items()):  # the newest first: no gap in front of it
+            if begin < self.end_offset:
+                continue
+            if file is not None:
                 file.close()
-                try:
-                    self._delete(file.path)
-                except TieredStoreError as error:
-                    _log.warning("a file that was made ahead stays: %s", error)
-                    break
+            try:
+                self._delete(self.path_of(begin))
+            except TieredStoreError as error:
+                _log.warning("a file that was made ahead stays: %s", error)
+                break
         with self._close_lock:
             self._unmap(0, self.end_offset)

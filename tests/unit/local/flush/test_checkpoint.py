@@ -10,19 +10,17 @@ import pytest
 
 from tests.kit.held_syncs import HeldSyncs
 from tests.kit.local_stores import START_MS, plain, put_all, running, small_config
+from tests.kit.waiting import wait_for
 from tieredstore.clock import SYSTEM_CLOCK, ManualClock
 from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.local.log.commit_log import FILES_AHEAD
 from tieredstore.local.queues.consume_queue import ConsumeQueue
 from tieredstore.local.read_only import open_read_only
 from tieredstore.local.recovery.checkpoint import read_checkpoint
 
 
 def wait_for_position(root: Path, offset: int) -> None:
-    for _ in range(6000):
-        if read_checkpoint(root).logics_physical_offset == offset:
-            return
-        time.sleep(0.01)
-    raise AssertionError("it did not come")
+    wait_for(lambda: read_checkpoint(root).logics_physical_offset == offset)
 
 
 def test_the_checkpoint_moves_by_itself(tmp_path: Path) -> None:
@@ -120,6 +118,9 @@ def test_an_idle_store_syncs_and_writes_nothing(
     config = small_config(tmp_path / "s", flush_interval_consume_queue_ms=10)
     with running(config, SYSTEM_CLOCK) as store:
         put_all(store, [plain()])
+        store.flush()
+        ahead = store.commit_log._files.allocation._requests
+        wait_for(lambda: sum(it.done.is_set() for it in list(ahead.values())) == FILES_AHEAD)
         store.flush()
         syncs = HeldSyncs(monkeypatch)
         time.sleep(0.1)

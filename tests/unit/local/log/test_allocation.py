@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -14,7 +13,9 @@ from typing import Any
 import pytest
 
 from tests.kit.local_stores import plain, put_all, running, small_config
+from tests.kit.waiting import wait_for
 from tieredstore.contracts.message_store import PutMessageStatus
+from tieredstore.disk.file_operations import FILES
 from tieredstore.errors import Exhausted, Unavailable
 from tieredstore.local.log.allocation import AllocateMappedFileService
 from tieredstore.local.log.commit_log import CommitLog
@@ -24,13 +25,6 @@ from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.service_thread import ServiceState
 
 SIZE = 8192
-
-
-def _wait_for(is_done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not is_done():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 class Maker:
@@ -63,8 +57,9 @@ def service(maker: Maker) -> Iterator[AllocateMappedFileService]:
     made.start()
     yield made
     maker.may_go.set()
-    for file in made.stop():
-        file.close()
+    for file in made.stop().values():
+        if file is not None:
+            file.close()
 
 
 def test_files_are_made_in_the_background_once_and_in_order(
@@ -79,9 +74,9 @@ def test_files_are_made_in_the_background_once_and_in_order(
     file = service.take(SIZE)
     assert service.take(SIZE) is file  # until its taker has it
     service.confirm(SIZE)
-    _wait_for(lambda: len(maker.made) == 3)
+    wait_for(lambda: len(maker.made) == 3)
     assert sorted(maker.made) == [0, SIZE, 2 * SIZE]
-    assert [left.from_offset for left in service.stop()] == [0, 2 * SIZE]
+    assert list(service.stop()) == [0, 2 * SIZE]
     file.close()
 
 
@@ -90,14 +85,14 @@ def test_a_file_that_could_not_be_made_is_tried_again_by_who_needs_it(
 ) -> None:
     maker.failures = 2
     service.request(0)
-    _wait_for(lambda: service.health().state is ServiceState.FAILED)
+    wait_for(lambda: service.health().state is ServiceState.FAILED)
     with pytest.raises(Exhausted, match="no space"):  # what hindered it, or the second attempt
         service.take(0)
     while maker.failures:
         with pytest.raises(Exhausted):
             service.take(0)
     assert service.take(0).from_offset == 0
-    _wait_for(lambda: service.health().state is ServiceState.RUNNING)
+    wait_for(lambda: service.health().state is ServiceState.RUNNING)
 
 
 def test_a_put_waits_for_a_file_so_long_and_no_longer(maker: Maker) -> None:
@@ -107,7 +102,7 @@ def test_a_put_waits_for_a_file_so_long_and_no_longer(maker: Maker) -> None:
     with pytest.raises(Exhausted, match="within 20 ms"):
         service.take(0)
     maker.may_go.set()
-    _wait_for(lambda: maker.made == [0])
+    wait_for(lambda: maker.made == [0])
     files: list[MappedFile] = []
 
     def is_taken() -> bool:
@@ -115,7 +110,7 @@ def test_a_put_waits_for_a_file_so_long_and_no_longer(maker: Maker) -> None:
             files.append(service.take(0))
         return bool(files)
 
-    _wait_for(is_taken)
+    wait_for(is_taken)
     assert maker.made == [0]
     service.stop()
     files[0].close()
@@ -126,9 +121,9 @@ def test_no_file_is_made_behind_one_that_could_not_be_made(
 ) -> None:
     maker.failures = 1
     service.request(0)
-    _wait_for(lambda: service.health().state is ServiceState.FAILED)
+    wait_for(lambda: service.health().state is ServiceState.FAILED)
     service.request(SIZE)
-    _wait_for(lambda: service.health().failures > 1)
+    wait_for(lambda: service.health().failures > 1)
     assert maker.made == []
     assert service.take(0).from_offset == 0
     assert service.take(SIZE).from_offset == SIZE
@@ -143,7 +138,7 @@ def test_a_file_behind_a_failed_one_is_made_for_who_needs_both(
         service.request(offset)
     maker.failures = 1
     maker.may_go.set()
-    _wait_for(lambda: service.health().state is ServiceState.FAILED)
+    wait_for(lambda: service.health().state is ServiceState.FAILED)
     assert service.take(0).from_offset == 0
     assert service.take(SIZE).from_offset == SIZE
 
@@ -153,7 +148,7 @@ def test_before_the_start_and_after_the_end_files_are_made_at_once(maker: Maker)
     service.request(SIZE)
     service.take(0).close()
     service.start()
-    assert service.stop() == []
+    assert service.stop() == {}
     service.take(2 * SIZE).close()
     assert maker.made == [0, 2 * SIZE]
 
@@ -165,9 +160,9 @@ def _names(root: Path) -> list[str]:
 def test_the_next_two_files_lie_ready_and_go_at_shutdown_when_not_used(tmp_path: Path) -> None:
     with running(small_config(tmp_path)) as store:
         put_all(store, [plain(number=0)])
-        _wait_for(lambda: len(_names(tmp_path)) == 3)
+        wait_for(lambda: len(_names(tmp_path)) == 3)
         put_all(store, [plain(number=number, body=b"x" * 3900) for number in range(1, 4)])
-        _wait_for(lambda: len(_names(tmp_path)) == 6)
+        wait_for(lambda: len(_names(tmp_path)) == 6)
     assert _names(tmp_path) == [f"{number * 4096:020d}" for number in range(4)]
 
 
@@ -298,6 +293,35 @@ def test_what_a_failed_attempt_could_not_clean_up_hinders_no_later_one(
                     log.make_room(100)
             assert len(list(tmp_path.iterdir())) == 1
         assert log.make_room(100) == 0
+
+
+def test_what_a_failed_attempt_left_goes_before_the_unused_file_in_front_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    third = f"{8192:020d}"
+    sync_directory, unlink = FILES.sync_directory, os.unlink
+
+    def is_there() -> bool:
+        return (tmp_path / "commitlog" / third).exists()
+
+    def fail_to_sync(path: Path) -> None:
+        if is_there():
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        sync_directory(path)
+
+    def fail_to_delete(path: Any, **more: Any) -> None:
+        if str(path).endswith(third):
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        unlink(path, **more)
+
+    with running(small_config(tmp_path)) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(FILES, "sync_directory", fail_to_sync)
+            patch.setattr(os, "unlink", fail_to_delete)
+            assert store.put_message(plain(number=0)).ok
+            wait_for(lambda: store.commit_log.health().state is ServiceState.FAILED)
+        assert len(_names(tmp_path)) == 3
+    assert _names(tmp_path) == [f"{0:020d}"]
 
 
 def test_a_file_with_a_message_is_never_made_anew(tmp_path: Path) -> None:
