@@ -12,8 +12,8 @@ from tests.kit.held_syncs import HeldSyncs
 from tests.kit.local_stores import START_MS, plain, put_all, running, small_config
 from tests.kit.waiting import wait_for
 from tieredstore.clock import SYSTEM_CLOCK, ManualClock
-from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.log.commit_log import FILES_AHEAD
+from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.queues.consume_queue import ConsumeQueue
 from tieredstore.local.read_only import open_read_only
 from tieredstore.local.recovery.checkpoint import read_checkpoint
