@@ -61,8 +61,7 @@ REFUSED_VALUES: Mapping[str, tuple[str, str]] = {
     "duplicationEnable": ("true", "duplication is not built"),
     "rocksdbCQDoubleWriteEnable": (
         "true",
-        "consume queues in files and in RocksDB at the same time are not built: a crash may leave "
-        "the two at different ends",
+        "consume queues in files and in RocksDB at the same time are not built",
     ),
     "aclEnable": ("true", "access control is not built"),
     "authenticationEnabled": ("true", "authentication is not built"),
