@@ -27,6 +27,7 @@ from tieredstore.local.cleaning.service import CleanService
 from tieredstore.local.dispatch.reput import Reput
 from tieredstore.local.flush.log_commit import CommitLogCommit
 from tieredstore.local.flush.store_flush import StoreFlush
+from tieredstore.local.index.keys import index_keys_of
 from tieredstore.local.index.reader import INDEX_DIRECTORY, IndexShape
 from tieredstore.local.index.service import IndexService
 from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY, CommitLog
@@ -66,7 +67,7 @@ from tieredstore.local.topics import parse_delay_levels
 from tieredstore.message.encoding import RecordEncoder
 from tieredstore.message.hosts import LOCALHOST
 from tieredstore.message.names import DELETION_TOPIC
-from tieredstore.message.record import Message
+from tieredstore.message.record import Message, decode_record
 from tieredstore.metrics import Metrics
 from tieredstore.service_thread import ServiceHealth
 
@@ -306,12 +307,30 @@ class DefaultMessageStore(StoreReads):
             if is_rocksdb(self._config):
                 kept = max(self._queues.dispatch_from, log.min_offset)
                 self._reput.offset = min(plan.dispatch_from, kept)
-        self._appender.last_timestamp_ms = self._last_timestamp_ms()
-        self._reput.timestamp_ms = self._appender.last_timestamp_ms
-
-    def _last_timestamp_ms(self) -> int:
-        """Store time of the last message, from which later ones go on."""
         last = self._queues.find_last_message()
+        self._appender.last_timestamp_ms = self._last_timestamp_ms(last)
+        self._reput.timestamp_ms = self._appender.last_timestamp_ms
+        if last is not None and last[0] < self._reput.built_offset:
+            self._warn_of_missing_entries(*last)
+
+    def _warn_of_missing_entries(self, offset: int, size: int) -> None:
+        """Say that the index lacks what was put while it was switched off. offset, size: of the
+        last message that was dispatched."""
+        if self._index is None or self._index.end_physical_offset >= offset:
+            return
+        record = self._commit_log.get(offset, size)
+        if record is not None and index_keys_of(decode_record(record).properties_bytes):
+            _log.warning(
+                "%s: the index ends at the message at %d: what was put behind it while "
+                "messageIndexEnable was false is not found by key; `tieredstore store recover %s "
+                "--rebuild --yes` gives it its entries",
+                self.root,
+                self._index.end_physical_offset,
+                self.root,
+            )
+
+    def _last_timestamp_ms(self, last: tuple[int, int] | None) -> int:
+        """Store time of the last message, from which later ones go on."""
         time = -1 if last is None else record_time(self._commit_log, last[0])
         now = self._clock.now_ms()
         if time > now + FUTURE_TOLERANCE_MS:
