@@ -30,7 +30,7 @@ from tieredstore.local.flush.store_flush import StoreFlush
 from tieredstore.local.index.keys import index_keys_of
 from tieredstore.local.index.reader import INDEX_DIRECTORY, IndexShape
 from tieredstore.local.index.service import IndexService
-from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY, CommitLog
+from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY, CommitLog, find_log_directory
 from tieredstore.local.log.transient_pool import TransientStorePool
 from tieredstore.local.owned_source import OwnedDispatchSource
 from tieredstore.local.positional_files import PositionalFiles
@@ -114,9 +114,11 @@ class DefaultMessageStore(StoreReads):
     ) -> None:
         super().__init__(config)
         self.root = Path(config.store_path_root_dir)
-        log_path = config.store_path_commit_log
-        if "," in log_path:
-            raise Invalid(f"storePathCommitLog: expected one folder, found {log_path!r}")
+        log_directory = find_log_directory(config, self.root)
+        if "," in config.store_path_commit_log:
+            raise Invalid(
+                f"storePathCommitLog: expected one folder, found {config.store_path_commit_log!r}"
+            )
         self._clock = clock
         self.running_flags = RunningFlags()
         """What is wrong with the store now, and why puts are refused."""
@@ -126,7 +128,7 @@ class DefaultMessageStore(StoreReads):
         is_sync = config.flush_disk_type == "SYNC_FLUSH"
         uses_pool = config.transient_store_pool_enable and config.broker_role != "SLAVE"
         self._commit_log = CommitLog(
-            Path(log_path) if log_path else self.root / COMMIT_LOG_DIRECTORY,
+            log_directory,
             config.mapped_file_size_commit_log_bytes,
             self._files,
             sync_flush=is_sync,
@@ -220,7 +222,7 @@ class DefaultMessageStore(StoreReads):
             RetentionGuards(self._source, self._queues, lambda: self._reput.built_offset),
             DiskWatch(
                 config,
-                Path(log_path) if log_path else self.root / COMMIT_LOG_DIRECTORY,
+                log_directory,
                 self.root / CONSUME_QUEUE_DIRECTORY,
                 self.running_flags,
             ),

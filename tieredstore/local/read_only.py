@@ -22,7 +22,7 @@ from tieredstore.contracts.message_store import PutMessageResult
 from tieredstore.errors import Invalid
 from tieredstore.local.dispatch_source import LocalDispatchSource
 from tieredstore.local.index.reader import IndexShape, candidates, index_paths, infer_shape
-from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY
+from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY, find_log_directory
 from tieredstore.local.log.file_names import FileRun
 from tieredstore.local.log.foreign_log import ForeignCommitLog
 from tieredstore.local.positional_files import PositionalFiles
@@ -69,9 +69,7 @@ class ReadOnlyMessageStore(StoreReads):
         self.root = Path(config.store_path_root_dir)
         self._clock = clock
         self._files = PositionalFiles(writable=False)
-        self._log = ForeignCommitLog(
-            Path(config.store_path_commit_log or self.root / COMMIT_LOG_DIRECTORY), self._files
-        )
+        self._log = ForeignCommitLog(find_log_directory(config, self.root), self._files)
         self._batch_queues = BatchConsumeQueueStore(self.root, self._files)
         self._lock = threading.RLock()
         self._queues: dict[QueueKey, ConsumeQueueReader | None] = {}
@@ -102,9 +100,7 @@ class ReadOnlyMessageStore(StoreReads):
     def load(self) -> None:
         """Check that there is a store. Raises Invalid for a missing or foreign folder, Corrupt for
         files that do not fit together."""
-        log_path = self._config.store_path_commit_log
-        commit_log = Path(log_path) if log_path else self.root / COMMIT_LOG_DIRECTORY
-        if not commit_log.is_dir():
+        if not find_log_directory(self._config, self.root).is_dir():
             raise Invalid(
                 f"{self.root}: no message store: expected a folder {COMMIT_LOG_DIRECTORY}",
                 path=str(self.root),

@@ -334,6 +334,9 @@ def test_l05_a_disk_that_others_fill_and_empty_again_needs_no_restart(small_disk
         for number in range(1_000):
             acknowledged += store.put_message(plain("T", 0, number, body=b"x" * 300)).ok
         store.wait_until_dispatched()
+        # A file that is just being made would give its space back.
+        ahead = store.commit_log._files.allocation._requests
+        wait_for(lambda: all(it.done.is_set() for it in list(ahead.values())))
         with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
             while True:
                 file.write(bytes(1 << 16))

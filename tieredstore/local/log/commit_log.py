@@ -16,6 +16,7 @@ from typing import Final, NoReturn, Protocol
 
 import numpy as np
 
+from tieredstore.config import StoreConfig
 from tieredstore.disk.errors import translate_os_error
 from tieredstore.disk.file_operations import FILES
 from tieredstore.errors import Busy, Corrupt, Exhausted, Invalid, TieredStoreError
@@ -32,6 +33,12 @@ PAGE_BYTES: Final = 4096
 FILES_AHEAD: Final = 2
 """Files that are made before they are needed, as in Java."""
 _WIPE_BYTES: Final = 1 << 20
+
+
+def find_log_directory(config: StoreConfig, root: Path) -> Path:
+    """Return the folder of a store's commit log: `storePathCommitLog`, or the one in its root."""
+    path = config.store_path_commit_log
+    return Path(path) if path else root / COMMIT_LOG_DIRECTORY
 
 
 class CommitLogReader(Protocol):

@@ -40,6 +40,11 @@ def _count_used(units: Units) -> int:
     return first if free[first] else len(units)
 
 
+def round_up_to_units(size_bytes: int) -> int:
+    """Round the size of a file up to whole units, as Java does."""
+    return -(-size_bytes // UNIT_SIZE) * UNIT_SIZE
+
+
 class ConsumeQueue:
     """A `ConsumeQueueInterface` in files. Offsets are queue offsets (messages) unless a name says
     otherwise.

@@ -11,7 +11,7 @@ from typing import Final
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.disk.errors import translate_os_error
 from tieredstore.local.positional_files import REMOVED_SUFFIX, PositionalFiles
-from tieredstore.local.queues.consume_queue import ConsumeQueue
+from tieredstore.local.queues.consume_queue import ConsumeQueue, round_up_to_units
 from tieredstore.local.queues.interface import QueueUnits
 from tieredstore.local.queues.names import check_queue_name
 
@@ -49,7 +49,7 @@ class ConsumeQueueStore:
     def __init__(self, root: Path, files: PositionalFiles, file_size: int) -> None:
         self._directory = root / CONSUME_QUEUE_DIRECTORY
         self._files = files
-        self._file_size = -(-file_size // 20) * 20
+        self._file_size = round_up_to_units(file_size)
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._dirty: set[ConsumeQueue] = set()  # written since the last sync
         self._new_folders: set[Path] = set()  # with files whose names are not synced

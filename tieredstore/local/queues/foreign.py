@@ -19,6 +19,7 @@ from tieredstore.local.queues.consume_queue_store import CONSUME_QUEUE_DIRECTORY
 from tieredstore.local.queues.extension.consume_queue import ExtendedConsumeQueue
 from tieredstore.local.queues.extension.files import EXTENSION_DIRECTORY, ConsumeQueueExt
 from tieredstore.local.queues.interface import ConsumeQueueReader, HeldBack
+from tieredstore.local.queues.names import can_be_folder
 from tieredstore.local.queues.rocksdb.consume_queue import RocksDBConsumeQueue
 from tieredstore.local.queues.rocksdb.database import ReadOnlyDatabase
 from tieredstore.local.queues.rocksdb.reading import QueueReads
@@ -87,7 +88,7 @@ class ForeignFileQueues:
 
     def _open_unbounded(self, key: QueueKey) -> ConsumeQueue | None:
         directory = self._directory / key.topic / str(key.queue_id)
-        if "/" in key.topic or key.topic in ("", ".", "..") or not directory.is_dir():
+        if not can_be_folder(key.topic) or not directory.is_dir():
             return None
         queue = self._make_queue(key, directory)
         queue.load(owner=False)

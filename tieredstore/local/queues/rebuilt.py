@@ -20,9 +20,9 @@ import numpy.typing as npt
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Corrupt
 from tieredstore.local.log.commit_log import CommitLogReader
-from tieredstore.local.log.record_check import check_stored_record
 from tieredstore.local.queues.interface import HeldBack, QueueUnits, Units
 from tieredstore.local.queues.record_units import find_record_units
+from tieredstore.message.columns.property_crcs import check_property_crcs
 from tieredstore.message.columns.records import (
     RecordColumns,
     Stop,
@@ -46,7 +46,6 @@ PIECE_BYTES: Final = 4 << 20
 _ROW_DTYPE: Final = np.dtype([("unit", UNIT_DTYPE), ("store_timestamp", ">i8")])
 _NO_LIMIT_MS: Final = 2**63 - 1
 _FIRST_ROWS: Final = 16
-_RECORD_CRC: Final = b"__CRC32#\x01"
 _SPECIAL_TOPICS: Final = frozenset({SCHEDULE_TOPIC, DELETION_TOPIC})
 _log = logging.getLogger(__name__)
 
@@ -274,16 +273,8 @@ class RebuiltQueues:
         stop = len(good) if good.all() else int(good.argmin())
         records = records.take(slice(0, stop))
         good = check_bodies(piece, records) & check_text_ends(piece, records)
-        stop = len(good) if good.all() else int(good.argmin())
-        for row, properties in enumerate(properties_of(piece, records)[:stop]):
-            if _RECORD_CRC in properties:
-                start = int(records.positions[row])
-                record = piece[start : start + int(records.sizes[row])]
-                try:
-                    check_stored_record(record, self._position + start)
-                except Corrupt:
-                    return row
-        return stop
+        good &= check_property_crcs(piece, records)
+        return len(good) if good.all() else int(good.argmin())
 
     def _take(self, piece: memoryview, records: RecordColumns) -> None:
         """Put the units of these records in their queues, in the order of the log."""

@@ -11,7 +11,7 @@ from tieredstore.config import StoreConfig
 from tieredstore.disk.errors import wrap_os_errors
 from tieredstore.errors import Invalid
 from tieredstore.local.index.reader import IndexShape, index_paths, infer_shape
-from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY
+from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY, find_log_directory
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.consume_queue_store import CONSUME_QUEUE_DIRECTORY, list_queues
 from tieredstore.local.queues.kinds import SEPARATE_DIRECTORY, find_queue_database
@@ -42,8 +42,7 @@ def infer_config(root: Path) -> StoreConfig:
 def infer_sizes(root: Path, config: StoreConfig) -> StoreConfig:
     """Return a configuration with a store's root, the sizes of its files and the kind of its queues
     in place of its own. Raises Invalid where there are two kinds."""
-    log_path = config.store_path_commit_log
-    log = Path(log_path) if log_path else root / COMMIT_LOG_DIRECTORY
+    log = find_log_directory(config, root)
     queues = root / CONSUME_QUEUE_DIRECTORY
     folders = (queues / key.topic / str(key.queue_id) for key in list_queues(queues))
     database = find_queue_database(root)

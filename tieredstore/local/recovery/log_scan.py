@@ -18,7 +18,7 @@ from tieredstore.errors import Corrupt
 from tieredstore.local.log.commit_log import CommitLogReader
 from tieredstore.local.log.foreign_log import ForeignCommitLog
 from tieredstore.local.log.record_check import check_stored_record
-from tieredstore.message.buffers import view_unaligned
+from tieredstore.message.columns.property_crcs import check_property_crcs, have_property_crcs
 from tieredstore.message.columns.records import (
     RecordColumns,
     Stop,
@@ -28,7 +28,7 @@ from tieredstore.message.columns.records import (
     topics,
     walk_records,
 )
-from tieredstore.message.crc import CRC_BLOCK_SIZE, property_crc_matches
+from tieredstore.message.crc import property_crc_matches
 from tieredstore.message.layout import MAGIC_V1, MAGIC_V2, PHYSICAL_OFFSET_POSITION
 from tieredstore.message.sysflag import (
     TRANSACTION_MASK,
@@ -41,7 +41,6 @@ SECTOR_BYTES: Final = 512
 """What a disk writes whole: where a write was lost, whole sectors are zeros."""
 _ROWS: Final = 8192
 _MIN_HOLE_BYTES: Final = 8
-_CRC_NAME: Final = int.from_bytes(b"__CRC32#", "big")
 _MAGIC_START: Final = MAGIC_V1.to_bytes(4, "big")[:3]
 _LAST_BYTES: Final = (MAGIC_V1 & 0xFF, MAGIC_V2 & 0xFF)
 
@@ -163,22 +162,11 @@ class LogScan:
             return None
         if not check_text_ends(chunk, columns).all():
             return None
-        if not self._has_property_crcs(chunk, columns):
+        if self._force_prop_crc and not have_property_crcs(chunk, columns).all():
+            return None
+        if not check_property_crcs(chunk, columns).all():
             return None
         return columns if check_bodies(chunk, columns).all() else None
-
-    def _has_property_crcs(self, chunk: memoryview, columns: RecordColumns) -> bool:
-        ends = columns.positions + columns.sizes
-        named = view_unaligned(chunk, ">u8")[ends - CRC_BLOCK_SIZE] == _CRC_NAME
-        if self._force_prop_crc and not named.all():
-            return False
-        rows = np.flatnonzero(named)
-        return all(
-            property_crc_matches(chunk, position, size) is not False
-            for position, size in zip(
-                columns.positions[rows].tolist(), columns.sizes[rows].tolist(), strict=True
-            )
-        )
 
     def _find_first_bad(self, chunk: memoryview, positions: np.ndarray, base: int) -> LogEnd | None:
         for row, position in enumerate(positions.tolist()):

@@ -13,10 +13,11 @@ from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.local.index.reader import IndexShape
-from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY
+from tieredstore.local.log.commit_log import find_log_directory
 from tieredstore.local.log.file_names import file_name
 from tieredstore.local.log.foreign_log import ForeignCommitLog
 from tieredstore.local.positional_files import PositionalFiles
+from tieredstore.local.queues.consume_queue import round_up_to_units
 from tieredstore.local.queues.consume_queue_store import batch_topics
 from tieredstore.local.queues.kinds import is_rocksdb
 from tieredstore.local.recovery.checkpoint import CHECKPOINT_FILE, Checkpoint, read_checkpoint
@@ -79,8 +80,7 @@ class _Planner:
         self.full = full
         self.was_clean = not has_abort_file(root) if is_clean is None else is_clean
         self.warnings: list[str] = []
-        log_path = config.store_path_commit_log
-        self.log_directory = Path(log_path) if log_path else root / COMMIT_LOG_DIRECTORY
+        self.log_directory = find_log_directory(config, root)
         self.log = ForeignCommitLog(self.log_directory, files)
         self.in_rocksdb = is_rocksdb(config)
         self.shape = IndexShape(config.max_hash_slot_num, config.max_index_num)
@@ -90,7 +90,7 @@ class _Planner:
         self._check_file_size()
         log = self.log
         before = self._read_checkpoint()
-        queue_file_size = -(-self.config.mapped_file_size_consume_queue_bytes // 20) * 20
+        queue_file_size = round_up_to_units(self.config.mapped_file_size_consume_queue_bytes)
         looks: list[tuple[QueueLook, Any]] = []
         if not self.in_rocksdb:
             looks = look_at_queues(
