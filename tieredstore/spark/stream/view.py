@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.catalogue import (
     Listings,
     QueueFiles,
@@ -237,18 +238,18 @@ class TierView:
         known: Mapping[QueueKey, int],
     ) -> dict[QueueKey, QueueView]:
         ids = catalogue.topic_ids or {}
-        found: dict[QueueKey, QueueView] = {}
-        for queue in queues:
-            if not queue.unit_spans() and not queue.lost_units():
-                continue  # announced, or expired: where it begins is not known yet
+
+        def view(queue: QueueFiles) -> QueueView:
             key = key_of(queue)
             before = self.last_seen.get(key)
             if before is not None and before.queue == queue:
-                found[key] = before
-            else:
-                floor = known.get(key, 0 if before is None else before.end)
-                found[key] = self._view(queue, ids.get(queue.topic), floor)
-        return found
+                return before
+            floor = known.get(key, 0 if before is None else before.end)
+            return self._view(queue, ids.get(queue.topic), floor)
+
+        # One without units was announced, or expired: where it begins is not known yet.
+        there = [queue for queue in queues if queue.unit_spans() or queue.lost_units()]
+        return dict(zip(map(key_of, there), map_ahead(self._provider, view, there), strict=True))
 
     def _view(self, queue: QueueFiles, topic_id: int | None, known_end: int) -> QueueView:
         with QueueReader(self._provider, queue) as reader:
