@@ -14,6 +14,15 @@ from tieredstore import jobs
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.errors import Invalid
 from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES
+from tieredstore.scan.arguments import (
+    require_flags,
+    require_function,
+    require_size,
+    take_number,
+    take_numbers,
+    take_text,
+    take_texts,
+)
 from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
 from tieredstore.scan.findings import OnFinding, raise_on_damage
 from tieredstore.scan.location import TierLocation, locate
@@ -42,7 +51,6 @@ def open_tier(
     properties: Mapping[str, str] | None = None,
 ) -> Tier:
     """Open the tier at a URL (`file:///dir`, `s3://bucket/prefix`, …), for reading.
-
     cluster: needed where the tier has several. state: a broker's storePathRootDir, whose metadata
     then say which segments count. config: a broker.conf; properties: keys of one that beat it.
     Raises Invalid, Unavailable.
@@ -95,10 +103,10 @@ class Tier:
         self,
         topic: str | Sequence[str] | None = None,
         *,
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
         topic_pattern: str | None = None,
-        brokers: Sequence[str] | None = None,
-        queue_ids: Sequence[int] | None = None,
+        brokers: str | Sequence[str] | None = None,
+        queue_ids: int | Sequence[int] | None = None,
         from_offset: int | None = None,
         until_offset: int | None = None,
         since: Time | None = None,
@@ -125,33 +133,32 @@ class Tier:
         _require("pyarrow", "arrow")
         from tieredstore.scan.arrow.schema import choose_columns
 
-        if limit is not None and limit < 0:
-            raise Invalid(f"limit: expected 0 or more, found {limit}")
+        require_flags(check_bodies=check_bodies, use_index=use_index, verify_records=verify_records)
+        require_function("on_finding", on_finding)
         now_ms = SYSTEM_CLOCK.now_ms()
         selection = Selection(
-            topics=_texts(topic),
-            topic_pattern=topic_pattern,
-            brokers=_texts(brokers),
-            queue_ids=None if queue_ids is None else tuple(queue_ids),
-            from_offset=from_offset,
-            until_offset=until_offset,
+            topics=take_texts("topic", topic),
+            topic_pattern=take_text("topic_pattern", topic_pattern),
+            brokers=take_texts("brokers", brokers),
+            queue_ids=take_numbers("queue_ids", queue_ids),
+            from_offset=take_number("from_offset", from_offset),
+            until_offset=take_number("until_offset", until_offset),
             since_ms=epoch_ms(since, now_ms),
             until_ms=epoch_ms(until, now_ms),
-            tags=_texts(tags),
-            keys=_texts(keys),
+            tags=take_texts("tags", tags),
+            keys=take_texts("keys", keys),
         )
         options = ReadOptions(
-            batch_bytes,
+            require_size("batch_bytes", batch_bytes),
             check_bodies,
-            body_limit_bytes,
+            require_size("body_limit_bytes", body_limit_bytes),
             selection.tags,
             selection.keys,
             verify_records,
-            limit,
+            take_number("limit", limit, "0 or more", least=0),
         )
-        return Scan(
-            self, selection, choose_columns(columns), options, on_finding, use_index=use_index
-        )
+        names = choose_columns(take_texts("columns", columns))
+        return Scan(self, selection, names, options, on_finding, use_index=use_index)
 
 
 class Scan:
@@ -184,8 +191,7 @@ class Scan:
         """Plan the scan in tasks of about `target_bytes` of commit log, to be pickled and read
         anywhere by `task.read()`. With a limit, each task reads at most so many rows. Raises
         Invalid, Corrupt, Unavailable."""
-        if target_bytes <= 0:
-            raise Invalid(f"target_bytes: expected more than 0, found {target_bytes}")
+        target_bytes = require_size("target_bytes", target_bytes)
         provider = self._tier.location.connect()
         try:
             return list(self._tasks(provider, target_bytes))
@@ -286,9 +292,3 @@ def _require(module: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise Invalid(f"{module} is not installed: pip install 'tieredstore[{extra}]'") from error
-
-
-def _texts(values: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    if values is None:
-        return None
-    return (values,) if isinstance(values, str) else tuple(values)

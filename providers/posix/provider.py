@@ -32,6 +32,7 @@ from tieredstore.providers.posix.calls import PosixCalls
 from tieredstore.providers.posix.listing import list_clusters, list_segments
 from tieredstore.providers.posix.probes import probe_posix
 from tieredstore.providers.posix.writer import PosixWriterEpoch, describe_last_writer
+from tieredstore.tier_url import file_url
 
 if TYPE_CHECKING:
     from tieredstore.config import StoreConfig
@@ -106,7 +107,7 @@ class PosixProvider:
 
     @property
     def url(self) -> str:
-        return f"file://{self._root}"
+        return file_url(self._root)
 
     def list(self, prefix: str = "") -> Iterable[SegmentListing]:
         """List the segments in one walk over the files. Files whose names are not a segment's are

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -228,10 +230,63 @@ def test_what_the_tier_has_not_is_refused_with_near_names(tier: Tier) -> None:
         tier.scan(topic_pattern="(").plan()
     with pytest.raises(Invalid, match="did you mean body"):
         tier.scan(columns=["bodi"])
-    with pytest.raises(Invalid, match="target_bytes"):
+    with pytest.raises(Invalid, match="target_bytes: expected a number above 0, found 0"):
         tier.scan().plan(target_bytes=0)
     with pytest.raises(Invalid, match="no such directory"):
         tieredstore.open(tier.location.url + "/nothing")
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "expected"),
+    [
+        ("topic", 5, "topic: expected a text or texts, found 5"),
+        ("topic", ["a", None], "topic: expected a text or texts"),
+        ("topic", b"a", "topic: expected a text or texts"),
+        ("tags", [1], "tags: expected a text or texts"),
+        ("keys", {"a": 1}, "keys: expected a text or texts"),
+        ("brokers", 1.5, "brokers: expected a text or texts"),
+        ("topic_pattern", 5, "topic_pattern: expected a text, found 5"),
+        ("columns", 5, "columns: expected a text or texts, found 5"),
+        ("columns", [3], "columns: expected a text or texts"),
+        ("queue_ids", 0.5, "queue_ids: expected a number or numbers, found 0.5"),
+        ("queue_ids", ["0"], "queue_ids: expected a number or numbers"),
+        ("queue_ids", "0", "queue_ids: expected a number or numbers"),
+        ("from_offset", "3", "from_offset: expected a number, found '3'"),
+        ("from_offset", 1.5, "from_offset: expected a number, found 1.5"),
+        ("until_offset", True, "until_offset: expected a number, found True"),
+        ("since", 1.5, "time 1.5: expected"),
+        ("until", b"now", "time b'now': expected"),
+        ("batch_bytes", "4m", "batch_bytes: expected a number above 0, found '4m'"),
+        ("batch_bytes", 0, "batch_bytes: expected a number above 0, found 0"),
+        ("body_limit_bytes", 0, "body_limit_bytes: expected a number above 0, found 0"),
+        ("limit", 2.5, "limit: expected 0 or more, found 2.5"),
+        ("limit", True, "limit: expected 0 or more, found True"),
+        ("check_bodies", "no", "check_bodies: expected True or False, found 'no'"),
+        ("use_index", None, "use_index: expected True or False, found None"),
+        ("verify_records", 1, "verify_records: expected True or False, found 1"),
+        ("on_finding", 3, "on_finding: expected a function, found 3"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_invalid(
+    tier: Tier, argument: str, value: object, expected: str
+) -> None:
+    with pytest.raises(Invalid, match=re.escape(expected)):
+        tier.scan(**{argument: value})  # type: ignore[arg-type]
+
+
+def test_one_queue_id_and_numbers_of_numpy_are_taken(tier: Tier) -> None:
+    import numpy as np
+
+    assert tier.scan("orders", queue_ids=1).count_rows() == 4
+    ids: Any = np.array([0, 1])
+    offset: Any = np.int64(3)
+    assert tier.scan("orders", queue_ids=ids, until_offset=offset).count_rows() == 3
+    assert tier.scan("orders", columns="body").to_arrow().column_names == ["body"]
+
+
+def test_a_wrong_target_size_is_invalid(tier: Tier) -> None:
+    with pytest.raises(Invalid, match="target_bytes: expected a number above 0, found '1m'"):
+        tier.scan().plan(target_bytes="1m")  # type: ignore[arg-type]
 
 
 def test_damage_raises_or_is_counted(tmp_path: Path) -> None:

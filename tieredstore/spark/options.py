@@ -29,6 +29,7 @@ from tieredstore.spark.offsets import (
     show_queue,
 )
 from tieredstore.spark.stream.checkpoint import parse_starting_offsets
+from tieredstore.tier_url import file_url
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -95,12 +96,12 @@ class Bound:
 class SourceOptions:
     """Checked options. Picklable. Bounds are None where not given."""
 
-    url: str
+    url: str = field(repr=False)
     cluster: str | None
     broker: str | None
     state: str | None
     config: str | None
-    properties: Mapping[str, str]
+    properties: Mapping[str, str] = field(repr=False)
     topics: tuple[str, ...] | None
     topic_pattern: str | None
     assigned: frozenset[QueueKey] | None
@@ -206,11 +207,11 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
 
 
 def tier_url(path: str) -> str:
-    """Return a path as Spark's users write it, as the URL of a tier: /dir, file:/dir,
-    s3a://bucket."""
+    """Return a path as Spark's users write it, as the URL of a tier: /dir (as it is), file:/dir and
+    s3a://bucket (percent-encoded, as URLs are)."""
     scheme, colon, rest = path.partition(":")
     if not _SCHEME.match(path):
-        return "file://" + str(Path(path).absolute())
+        return file_url(path)
     if scheme.lower() in {"s3a", "s3n"}:
         return f"s3{colon}{rest}"
     if scheme.lower() == "file" and not rest.startswith("//"):

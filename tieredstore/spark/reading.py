@@ -23,6 +23,7 @@ from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.options import ReadOptions
 from tieredstore.spark.partitions import TieredPartition
 from tieredstore.spark.schema import Shape
+from tieredstore.tier_url import parse_tier_url
 
 _log = logging.getLogger(__name__)
 _GONE = frozenset({"units-missing", "record-missing", "record-expired", "bytes-missing"})
@@ -196,8 +197,12 @@ def _write(folder: str, name: str, text: str) -> None:
     from pyarrow import fs
 
     try:
-        where, path = fs.FileSystem.from_uri(folder) if "://" in folder else (None, folder)
-        files = where or fs.LocalFileSystem()
+        files, path = fs.LocalFileSystem(), folder
+        if "://" in folder:
+            place = parse_tier_url(folder)
+            path = place.path
+            if place.scheme != "file":
+                files, path = fs.FileSystem.from_uri(folder)
         files.create_dir(path, recursive=True)
         with files.open_output_stream(f"{path}/{name}") as file:
             file.write(text.encode())

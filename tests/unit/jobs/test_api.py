@@ -21,6 +21,7 @@ from tieredstore.errors import Invalid, TieredStoreError, Unavailable
 from tieredstore.jobs.run import JobProgress
 from tieredstore.jobs.runner import LocalRunner
 from tieredstore.jobs.stopping import StopSignal
+from tieredstore.tier_url import file_url
 
 
 @pytest.fixture
@@ -174,9 +175,9 @@ def test_one_topic_may_be_given_as_it_is(tier: BuiltTier, tmp_path: Path) -> Non
 
 
 def test_a_path_is_told_that_it_is_no_url(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match="expected a URL such as file:///dir"):
+    with pytest.raises(Invalid, match=f"expected a URL such as {file_url(tmp_path)}"):
         jobs.verify(tmp_path)  # type: ignore[arg-type]
-    with pytest.raises(Invalid, match="expected a URL such as file:///dir"):
+    with pytest.raises(Invalid, match=f"expected a URL such as {file_url(tmp_path)}"):
         tieredstore.open(tmp_path)  # type: ignore[arg-type]
 
 

@@ -99,6 +99,13 @@ def test_columns() -> None:
     assert both.columns == ("body", "properties")
 
 
+def test_a_repr_shows_no_secret() -> None:
+    secret = '{"objectStoreSecretKey": "hush", "tieredStoreFsspecOptions": "hush"}'
+    options = parsed(path="s3://b/p?option.password=hush", properties=secret)
+    assert "hush" in options.properties["objectStoreSecretKey"]
+    assert "hush" not in repr(options)
+
+
 def test_how_to_read() -> None:
     found = parsed(
         tags="a,b", keys="k", batchBytes="2m", checkBodies="false", corruptRecords="SKIP"

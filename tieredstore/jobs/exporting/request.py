@@ -75,7 +75,7 @@ class ExportRequest:
     """
 
     format: Format
-    to: str | None = None
+    to: str | None = field(default=None, repr=False)
     catalog: str | None = None
     table: str | None = None
     selection: Selection = _ALL

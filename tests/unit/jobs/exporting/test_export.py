@@ -414,3 +414,9 @@ def test_an_export_that_would_end_within_times_that_go_back_is_refused(tmp_path:
         else:
             tier.export(target, until=START_MS + second * 1000)
             assert (exported_offsets(target) if wanted else []) == wanted
+
+
+def test_the_repr_of_a_request_shows_no_secret() -> None:
+    url = "s3://b/x?region=eu&secret_key=hush"
+    request = ExportRequest(Format.DELTA, url, target_options={"secret_key": "hush"})
+    assert "hush" not in repr(request) + str(request.identity()) + request.target

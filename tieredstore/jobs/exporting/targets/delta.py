@@ -40,6 +40,7 @@ from tieredstore.jobs.exporting.targets.storage import (
 )
 
 APPLICATION = "tieredstore-export"
+_PERCENT_ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
 _RANDOM_BITS = 31
 _ATTEMPTS = 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -62,6 +63,11 @@ class DeltaTarget:
         self._options = dict(request.target_options)
         self._storage_options = delta_options(self._url, self._options)
         self._files: FolderFiles = ArrowFolder(self._url, self._options).connect()
+        if self._files.is_local and _PERCENT_ESCAPE.search(self._url_of_table()):
+            raise Invalid(
+                f"{self._where}: delta-rs decodes the %XX in a folder's name and looks elsewhere; "
+                "choose a folder without"
+            )
         self._by = request.partition_by
         self._partition_columns = list(self._by.types)
         self.file_columns = tuple(n for n in request.column_names if n not in self._by.types)

@@ -244,7 +244,7 @@ def open_filesystem(url: str, options: Mapping[str, str]) -> tuple[fs.FileSystem
         return fs.LocalFileSystem(), str(Path(place.path).absolute())
     _require_options(url, given, ())
     try:
-        system, path = fs.FileSystem.from_uri(str(place))
+        system, path = fs.FileSystem.from_uri(place.quoted)
     except (OSError, ValueError) as error:
         raise Invalid(f"{place}: {error}") from error
     return system, path.rstrip("/")
