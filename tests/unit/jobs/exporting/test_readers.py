@@ -24,6 +24,7 @@ import tieredstore
 from tests.kit.jobs.export import Export
 from tests.kit.tier_builder import START_MS, TierBuilder, message
 from tieredstore.jobs.exporting import Format
+from tieredstore.jobs.exporting.partition import PartitionBy
 
 DAY_MS = 86_400_000
 MIDNIGHT_MS = START_MS // DAY_MS * DAY_MS
@@ -77,9 +78,9 @@ def source(tmp_path: Path) -> BuiltSource:
     return BuiltSource(builder.built.url)
 
 
-def exported_as(form: Format, source: BuiltSource, root: Path) -> Export:
+def exported_as(form: Format, source: BuiltSource, root: Path, **changes: Any) -> Export:
     exported = Export(root / form.value, form, source, columns=COLUMNS)  # type: ignore[arg-type]
-    exported.run()
+    exported.run(**changes)
     return exported
 
 
@@ -284,3 +285,35 @@ def test_bounds_of_columns_are_those_of_the_rows(source: BuiltSource, tmp_path: 
                 least, most = pc.min_max(numbers).as_py().values()
                 assert int.from_bytes(raw, "little", signed=True) == least
                 assert int.from_bytes(entry.upper_bounds[number], "little", signed=True) == most
+
+
+@pytest.mark.parametrize(
+    "by",
+    [
+        PartitionBy(topic=False, day=False),
+        PartitionBy(topic=False),
+        PartitionBy(day=False, buckets=4),
+        PartitionBy(hour=True),
+    ],
+    ids=lambda by: "-".join(by.names) or "none",
+)
+def test_no_partition_hides_rows_from_a_reader(
+    by: PartitionBy, source: BuiltSource, tmp_path: Path
+) -> None:
+    rows = rows_of(source)
+    delta = exported_as(Format.DELTA, source, tmp_path, partition_by=by)
+    iceberg = exported_as(Format.ICEBERG, source, tmp_path, partition_by=by)
+    assert plain(by_deltalake(delta)) == rows
+    assert plain(by_polars_delta(delta)) == rows
+    assert plain(by_pyiceberg(iceberg)) == rows
+    dataset = deltalake.DeltaTable(str(delta.target)).to_pyarrow_dataset()
+    for bound_ms in BOUNDS_MS:
+        bound = datetime.fromtimestamp(bound_ms / 1000, UTC)
+        wanted = since(rows, bound_ms)
+        later = ds.field("store_timestamp") >= bound
+        assert dataset.to_table(["queue_offset"], filter=later).num_rows == wanted
+        frame = pl.scan_delta(str(delta.target)).filter(pl.col("store_timestamp") >= bound)
+        assert frame.select("queue_offset").collect().height == wanted
+        for table in iceberg_table(iceberg):
+            text = f"store_timestamp >= '{bound.isoformat()}'"
+            assert table.scan(row_filter=text).to_arrow().num_rows == wanted
