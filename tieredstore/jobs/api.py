@@ -72,7 +72,8 @@ def export(
     """Write what the target does not have yet, each message exactly once.
 
     format: parquet (a folder `to`), delta (a table in `to`) or iceberg (`table` of a pyiceberg
-    `catalog`). topics: names, or shell patterns such as `order_*`; empty for all.
+    `catalog`); with `{topic}` in `to` or `table`, each topic has a target of its own. topics:
+    names, or shell patterns such as `order_*`; empty for all.
     partition_by: of topic, day, hour, bucket(N), bucket(N, column); `none` for no partitions.
     body_schema: what members of JSON bodies become columns, as `id BIGINT, at TIMESTAMP, …`, or a
     file (a Path) that says so; each column is named `body_prefix` and the member. on_unfit: whether
@@ -86,6 +87,7 @@ def export(
         from tieredstore.jobs import exporting
         from tieredstore.jobs.exporting import Accept, ExportRequest, Format, OnCorrupt, OnUnfit
         from tieredstore.jobs.exporting.bodies.schema import read_body_schema
+        from tieredstore.jobs.exporting.following import Behind
         from tieredstore.jobs.exporting.partition import parse_partition_by
         from tieredstore.jobs.exporting.request import select_queues
 
@@ -115,16 +117,15 @@ def export(
         target_options=dict(target_options or {}),
     )
     location = find_location(tier)
-    identity = (
-        identify_tier(location) | request.identity() | _format_times(since=since, until=until)
-    )
-    for name in ("state", "since_ms", "until_ms"):
-        del identity[name]
-
     is_followed = follow or every is not None
     stop = (stop or StopSignal()) if is_followed else None
 
-    def export_once(progress: ProgressCallback | None) -> JobReport:
+    def export_one(request: ExportRequest, progress: ProgressCallback | None) -> JobReport:
+        identity = (
+            identify_tier(location) | request.identity() | _format_times(since=since, until=until)
+        )
+        for name in ("state", "since_ms", "until_ms"):
+            del identity[name]
         with start_run(
             "export",
             identity,
@@ -136,13 +137,29 @@ def export(
         ) as run:
             return exporting.run_export(run, location, request)
 
+    def export_once(progress: ProgressCallback | None) -> JobReport:
+        if not exporting.is_per_topic(request):
+            return export_one(request, progress)
+        requests = exporting.split_topics(location, request)
+        return exporting.export_each(
+            requests, lambda one: export_one(one, progress), request.target
+        )
+
+    def measure_one(request: ExportRequest) -> Behind:
+        return exporting.measure_left(location, request, SYSTEM_CLOCK)
+
+    def measure_left() -> Behind:
+        if not exporting.is_per_topic(request):
+            return measure_one(request)
+        return exporting.measure_each(exporting.split_topics(location, request), measure_one)
+
     if stop is None:
         return export_once(progress)
     if until is not None or until_offset is not None:
         raise Invalid("follow: an export that goes on has no until and no until_offset")
     return exporting.follow_exports(
         export_once,
-        lambda: exporting.measure_left(location, request, SYSTEM_CLOCK),
+        measure_left,
         exporting.parse_interval(every or exporting.DEFAULT_INTERVAL),
         stop=stop,
         clock=SYSTEM_CLOCK,

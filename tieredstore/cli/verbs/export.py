@@ -18,6 +18,7 @@ from tieredstore.cli.output.tables import STAGES_TABLE
 _TABLES = {
     **STAGES_TABLE,
     "queues": ("queue", "from_offset", "until_offset", "rows"),
+    "tables": ("topic", "target", "sequence", "rows", "files"),
     "gaps": ("queue", "from_offset", "until_offset"),
 }
 
@@ -31,9 +32,17 @@ _TABLES = {
     required=True,
     help="What the target is.",
 )
-@click.option("--to", metavar="URL", help="Folder of the target: a path, file:///dir, s3://….")
+@click.option(
+    "--to",
+    metavar="URL",
+    help="Folder of the target: a path, file:///dir, s3://…; with {topic}, one a topic.",
+)
 @click.option("--catalog", metavar="NAME", help="Iceberg: a catalog as pyiceberg configures it.")
-@click.option("--table", metavar="NS.NAME", help="Iceberg: the table; made where it is missing.")
+@click.option(
+    "--table",
+    metavar="NS.NAME",
+    help="Iceberg: the table, or with {topic} one a topic; made where it is missing.",
+)
 @click.option(
     "--target-option",
     "target_options",

@@ -5,7 +5,8 @@ the data, up to where each queue was exported (`docs/jobs.md`).
 """
 
 from tieredstore.jobs.exporting.following import DEFAULT_INTERVAL, follow_exports, parse_interval
-from tieredstore.jobs.exporting.job import measure_left, run_export
+from tieredstore.jobs.exporting.job import measure_left, run_export, split_topics
+from tieredstore.jobs.exporting.per_topic import export_each, is_per_topic, measure_each
 from tieredstore.jobs.exporting.request import Accept, ExportRequest, Format, OnCorrupt, OnUnfit
 
 __all__ = [
@@ -15,8 +16,12 @@ __all__ = [
     "Format",
     "OnCorrupt",
     "OnUnfit",
+    "export_each",
     "follow_exports",
+    "is_per_topic",
+    "measure_each",
     "measure_left",
     "parse_interval",
     "run_export",
+    "split_topics",
 ]

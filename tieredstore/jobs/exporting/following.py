@@ -55,24 +55,24 @@ class Behind:
 
 
 @dataclass(slots=True)
-class _Totals:
-    """Of all rounds so far. report: as of one round, with the sums."""
+class Totals:
+    """Of several exports. report: that of the last one, with the sums of all."""
 
     rounds: int = 0
     failed_rounds: int = 0
     report: JobReport = field(default_factory=dict)
 
     def add(self, found: JobReport) -> None:
+        """Add the report of one more."""
         self.rounds += 1
         total, self.report = self.report, dict(found)
         if not total:
             return
         report = self.report
-        report["started_ms"] = total["started_ms"]
+        report["started_ms"] = total["started_ms"] or report["started_ms"]
         for name, value in total.items():
-            if name not in _COUNTED or not isinstance(value, int):
-                continue
-            report[name] += value
+            if name in _COUNTED:
+                report[name] = report.get(name, 0) + value
         if report["commit"] is None:
             report["commit"] = total["commit"]
         for name in ("gaps", "findings", "unfit"):
@@ -100,7 +100,7 @@ def follow_exports(
     the next round; any other error ends the run. Returns the report of the last round with the sums
     of all, `rounds`, `failed_rounds`, `stopped` and `behind` (None where nobody could tell).
     """
-    totals = _Totals()
+    totals = Totals()
     start_ms = clock.monotonic_ms()
 
     def show_large_stage(stage: JobProgress) -> None:
@@ -148,7 +148,7 @@ def _describe_wait(found: JobReport, now_ms: int) -> str:
     return f"{text}, {max(now_ms - oldest_ms, 0) / 1000:,.0f} s behind at most"
 
 
-def _progress_of(totals: _Totals, seconds: float, note: str) -> JobProgress:
+def _progress_of(totals: Totals, seconds: float, note: str) -> JobProgress:
     rows, size = totals.report.get("rows", 0), totals.report.get("file_bytes", 0)
     return JobProgress("export", "messages", rows, None, size, None, seconds, note)
 

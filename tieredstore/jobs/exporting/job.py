@@ -11,6 +11,7 @@ from tieredstore.errors import Corrupt, Fenced, Unavailable
 from tieredstore.jobs.exporting.files import FileForm
 from tieredstore.jobs.exporting.following import Behind
 from tieredstore.jobs.exporting.partition import Partition
+from tieredstore.jobs.exporting.per_topic import split_by_topic
 from tieredstore.jobs.exporting.plan import Plan, PlannedRange, make_plan, scan_ranges
 from tieredstore.jobs.exporting.request import ExportRequest, Format, OnCorrupt, OnUnfit
 from tieredstore.jobs.exporting.state import (
@@ -117,6 +118,12 @@ def run_export(
     else:
         commit = None
     return run.report(_result(request, plan, written, files, commit))
+
+
+def split_topics(location: TierLocation, request: ExportRequest) -> dict[str, ExportRequest]:
+    """Return the export of each topic of a tier that is chosen, by topic. Raises as
+    `per_topic.split_by_topic`, and Unavailable."""
+    return split_by_topic(request, _catalogue(location))
 
 
 def measure_left(location: TierLocation, request: ExportRequest, clock: Clock) -> Behind:
