@@ -87,11 +87,18 @@ class Tier:
 
     def catalogue(self) -> TierCatalogue:
         """Load what the tier holds now. Raises Unavailable, Corrupt."""
-        provider, metadata = self.location.connect(), self.location.metadata()
+        provider = self.location.connect()
+        try:
+            return self.catalogue_through(provider)
+        finally:
+            provider.close()
+
+    def catalogue_through(self, provider: SegmentProvider) -> TierCatalogue:
+        """Do `catalogue` over a connection that the caller has."""
+        metadata = self.location.metadata()
         try:
             return load_catalogue(provider, metadata, broker=self.location.broker)
         finally:
-            provider.close()
             if metadata is not None:
                 metadata.close()
 
@@ -202,7 +209,7 @@ class Scan:
         """Plan tasks as they are asked for."""
         ranges = plan_ranges(
             provider,
-            self._tier.catalogue(),
+            self._tier.catalogue_through(provider),
             self._selection,
             range_bytes=target_bytes,
             use_index=self._use_index,

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tests.kit.tier_builder import (
     small_tier,
 )
 from tieredstore.errors import Corrupt, Invalid
+from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS
 from tieredstore.scan.findings import Finding
 from tieredstore.table import Tier
@@ -170,6 +172,29 @@ def test_tasks_are_read_in_another_process(tier: Tier, tmp_path: Path) -> None:
         cwd=ROOT,
     )
     assert found.stdout.strip() == str([b.to_pylist() for task in planned for b in task.read()])
+
+
+def test_a_tier_is_listed_once_for_a_plan_and_not_by_tasks(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Counter[str]()
+    really: dict[str, Any] = {"__init__": PosixProvider.__init__, "list": PosixProvider.list}
+    for name, whole in really.items():
+
+        def counted(
+            self: PosixProvider, *args: Any, name: str = name, whole: Any = whole, **named: Any
+        ) -> Any:
+            calls[name] += 1
+            return whole(self, *args, **named)
+
+        monkeypatch.setattr(PosixProvider, name, counted)
+    tasks = pickle.loads(pickle.dumps(tier.scan().plan(target_bytes=400)))
+    assert calls == {"__init__": 1, "list": 1}
+    assert sum(batch.num_rows for task in tasks for batch in task.read()) == 22
+    assert calls == {"__init__": 1 + len(tasks), "list": 1}
+    calls.clear()
+    assert tier.scan().to_arrow().num_rows == 22
+    assert calls == {"__init__": 1, "list": 1}
 
 
 def test_a_task_knows_only_the_segments_that_it_needs(tier: Tier) -> None:
