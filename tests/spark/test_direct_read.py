@@ -11,6 +11,9 @@ from tests.kit.growing_tier import GrowingTier
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Invalid
 from tieredstore.spark import read
+from tieredstore.spark.batch import TieredBatchReader
+from tieredstore.spark.options import parse_options
+from tieredstore.spark.schema import Shape, spark_schema
 from tieredstore.spark.source import RocketmqTieredDataSource
 
 if TYPE_CHECKING:
@@ -103,6 +106,23 @@ def test_damage_ends_the_query_or_is_left_out(spark: SparkSession, tmp_path: Pat
         read(spark, tier.url, subscribe="orders").collect()
     left = read(spark, tier.url, subscribe="orders", corruptRecords="skip")
     assert sorted(row.queue_offset for row in left.collect()) == [0, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("columns", "partitions"),
+    [("queue_id,body", 8), ("queue_id,queue_offset", 1), ("queue_id", 1)],
+)
+def test_partitions_are_cut_by_the_bytes_that_are_read(
+    tmp_path: Path, columns: str, partitions: int
+) -> None:
+    tier = GrowingTier(tmp_path)
+    for queue_id in range(4):
+        tier.append("orders", queue_id, 8, body_bytes=10_000)
+    options = parse_options(
+        {"path": tier.url, "subscribe": "orders", "columns": columns, "maxPartitionBytes": "45k"}
+    )
+    shape = Shape.of(spark_schema(options.columns), options.columns)
+    assert len(TieredBatchReader(options, shape).partitions()) == partitions
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Invalid
+from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.ahead import map_ahead
+from tieredstore.scan.arrow.read import needs_records
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
 from tieredstore.scan.findings import Severity
 from tieredstore.scan.plan import ScanRange, plan
@@ -69,7 +71,7 @@ class TieredBatchReader(DataSourceReader):
             provider.close()
         found: list[InputPartition] = []
         found += partitions_of(
-            ranges,
+            [_measure_range(one, self._reader) for one in ranges],
             partition_bytes=options.max_partition_bytes,
             min_partitions=options.min_partitions,
             max_messages=options.max_records_per_partition,
@@ -101,6 +103,14 @@ class PushDownReader(TieredBatchReader):
             read = replace(self._options.read, tags=tuple(sorted(tags)))
             self._reader = replace(self._reader, options=read)
         return filters
+
+
+def _measure_range(one: ScanRange, reader: PartitionReader) -> ScanRange:
+    """The range with the bytes that reading it takes: those of its units where no column needs the
+    commit log. A task has costs of its own, which so few bytes would not be worth."""
+    if needs_records(reader.shape.read, one, reader.options):
+        return one
+    return replace(one, size_bytes=one.count * UNIT_SIZE)
 
 
 def _check_bounds(options: SourceOptions) -> None:
