@@ -52,7 +52,7 @@ def read_times(reader: QueueReader, first: int, count: int) -> StoreTimes:
         units = reader.read_units(first, count)
     except Corrupt:  # shorter than it was listed
         return found
-    offsets = units["physical_offset"].astype(np.int64)
+    offsets = skip_last_codas(reader.queue, units["physical_offset"].astype(np.int64))
     for rows, start, end in _pieces(reader.queue, offsets):
         try:
             buffer = reader.commit_log.read(start, end - start)
@@ -70,24 +70,26 @@ def read_times_at(reader: QueueReader, offsets: Sequence[int]) -> StoreTimes:
     several at once. What cannot be read is not known. Raises Unavailable."""
     found = StoreTimes(np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.bool_))
     reads = [reader.prepare_units(offset, 1) for offset in offsets]
-    named = read_all(reader, reads)
+    found_units = read_all(reader, reads)
     rows: list[int] = []
+    places: list[int] = []
     heads: list[Callable[[], memoryview]] = []
-    for row, data in enumerate(named):
+    for row, data in enumerate(found_units):
         if data is None:
             continue
-        place = int(np.frombuffer(data, UNIT_DTYPE)[0]["physical_offset"])
+        named = np.frombuffer(data, UNIT_DTYPE)["physical_offset"].astype(np.int64)
+        place = int(skip_last_codas(reader.queue, named)[0])
         extent = reader.commit_log.extent_at(place)
         if extent is not None and place + MIN_RECORD_SIZE <= extent.end_offset:
             rows.append(row)
+            places.append(place)
             end = min(place + CODA_SIZE + MIN_RECORD_SIZE, extent.end_offset)
             heads.append(reader.commit_log.prepare(place, end - place))
-    for row, head in zip(rows, read_all(reader, heads), strict=True):
-        data = named[row]
+    for row, start, head in zip(rows, places, read_all(reader, heads), strict=True):
+        data = found_units[row]
         if head is None or data is None:
             continue
-        units = np.frombuffer(data, UNIT_DTYPE)
-        start, zero = int(units[0]["physical_offset"]), np.zeros(1, np.int64)
+        units, zero = np.frombuffer(data, UNIT_DTYPE), np.zeros(1, np.int64)
         numbers = np.array([offsets[row]])
         times, known = _times_in(head, zero, start, units, numbers, reader.queue)
         found.times[row], found.known[row] = times[0], known[0]
@@ -106,6 +108,15 @@ def read_all(
             return None
 
     return list(map_ahead(reader.provider, read, reads))
+
+
+def skip_last_codas(queue: QueueFiles, offsets: Int64s) -> Int64s:
+    """Return where messages begin whose units name these bytes: the coda at the end of an old
+    segment stands for the start of the next one."""
+    offsets = offsets.copy()
+    for extent in queue.commit_log:
+        offsets[offsets == extent.end_offset - CODA_SIZE] += CODA_SIZE
+    return offsets
 
 
 def _pieces(queue: QueueFiles, offsets: Int64s) -> Iterator[tuple[npt.NDArray[np.intp], int, int]]:

@@ -20,11 +20,18 @@ from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import SegmentId, SegmentProvider
 from tieredstore.errors import Corrupt
 from tieredstore.message.consume_queue import UNIT_DTYPE, UNIT_SIZE, find_last_message
-from tieredstore.message.layout import BLANK_SIZE, is_head_of_message
+from tieredstore.message.layout import (
+    BLANK_SIZE,
+    CODA_SIZE,
+    MAGIC_BLANK,
+    MAGIC_POSITION,
+    is_head_of_message,
+)
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.read.batches import find_whole_records
+from tieredstore.scan.store_times import skip_last_codas
 
 _log = logging.getLogger(__name__)
 
@@ -67,8 +74,27 @@ def find_tail(
             max(start, floor), end, search.read_units, search.find_candidates, search.is_message
         )
         if found is not None:
-            return QueueTail(*found)
+            queue_end, log_end = found
+            named = int(reader.read_units(queue_end - 1, 1)[0]["physical_offset"])
+            # Behind the message, where the unit names the coda in front of it.
+            return QueueTail(queue_end, log_end + _find_message(reader, named) - named)
     return None
+
+
+def _find_message(reader: QueueReader, offset: int) -> int:
+    """Where the message begins whose unit names a byte of the commit log: there, or behind the coda
+    of an old writer. Raises Unavailable."""
+    place = int(skip_last_codas(reader.queue, np.array([offset]))[0])
+    try:
+        head = reader.commit_log.read(place, BLANK_SIZE)
+    except Corrupt:
+        return place
+    return place + CODA_SIZE * _is_blank(head)
+
+
+def _is_blank(head: memoryview) -> bool:
+    """Tell whether these bytes begin a coda."""
+    return int.from_bytes(head[MAGIC_POSITION:BLANK_SIZE], "big") == MAGIC_BLANK
 
 
 class _TailSearch(NamedTuple):
@@ -97,7 +123,7 @@ class _TailSearch(NamedTuple):
         queue = self.reader.queue
         offsets = units["physical_offset"].astype(np.int64)
         sizes = units["size"].astype(np.int64)
-        listed = find_whole_records(queue, offsets, sizes)
+        listed = find_whole_records(queue, skip_last_codas(queue, offsets), sizes)
         if self.proof is Proof.HEAD:
             listed |= (offsets < queue.commit_log_min_offset) & (offsets >= 0) & (sizes > 0)
         return listed
@@ -108,7 +134,8 @@ class _TailSearch(NamedTuple):
             return read_message(self.reader, queue_offset, check_body=check_body) is not None
         if offset < self.reader.queue.commit_log_min_offset:  # expired, so it was there
             return True
-        return is_head_of_message(self.reader.commit_log.read(offset, BLANK_SIZE), size)
+        place = _find_message(self.reader, offset)
+        return is_head_of_message(self.reader.commit_log.read(place, BLANK_SIZE), size)
 
 
 def read_message(
@@ -118,7 +145,7 @@ def read_message(
     check_body: whether a body with another CRC is damage. Raises Unavailable."""
     try:
         unit = reader.read_units(offset, 1)[0]
-        place, size = int(unit["physical_offset"]), int(unit["size"])
+        place, size = _find_message(reader, int(unit["physical_offset"])), int(unit["size"])
         if not find_whole_records(reader.queue, np.array([place]), np.array([size]))[0]:
             return None
         message = decode_record(reader.commit_log.read(place, size))

@@ -1,0 +1,361 @@
+"""Generated tiers with all that befalls one, and the plain list of what a reader has to find there.
+
+history = build(root, draw(histories()))
+history.rows(since_ms=…)     # the right rows: a loop over a list, no index, no search
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from tests.kit.tier_builder import BROKER, CLUSTER, START_MS, STORE_HOST
+from tieredstore.contracts.metadata_store import FileSegmentMetadata
+from tieredstore.contracts.segment import FileSegmentType, SegmentId, Written
+from tieredstore.message.consume_queue import UNIT_SIZE, pack_unit
+from tieredstore.message.encoding import Message, encode_record
+from tieredstore.message.layout import CODA_SIZE, MAGIC_BLANK
+from tieredstore.metadata.json_store import DefaultMetadataStore
+from tieredstore.providers.posix.provider import PosixProvider
+
+COLUMNS = ("topic", "queue_id", "queue_offset", "store_timestamp", "body", "tags", "msg_id", "keys")
+"""What `rows_of` needs."""
+LOG, UNITS = FileSegmentType.COMMIT_LOG, FileSegmentType.CONSUME_QUEUE
+KINDS = ("body", "head", "unit", "zeros")
+"""How a message is damaged: a byte of its body, its magic, its unit, or zeros in its place."""
+TAILS = ("whole", "zeros", "cut", "units")
+"""How a queue ends: whole; with zeros in place of its last message; in the middle of it; with a
+unit whose message is not there."""
+
+
+@dataclass(frozen=True)
+class QueuePlan:
+    """One queue. Numbers count its messages from 0.
+
+    rolls: messages that begin new segments. steps: (number, by how many ms the clock is set).
+    odd_times: store times of single messages. codas: messages with the coda of an old writer in
+    front. holes: (number, queue offsets in front of it that the dispatcher left out). damaged: how.
+    lost: (type, number) of segments that are gone in the middle; expired: how many are gone in
+    front, of the log and of the consume queue.
+    """
+
+    topic: str
+    queue_id: int
+    count: int
+    first_offset: int
+    pace_ms: int
+    rolls: frozenset[int] = frozenset()
+    steps: tuple[tuple[int, int], ...] = ()
+    odd_times: tuple[tuple[int, int], ...] = ()
+    codas: frozenset[int] = frozenset()
+    holes: tuple[tuple[int, int], ...] = ()
+    damaged: tuple[tuple[int, str], ...] = ()
+    lost: tuple[tuple[FileSegmentType, int], ...] = ()
+    expired: tuple[int, int] = (0, 0)
+    tail: str = "whole"
+
+    def times(self) -> list[int]:
+        """Store times, epoch ms."""
+        now, found = START_MS, []
+        for number in range(self.count):
+            now += sum(by for at, by in self.steps if at == number) + self.pace_ms
+            found.append(dict(self.odd_times).get(number, now))
+        return found
+
+
+@dataclass(frozen=True)
+class Row:
+    """A message that a reader has to find. keys: with its UNIQ_KEY in front."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    store_ms: int
+    body: bytes
+    tags: str | None
+    keys: tuple[str, ...]
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        return self.topic, self.queue_id, self.queue_offset
+
+
+@dataclass
+class History:
+    """A tier that was built. is_damaged: whether a reader may fail instead."""
+
+    root: Path
+    plans: list[QueuePlan]
+    all_rows: list[Row] = field(default_factory=list)
+    is_damaged: bool = False
+
+    @property
+    def url(self) -> str:
+        return f"file://{self.root / 'tier'}"
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state"
+
+    def rows(
+        self,
+        *,
+        queue_ids: Iterable[int] | None = None,
+        from_offset: int | None = None,
+        until_offset: int | None = None,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        tags: Iterable[str] | None = None,
+        keys: Iterable[str] | None = None,
+    ) -> list[Row]:
+        """The right rows for these filters, by topic, queue and offset."""
+        return sorted(
+            (
+                row
+                for row in self.all_rows
+                if (queue_ids is None or row.queue_id in queue_ids)
+                and (from_offset is None or row.queue_offset >= from_offset)
+                and (until_offset is None or row.queue_offset < until_offset)
+                and (since_ms is None or row.store_ms >= since_ms)
+                and (until_ms is None or row.store_ms < until_ms)
+                and (tags is None or row.tags in set(tags))
+                and (keys is None or not set(keys).isdisjoint(row.keys))
+            ),
+            key=lambda row: row.place,
+        )
+
+
+def rows_of(batches: Iterable[pa.RecordBatch]) -> list[Row]:
+    """The rows of batches, by topic, queue and offset."""
+    found: list[Row] = []
+    for batch in batches:
+        times = batch.column(batch.schema.get_field_index("store_timestamp")).view(pa.int64())
+        for row, time_us in zip(batch.to_pylist(), times.to_pylist(), strict=True):
+            uniq = (row["msg_id"],) if row["msg_id"].startswith("U-") else ()
+            found.append(
+                Row(
+                    row["topic"],
+                    row["queue_id"],
+                    row["queue_offset"],
+                    time_us // 1000,
+                    row["body"],
+                    row["tags"],
+                    (*uniq, *row["keys"]),
+                )
+            )
+    return sorted(found, key=lambda row: row.place)
+
+
+@st.composite
+def queue_plans(draw: st.DrawFn, topic: str, queue_id: int) -> QueuePlan:
+    count = draw(st.integers(1, 24))
+    number = st.integers(0, count - 1)
+    rolls = draw(st.frozensets(st.integers(1, count), max_size=4))
+    segments = len([at for at in rolls if at < count]) + 1
+    middle = st.tuples(st.sampled_from([LOG, UNITS]), st.integers(1, max(segments - 2, 1)))
+    gone = st.integers(0, segments - 1)
+    return QueuePlan(
+        topic,
+        queue_id,
+        count,
+        first_offset=draw(st.sampled_from([0, 0, 100])),
+        pace_ms=draw(st.sampled_from([0, 1, 1_000, 3_600_000])),
+        rolls=rolls,
+        steps=tuple(draw(st.lists(st.tuples(number, _STEP), max_size=2))),
+        odd_times=tuple(draw(st.lists(st.tuples(number, _ODD), max_size=1))),
+        codas=draw(st.frozensets(number, max_size=1)),
+        holes=tuple((at, draw(st.integers(1, 9))) for at in rolls if draw(_RARELY)),
+        damaged=tuple(draw(st.lists(st.tuples(number, st.sampled_from(KINDS)), max_size=2))),
+        lost=tuple(draw(st.lists(middle, max_size=1))) if segments > 2 and draw(_RARELY) else (),
+        expired=(draw(gone), draw(gone)) if draw(_RARELY) else (0, 0),
+        tail=draw(st.sampled_from(TAILS)),
+    )
+
+
+_STEP = st.sampled_from([-3_600_000, -5_000, -3, 2_000, 86_400_000])
+_ODD = st.sampled_from([-5, 0, START_MS - 7_200_000, START_MS * 3])
+_RARELY = st.integers(0, 3).map(lambda number: number == 3)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[QueuePlan]:
+    """Plans of one to three queues of two topics."""
+    names = [("orders", 0), ("orders", 1), ("paid", 0)]
+    return [draw(queue_plans(*name)) for name in names[: draw(st.integers(1, 3))]]
+
+
+@st.composite
+def filters(draw: st.DrawFn, plans: list[QueuePlan]) -> dict[str, Any]:
+    """Arguments of `History.rows`, at and beside what there is."""
+    times = sorted({time + by for plan in plans for time in plan.times() for by in (0, 1)})
+    offsets = st.integers(0, 130)
+    choices: dict[str, st.SearchStrategy[Any]] = {
+        "since_ms": st.sampled_from(times),
+        "until_ms": st.sampled_from(times),
+        "from_offset": offsets,
+        "until_offset": offsets,
+        "queue_ids": st.sampled_from([(0,), (1,), (0, 1)]),
+        "tags": st.sampled_from([("Tag0",), ("Tag1", "none")]),
+        "keys": st.lists(
+            st.sampled_from(["orders-0-1", "orders-0-7", "orders-1-2", "paid-0-0", "U-paid-0-3"]),
+            min_size=1,
+            max_size=3,
+        ).map(tuple),
+    }
+    return {name: draw(choices[name]) for name in choices if draw(st.integers(0, 2)) == 0}
+
+
+def build(root: Path, plans: list[QueuePlan]) -> History:
+    """Write a tier and its state as the plans say."""
+    (root / "tier").mkdir(parents=True)
+    history = History(root, plans)
+    provider = PosixProvider(root / "tier", CLUSTER, fsync=False)
+    metadata = DefaultMetadataStore(root / "state/config/tieredStoreMetadata.json", BROKER)
+    metadata.load()
+    for plan in plans:
+        _QueueWriter(history, provider, metadata, plan).write()
+    metadata.flush()
+    return history
+
+
+@dataclass
+class _Segment:
+    """base: queue offset of its first message and the byte of the log where it begins."""
+
+    base: tuple[int, int]
+    log: bytearray = field(default_factory=bytearray)
+    units: bytearray = field(default_factory=bytearray)
+    times: list[int] = field(default_factory=list)
+    rows: list[tuple[Row, bool]] = field(default_factory=list)  # and whether it is good
+
+
+class _QueueWriter:
+    def __init__(
+        self,
+        history: History,
+        provider: PosixProvider,
+        metadata: DefaultMetadataStore,
+        plan: QueuePlan,
+    ) -> None:
+        self._history = history
+        self._provider = provider
+        self._metadata = metadata
+        self._plan = plan
+        self._path = f"{BROKER}/{plan.topic}/{plan.queue_id}"
+
+    def write(self) -> None:
+        plan = self._plan
+        self._metadata.add_topic(plan.topic)
+        self._metadata.add_queue(plan.topic, plan.queue_id)
+        segments = self._fill()
+        gone = set(plan.lost)
+        gone |= {(LOG, number) for number in range(plan.expired[0])}
+        gone |= {(UNITS, number) for number in range(plan.expired[1])}
+        expired = {(LOG, n) for n in range(plan.expired[0])}
+        expired |= {(UNITS, n) for n in range(plan.expired[1])}
+        for number, segment in enumerate(segments):
+            for type_, base, data in (
+                (LOG, segment.base[1], segment.log),
+                (UNITS, segment.base[0] * UNIT_SIZE, segment.units),
+            ):
+                if (type_, number) not in expired and data:
+                    self._put(SegmentId(self._path, type_, base), data, segment.times,
+                              is_lost=(type_, number) in gone)  # fmt: skip
+            if (LOG, number) not in gone and (UNITS, number) not in gone:
+                self._history.all_rows += [row for row, is_good in segment.rows if is_good]
+        if plan.damaged or plan.lost or plan.tail != "whole":
+            self._history.is_damaged = True
+
+    def _fill(self) -> list[_Segment]:
+        plan = self._plan
+        segments = [_Segment((plan.first_offset, 0))]
+        offset, end, damaged = plan.first_offset, 0, dict(plan.damaged)
+        for number, time_ms in enumerate(plan.times()):
+            offset += dict(plan.holes).get(number, 0)
+            if number in plan.rolls:
+                segments.append(_Segment((offset, end)))
+            segment = segments[-1]
+            named = end
+            if number in plan.codas:
+                segment.log += CODA_SIZE.to_bytes(4, "big") + MAGIC_BLANK.to_bytes(4, "big")
+                segment.log += bytes(8)
+                end += CODA_SIZE
+                named = end if number % 2 else named  # units may name either
+            message = _message(plan, number)
+            record = encode_record(message, offset, end, time_ms, store_host=STORE_HOST)
+            unit = pack_unit(named, len(record), message.tags_code)
+            kind = damaged.get(number)
+            if number == plan.count - 1 and plan.tail != "whole":
+                kind = plan.tail
+            stored = _damage(record, kind)
+            segment.log += stored
+            segment.units += bytes(UNIT_SIZE) if kind == "unit" else unit
+            segment.times.append(time_ms)
+            segment.rows.append((_row(plan, message, offset, time_ms), kind is None))
+            end += len(record)
+            offset += 1
+        return segments
+
+    def _put(self, id_: SegmentId, data: bytearray, times: list[int], *, is_lost: bool) -> None:
+        if not is_lost:
+            segment = self._provider.open(id_)
+            assert segment.write(0, [bytes(data)]) == Written(len(data))
+            segment.close()
+        self._metadata.put_segment(
+            FileSegmentMetadata(
+                id_.path,
+                id_.type,
+                id_.base_offset,
+                size=len(data),
+                begin_timestamp_ms=min(times),
+                end_timestamp_ms=max(times),
+            )
+        )
+
+
+def _message(plan: QueuePlan, number: int) -> Message:
+    name = f"{plan.topic}-{plan.queue_id}-{number}"
+    return Message.create(
+        plan.topic,
+        f"body {name} ".encode() * (1 + number % 3),
+        queue_id=plan.queue_id,
+        tags=f"Tag{number % 3}" if number % 4 else None,
+        keys=[name, "hot"] if number % 5 else [],
+        uniq_key=f"U-{name}" if number % 2 else None,
+        born_timestamp_ms=START_MS - 10 + number,
+        born_host=("fe80::1", 9) if number % 7 == 3 else ("10.1.2.3", 4567),
+    )
+
+
+def _row(plan: QueuePlan, message: Message, offset: int, time_ms: int) -> Row:
+    uniq = [message.uniq_key] if message.uniq_key else []
+    return Row(
+        plan.topic,
+        plan.queue_id,
+        offset,
+        time_ms,
+        bytes(message.body),
+        message.tags,
+        (*uniq, *message.keys),
+    )
+
+
+def _damage(record: bytes, kind: str | None) -> bytes:
+    data = bytearray(record)
+    match kind:
+        case "body":
+            data[data.index(b"body ")] ^= 0xFF
+        case "head":
+            data[4] ^= 0xFF
+        case "zeros":
+            return bytes(len(record))
+        case "cut":
+            return record[: len(record) // 2]
+        case "units":
+            return b""
+    return bytes(data)

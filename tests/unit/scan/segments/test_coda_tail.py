@@ -1,0 +1,27 @@
+"""The last message of a queue counts where its unit names the coda that an old writer left in front
+of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tieredstore
+from tests.kit.histories import QueuePlan, build
+from tieredstore.scan.extents import QueueReader
+from tieredstore.scan.segments.tail import Proof, find_tail
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_queue_ends_behind_a_message_with_a_coda_in_front(tmp_path: Path, count: int) -> None:
+    plan = QueuePlan("orders", 0, count, 0, 1_000, codas=frozenset({count - 1}))
+    history = build(tmp_path, [plan])
+    tier = tieredstore.open(history.url)
+    [queue] = tier.catalogue().queues
+    provider = tier.location.connect()
+    for proof in Proof:
+        with QueueReader(provider, queue) as reader:
+            assert find_tail(reader, proof) == (count, queue.commit_log_max_offset)
+    provider.close()
+    assert tier.export(tmp_path / "out")["rows"] == count
