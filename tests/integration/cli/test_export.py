@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.command_line import tieredstore
 from tests.kit.growing_tier import GrowingTier
 from tests.kit.jobs.export import Export, places_of
 from tieredstore.jobs.exporting import Format
@@ -44,3 +45,18 @@ def test_follow_ends_cleanly_on_a_signal(tmp_path: Path, number: signal.Signals)
     assert (report["stopped"], report["rows"], report["sequence"]) == (True, 15, 2)
     assert report["behind"] == {"messages": 0, "seconds": 0.0}
     assert exported.places() == places_of(tier)
+
+
+def test_a_target_for_each_topic_is_a_table_of_the_report(tmp_path: Path) -> None:
+    tier = GrowingTier(tmp_path / "source")
+    tier.append("orders", 0, 2)
+    tier.append("other", 0, 3)
+    to = f"{tmp_path}/lake/{{topic}}"
+    done = tieredstore(
+        *("export", "--tier", tier.url, "--format", "parquet", "--to", to, "--quiet"),
+        *("--work", str(tmp_path / "work"), "--workers", "1", "--partition-by", "none"),
+    )
+    assert done.code == 0, done.err
+    lines = [line.split() for line in done.out.splitlines()]
+    for topic, rows in (("orders", "2"), ("other", "3")):
+        assert [topic, f"{tmp_path}/lake/{topic}", "1", rows, "1"] in lines

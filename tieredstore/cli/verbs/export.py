@@ -13,14 +13,14 @@ from tieredstore.cli.options.messages import split_pair, time_options, topics_op
 from tieredstore.cli.options.output import output_option
 from tieredstore.cli.options.tier import TierOptions, tier_options
 from tieredstore.cli.output.rows import Output
-from tieredstore.cli.output.tables import STAGES_TABLE
+from tieredstore.cli.output.tables import STAGES_TABLE, Tables
 
-_TABLES = {
+_TABLES: Tables = {
     **STAGES_TABLE,
     "queues": ("queue", "from_offset", "until_offset", "rows"),
-    "tables": ("topic", "target", "sequence", "rows", "files"),
     "gaps": ("queue", "from_offset", "until_offset"),
 }
+_TOPICS_TABLE: Tables = {"tables": ("topic", "target", "sequence", "rows", "files")}
 
 
 @click.command("export")
@@ -150,7 +150,7 @@ def command(
             **how,
         )
     job.write_report(report)
-    out.record(report, _TABLES)
+    out.record(report, _TABLES | (_TOPICS_TABLE if "tables" in report else {}))
 
 
 def _schema_of(given: str | None) -> str | Path | None:
