@@ -89,7 +89,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where a query begins that has no checkpoint. Raises Invalid, Unavailable."""
         bound = self._options.starting or _LATEST
-        views = self._look(strict=True, now=True)
+        views = self._look(strict=True)  # Spark asks twice
         check_named(bound, "startingOffsets", [view.queue for view in views.values()])
         return StreamOffset(
             {key: self._begin(key, view, bound) for key, view in views.items()}

@@ -142,6 +142,7 @@ def test_an_idle_stream_lists_the_tier_once_in_its_interval(
         tier.append(topic, 0, 5)
     clock = ManualClock()
     reader = reader_of(tier, clock, listInterval="10s", **options)
+    assert reader.initialOffset() == reader.initialOffset()  # as Spark does
     start = latest(reader, reader.initialOffset())
     assert listed == [""]
     for _ in range(999):
