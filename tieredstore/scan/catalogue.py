@@ -115,6 +115,11 @@ class QueueFiles:
                 spans.append((start, end))
         return spans
 
+    @property
+    def has_units(self) -> bool:
+        """Whether the consume queue has a unit, or had one by what the metadata says."""
+        return bool(self.unit_spans()) or self.recorded_end > 0
+
     def lost_units(self) -> list[Interval]:
         """List the runs of queue offsets [from, until) whose units the metadata speaks of, and no
         segment has. Empty without metadata."""

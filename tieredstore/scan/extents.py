@@ -11,10 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tieredstore.contracts.segment import FileSegment, SegmentId, SegmentProvider
+from tieredstore.errors import Corrupt
 from tieredstore.message.consume_queue import UNIT_DTYPE, UNIT_SIZE
+from tieredstore.message.layout import CODA_SIZE
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, extent_at, list_again
 from tieredstore.scan.findings import Finding, damage
 
+_UNITS_PER_READ = 1 << 14
+_SURE_UNITS = 4 * _UNITS_PER_READ
+"""So many more units that can be read than others settle that the expired ones end before."""
 Units = npt.NDArray[np.void]
 """Consume queue units: an array of `message.consume_queue.UNIT_DTYPE`."""
 
@@ -174,9 +179,42 @@ class QueueReader:
                 low = middle + 1
             else:
                 high = middle
+        if low > self._spans[0][0] and not self._is_border(low, self._spans[0][1]):
+            low = self.find_first_alive(*self._spans[0])
         if low == self._spans[0][1] and len(self._spans) > 1:
             return self._spans[1][0]
         return low
+
+    def _is_border(self, offset: int, end: int) -> bool:
+        """Whether the unit in front of one names the bytes in front of it: then a damaged unit has
+        not led the search astray."""
+        start = self.queue.commit_log_min_offset
+        before = self.read_units(offset - 1, 1)[0]
+        if offset < end:
+            start = int(self.read_units(offset, 1)[0]["physical_offset"])
+        return start - (int(before["physical_offset"]) + int(before["size"])) in (0, CODA_SIZE)
+
+    def find_first_alive(self, start: int, end: int) -> int:
+        """Find where expired units end, by all units [start, end): the border that the fewest
+        contradict. Raises Unavailable."""
+        log_start = self.queue.commit_log_min_offset
+        if log_start == 0:
+            return start
+        best, lowest, height = start, 0, 0
+        for low in range(start, end, _UNITS_PER_READ):
+            try:
+                units = self.read_units(low, min(_UNITS_PER_READ, end - low))
+            except Corrupt:
+                continue  # reported where messages are read
+            alive = units["physical_offset"].astype(np.int64) >= log_start
+            heights = height + np.cumsum(np.where(alive, 1, -1))
+            at = int(heights.argmin())
+            if int(heights[at]) < lowest:
+                best, lowest = low + at + 1, int(heights[at])
+            height = int(heights[-1])
+            if height - lowest > _SURE_UNITS:
+                break
+        return best
 
     def max_offset(self) -> int:
         """Return the queue offset behind the last message: of which there is a unit, or of which

@@ -111,6 +111,28 @@ def test_a_hole_in_front_of_which_all_has_expired_is_passed(tmp_path: Path) -> N
     assert read(tier, columns=["queue_offset", "body"]) == [*range(10, 15)]
 
 
+@pytest.mark.parametrize("damaged", [6, 11, 12, 13, 17])
+def test_a_damaged_unit_does_not_pass_for_one_that_expired(tmp_path: Path, damaged: int) -> None:
+    """Where the queue's begin is searched for, it would hide all messages in front of it."""
+    builder = TierBuilder(tmp_path, messages_per_segment=25)
+    builder.queue("orders", 0, [message("orders", 0, n) for n in range(25)])
+    tier = builder.built
+    whole = tier.path(log(tier, 0))
+    start = tier.stored["orders", 0][5].offset
+    segment = tier.provider.open(SegmentId(PATH, FileSegmentType.COMMIT_LOG, start))
+    segment.write(0, [whole.read_bytes()[start:]])
+    whole.unlink()
+    path = tier.path(units(0))
+    data = bytearray(path.read_bytes())
+    data[damaged * UNIT_SIZE : (damaged + 1) * UNIT_SIZE] = bytes(UNIT_SIZE)
+    path.write_bytes(data)
+    with pytest.raises(Corrupt, match=f"queue offset {damaged}"):
+        read(tier, columns=["queue_offset"])
+    found: list[Finding] = []
+    rows = read(tier, columns=["queue_offset"], on_finding=found.append)
+    assert rows == [n for n in range(5, 25) if n != damaged]
+
+
 def test_a_lost_segment_and_a_hole_behind_it_are_told_apart_by_the_metadata(tmp_path: Path) -> None:
     builder = TierBuilder(tmp_path)
     messages = [message("orders", 0, n) for n in range(15)]

@@ -217,7 +217,7 @@ def _require_alive(run: JobRun, location: TierLocation, plan: Plan, error: Corru
         for path, item in firsts.items():
             queue = queues.get(path)
             alive = None
-            if queue is not None and queue.unit_spans():
+            if queue is not None and queue.has_units:
                 with QueueReader(provider, queue) as reader:
                     alive = reader.min_offset()
             if alive is None or alive > item.from_offset:

@@ -74,7 +74,7 @@ def make_plan(
     queues = request.selection.queues(catalogue)
     # Queues of a topic stand together: they share its files.
     for queue in sorted(queues, key=lambda queue: (queue.topic, queue.broker, queue.queue_id)):
-        if not queue.unit_spans() and not queue.lost_units():
+        if not queue.has_units:
             continue  # nothing to export, and nothing by which to tell it from another one
         position = state.queues.get(queue.path)
         with QueueReader(provider, queue) as reader:

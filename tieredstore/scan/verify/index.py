@@ -6,7 +6,7 @@ so that a pass reads each queue's log once, in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -30,6 +30,7 @@ from tieredstore.scan.catalogue import SegmentExtent, TierCatalogue
 from tieredstore.scan.findings import Finding, OnFinding, damage, note
 from tieredstore.scan.verify.index_items import ItemChecker, ItemVerdicts
 from tieredstore.scan.verify.outcome import FindingsBox, IndexOutcome
+from tieredstore.scan.verify.topic_probes import TopicProbes
 
 ITEMS_PER_PASS = 1 << 22
 """Items sorted at once: about 200 MB."""
@@ -62,17 +63,20 @@ class VerifyIndex:
     """An index segment to check. Picklable.
 
     catalogue: of its broker, with what the metadata says of this segment. is_last: whether it is
-    the broker's last one.
+    the broker's last one. probes: of its queues, which tell the ids of topics without state.
     """
 
     broker: str
     extent: SegmentExtent
     catalogue: TierCatalogue
     is_last: bool
+    probes: TopicProbes
 
 
-def index_files(catalogue: TierCatalogue) -> Iterator[VerifyIndex]:
-    """Yield all index segments."""
+def index_files(
+    catalogue: TierCatalogue, probes: Mapping[str, TopicProbes]
+) -> Iterator[VerifyIndex]:
+    """Yield all index segments. probes: by broker."""
     known = catalogue.metadata or {}
     for broker, extents in catalogue.indexes.items():
         queues = tuple(queue for queue in catalogue.queues if queue.broker == broker)
@@ -80,7 +84,8 @@ def index_files(catalogue: TierCatalogue) -> Iterator[VerifyIndex]:
             entry = known.get(extent.id)
             entries = None if entry is None else {extent.id: entry}
             part = TierCatalogue(catalogue.url, queues, {}, catalogue.topics, entries)
-            yield VerifyIndex(broker, extent, part, extent is extents[-1])
+            found = probes.get(broker, TopicProbes())
+            yield VerifyIndex(broker, extent, part, extent is extents[-1], found)
 
 
 def index_chain_findings(extents: tuple[SegmentExtent, ...]) -> Iterator[Finding]:
@@ -107,7 +112,7 @@ def check_index_file(
     def on_finding(finding: Finding) -> None:
         box.add(0, finding)
 
-    checker = ItemChecker(provider, file.catalogue, file.broker, on_finding)
+    checker = ItemChecker(provider, file.catalogue, file.broker, on_finding, file.probes)
     try:
         verifier = _FileVerifier(provider, file.catalogue, on_finding, progress)
         items = verifier.check(file.extent, file.is_last, checker)

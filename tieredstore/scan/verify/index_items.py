@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -28,8 +29,13 @@ from tieredstore.scan.read.batch import Bools, Int64s
 from tieredstore.scan.read.batches import cut_runs, find_whole_records
 from tieredstore.scan.read.record_checks import has_topic
 from tieredstore.scan.verify.java_times import java_store_times
+from tieredstore.scan.verify.topic_probes import TopicProbes
 
 _PROBE_ITEMS = 64
+_TRIES = 4096
+_TRIES_A_QUEUE = 4
+"""Queues tried for one index file, where no probe tells the topic of items: this many, and so many
+for each queue."""
 Rows = npt.NDArray[np.intp]
 
 
@@ -62,7 +68,8 @@ class _Items:
 class ItemChecker:
     """Checks items of the index files of one broker.
 
-    Without state it learns from the messages which topic has which id.
+    Without state it learns from probes, and where these do not tell from the messages, which topic
+    has which id.
     """
 
     def __init__(
@@ -71,6 +78,7 @@ class ItemChecker:
         catalogue: TierCatalogue,
         broker: str,
         on_finding: OnFinding,
+        probes: TopicProbes,
     ) -> None:
         self._provider = provider
         self._on_finding = on_finding
@@ -81,6 +89,12 @@ class ItemChecker:
         }
         self._may_learn = catalogue.topic_ids is None
         self._topics = {number: name for name, number in (catalogue.topic_ids or {}).items()}
+        self._named = set(self._topics.values())
+        self._probes = probes
+        self._by_queue_id: defaultdict[int, list[str]] = defaultdict(list)
+        for topic, queue_id in self._queues:
+            self._by_queue_id[queue_id].append(topic)
+        self._tries_left = _TRIES + _TRIES_A_QUEUE * len(self._queues)
         self._readers: dict[tuple[str, int], QueueReader] = {}
 
     def close(self) -> None:
@@ -98,6 +112,10 @@ class ItemChecker:
         """Check items at those positions of an index segment, whose times count from
         `begin_timestamp_ms`. Raises Unavailable."""
         verdicts = ItemVerdicts()
+        if self._may_learn:
+            for topic_id, topic in self._probes.find_topics(items).items():
+                if topic_id not in self._topics and topic not in self._named:
+                    self._name(topic_id, topic)
         for group in _groups(items, positions):
             topic_id = int(group.items["topic_id"][0])
             queue_id = int(group.items["queue_id"][0])
@@ -130,19 +148,27 @@ class ItemChecker:
             return None
         # The last ones: those in front may have expired.
         topic = self._topic_by_contents(queue_id, group.take(slice(-_PROBE_ITEMS, None)))
-        if topic is None or topic in self._topics.values():
+        if topic is None or topic in self._named:
             return None
-        self._topics[topic_id] = topic
+        self._name(topic_id, topic)
         return topic
 
+    def _name(self, topic_id: int, topic: str) -> None:
+        self._topics[topic_id] = topic
+        self._named.add(topic)
+
     def _topic_by_contents(self, queue_id: int, probe: _Items) -> str | None:
+        """The topic of which the most of these items name messages. Where many ids are of no
+        topic, as after many deletions, only so many are tried."""
         best, most = None, 0
-        for topic, queue in self._queues:
-            if queue == queue_id:
-                check = _GroupCheck(self._reader(topic, queue_id), None)
-                check.run(probe)
-                if check.good > most:
-                    best, most = topic, check.good
+        for topic in self._by_queue_id[queue_id]:
+            if self._tries_left <= 0:
+                break
+            self._tries_left -= 1
+            check = _GroupCheck(self._reader(topic, queue_id), None)
+            check.run(probe)
+            if check.good > most:
+                best, most = topic, check.good
         return best
 
     def _explain(

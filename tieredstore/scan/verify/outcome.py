@@ -126,7 +126,7 @@ class Coverage:
 class RangeOutcome:
     """What checking one range came to. messages and message_bytes: those that are good. damaged:
     segments (type, base offset) whose times are not all known. first_time and last_time: of good
-    messages."""
+    messages. probes: by which index items tell the id of the topic (`topic_probes`)."""
 
     messages: int = 0
     message_bytes: int = 0
@@ -136,6 +136,7 @@ class RangeOutcome:
     coverage: Coverage = field(default_factory=Coverage)
     first_time: TimeAt | None = None
     last_time: int | None = None
+    probes: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)

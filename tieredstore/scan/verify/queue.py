@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-import numpy as np
-
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import (
     FileSegmentType,
@@ -15,14 +13,12 @@ from tieredstore.contracts.segment import (
     SegmentListing,
     SegmentProvider,
 )
-from tieredstore.errors import Corrupt
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, list_again
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding, damage, note
 from tieredstore.scan.holes import is_coda, make_hole_finding, make_lost_finding
 from tieredstore.scan.intervals import Interval, subtract_intervals
-from tieredstore.scan.read.batches import UNITS_PER_READ
 from tieredstore.scan.verify.gaps import VerifyGap, find_touched_segments
 from tieredstore.scan.verify.metadata import SegmentTimes, check_metadata
 from tieredstore.scan.verify.outcome import (
@@ -33,11 +29,10 @@ from tieredstore.scan.verify.outcome import (
     unpack_findings,
 )
 from tieredstore.scan.verify.range import VerifyRange, time_order_finding
+from tieredstore.scan.verify.topic_probes import Probe
 
 MOST_UNITS = 1 << 21
 """Units of one range, at most: their bytes are 40 MB."""
-_SURE_UNITS = 4 * UNITS_PER_READ
-"""So many more units that can be read than others settle that the expired ones end before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,36 +112,13 @@ def plan_queue(provider: SegmentProvider, queue: QueueFiles) -> PlanOutcome:
     spans = queue.unit_spans()
     if spans:
         with QueueReader(provider, queue) as reader:
-            outcome.first_alive = _first_alive(reader, *spans[0])
+            outcome.first_alive = reader.find_first_alive(*spans[0])
     return outcome
 
 
 def needs_planning(queue: QueueFiles) -> bool:
     """Tell whether `plan_queue` asks the backend anything about a queue."""
     return not queue.is_contiguous or queue.commit_log_min_offset > 0
-
-
-def _first_alive(reader: QueueReader, start: int, end: int) -> int:
-    """Where expired units end, by the units of a span: the border that the fewest contradict.
-    (A binary search would be led astray by a damaged unit.)"""
-    log_start = reader.queue.commit_log_min_offset
-    if log_start == 0:
-        return start
-    best, lowest, height = start, 0, 0
-    for low in range(start, end, UNITS_PER_READ):
-        try:
-            units = reader.read_units(low, min(UNITS_PER_READ, end - low))
-        except Corrupt:
-            continue  # reported where messages are read
-        alive = units["physical_offset"].astype(np.int64) >= log_start
-        heights = height + np.cumsum(np.where(alive, 1, -1))
-        at = int(heights.argmin())
-        if int(heights[at]) < lowest:
-            best, lowest = low + at + 1, int(heights[at])
-        height = int(heights[-1])
-        if height - lowest > _SURE_UNITS:
-            break
-    return best
 
 
 @dataclass(slots=True)
@@ -162,6 +134,7 @@ class Assembly:
     messages: int = 0
     message_bytes: int = 0
     gaps: list[VerifyGap] = field(default_factory=list)
+    probes: list[Probe] = field(default_factory=list)
     _found: list[Anchored] = field(default_factory=list)
     _packed: list[bytes] = field(default_factory=list)
     _times: dict[SegmentId, SegmentTimes] = field(default_factory=dict)
@@ -178,6 +151,7 @@ class Assembly:
         for part, outcome in zip(ranges, outcomes, strict=True):
             self.messages += outcome.messages
             self.message_bytes += outcome.message_bytes
+            self.probes += outcome.probes
             self._take(outcome)
             if span_end is not None and part.span_end != span_end:
                 holes.append((span_end, part.span_start))

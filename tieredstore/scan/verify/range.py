@@ -37,6 +37,7 @@ from tieredstore.scan.verify.outcome import (
     TimeAt,
 )
 from tieredstore.scan.verify.tags_codes import compute_tags_codes
+from tieredstore.scan.verify.topic_probes import make_probes
 from tieredstore.scan.verify.units import BadUnits, blocks, read_blocks
 
 _KNOWN_SYS_FLAGS = (
@@ -259,6 +260,7 @@ class RangeVerifier:
                 self._found.times_of(extent.id).add(
                     columns.store_timestamps[inside], java_times[inside]
                 )
+        self._outcome.probes += make_probes(batch)
         self._check_sys_flags(batch)
         self._check_time_order(batch)
         self._check_tags(reader, batch)

@@ -12,7 +12,8 @@ The work is cut into tasks that any process can do: `verify` does them here, a j
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -46,6 +47,7 @@ from tieredstore.scan.verify.range import (
     RangeVerifier,
     VerifyRange,
 )
+from tieredstore.scan.verify.topic_probes import Probe, TopicProbes
 
 TASK_BYTES = 192 << 20
 """Bytes of one task, about."""
@@ -175,11 +177,14 @@ class Verification:
                 tell(Anchored(0, finding))
         for finding in _check_tables(catalogue, chosen):
             tell(Anchored(0, finding))
+        probes: dict[str, list[tuple[str, int, Probe]]] = defaultdict(list)
         for assembly in self._assemblies(chosen):
             result.queues += 1
             result.messages += assembly.messages
             result.message_bytes += assembly.message_bytes
             queue = assembly.plan.queue
+            if catalogue.topics is None:
+                probes[queue.broker] += ((queue.topic, queue.queue_id, p) for p in assembly.probes)
             result.segments += len(queue.commit_log) + len(queue.consume_queue)
             for found in self._leave_out_gone(assembly.findings(catalogue.metadata)):
                 tell(found)
@@ -188,7 +193,8 @@ class Verification:
                 result.index_segments += len(extents)
                 for finding in index_chain_findings(extents):
                     tell(Anchored(0, finding))
-            for outcome in self._indexes():
+            packed = {broker: TopicProbes.of(found) for broker, found in probes.items()}
+            for outcome in self._indexes(packed):
                 result.index_items += outcome.items
                 for found in self._leave_out_gone(unpack_findings(outcome.findings)):
                     tell(found)
@@ -235,11 +241,11 @@ class Verification:
 
     # Index files
 
-    def _indexes(self) -> Iterator[IndexOutcome]:
+    def _indexes(self, probes: Mapping[str, TopicProbes]) -> Iterator[IndexOutcome]:
         return self._map(
             "index",
             check_index_files,
-            list(index_files(self._catalogue)),
+            list(index_files(self._catalogue, probes)),
             lambda one: (str(one.extent.id), one.extent.size_bytes),
             IndexOutcome,
         )

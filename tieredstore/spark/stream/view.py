@@ -248,7 +248,7 @@ class TierView:
             return self._view(queue, ids.get(queue.topic), floor)
 
         # One without units was announced, or expired: where it begins is not known yet.
-        there = [queue for queue in queues if queue.unit_spans() or queue.lost_units()]
+        there = [queue for queue in queues if queue.has_units]
         return dict(zip(map(key_of, there), map_ahead(self._provider, view, there), strict=True))
 
     def _view(self, queue: QueueFiles, topic_id: int | None, known_end: int) -> QueueView:

@@ -253,6 +253,25 @@ def test_a_message_that_cannot_be_read_is_left_out_and_told(world: World, built:
     assert len(lost) == 2
 
 
+def test_messages_are_counted_as_left_out_and_not_what_was_found_of_them(
+    world: World, built: BuiltTier
+) -> None:
+    folder = world.root / "tier"
+    expected = world.run(forced)["messages"]
+    # Five messages in one segment that is gone: one finding.
+    sorted(folder.rglob(f"{BROKER}/orders/0/COMMIT_LOG/*"), key=lambda path: path.name[-20:])[
+        1
+    ].unlink()
+    # One message of which both size and magic are wrong: two findings.
+    bad = built.stored["orders", 1][2]
+    log = next(folder.rglob(f"{BROKER}/orders/1/COMMIT_LOG/*"))
+    for at in (3, 4):
+        flip(log, bad.offset + at)
+    report = world.run(forced)
+    assert report["left_out"] == 6
+    assert report["messages"] == expected - 6
+
+
 @pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize("kind", ["posix", "chunks"])
 @pytest.mark.parametrize("job", [plain, forced])

@@ -1,0 +1,133 @@
+"""How a verification grows with queues: `python -m benchmarks.verify_queues [--queues N,…]`.
+
+Tiers of many topics with a queue of 20 messages each, and an index of all their keys, are verified
+in this thread without a state directory, so that the ids of topics are learned from the index, and
+with one. CPU seconds, the best of the passes; files are in the page cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from tieredstore import jobs
+from tieredstore.contracts.metadata_store import FileSegmentMetadata
+from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider, Written
+from tieredstore.message.consume_queue import pack_unit
+from tieredstore.message.encoding import Message, encode_record
+from tieredstore.message.hosts import encode_host
+from tieredstore.metadata.json_store import DefaultMetadataStore
+from tieredstore.providers.posix.provider import PosixProvider
+from tieredstore.scan.catalogue import load_catalogue
+from tieredstore.scan.findings import raise_on_damage
+from tieredstore.scan.location import locate
+from tieredstore.scan.verify.verification import verify
+from tieredstore.table import Tier
+
+WANTED_MS = 1.0
+"""For a queue, without state."""
+BROKER, CLUSTER = "broker-a", "bench"
+MESSAGES = 20
+KEYS = 2 * MESSAGES
+START_MS = 1_700_000_000_000
+HOST = encode_host("10.0.0.7", 10911)
+
+
+def make_queue(provider: SegmentProvider, metadata: DefaultMetadataStore, topic: str) -> None:
+    """Write one queue, and what the metadata says of it."""
+    metadata.add_topic(topic)
+    metadata.add_queue(topic, 0)
+    records, units, place = [], [], 0
+    for offset in range(MESSAGES):
+        message = Message.create(
+            topic,
+            b"x" * 100,
+            queue_id=0,
+            keys=[f"key-{offset}"],
+            uniq_key=f"{offset:032d}",
+            born_timestamp_ms=START_MS,
+            born_host=("10.1.2.3", 4567),
+        )
+        record = encode_record(message, offset, place, START_MS + offset, store_host=HOST)
+        units.append(pack_unit(place, len(record), message.tags_code))
+        records.append(record)
+        place += len(record)
+    for kind, data in (
+        (FileSegmentType.COMMIT_LOG, b"".join(records)),
+        (FileSegmentType.CONSUME_QUEUE, b"".join(units)),
+    ):
+        name = SegmentId(f"{BROKER}/{topic}/0", kind, 0)
+        segment = provider.open(name)
+        assert segment.write(0, [data]) == Written(len(data))
+        segment.close()
+        times = (START_MS, START_MS + MESSAGES - 1)
+        metadata.put_segment(
+            FileSegmentMetadata(name.path, kind, 0, 0, len(data), START_MS, times[0], times[1])
+        )
+
+
+def make(folder: Path, queues: int) -> Tier:
+    """Make a tier with its state and its index."""
+    (folder / "tier").mkdir(parents=True)
+    provider = PosixProvider(folder / "tier", CLUSTER, fsync=False)
+    metadata = DefaultMetadataStore(folder / "state/config/tieredStoreMetadata.json", BROKER)
+    metadata.load()
+    with metadata.batch():
+        for number in range(queues):
+            make_queue(provider, metadata, f"topic-{number:06d}")
+    metadata.close()
+    sizes = {
+        "tieredStoreIndexFileMaxHashSlotNum": str(queues * KEYS),
+        "tieredStoreIndexFileMaxIndexNum": str(queues * KEYS * 2),
+    }
+    url = f"file://{folder / 'tier'}"
+    made = Tier(locate(url, broker=BROKER, state=folder / "state", properties=sizes))
+    jobs.rebuild_index(made, workers=1)
+    return made
+
+
+def measure(tier: Tier, queues: int, *, with_state: bool) -> float:
+    """CPU seconds of one verification."""
+    provider = tier.location.connect()
+    try:
+        metadata = tier.location.metadata() if with_state else None
+        catalogue = load_catalogue(provider, metadata)
+        started = time.thread_time()
+        report = verify(provider, catalogue, raise_on_damage)
+        seconds = time.thread_time() - started
+    finally:
+        provider.close()
+    assert (report.messages, report.index_items) == (queues * MESSAGES, queues * KEYS)
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.verify_queues", description=__doc__)
+    parser.add_argument("--queues", default="1000,4000,20000", metavar="N,…")
+    parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="make the tiers there")
+    given = parser.parse_args()
+    print(f"load {os.getloadavg()[0]:.1f}")
+    print("| queues | without state | a queue | with state | a queue | wanted |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for queues in map(int, given.queues.split(",")):
+        with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+            tier = make(Path(folder), queues)
+            alone, known = (
+                min(measure(tier, queues, with_state=state) for _ in range(given.passes))
+                for state in (False, True)
+            )
+        each = [seconds * 1000 / queues for seconds in (alone, known)]
+        verdict = "met" if each[0] <= WANTED_MS else "missed"
+        print(
+            f"| {queues} | {alone:.2f} s | {each[0]:.2f} ms | {known:.2f} s | {each[1]:.2f} ms "
+            f"| ≤ {WANTED_MS:g} ms a queue: {verdict} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

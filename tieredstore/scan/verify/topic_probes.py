@@ -1,0 +1,83 @@
+"""Keys of a few messages of each queue, by which index items tell the ids of topics.
+
+A tier without state does not say which topic has which id. To try each topic for each id would be
+quadratic, so messages that are checked anyway leave their keys and places here, and an item that
+has both settles its id.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tieredstore.message.columns.records import keys_to_index, properties_of
+from tieredstore.message.hashes import tiered_key_hash_candidates
+from tieredstore.scan.read.batch import MessageBatch
+
+Probe = tuple[int, int, int]
+"""Hash of a key, commit log offset and size of its message in bytes."""
+_A_BATCH = 4
+_ROW = np.dtype(
+    [("hash", "<i4"), ("queue_id", "<i4"), ("offset", "<i8"), ("size", "<i4"), ("topic", "<i4")]
+)
+_PLACE = ("hash", "queue_id", "offset", "size")
+
+
+def make_probes(batch: MessageBatch) -> Iterator[Probe]:
+    """Yield probes of some messages of a batch: its ends among them."""
+    rows = np.unique(np.linspace(0, len(batch) - 1, _A_BATCH, dtype=np.int64))
+    columns = batch.columns.take(rows)
+    places = (columns.positions + batch.base_offset).tolist()
+    texts = properties_of(batch.buffer, columns)
+    for properties, offset, size in zip(texts, places, columns.sizes.tolist(), strict=True):
+        for key in keys_to_index(properties)[:1]:
+            for key_hash in tiered_key_hash_candidates(batch.queue.topic, key):
+                yield key_hash, offset, size
+
+
+@dataclass(frozen=True, slots=True)
+class TopicProbes:
+    """Probes of the queues of one broker. Picklable: rows, and the names of their topics."""
+
+    rows: bytes = b""
+    topics: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, probes: Iterable[tuple[str, int, Probe]]) -> TopicProbes:
+        """Pack probes, each with its topic and queue id."""
+        topics: dict[str, int] = {}
+        rows = [
+            (key_hash, queue_id, offset, size, topics.setdefault(topic, len(topics)))
+            for topic, queue_id, (key_hash, offset, size) in probes
+        ]
+        return cls(np.array(rows, dtype=_ROW).tobytes(), tuple(topics))
+
+    def find_topics(self, items: npt.NDArray[np.void]) -> dict[int, str]:
+        """Find topic id -> topic, as far as these index items tell: the id that most items of a
+        topic's messages have. Where two have as many, it stays open."""
+        rows = np.frombuffer(self.rows, _ROW)
+        if not len(rows) or not len(items):
+            return {}
+        hashes = np.unique(rows["hash"])
+        found = items["hash"].astype(np.int32)
+        place = np.minimum(np.searchsorted(hashes, found), len(hashes) - 1)
+        hits = items[hashes[place] == found]
+        topic_of = dict(zip(rows[list(_PLACE)].tolist(), rows["topic"].tolist(), strict=True))
+        votes: Counter[tuple[int, int]] = Counter()
+        places = zip(*(hits[name].tolist() for name in _PLACE), strict=True)
+        for named, topic_id in zip(places, hits["topic_id"].tolist(), strict=True):
+            if (topic := topic_of.get(named)) is not None:
+                votes[topic, topic_id] += 1
+        ids: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for (topic, topic_id), count in votes.items():
+            ids[topic].append((count, topic_id))
+        chosen: dict[int, str] = {}
+        for topic, counts in sorted(ids.items(), key=lambda pair: max(pair[1]), reverse=True):
+            (most, topic_id), *others = sorted(counts, reverse=True)
+            if not (others and others[0][0] == most):
+                chosen.setdefault(topic_id, self.topics[topic])
+        return chosen
