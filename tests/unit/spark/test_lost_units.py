@@ -6,6 +6,7 @@ import json
 import logging
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql.datasource import InputPartition
@@ -36,14 +37,14 @@ def tier(tmp_path: Path) -> GrowingTier:
 
 
 def batch_of(
-    tier: GrowingTier, columns: tuple[str, ...] = SHAPES[1], **options: str
+    tier: GrowingTier, columns: tuple[str, ...] = SHAPES[1], **options: Any
 ) -> TieredBatchReader:
     given = {"path": tier.url, "subscribe": "orders", **options}
     return TieredBatchReader(parse_options(given), Shape.of(spark_schema(columns), None))
 
 
 def stream_of(
-    tier: GrowingTier, columns: tuple[str, ...] = SHAPES[1], **options: str
+    tier: GrowingTier, columns: tuple[str, ...] = SHAPES[1], **options: Any
 ) -> TieredStreamReader:
     given = {"path": tier.url, "subscribe": "orders", "startingOffsets": "earliest", **options}
     return TieredStreamReader(parse_options(given), Shape.of(spark_schema(columns), None))

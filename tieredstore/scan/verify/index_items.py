@@ -113,9 +113,9 @@ class ItemChecker:
         `begin_timestamp_ms`. Raises Unavailable."""
         verdicts = ItemVerdicts()
         if self._may_learn:
-            for topic_id, topic in self._probes.find_topics(items).items():
-                if topic_id not in self._topics and topic not in self._named:
-                    self._name(topic_id, topic)
+            for number, name in self._probes.find_topics(items).items():
+                if number not in self._topics and name not in self._named:
+                    self._name(number, name)
         for group in _groups(items, positions):
             topic_id = int(group.items["topic_id"][0])
             queue_id = int(group.items["queue_id"][0])
