@@ -104,7 +104,10 @@ def test_who_leaves_damage_out_is_warned_with_the_number(
     tier: GrowingTier, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tier.segments("orders", 0, UNITS)[1].unlink()
-    options = {"corruptRecords": "skip", "corruptReportPath": str(tmp_path / "report")}
+    options: dict[str, Any] = {
+        "corruptRecords": "skip",
+        "corruptReportPath": str(tmp_path / "report"),
+    }
     rest = [*range(5), *range(10, 20)]
     with caplog.at_level(logging.WARNING):
         reader = batch_of(tier, **options)
@@ -124,7 +127,7 @@ def test_with_a_state_a_missing_segment_is_damage_and_not_expiry(
     path = tier.segments("orders", 0, type_)[number]
     data = path.read_bytes()
     path.unlink()
-    options = {"state": str(tier.root / "state"), "failOnDataLoss": loose}
+    options: dict[str, Any] = {"state": str(tier.root / "state"), "failOnDataLoss": loose}
     reader = batch_of(tier, **options)
     with pytest.raises(Corrupt, match="orders/0"):
         read(reader, reader.partitions())
