@@ -17,8 +17,9 @@ from tieredstore.jobs.run import TASK_BYTES, gather_groups
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.extents import QueueReader
-from tieredstore.scan.plan import ScanRange, plan, store_time
-from tieredstore.scan.segments.tail import find_committed_end
+from tieredstore.scan.plan import ScanRange, plan
+from tieredstore.scan.segments.tail import find_committed_end, find_message
+from tieredstore.scan.store_times import read_times
 from tieredstore.scan.time_search import find_first, narrow_by_time
 from tieredstore.scan.times import format_time
 
@@ -193,10 +194,13 @@ def _change(reader: QueueReader, position: Position, end: int) -> str | None:
     if position.physical_offset is None or position.store_timestamp_ms is None or last < first:
         return None
     try:
-        found_offset = int(reader.read_units(last, 1)[0]["physical_offset"])
-        found_time = store_time(reader, last)
+        named = int(reader.read_units(last, 1)[0]["physical_offset"])
     except Corrupt:
-        return None  # a hole, or damage that is told where messages are read
+        return None  # a hole
+    times, known = read_times(reader, last, 1)
+    if not known[0]:
+        return None  # damage, which is told where messages are read
+    found_offset, found_time = find_message(reader, named), int(times[0])
     if found_offset == position.physical_offset and found_time == position.store_timestamp_ms:
         return None
     return (

@@ -77,13 +77,13 @@ def find_tail(
             queue_end, log_end = found
             named = int(reader.read_units(queue_end - 1, 1)[0]["physical_offset"])
             # Behind the message, where the unit names the coda in front of it.
-            return QueueTail(queue_end, log_end + _find_message(reader, named) - named)
+            return QueueTail(queue_end, log_end + find_message(reader, named) - named)
     return None
 
 
-def _find_message(reader: QueueReader, offset: int) -> int:
-    """Where the message begins whose unit names a byte of the commit log: there, or behind the coda
-    of an old writer. Raises Unavailable."""
+def find_message(reader: QueueReader, offset: int) -> int:
+    """Find where the message begins whose unit names a byte of the commit log: there, or behind the
+    coda of an old writer. Raises Unavailable."""
     place = int(skip_last_codas(reader.queue, np.array([offset]))[0])
     try:
         head = reader.commit_log.read(place, BLANK_SIZE)
@@ -134,7 +134,7 @@ class _TailSearch(NamedTuple):
             return read_message(self.reader, queue_offset, check_body=check_body) is not None
         if offset < self.reader.queue.commit_log_min_offset:  # expired, so it was there
             return True
-        place = _find_message(self.reader, offset)
+        place = find_message(self.reader, offset)
         return is_head_of_message(self.reader.commit_log.read(place, BLANK_SIZE), size)
 
 
@@ -145,7 +145,7 @@ def read_message(
     check_body: whether a body with another CRC is damage. Raises Unavailable."""
     try:
         unit = reader.read_units(offset, 1)[0]
-        place, size = _find_message(reader, int(unit["physical_offset"])), int(unit["size"])
+        place, size = find_message(reader, int(unit["physical_offset"])), int(unit["size"])
         if not find_whole_records(reader.queue, np.array([place]), np.array([size]))[0]:
             return None
         message = decode_record(reader.commit_log.read(place, size))

@@ -25,3 +25,4 @@ def test_a_queue_ends_behind_a_message_with_a_coda_in_front(tmp_path: Path, coun
             assert find_tail(reader, proof) == (count, queue.commit_log_max_offset)
     provider.close()
     assert tier.export(tmp_path / "out")["rows"] == count
+    assert tier.export(tmp_path / "out")["rows"] == 0  # the same queue, not one made again
