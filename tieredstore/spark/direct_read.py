@@ -24,8 +24,8 @@ def read(spark: SparkSession, path: str | None = None, /, **options: Value) -> D
     options by name.
 
     The plan is made in this process, at the call, where the data source starts a Python of its own
-    for each query: a query has half a CPU second less to do. The DataFrame may be used by many
-    queries and is the same snapshot in each. Values may be what they are in Python: True, 5,
+    for each query: a query has some tenths of a second less to do. The DataFrame may be used by
+    many queries and is the same snapshot in each. Values may be what they are in Python: True, 5,
     ["orders", "refunds"], {"orders": {"broker-a": [0, 1]}}.
 
     Raises Invalid for wrong options, Corrupt, Unavailable.
