@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections import Counter
 from pathlib import Path
@@ -200,6 +201,19 @@ def test_another_partitioning_is_refused(form: Format, tmp_path: Path, tier: Gro
     with pytest.raises(Invalid, match=r"another partition_by: expected|partitioned otherwise"):
         other.run(task_bytes=TASK_BYTES)
     assert other.run(partition_by=parse_partition_by("none"), task_bytes=TASK_BYTES)["rows"] == 0
+
+
+@pytest.mark.parametrize(("choice", "version"), [("topic,day", 1), ("hour", 2)])
+def test_earlier_versions_refuse_what_they_do_not_know(
+    choice: str, version: int, tmp_path: Path, tier: GrowingTier
+) -> None:
+    """They go on with a state of version 1 alone, and know nothing of other partitions."""
+    exported = Export(tmp_path / "out", Format.PARQUET, tier)
+    exported.run(partition_by=parse_partition_by(choice), task_bytes=TASK_BYTES)
+    [commit] = (exported.target / "_tieredstore/commits").glob("*.json")
+    state = json.loads(commit.read_bytes())["state"]
+    assert state["version"] == version
+    assert ("partition_by" in state["identity"]) == (version == 2)
 
 
 def test_a_table_that_is_cut_finer_is_refused(tmp_path: Path, tier: GrowingTier) -> None:
