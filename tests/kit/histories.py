@@ -159,6 +159,7 @@ def queue_plans(draw: st.DrawFn, topic: str, queue_id: int) -> QueuePlan:
     segments = len([at for at in rolls if at < count]) + 1
     middle = st.tuples(st.sampled_from([LOG, UNITS]), st.integers(1, max(segments - 2, 1)))
     gone = st.integers(0, segments - 1)
+    codas = draw(st.frozensets(number, max_size=1))
     return QueuePlan(
         topic,
         queue_id,
@@ -168,8 +169,13 @@ def queue_plans(draw: st.DrawFn, topic: str, queue_id: int) -> QueuePlan:
         rolls=rolls,
         steps=tuple(draw(st.lists(st.tuples(number, _STEP), max_size=2))),
         odd_times=tuple(draw(st.lists(st.tuples(number, _ODD), max_size=1))),
-        codas=draw(st.frozensets(number, max_size=1)),
-        holes=tuple((at, draw(st.integers(1, 9))) for at in rolls if draw(_RARELY)),
+        codas=codas,
+        # Beside a coda, the bytes of a hole do not show that nothing is missing.
+        holes=tuple(
+            (at, draw(st.integers(1, 9)))
+            for at in sorted(rolls)
+            if codas.isdisjoint({at - 1, at}) and draw(_RARELY)
+        ),
         damaged=tuple(draw(st.lists(st.tuples(number, st.sampled_from(KINDS)), max_size=2))),
         lost=tuple(draw(st.lists(middle, max_size=1))) if segments > 2 and draw(_RARELY) else (),
         expired=(draw(gone), draw(gone)) if draw(_RARELY) else (0, 0),
