@@ -6,7 +6,6 @@ import enum
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
@@ -17,74 +16,31 @@ from tieredstore.contracts.message_store import (
     PutMessageResult,
     wait_until_durable,
 )
-from tieredstore.disk.errors import translate_os_error
-from tieredstore.disk.file_operations import FILES
 from tieredstore.disk.forks import tell_of_forks
-from tieredstore.errors import Corrupt, Invalid
+from tieredstore.errors import Invalid
+from tieredstore.local.assembly import make_parts
 from tieredstore.local.cleaning.disk_usage import DiskWatch
 from tieredstore.local.cleaning.retention import RetentionGuards
 from tieredstore.local.cleaning.service import CleanService
-from tieredstore.local.dispatch.reput import Reput
-from tieredstore.local.flush.log_commit import CommitLogCommit
-from tieredstore.local.flush.store_flush import StoreFlush
-from tieredstore.local.index.keys import index_keys_of
-from tieredstore.local.index.reader import INDEX_DIRECTORY, IndexShape
-from tieredstore.local.index.service import IndexService
-from tieredstore.local.log.commit_log import COMMIT_LOG_DIRECTORY, CommitLog, find_log_directory
-from tieredstore.local.log.transient_pool import TransientStorePool
+from tieredstore.local.loading import FUTURE_TOLERANCE_MS, load_recovered, make_root
+from tieredstore.local.log.commit_log import CommitLog, find_log_directory
 from tieredstore.local.owned_source import OwnedDispatchSource
-from tieredstore.local.positional_files import PositionalFiles
-from tieredstore.local.put.compiled import find_appender_class
 from tieredstore.local.put.hooks import HookedPuts
 from tieredstore.local.put.watch import PutWatch
-from tieredstore.local.queues.batch_consume_queue_store import BatchConsumeQueueStore
 from tieredstore.local.queues.consume_queue_store import CONSUME_QUEUE_DIRECTORY
 from tieredstore.local.queues.interface import ConsumeQueueReader
-from tieredstore.local.queues.kinds import (
-    SEPARATE_DIRECTORY,
-    check_kind_of_queues,
-    is_rocksdb,
-    make_queue_store,
-)
+from tieredstore.local.queues.kinds import check_kind_of_queues
 from tieredstore.local.queues.topic_deletions import find_first_behind
-from tieredstore.local.recovery.checkpoint import CHECKPOINT_FILE
-from tieredstore.local.recovery.normal import read_known_checkpoint, recover_normally
-from tieredstore.local.recovery.opening import needs_queue_repair, recover
-from tieredstore.local.recovery.plan import RecoveryPlan
-from tieredstore.local.recovery.store_lock import (
-    ABORT_FILE,
-    LOCK_FILE,
-    StoreLock,
-    create_abort_file,
-    delete_abort_file,
-    has_abort_file,
-)
-from tieredstore.local.running_flags import RunningFlag, RunningFlags
+from tieredstore.local.recovery.store_lock import StoreLock, create_abort_file, delete_abort_file
 from tieredstore.local.store_metrics import StoreMetrics
-from tieredstore.local.store_reads import StoreReads, record_time
+from tieredstore.local.store_reads import StoreReads
 from tieredstore.local.topic_table import read_topics
-from tieredstore.local.topics import parse_delay_levels
-from tieredstore.message.encoding import RecordEncoder
 from tieredstore.message.hosts import LOCALHOST
 from tieredstore.message.names import DELETION_TOPIC
-from tieredstore.message.record import Message, decode_record
+from tieredstore.message.record import Message
 from tieredstore.metrics import Metrics
 from tieredstore.service_thread import ServiceHealth
 
-FUTURE_TOLERANCE_MS: Final = 3_600_000
-_KNOWN: Final = frozenset(
-    {
-        COMMIT_LOG_DIRECTORY,
-        CONSUME_QUEUE_DIRECTORY,
-        SEPARATE_DIRECTORY,
-        INDEX_DIRECTORY,
-        CHECKPOINT_FILE,
-        LOCK_FILE,
-        ABORT_FILE,
-        "config",
-        "tieredstore.lock",  # of a job that wrote to a tier from here before there was a store
-    }
-)
 _log = logging.getLogger(__name__)
 
 
@@ -114,94 +70,24 @@ class DefaultMessageStore(StoreReads):
     ) -> None:
         super().__init__(config)
         self.root = Path(config.store_path_root_dir)
-        log_directory = find_log_directory(config, self.root)
-        if "," in config.store_path_commit_log:
-            raise Invalid(
-                f"storePathCommitLog: expected one folder, found {config.store_path_commit_log!r}"
-            )
+        parts = make_parts(self.root, config, clock, store_host)
+        self._parts = parts
         self._clock = clock
-        self.running_flags = RunningFlags()
+        self.running_flags = parts.running_flags
         """What is wrong with the store now, and why puts are refused."""
         self._state = _State.NEW
         self._lock = StoreLock(self.root)
-        self._files = PositionalFiles(writable=True)
-        is_sync = config.flush_disk_type == "SYNC_FLUSH"
-        uses_pool = config.transient_store_pool_enable and config.broker_role != "SLAVE"
-        self._commit_log = CommitLog(
-            log_directory,
-            config.mapped_file_size_commit_log_bytes,
-            self._files,
-            sync_flush=is_sync,
-            pool=(
-                TransientStorePool(
-                    config.transient_store_pool_size, config.mapped_file_size_commit_log_bytes
-                )
-                if uses_pool
-                else None
-            ),
-            fail_without_buffer=config.fast_fail_if_no_buffer_in_store_pool,
-            warm_up_flush_pages=(
-                config.flush_least_pages_when_warm_mapped_file
-                if config.warm_mapped_file_enable
-                else 0
-            ),
-        )
-        self._queues = make_queue_store(self.root, config, self._files)
-        self._batch_queues = BatchConsumeQueueStore(self.root, self._files)
-        self._index = (
-            IndexService(
-                self.root,
-                IndexShape(config.max_hash_slot_num, config.max_index_num),
-                self._files,
-                clock,
-            )
-            if config.message_index_enable
-            else None
-        )
-        encoder = RecordEncoder(
-            store_host,
-            append_prop_crc=config.enabled_append_prop_crc,
-            max_body_bytes=config.max_message_size_bytes,
-        )
-        self._appender = find_appender_class()(
-            self._commit_log,
-            encoder,
-            clock,
-            self.running_flags,
-            enable_light_queues=config.enable_lmq,
-            holds_rows=is_sync or uses_pool,
-        )
-        self._commit = (
-            CommitLogCommit(config, self._commit_log, self._appender) if uses_pool else None
-        )
-        self._reput = Reput(
-            self._commit_log,
-            self._appender,
-            self._queues,
-            self._index,
-            parse_delay_levels(config.message_delay_level),
-            self.running_flags,
-            # Of a database Java asks for one key only.
-            dispatch_light_queues=config.enable_lmq
-            and (config.enable_multi_dispatch or is_rocksdb(config)),
-        )
-        self._flush = StoreFlush(
-            self.root,
-            config,
-            self._commit_log,
-            self._queues,
-            self._index,
-            self._appender,
-            self._reput,
-            self.running_flags,
-        )
+        self._files = parts.files
+        self._commit_log = parts.commit_log
+        self._commit = parts.commit
+        self._queues = parts.queues
+        self._batch_queues = parts.batch_queues
+        self._index = parts.index
+        self._appender = parts.appender
+        self._reput = parts.reput
+        self._flush = parts.flush
         self.metrics = Metrics()
-        self._reput.on_batch(self._batch_queues.append_record)
-        self._reput.dispatcher.sync_log = self._flush.sync_log
         self._appender.find_next_offset = self._find_next_offset
-        self._commit_log.on_damage = lambda error: self.running_flags.set(
-            RunningFlag.NOT_WRITEABLE, str(error), lasting=True
-        )
         # The appender's own methods: one call less for each message.
         self.put_message = self._appender.put
         self.put_messages = self._appender.put_batch
@@ -222,7 +108,7 @@ class DefaultMessageStore(StoreReads):
             RetentionGuards(self._source, self._queues, lambda: self._reput.built_offset),
             DiskWatch(
                 config,
-                log_directory,
+                find_log_directory(config, self.root),
                 self.root / CONSUME_QUEUE_DIRECTORY,
                 self.running_flags,
             ),
@@ -246,103 +132,15 @@ class DefaultMessageStore(StoreReads):
         if self._state is not _State.NEW:
             raise Invalid(f"{self.root}: load: the store is {self._state.value}")
         tell_of_forks(self)
-        self._make_root()
+        make_root(self.root)
         check_kind_of_queues(self.root, self._config)
         self._lock.acquire()
         try:
-            self._load_recovered(accept_loss=accept_loss, rebuild=rebuild)
+            load_recovered(self._parts, self._clock, accept_loss=accept_loss, rebuild=rebuild)
         except BaseException:
             self._close_files()
             raise
         self._state = _State.LOADED
-
-    def _make_root(self) -> None:
-        try:
-            FILES.make_directory(self.root)
-            names = {path.name for path in self.root.iterdir()}
-        except OSError as error:
-            raise translate_os_error(error, "open the store", self.root) from error
-        if names and not names & _KNOWN:
-            raise Invalid(
-                f"{self.root}: no message store: expected {COMMIT_LOG_DIRECTORY}/ or an empty "
-                f"folder, found {', '.join(sorted(names)[:3])}",
-                path=str(self.root),
-            )
-
-    def _load_recovered(self, *, accept_loss: bool, rebuild: bool) -> None:
-        self._commit_log.make_directory()
-        plan = None
-        if rebuild or accept_loss or has_abort_file(self.root):
-            plan = recover(self.root, self._config, accept_loss=accept_loss, rebuild=rebuild)
-        try:
-            self._load_files(plan)
-        except Corrupt as damage:
-            # Of a store that was stopped cleanly: queues can be built anew, the log cannot.
-            if plan is not None or not needs_queue_repair(damage, self.root):
-                raise
-            self._files.close()
-            self._load_files(recover(self.root, self._config, accept_loss=accept_loss))
-
-    def _load_files(self, plan: RecoveryPlan | None) -> None:
-        log = self._commit_log
-        log.load()
-        self._queues.load()
-        self._batch_queues.load(owner=True)
-        named = read_topics(self.root).list_batch_topics()
-        self._appender.refused_topics = self._batch_queues.topics | named
-        checkpoint = read_known_checkpoint(self.root)
-        if self._index is not None:
-            self._index.load()
-            self._index.end_timestamp_ms = checkpoint.index_msg_timestamp_ms
-        if self._index is not None and self._index.missing_from is not None:
-            self._reput.miss_index_from(max(self._index.missing_from, log.min_offset))
-        recover_normally(self.root, log, self._queues, plan)
-        self._batch_queues.truncate(log.max_offset)
-        self._batch_queues.correct_min_offset(log.min_offset)
-        if plan is None:
-            # Queues that know less than was kept were taken away: they are built again.
-            known = self._queues.dispatch_from
-            kept = min(checkpoint.logics_physical_offset or known, known)
-            self._reput.offset = min(max(kept, log.min_offset), log.max_offset)
-        else:
-            self._reput.offset = plan.dispatch_from
-            if is_rocksdb(self._config):
-                kept = max(self._queues.dispatch_from, log.min_offset)
-                self._reput.offset = min(plan.dispatch_from, kept)
-        last = self._queues.find_last_message()
-        self._appender.last_timestamp_ms = self._last_timestamp_ms(last)
-        self._reput.timestamp_ms = self._appender.last_timestamp_ms
-        if last is not None and last[0] < self._reput.built_offset:
-            self._warn_of_missing_entries(*last)
-
-    def _warn_of_missing_entries(self, offset: int, size: int) -> None:
-        """Say that the index lacks what was put while it was switched off. offset, size: of the
-        last message that was dispatched."""
-        if self._index is None or self._index.end_physical_offset >= offset:
-            return
-        record = self._commit_log.get(offset, size)
-        if record is not None and index_keys_of(decode_record(record).properties_bytes):
-            _log.warning(
-                "%s: the index ends at the message at %d: what was put behind it while "
-                "messageIndexEnable was false is not found by key; `tieredstore store recover %s "
-                "--rebuild --yes` gives it its entries",
-                self.root,
-                self._index.end_physical_offset,
-                self.root,
-            )
-
-    def _last_timestamp_ms(self, last: tuple[int, int] | None) -> int:
-        """Store time of the last message, from which later ones go on."""
-        time = -1 if last is None else record_time(self._commit_log, last[0])
-        now = self._clock.now_ms()
-        if time > now + FUTURE_TOLERANCE_MS:
-            _log.warning(
-                "%s: the last message is %d ms in the future; new messages get the clock's time",
-                self.root,
-                time - now,
-            )
-            return 0
-        return max(time, 0)
 
     def start(self) -> None:
         """Begin to take messages. Raises Invalid unless `load` came before."""
