@@ -18,6 +18,7 @@ from tieredstore.errors import Corrupt, TieredStoreError, Unavailable
 from tieredstore.local.log.file_names import FileRun, file_name, list_files
 from tieredstore.local.positional_files import PositionalFiles
 from tieredstore.local.queues.interface import Units
+from tieredstore.local.queues.tail_search import find_cut, find_minimum, find_tail, is_held
 from tieredstore.message.consume_queue import (
     BLANK_SIZE_FIELD,
     BLANK_UNIT,
@@ -27,17 +28,6 @@ from tieredstore.message.consume_queue import (
 
 PAGE_BYTES: Final = 4096
 _FILL_BYTES = 1 << 20
-TAIL_UNITS = 4096
-"""The search for the tail halves down to this many units and then reads them at once."""
-HEAD_UNITS = 200
-"""Read of the only file of a queue before a search for its tail."""
-
-
-def _count_used(units: Units) -> int:
-    """Count the units in front of the first that is none."""
-    free = (units["size"] <= 0) | (units["physical_offset"] < 0)
-    first = int(free.argmax())
-    return first if free[first] else len(units)
 
 
 def round_up_to_units(size_bytes: int) -> int:
@@ -119,45 +109,16 @@ class ConsumeQueue:
         self._find_tail()
 
     def _find_tail(self) -> None:
-        if self._end == self._start:
-            self.max_physical_offset = 0
-            return
-        low = self._start // UNIT_SIZE
-        if self._end - self._start == self._file_size:
-            # A short queue, as most are: one read instead of a search.
-            units = self._read_file(low, min(HEAD_UNITS, self.units_per_file))
-            used = _count_used(units)
-            if used < len(units):
-                self.max_offset = low + used
-                self._set_max_physical(units[used - 1] if used else None)
-                return
-        # Files are filled in order: the tail is in the first file whose last unit is unused.
-        unused = self._end
-        for begin in range(self._end - self._file_size, self._start - 1, -self._file_size):
-            if self._is_used((begin + self._file_size) // UNIT_SIZE - 1):
-                break
-            unused = begin
-        low, high = unused // UNIT_SIZE, min(unused + self._file_size, self._end) // UNIT_SIZE
-        if high - low > TAIL_UNITS:
-            # Files are sparse: what no page was written for holds no unit.
-            written = self._files.skip_data(self._path(unused), 0)
-            high = min(high, low - -written // UNIT_SIZE)
-        while high - low > TAIL_UNITS:
-            middle = (low + high) // 2
-            if self._is_used(middle):
-                low = middle + 1
-            else:
-                high = middle
-        used = 0
-        if low < high:
-            units = self._read_file(low, high - low)
-            used = _count_used(units)
-        self.max_offset = low + used
-        self._set_max_physical(units[used - 1] if used else None)
+        last = None
+        if self._end > self._start:
+            first, end = self._start // UNIT_SIZE, self._end // UNIT_SIZE
+            self.max_offset, last = find_tail(
+                self._read_file, first, end, self.units_per_file, self._find_hole
+            )
+        self._set_max_physical(last)
 
-    def _is_used(self, offset: int) -> bool:
-        unit = self._read_file(offset, 1)
-        return int(unit["size"][0]) > 0 and int(unit["physical_offset"][0]) >= 0
+    def _find_hole(self, offset: int) -> int:
+        return self._files.skip_data(self.path_of(offset), 0)
 
     def _set_max_physical(self, last: np.void | None = None) -> None:
         """last: the last unit, where it was read already."""
@@ -350,18 +311,8 @@ class ConsumeQueue:
     def find_cut(self, physical_offset: int) -> int:
         """Find the offset from which on no message is wholly before a commit log offset; a unit
         that is none (zeros of a lost write) counts as behind it."""
-        low, high = self._start // UNIT_SIZE, self.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            if self._ends_after(middle, physical_offset):
-                high = middle
-            else:
-                low = middle + 1
-        return low
-
-    def _ends_after(self, offset: int, physical_offset: int) -> bool:
-        begin, size, _ = self._read_file(offset, 1)[0].item()
-        return bool(size <= 0 or (size != BLANK_SIZE_FIELD and begin + size > physical_offset))
+        first = self._start // UNIT_SIZE
+        return find_cut(self._read_file, first, self.max_offset, physical_offset)
 
     def _cut_units(self, offset: int) -> None:
         position, end = offset * UNIT_SIZE, self.max_offset * UNIT_SIZE
@@ -381,20 +332,9 @@ class ConsumeQueue:
             self._correct_min_offset(min_physical_offset)
 
     def _correct_min_offset(self, min_physical_offset: int) -> None:
-        low, high = self._start // UNIT_SIZE, self.max_offset
-        if low < high and self._is_held(low, min_physical_offset):
-            high = low  # as mostly: one look instead of a search
-        while low < high:
-            middle = (low + high) // 2
-            if self._is_held(middle, min_physical_offset):
-                high = middle
-            else:
-                low = middle + 1
-        self.min_offset = low
-
-    def _is_held(self, offset: int, min_physical_offset: int) -> bool:
-        begin, size, _ = self._read_file(offset, 1)[0].item()
-        return bool(size != BLANK_SIZE_FIELD and begin >= min_physical_offset)
+        self.min_offset = find_minimum(
+            self._read_file, self._start // UNIT_SIZE, self.max_offset, min_physical_offset
+        )
 
     def delete_expired(self, min_physical_offset: int) -> int:
         """Correct the minimum, then delete the files in front of it, the last one never; returns
@@ -418,7 +358,7 @@ class ConsumeQueue:
         """Whether a file leads to nothing the log holds, by its first and its last unit: a damaged
         one between them can lead a search for the minimum astray."""
         ends = begin // UNIT_SIZE, (begin + self._file_size) // UNIT_SIZE - 1
-        return not any(self._is_held(offset, min_physical_offset) for offset in ends)
+        return not any(is_held(self._read_file, offset, min_physical_offset) for offset in ends)
 
     def has_dirty_pages(self, least_pages: int) -> bool:
         """Tell whether so many pages (4,096 bytes) were written since the last sync, or a file is
