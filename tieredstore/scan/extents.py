@@ -181,6 +181,9 @@ class QueueReader:
                 high = middle
         if low > self._spans[0][0] and not self._is_border(low, self._spans[0][1]):
             low = self.find_first_alive(*self._spans[0])
+            # Units right in front of it that can name no message are damaged, and not expired.
+            while low > self._spans[0][0] and not int(self.read_units(low - 1, 1)[0]["size"]):
+                low -= 1
         if low == self._spans[0][1] and len(self._spans) > 1:
             return self._spans[1][0]
         return low

@@ -111,7 +111,7 @@ def test_a_hole_in_front_of_which_all_has_expired_is_passed(tmp_path: Path) -> N
     assert read(tier, columns=["queue_offset", "body"]) == [*range(10, 15)]
 
 
-@pytest.mark.parametrize("damaged", [6, 11, 12, 13, 17])
+@pytest.mark.parametrize("damaged", [5, 6, 11, 12, 13, 17])
 def test_a_damaged_unit_does_not_pass_for_one_that_expired(tmp_path: Path, damaged: int) -> None:
     """Where the queue's begin is searched for, it would hide all messages in front of it."""
     builder = TierBuilder(tmp_path, messages_per_segment=25)
