@@ -1,7 +1,8 @@
 """Runs the published Java broker over stores that this project wrote.
 
 The Java side is `tests/interop/java`: check.sh compares every message (and key query) that a
-manifest names; Append takes a store over, appends and uploads.
+manifest names; Append takes a store over, appends and uploads; Hold runs while we look at its
+store.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, suppress
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tests.kit.paths import JAVA
 
@@ -44,6 +46,28 @@ class Report:
     key_queries_right: int
     errors: tuple[str, ...]
     text: str
+
+
+class HeldBroker:
+    """A Java broker that runs on a store; made by `JavaTools.hold`."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def put(self, topic: str, queue_id: int, count: int) -> None:
+        """Append messages to a queue; consumers get them when this returns."""
+        self._ask(f"put {topic} {queue_id} {count}")
+
+    def stop(self) -> None:
+        """Stop the broker cleanly."""
+        self._ask("exit")
+
+    def _ask(self, request: str) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{request}\n")
+        self._process.stdin.flush()
+        assert self._process.stdout.readline() == f"{request}\n"
 
 
 class JavaTools:
@@ -118,6 +142,25 @@ class JavaTools:
         seen: dict[str, Any] = json.loads(out.read_bytes())
         return seen
 
+    @contextmanager
+    def hold(self, store: Path, *settings: str) -> Iterator[HeldBroker]:
+        """A Java broker on `store`, until `stop`; it is killed at the end, and when it hangs.
+        settings: `key=value` of its configuration."""
+        log = store.parent / "java.log"
+        java = ["java", *self._flags, f"-Duser.home={store.parent / 'home'}"]
+        for _ in range(3):
+            port = free_ports()
+            where = (str(store), str(port), str(port + 5))
+            command = [*java, "-cp", self._classpath, "Hold", *where, *settings]
+            with log.open("w") as errors, running_process(command, errors) as process:
+                assert process.stdout is not None
+                if process.stdout.readline() == "ready\n":
+                    yield HeldBroker(process)
+                    return
+            # as in `_on_free_ports`
+            assert "Address already in use" in log.read_text(), log.read_text()[-4000:]
+        raise AssertionError("no free ports for a broker")
+
     def _on_free_ports(self, command: Any) -> subprocess.CompletedProcess[str]:
         for attempt in range(3):
             arguments, extra = command(free_ports())
@@ -160,6 +203,30 @@ def _run(
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     return subprocess.CompletedProcess(command, process.returncode, output)
+
+
+@contextmanager
+def running_process(
+    command: list[str], errors: int | IO[str] = subprocess.PIPE
+) -> Iterator[subprocess.Popen[str]]:
+    """A process group that we talk with; killed at the end, or after CHECK_TIMEOUT_S, which ends
+    what we read from it."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=errors, text=True, start_new_session=True
+    ) as process:
+
+        def kill() -> None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+        timer = threading.Timer(CHECK_TIMEOUT_S, kill)
+        timer.start()
+        try:
+            yield process
+        finally:
+            timer.cancel()
+            kill()
 
 
 def free_ports() -> int:
