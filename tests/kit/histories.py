@@ -159,7 +159,6 @@ def queue_plans(draw: st.DrawFn, topic: str, queue_id: int) -> QueuePlan:
     segments = len([at for at in rolls if at < count]) + 1
     middle = st.tuples(st.sampled_from([LOG, UNITS]), st.integers(1, max(segments - 2, 1)))
     gone = st.integers(0, segments - 1)
-    codas = draw(st.frozensets(number, max_size=1))
     return QueuePlan(
         topic,
         queue_id,
@@ -169,13 +168,8 @@ def queue_plans(draw: st.DrawFn, topic: str, queue_id: int) -> QueuePlan:
         rolls=rolls,
         steps=tuple(draw(st.lists(st.tuples(number, _STEP), max_size=2))),
         odd_times=tuple(draw(st.lists(st.tuples(number, _ODD), max_size=1))),
-        codas=codas,
-        # Beside a coda, the bytes of a hole do not show that nothing is missing.
-        holes=tuple(
-            (at, draw(st.integers(1, 9)))
-            for at in sorted(rolls)
-            if codas.isdisjoint({at - 1, at}) and draw(_RARELY)
-        ),
+        codas=draw(st.frozensets(number, max_size=1)),
+        holes=tuple((at, draw(st.integers(1, 9))) for at in sorted(rolls) if draw(_RARELY)),
         damaged=tuple(draw(st.lists(st.tuples(number, st.sampled_from(KINDS)), max_size=2))),
         lost=tuple(draw(st.lists(middle, max_size=1))) if segments > 2 and draw(_RARELY) else (),
         expired=(draw(gone), draw(gone)) if draw(_RARELY) else (0, 0),
@@ -283,15 +277,15 @@ class _QueueWriter:
         offset, end, damaged = plan.first_offset, 0, dict(plan.damaged)
         for number, time_ms in enumerate(plan.times()):
             offset += dict(plan.holes).get(number, 0)
-            if number in plan.rolls:
-                segments.append(_Segment((offset, end)))
-            segment = segments[-1]
-            named = end
+            segment, named = segments[-1], end
             if number in plan.codas:
                 segment.log += CODA_SIZE.to_bytes(4, "big") + MAGIC_BLANK.to_bytes(4, "big")
                 segment.log += bytes(8)
                 end += CODA_SIZE
                 named = end if number % 2 else named  # units may name either
+            if number in plan.rolls:
+                segment = _Segment((offset, end))
+                segments.append(segment)
             message = _message(plan, number)
             record = encode_record(message, offset, end, time_ms, store_host=STORE_HOST)
             unit = pack_unit(named, len(record), message.tags_code)

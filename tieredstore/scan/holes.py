@@ -11,10 +11,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
-from tieredstore.errors import Corrupt
 from tieredstore.message.consume_queue import UNIT_SIZE
-from tieredstore.message.layout import CODA_SIZE, MAGIC_BLANK, MAGIC_POSITION
 from tieredstore.scan.catalogue import QueueFiles, extent_at
+from tieredstore.scan.codas import find_message, is_coda
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding, damage, note
 from tieredstore.scan.intervals import Interval, add_interval
@@ -48,21 +47,9 @@ def _is_left_by_dispatcher(reader: QueueReader, before: int, after: int) -> bool
     start = int(first["physical_offset"])
     if start <= log_start:
         return True
-    end = max(int(last["physical_offset"]) + int(last["size"]), log_start)
+    last_begin = find_message(reader, int(last["physical_offset"]))
+    end = max(last_begin + int(last["size"]), log_start)
     return start == end or is_coda(reader, end, start)
-
-
-def is_coda(reader: QueueReader, low: int, high: int) -> bool:
-    """Tell whether the commit log bytes [low, high) are the coda that old writers put at the end of
-    a segment. Raises Unavailable."""
-    extent = reader.commit_log.extent_at(low)
-    if high - low != CODA_SIZE or extent is None or high != extent.end_offset:
-        return False
-    try:
-        head = reader.commit_log.read(low, CODA_SIZE)
-    except Corrupt:  # the segment became shorter
-        return False
-    return int.from_bytes(head[MAGIC_POSITION : MAGIC_POSITION + 4], "big") == MAGIC_BLANK
 
 
 def make_hole_finding(queue: QueueFiles, before: int, after: int) -> Finding:

@@ -24,6 +24,7 @@ from tieredstore.message.layout import (
 )
 from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.catalogue import QueueFiles
+from tieredstore.scan.codas import skip_last_codas
 from tieredstore.scan.extents import QueueReader, Units
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
@@ -108,15 +109,6 @@ def read_all(
             return None
 
     return list(map_ahead(reader.provider, read, reads))
-
-
-def skip_last_codas(queue: QueueFiles, offsets: Int64s) -> Int64s:
-    """Return where messages begin whose units name these bytes: the coda at the end of an old
-    segment stands for the start of the next one."""
-    offsets = offsets.copy()
-    for extent in queue.commit_log:
-        offsets[offsets == extent.end_offset - CODA_SIZE] += CODA_SIZE
-    return offsets
 
 
 def _pieces(queue: QueueFiles, offsets: Int64s) -> Iterator[tuple[npt.NDArray[np.intp], int, int]]:

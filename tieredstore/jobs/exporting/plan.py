@@ -16,9 +16,10 @@ from tieredstore.jobs.exporting.state import Position, TargetState
 from tieredstore.jobs.run import TASK_BYTES, gather_groups
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
+from tieredstore.scan.codas import find_message
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.plan import ScanRange, plan
-from tieredstore.scan.segments.tail import find_committed_end, find_message
+from tieredstore.scan.segments.tail import find_committed_end
 from tieredstore.scan.store_times import read_times
 from tieredstore.scan.time_search import find_first, narrow_by_time
 from tieredstore.scan.times import format_time

@@ -22,16 +22,13 @@ from tieredstore.errors import Corrupt
 from tieredstore.message.consume_queue import UNIT_DTYPE, UNIT_SIZE, find_last_message
 from tieredstore.message.layout import (
     BLANK_SIZE,
-    CODA_SIZE,
-    MAGIC_BLANK,
-    MAGIC_POSITION,
     is_head_of_message,
 )
 from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
+from tieredstore.scan.codas import find_message, skip_last_codas
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.read.batches import find_whole_records
-from tieredstore.scan.store_times import skip_last_codas
 
 _log = logging.getLogger(__name__)
 
@@ -79,22 +76,6 @@ def find_tail(
             # Behind the message, where the unit names the coda in front of it.
             return QueueTail(queue_end, log_end + find_message(reader, named) - named)
     return None
-
-
-def find_message(reader: QueueReader, offset: int) -> int:
-    """Find where the message begins whose unit names a byte of the commit log: there, or behind the
-    coda of an old writer. Raises Unavailable."""
-    place = int(skip_last_codas(reader.queue, np.array([offset]))[0])
-    try:
-        head = reader.commit_log.read(place, BLANK_SIZE)
-    except Corrupt:
-        return place
-    return place + CODA_SIZE * _is_blank(head)
-
-
-def _is_blank(head: memoryview) -> bool:
-    """Tell whether these bytes begin a coda."""
-    return int.from_bytes(head[MAGIC_POSITION:BLANK_SIZE], "big") == MAGIC_BLANK
 
 
 class _TailSearch(NamedTuple):

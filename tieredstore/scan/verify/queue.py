@@ -15,9 +15,10 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, list_again
+from tieredstore.scan.codas import is_coda
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding, damage, note
-from tieredstore.scan.holes import is_coda, make_hole_finding, make_lost_finding
+from tieredstore.scan.holes import make_hole_finding, make_lost_finding
 from tieredstore.scan.intervals import Interval, subtract_intervals
 from tieredstore.scan.verify.gaps import VerifyGap, find_touched_segments
 from tieredstore.scan.verify.metadata import SegmentTimes, check_metadata

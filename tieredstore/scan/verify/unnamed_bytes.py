@@ -10,9 +10,9 @@ from tieredstore.errors import Corrupt
 from tieredstore.message.columns.records import Stop, walk_records
 from tieredstore.message.record import decode_record
 from tieredstore.scan.catalogue import SegmentExtent
+from tieredstore.scan.codas import is_coda
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding, note
-from tieredstore.scan.holes import is_coda
 from tieredstore.scan.read.batch import Int64s
 from tieredstore.scan.read.batches import BATCH_BYTES
 from tieredstore.scan.verify.java_times import java_store_times

@@ -26,3 +26,13 @@ def test_a_queue_ends_behind_a_message_with_a_coda_in_front(tmp_path: Path, coun
     provider.close()
     assert tier.export(tmp_path / "out")["rows"] == count
     assert tier.export(tmp_path / "out")["rows"] == 0  # the same queue, not one made again
+
+
+@pytest.mark.parametrize("coda", [1, 2, 3])
+def test_a_hole_beside_a_coda_is_the_dispatchers(tmp_path: Path, coda: int) -> None:
+    plan = QueuePlan(
+        "orders", 0, 6, 0, 1_000, rolls=frozenset({3}), holes=((3, 5),), codas=frozenset({coda})
+    )
+    history = build(tmp_path, [plan])
+    read = tieredstore.open(history.url).scan("orders").to_arrow()
+    assert read["queue_offset"].to_pylist() == [0, 1, 2, 8, 9, 10]
