@@ -181,8 +181,11 @@ class QueueReader:
                 high = middle
         if low > self._spans[0][0] and not self._is_border(low, self._spans[0][1]):
             low = self.find_first_alive(*self._spans[0])
-            # Units right in front of it that can name no message are damaged, and not expired.
-            while low > self._spans[0][0] and not int(self.read_units(low - 1, 1)[0]["size"]):
+            # Blank units right in front of it are damaged, not expired; others may be alive there.
+            while low > self._spans[0][0]:
+                unit = self.read_units(low - 1, 1)[0]
+                if int(unit["size"]) and int(unit["physical_offset"]) < start:
+                    break
                 low -= 1
         if low == self._spans[0][1] and len(self._spans) > 1:
             return self._spans[1][0]
