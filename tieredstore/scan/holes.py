@@ -8,6 +8,7 @@ judge by what stands here. What has expired is neither.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
@@ -32,7 +33,7 @@ def find_lost_units(reader: QueueReader) -> list[Interval]:
             continue  # the metadata tells what of it is lost
         if not _is_left_by_dispatcher(reader, before, after):
             known.append((before, after))
-    alive = reader.min_offset()
+    alive = reader.min_offset() if known else 0
     for low, high in sorted(known):
         if high > alive:
             add_interval(lost, max(low, alive), high)
@@ -50,6 +51,20 @@ def _is_left_by_dispatcher(reader: QueueReader, before: int, after: int) -> bool
     last_begin = find_message(reader, int(last["physical_offset"]))
     end = max(last_begin + int(last["size"]), log_start)
     return start == end or is_coda(reader, end, start)
+
+
+def find_log_gaps(queue: QueueFiles) -> Iterator[Finding]:
+    """Find the commit log segments behind which bytes are missing."""
+    for before, after in pairwise(queue.commit_log):
+        if before.end_offset < after.base_offset:
+            yield damage(
+                "segment-truncated",
+                f"commit log segment ends before the next one's start ({after.id})",
+                segment=before.id,
+                position=before.size_bytes,
+                expected=f"{after.base_offset - before.base_offset} bytes",
+                found=f"{before.size_bytes} bytes",
+            )
 
 
 def make_hole_finding(queue: QueueFiles, before: int, after: int) -> Finding:

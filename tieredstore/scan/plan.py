@@ -42,6 +42,12 @@ class ScanRange:
     def count(self) -> int:
         return self.until_offset - self.from_offset
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether no segment has its units: reading it tells so."""
+        first = self.from_offset
+        return not any(start <= first < end for start, end in self.queue.unit_spans())
+
 
 def plan(
     provider: SegmentProvider,

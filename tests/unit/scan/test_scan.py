@@ -24,6 +24,7 @@ from tests.kit.tier_builder import (
 )
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt, Invalid, TieredStoreError
+from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.providers.naming import cluster_directory_name, segment_file_name
 from tieredstore.scan.catalogue import QueueFiles, load_catalogue
 from tieredstore.scan.extents import QueueReader
@@ -287,6 +288,35 @@ def test_message_ids(tier: BuiltTier) -> None:
     elsewhere = offset_id[:-1] + ("0" if offset_id[-1] != "0" else "1")
     assert find_by_message_id(tier.provider, catalogue, catalogue.queues, elsewhere) == []
     assert find_by_message_id(tier.provider, catalogue, catalogue.queues, "no id") == []
+
+
+def test_what_is_missing_is_told_where_it_is_searched(tmp_path: Path) -> None:
+    tier = small_tier(tmp_path)
+    catalogue = tier.catalogue()
+    [queue] = catalogue.select("orders", 0)
+    item = next(
+        item for item in tier.stored["orders", 0] if item.offset == queue.commit_log[1].base_offset
+    )
+    key = item.message.keys[0]
+    places = tier.provider, catalogue, catalogue.select("orders", 0)
+    [hit] = find_by_key(*places, "orders", key)
+    offset_id = hit.message.offset_message_id
+    path = tier.path(queue.commit_log[1].id)
+    data = path.read_bytes()
+    path.unlink()
+    found: list[Finding] = []
+    catalogue = tier.catalogue()
+    places = tier.provider, catalogue, catalogue.select("orders", 0)
+    assert find_by_key(*places, "orders", key, on_finding=found.append) == []
+    assert [(f.kind, f.queue_offset) for f in found] == [("record-missing", item.queue_offset)]
+    path.write_bytes(data)
+    lost = next(e for e in queue.consume_queue if e.base_offset == item.queue_offset * UNIT_SIZE)
+    tier.path(lost.id).unlink()
+    catalogue = tier.catalogue()
+    places = tier.provider, catalogue, catalogue.select("orders", 0)
+    found = []
+    assert find_by_message_id(*places, offset_id, on_finding=found.append) == []
+    assert [(f.kind, f.segment) for f in found] == [("units-missing", lost.id)]
 
 
 # Damage

@@ -125,6 +125,7 @@ class _Job:
         )
         plans = self._plan_all()
         index = self._planner.index()
+        self._report.damage += [line for plan in plans for line in plan.damage]
         self._refuse_or_replace(plans, index)
         self._announce_all(plans)
         self._total_bytes = sum(plan.size_bytes for plan in (*plans, index))

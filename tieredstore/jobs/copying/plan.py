@@ -62,7 +62,8 @@ class PathPlan:
     origin: the part of the queue that is to be in the target; None for the index. bytes_there:
     what needs no copying. conflict: why nothing may be done as long as the target has what it has;
     is_gap: because the origin has lost what should follow it, not because it is something else.
-    has_units: whether the target serves anything of the queue.
+    has_units: whether the target serves anything of the queue. damage: what the origin has lost of
+    it, a line each.
     """
 
     path: str
@@ -73,6 +74,7 @@ class PathPlan:
     conflict: str | None = None
     is_gap: bool = False
     has_units: bool = False
+    damage: tuple[str, ...] = ()
 
     @property
     def size_bytes(self) -> int:

@@ -23,6 +23,8 @@ from tieredstore.jobs.copying.target import CopyTarget
 from tieredstore.message.consume_queue import UNIT_DTYPE, UNIT_SIZE
 from tieredstore.message.names import index_path
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, list_again
+from tieredstore.scan.extents import QueueReader
+from tieredstore.scan.holes import find_log_gaps, find_lost_units, make_lost_finding
 from tieredstore.scan.segments.tail import cut_to_consistent_prefix
 
 CONSUME_QUEUE = FileSegmentType.CONSUME_QUEUE
@@ -59,6 +61,7 @@ class CopyPlanner:
             segments = self._target.list_segments_again(queue.path)
         prefix = cut_to_consistent_prefix(self._origin, queue, self._tier.catalogue.metadata)
         plan = plan_queue(prefix, segments, seals=not self._rewritable, rewritable=self._rewritable)
+        plan = replace(plan, damage=self._find_damage(queue, prefix))
         if plan.conflict is None and (lost := self._find_lost_units(prefix, segments)) is not None:
             return replace(plan, segments=(), conflict=lost, is_gap=True)
         return self._compare_end(plan, prefix.commit_log)
@@ -78,6 +81,20 @@ class CopyPlanner:
             rewritable=self._rewritable,
         )
         return self._compare_end(plan, index)
+
+    def _find_damage(self, queue: QueueFiles, prefix: QueueFiles) -> tuple[str, ...]:
+        """What is missing between the segments that are copied, but for what the metadata tells:
+        that is in the origin's findings."""
+        lines: list[str] = []
+        if self._tier.catalogue.metadata is None:
+            lines += map(str, find_log_gaps(prefix))
+        known = queue.lost_units()
+        with QueueReader(self._origin, queue) as reader:
+            for low, high in find_lost_units(reader):
+                is_told = any(start < high and low < end for start, end in known)
+                if not is_told and low < prefix.consume_queue_max_offset:
+                    lines.append(str(make_lost_finding(queue, low, high)))
+        return tuple(lines)
 
     def _find_lost_units(self, queue: QueueFiles, target: Sequence[TargetSegment]) -> str | None:
         """A consume queue that goes on behind the target's end: whether units have expired, or it

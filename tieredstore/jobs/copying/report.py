@@ -63,8 +63,9 @@ class CopyReport:
     after a run that was cut off, compared; there_bytes: already there. index_segments: of
     `segments`. replaced, vanished: paths deleted first, and those that the origin no longer had
     when their turn came. failed: path and error. damage: what the origin's listing and state
-    disagree on, and what is therefore not copied. notes: what else is not. index_left_out: why no
-    index was copied. origin_usage, target_usage: requests, of providers that count them."""
+    disagree on, and is therefore not copied, and what is missing between its segments. notes: what
+    else is not. index_left_out: why no index was copied. origin_usage, target_usage:
+    requests, of providers that count them."""
 
     queues: int = 0
     segments: int = 0

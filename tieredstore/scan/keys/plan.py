@@ -130,7 +130,9 @@ class _Planner:
         return list(query.plan_all(provider, [queue])) if whole else []
 
     def _plan_piece(self, reader: QueueReader, whole: ScanRange) -> list[ScanRange]:
-        """Ranges of one run of units."""
+        """Ranges of one run of units, or of lost ones: these may have had any key."""
+        if whole.is_lost:
+            return [whole]
         low, high = whole.from_offset, whole.until_offset
         first, until = find_indexed(reader, self._index, low, high)
         gaps = self._find_gaps(reader.queue, first, until)

@@ -31,7 +31,10 @@ from tieredstore.message.record import StoredMessage, decode_record
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import OnFinding, damage, raise_on_damage
-from tieredstore.scan.read.batches import find_whole_records
+from tieredstore.scan.holes import find_lost_units, make_lost_finding
+from tieredstore.scan.keys.places import find_places
+from tieredstore.scan.read.batch import Int64s
+from tieredstore.scan.read.batches import find_whole_records, make_unusable_finding
 from tieredstore.tier.index.item import IndexItem
 from tieredstore.tier.index.matching import MAX_CHAIN_ITEMS, Wanted
 from tieredstore.tier.index.uploaded_file import UploadedIndexStoreFile
@@ -176,9 +179,10 @@ def _message_at(
 ) -> StoredMessage | None:
     """The message that an item names if it has the key; None when it has not or is gone."""
     place, size = np.array([item.offset]), np.array([item.size])
-    if not find_whole_records(queue, place, size)[0]:
-        return None
     with QueueReader(provider, queue) as reader:
+        if not find_whole_records(queue, place, size)[0]:
+            _tell_missing(reader, place, size, on_finding)
+            return None
         data = reader.commit_log.read(item.offset, item.size)
         try:
             message = decode_record(data)
@@ -191,6 +195,18 @@ def _message_at(
         if key not in keys_to_index(message.properties_bytes):
             return None
         return _check_message(reader, message, item.offset, on_finding)
+
+
+def _tell_missing(reader: QueueReader, place: Int64s, size: Int64s, on_finding: OnFinding) -> None:
+    """Tell of a message that no segment holds whole, where a unit names it still. Other items name
+    what has expired, or was there before."""
+    [offset], [length] = place.tolist(), size.tolist()
+    if offset < reader.queue.commit_log_min_offset:
+        return
+    for start, end in reader.queue.unit_spans():
+        for number in find_places(reader, start, end, place, place + size).numbers.tolist():
+            if int(reader.read_units(number, 1)[0]["size"]) == length:
+                on_finding(make_unusable_finding(reader, offset, length, number, number))
 
 
 def _check_message(
@@ -235,7 +251,7 @@ def _is_named(reader: QueueReader, message: StoredMessage, offset: int) -> bool:
 def _message_starting_at(
     provider: SegmentProvider, queue: QueueFiles, physical_offset: int, on_finding: OnFinding
 ) -> StoredMessage | None:
-    """The message whose unit names that byte of the queue's log."""
+    """The message whose unit names that byte of the queue's log. Units that are lost may have."""
     with QueueReader(provider, queue) as reader:
         for start, end in queue.unit_spans():
             offset = bisect.bisect_left(
@@ -256,6 +272,8 @@ def _message_starting_at(
                 tags_code=int(unit["tags_code"]),
             )
             return _check_message(reader, message, physical_offset, on_finding)
+        for low, high in find_lost_units(reader):
+            on_finding(make_lost_finding(queue, low, high))
     return None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import (
@@ -18,7 +17,7 @@ from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, list_again
 from tieredstore.scan.codas import is_coda
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding, damage, note
-from tieredstore.scan.holes import make_hole_finding, make_lost_finding
+from tieredstore.scan.holes import find_log_gaps, make_hole_finding, make_lost_finding
 from tieredstore.scan.intervals import Interval, subtract_intervals
 from tieredstore.scan.verify.gaps import VerifyGap, find_touched_segments
 from tieredstore.scan.verify.metadata import SegmentTimes, check_metadata
@@ -233,16 +232,7 @@ class Assembly:
 
 def _chain_findings(queue: QueueFiles, provider: SegmentProvider) -> Iterator[Finding]:
     """Segments of each file follow each other."""
-    for before, after in pairwise(queue.commit_log):
-        if before.end_offset < after.base_offset:
-            yield damage(
-                "segment-truncated",
-                f"commit log segment ends before the next one's start ({after.id})",
-                segment=before.id,
-                position=before.size_bytes,
-                expected=f"{after.base_offset - before.base_offset} bytes",
-                found=f"{before.size_bytes} bytes",
-            )
+    yield from find_log_gaps(queue)
     yield from _surplus_findings("commit log", queue.commit_log, provider)
     for extent in queue.consume_queue:
         if extent.base_offset % UNIT_SIZE:

@@ -20,7 +20,7 @@ from tests.kit.jobs.copy import (
     tables,
 )
 from tests.kit.tier.wrappers import AppendOnlyProvider
-from tests.kit.tier_builder import BROKER, BuiltTier, flip, small_tier
+from tests.kit.tier_builder import BROKER, BuiltTier, TierBuilder, flip, message, small_tier
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.segment import FileSegment, FileSegmentType, SegmentId, SegmentListing
 from tieredstore.errors import Corrupt, Fenced, Invalid
@@ -28,6 +28,7 @@ from tieredstore.jobs.copying.job import copy_tier
 from tieredstore.jobs.copying.report import CopyOptions
 from tieredstore.jobs.copying.target import CopyTarget
 from tieredstore.jobs.run import JobProgress
+from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.providers.memory.provider import MemoryProvider
 
 
@@ -246,3 +247,28 @@ def test_a_topic_that_is_made_later_in_the_target_gets_an_id_of_its_own(
     assert stored["topicSerialNumber"] == 7, "a Java broker gives the next one"
     assert metadata.add_topic("later").topic_id == 8
     metadata.close()
+
+
+@pytest.mark.parametrize("with_state", [False, True])
+@pytest.mark.parametrize("kind", [FileSegmentType.CONSUME_QUEUE, FileSegmentType.COMMIT_LOG])
+def test_a_middle_segment_that_is_missing_is_told(
+    tmp_path: Path, kind: FileSegmentType, with_state: bool
+) -> None:
+    builder = TierBuilder(tmp_path / "source")
+    stored = builder.queue("orders", 0, [message("orders", 0, n) for n in range(20)])
+    builder.queue("orders", 1, [message("orders", 1, n) for n in range(10)], hole=(5, 100))
+    built = builder.built
+    built.metadata.flush()
+    base = 5 * UNIT_SIZE if kind is FileSegmentType.CONSUME_QUEUE else stored[5].offset
+    missing = SegmentId(f"{BROKER}/orders/0", kind, base)
+    built.path(missing).unlink()
+    target, metadata = posix(tmp_path / "target"), state(tmp_path / "target")
+    for _ in range(2):
+        metadata_of = state(built.root, read_only=True) if with_state else None
+        report = copy(built.provider, metadata_of, target, metadata)
+        [line] = report.damage
+        # Of a log that is cut off and one that lacks a segment, a listing shows the same.
+        is_log = kind is FileSegmentType.COMMIT_LOG and not with_state
+        assert (f"COMMIT_LOG@0 byte {base}" if is_log else str(missing)) in line
+    assert missing not in contents(target)
+    assert len(contents(target)) == len(contents(built.provider))

@@ -21,6 +21,7 @@ from tests.kit.tier_builder import (
 )
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt
+from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.hashes import tiered_key_hash
 from tieredstore.message.index.tiered import (
     IndexHeader,
@@ -29,6 +30,7 @@ from tieredstore.message.index.tiered import (
     put_item,
     unsealed_size,
 )
+from tieredstore.scan.findings import Finding
 from tieredstore.scan.keys import plan as keys_plan
 from tieredstore.scan.tasks import ScanTask
 from tieredstore.table import Tier
@@ -308,3 +310,32 @@ def test_with_a_state_an_index_file_that_is_missing_is_said(
     tier = tieredstore.open(world.built.url, state=world.built.state)
     assert tier.scan(keys="orders-0-3").to_arrow().num_rows == 1
     assert "index is damaged" in caplog.text
+
+
+@pytest.mark.parametrize("indexed", [(0, 20), (7, 13)])
+@pytest.mark.parametrize("with_state", [False, True])
+def test_units_that_are_lost_may_have_had_any_key(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, indexed: tuple[int, int], with_state: bool
+) -> None:
+    world = IndexedTier(tmp_path)
+    world.builder.queue("orders", 0, messages("orders", 0, 20))
+    world.index(("orders", 0, *indexed))
+    world.built.metadata.flush()
+    lost = SegmentId(f"{BROKER}/orders/0", FileSegmentType.CONSUME_QUEUE, 5 * UNIT_SIZE)
+    world.built.path(lost).unlink()
+    state = world.built.state if with_state else None
+    tier = tieredstore.open(world.built.url, state=state)
+    for number in (2, 7, 12, 19):
+        key = f"orders-0-{number}"
+        with pytest.raises(Corrupt, match="messages 5 to 9") as raised:
+            tier.scan(keys=key).to_arrow()
+        assert str(lost) in str(raised.value)
+        found: list[Finding] = []
+        rows = tier.scan(keys=key, columns="queue_offset", on_finding=found.append).to_arrow()
+        assert rows["queue_offset"].to_pylist() == [n for n in (2, 12, 19) if n == number]
+        assert [(f.kind, f.segment, f.queue_offset, f.messages) for f in found] == [
+            ("units-missing", lost, 5, 5)
+        ]
+        assert tier.scan(keys=key, from_offset=10).to_arrow().num_rows == (number > 9)
+    if indexed == (0, 20):
+        assert "not complete" not in caplog.text  # the index has all that can be read
