@@ -124,6 +124,7 @@ class Tier:
         body_limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES,
         batch_bytes: int = BATCH_BYTES,
         use_index: bool = True,
+        search_times: bool = True,
         verify_records: bool = False,
         limit: int | None = None,
         on_finding: OnFinding = raise_on_damage,
@@ -133,6 +134,8 @@ class Tier:
         columns: None for all but `properties`. topic_pattern: a regular expression for whole names.
         Offsets [from, until), store times [since, until). tags, keys: messages with one of them.
         check_bodies: compare bodies with their CRCs. use_index: look for keys in the index files.
+        search_times: find by samples where messages of the times begin and end in large queues,
+        rather than compare the time of each.
         verify_records: read and check the commit log even where the consume queue alone answers.
         limit: most rows to read. on_finding: gets damage; the default raises Corrupt, one that
         returns leaves the message out. Raises Invalid.
@@ -140,7 +143,12 @@ class Tier:
         _require("pyarrow", "arrow")
         from tieredstore.scan.arrow.schema import choose_columns
 
-        require_flags(check_bodies=check_bodies, use_index=use_index, verify_records=verify_records)
+        require_flags(
+            check_bodies=check_bodies,
+            use_index=use_index,
+            search_times=search_times,
+            verify_records=verify_records,
+        )
         require_function("on_finding", on_finding)
         now_ms = SYSTEM_CLOCK.now_ms()
         selection = Selection(
@@ -165,7 +173,15 @@ class Tier:
             take_number("limit", limit, "0 or more", least=0),
         )
         names = choose_columns(take_texts("columns", columns))
-        return Scan(self, selection, names, options, on_finding, use_index=use_index)
+        return Scan(
+            self,
+            selection,
+            names,
+            options,
+            on_finding,
+            use_index=use_index,
+            search_times=search_times,
+        )
 
 
 class Scan:
@@ -180,6 +196,7 @@ class Scan:
         on_finding: OnFinding,
         *,
         use_index: bool,
+        search_times: bool,
     ) -> None:
         self._tier = tier
         self._selection = selection
@@ -187,6 +204,7 @@ class Scan:
         self._options = options
         self._report = on_finding
         self._use_index = use_index
+        self._search_times = search_times
 
     @property
     def schema(self) -> pa.Schema:
@@ -213,6 +231,7 @@ class Scan:
             self._selection,
             range_bytes=target_bytes,
             use_index=self._use_index,
+            search_times=self._search_times,
         )
         for scan_range in ranges:
             yield ScanTask(self._tier.location, scan_range, self._columns, self._options)
@@ -246,6 +265,7 @@ class Scan:
             self._options,
             self._report,
             use_index=self._use_index,
+            search_times=self._search_times,
         )
         return sum(batch.num_rows for batch in counted.batches())
 

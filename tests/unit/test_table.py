@@ -288,6 +288,7 @@ def test_what_the_tier_has_not_is_refused_with_near_names(tier: Tier) -> None:
         ("limit", True, "limit: expected 0 or more, found True"),
         ("check_bodies", "no", "check_bodies: expected True or False, found 'no'"),
         ("use_index", None, "use_index: expected True or False, found None"),
+        ("search_times", 0, "search_times: expected True or False, found 0"),
         ("verify_records", 1, "verify_records: expected True or False, found 1"),
         ("on_finding", 3, "on_finding: expected a function, found 3"),
     ],

@@ -59,6 +59,7 @@ def plan(
     until_ms: int | None = None,
     range_bytes: int = RANGE_BYTES,
     narrow: bool = False,
+    search_times: bool = True,
 ) -> Iterator[ScanRange]:
     """Yield ranges over the messages of `queues` within queue offsets [from, until) and store times
     [since, until), in the order of the queues and of their offsets. With `narrow`, a range knows
@@ -68,16 +69,23 @@ def plan(
     Messages whose units are lost are ranges of their own, the reading of which tells so.
 
     Ranges with time bounds hold messages of other times as well, which are left out where they are
-    read. Costs a few hundred small reads a queue at most (`time_search.narrow_by_time`). Raises
-    Corrupt, Unavailable.
+    read. Costs a few hundred small reads a queue at most (`time_search.narrow_by_time`); without
+    `search_times` none, and all messages are read and compared. Raises Corrupt, Unavailable.
     """
 
     def plan_queue(queue: QueueFiles) -> list[ScanRange]:
-        return list(
-            _plan_queue(
-                provider, queue, from_offset, until_offset, since_ms, until_ms, range_bytes, narrow
-            )
+        found = _plan_queue(
+            provider,
+            queue,
+            from_offset,
+            until_offset,
+            since_ms,
+            until_ms,
+            range_bytes,
+            narrow=narrow,
+            search_times=search_times,
         )
+        return list(found)
 
     for ranges in map_ahead(provider, plan_queue, queues):
         yield from ranges
@@ -91,14 +99,16 @@ def _plan_queue(
     since_ms: int | None,
     until_ms: int | None,
     range_bytes: int,
+    *,
     narrow: bool,
+    search_times: bool,
 ) -> Iterator[ScanRange]:
     with QueueReader(provider, queue) as reader:
         low = max(reader.min_offset(), from_offset or 0)
         high = reader.max_offset()
         if until_offset is not None:
             high = min(high, until_offset)
-        if since_ms is not None or until_ms is not None:
+        if search_times and (since_ms is not None or until_ms is not None):
             low, high = narrow_by_time(reader, low, high, since_ms=since_ms, until_ms=until_ms)
         lost = find_lost_units(reader)
         for first, last in sorted([*queue.unit_spans(), *lost]):

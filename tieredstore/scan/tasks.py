@@ -100,16 +100,19 @@ def plan_ranges(
     *,
     range_bytes: int = RANGE_BYTES,
     use_index: bool = True,
+    search_times: bool = True,
 ) -> Iterator[ScanRange]:
     """Yield ranges that hold every message selected, and others, which reading leaves out by tags,
     keys and times. At most about `range_bytes` of commit log each.
 
     Keys are looked for in the index files of each broker, and in the messages that these do not
-    name; `use_index=False` looks at all messages. Raises Invalid, Corrupt, Unavailable.
+    name; `use_index=False` looks at all messages. Times are searched for, so that few messages of
+    others are read; `search_times=False` reads and compares all. Raises Invalid, Corrupt,
+    Unavailable.
     """
     queues = selection.queues(catalogue)
     if selection.keys is None or not use_index:
-        yield from _ranges(provider, queues, selection, range_bytes)
+        yield from _ranges(provider, queues, selection, range_bytes, search_times)
         return
     # With it comes the tier's index, which every other plan would wait for.
     from tieredstore.scan.keys.plan import KeyQuery, plan_by_keys
@@ -121,6 +124,7 @@ def plan_ranges(
         selection.since_ms,
         selection.until_ms,
         range_bytes,
+        search_times,
     )
     for broker, group in groupby(queues, key=lambda queue: queue.broker):
         yield from plan_by_keys(
@@ -129,7 +133,11 @@ def plan_ranges(
 
 
 def _ranges(
-    provider: SegmentProvider, queues: Sequence[QueueFiles], selection: Selection, range_bytes: int
+    provider: SegmentProvider,
+    queues: Sequence[QueueFiles],
+    selection: Selection,
+    range_bytes: int,
+    search_times: bool,
 ) -> Iterator[ScanRange]:
     return plan(
         provider,
@@ -140,4 +148,5 @@ def _ranges(
         until_ms=selection.until_ms,
         range_bytes=range_bytes,
         narrow=True,
+        search_times=search_times,
     )

@@ -70,10 +70,14 @@ def find_first(
     *,
     since_ms: int | None = None,
     until_ms: int | None = None,
+    search_times: bool = True,
 ) -> int | None:
     """Return the first queue offset of [low, high) whose message is stored within [since, until),
-    None where there is none. Messages that cannot be read are passed over. Raises Unavailable."""
-    first, until = narrow_by_time(reader, low, high, since_ms=since_ms, until_ms=until_ms)
+    None where there is none. Messages that cannot be read are passed over. Without `search_times`
+    the time of each message in front of it is read. Raises Unavailable."""
+    first, until = low, high
+    if search_times:
+        first, until = narrow_by_time(reader, low, high, since_ms=since_ms, until_ms=until_ms)
     for start, end in _clip(reader.queue.unit_spans(), first, until):
         for at in range(start, end, _AT_ONCE):
             times, wanted = read_times(reader, at, min(_AT_ONCE, end - at))

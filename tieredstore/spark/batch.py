@@ -147,6 +147,7 @@ def _ranges(
                 until_ms=window.until_ms,
                 range_bytes=options.max_partition_bytes,
                 narrow=True,
+                search_times=options.search_times,
             )
             return list(planned)
 
@@ -160,7 +161,13 @@ def _ranges(
         until_ms=narrowing.until_ms,
     )
     only = replace(catalogue, queues=tuple(kept))
-    for one in plan_ranges(provider, only, selection, range_bytes=options.max_partition_bytes):
+    for one in plan_ranges(
+        provider,
+        only,
+        selection,
+        range_bytes=options.max_partition_bytes,
+        search_times=options.search_times,
+    ):
         within = windows[key_of(one.queue)].cut(one)
         if within.count > 0:
             yield within

@@ -44,7 +44,7 @@ NAMES = (
     "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
     "listInterval",
     "failOnDataLoss", "corruptRecords", "corruptReportPath", "checkBodies", "verifyRecords",
-    "bodyLimitBytes",
+    "searchTimes", "bodyLimitBytes",
 )  # fmt: skip
 BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 STREAM_ONLY = (
@@ -121,6 +121,7 @@ class SourceOptions:
     skip_corrupt: bool
     corrupt_report_path: str | None
     push_down_filters: bool
+    search_times: bool
     given: frozenset[str]
 
     @property
@@ -202,6 +203,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         skip_corrupt=get("corruptRecords", _corrupt_records) == "skip",
         corrupt_report_path=values.get("corruptReportPath"),
         push_down_filters=get("pushDownFilters", _boolean) is True,
+        search_times=get("searchTimes", _boolean) is not False,
         given=given,
     )
 

@@ -66,9 +66,12 @@ def resolve_bound(
     queue: QueueFiles,
     bound: Bound,
     on_out_of_range: Callable[[int, int, int], int],
+    *,
+    search_times: bool = True,
 ) -> int:
     """Return the offset that a bound means in a queue. An offset that the queue has not goes with
-    min and max offset to `on_out_of_range`, which gives another."""
+    min and max offset to `on_out_of_range`, which gives another. Without `search_times` each
+    message's time is compared."""
     wanted = bound.of(key_of(queue))
     time_ms = bound.time_of(key_of(queue))
     with QueueReader(provider, queue) as reader:
@@ -77,7 +80,7 @@ def resolve_bound(
             return most
         least = reader.min_offset()
         if time_ms is not None:
-            first = find_first(reader, least, most, since_ms=time_ms)
+            first = find_first(reader, least, most, since_ms=time_ms, search_times=search_times)
             return most if first is None else first
         if wanted == EARLIEST:
             return least

@@ -191,6 +191,34 @@ def test_segment_times_show_what_no_sample_does(
     assert found[True] == [odd]
 
 
+def test_what_no_sample_shows_is_found_where_times_are_not_searched_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time_search, "READ_WHOLE_BYTES", 0)
+    times = [START_MS + number * SECOND for number in range(600)]
+    late, early = 203, 407  # no multiples of the distance of samples
+    times[late] += 10_000 * SECOND
+    times[early] -= 10_000 * SECOND
+    tier, _ = build(tmp_path, times)
+    after, before = START_MS + 9_000 * SECOND, START_MS - SECOND
+    assert late not in scan(tier, since=after)
+    assert scan(tier, since=after, search_times=False) == [late]
+    assert early not in scan(tier, until=before)
+    assert scan(tier, until=before, search_times=False) == [early]
+    assert scan(tier, since=before, until=after, search_times=False) == [
+        number for number in range(600) if number not in (late, early)
+    ]
+    opened = tieredstore.open(tier.url)
+    assert opened.scan("orders", since=after, search_times=False).count_rows() == 1
+    key = f"orders-0-{late}"
+    assert opened.scan(keys=key, since=after, search_times=False).to_arrow().num_rows == 1
+    [queue] = tier.catalogue().queues
+    with QueueReader(tier.provider, queue) as reader:
+        assert find_first(reader, 0, 600, since_ms=after, search_times=False) == late
+        assert find_first(reader, 0, 600, until_ms=before, search_times=False) == early
+        assert find_first(reader, 0, late, since_ms=after, search_times=False) is None
+
+
 PACE = st.sampled_from([1, 50, 1_000])
 STEP = st.integers(-3_000, 3_000).map(lambda tenths: tenths * 100)
 

@@ -17,6 +17,7 @@ from tests.kit.growing_tier import BROKER, START_MS, GrowingTier
 from tests.kit.tier_builder import TierBuilder, message
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt, Invalid
+from tieredstore.scan import time_search
 from tieredstore.spark.batch import PushDownReader, TieredBatchReader
 from tieredstore.spark.options import parse_options
 from tieredstore.spark.partitions import TieredPartition
@@ -280,6 +281,26 @@ def test_records_behind_columns_of_the_consume_queue_are_read_if_asked_for(
     assert len(offsets(reader_of(tier, columns=columns))) == 17
     with pytest.raises(Corrupt, match="offset 5"):
         offsets(reader_of(tier, {"verifyRecords": "true"}, columns=columns))
+
+
+@pytest.mark.parametrize("keys", [{}, {"keys": "orders-0-203"}])
+def test_what_no_sample_of_times_shows_is_found_if_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, str]
+) -> None:
+    monkeypatch.setattr(time_search, "READ_WHOLE_BYTES", 0)
+    times = [START_MS + n * 1000 for n in range(600)]
+    times[203] += 10_000_000
+    builder = TierBuilder(tmp_path, messages_per_segment=1000, times=times)
+    builder.queue("orders", 0, [message("orders", 0, n) for n in range(600)])
+    late = str(START_MS + 9_000_000)
+    given = {"path": builder.built.url, "subscribe": "orders", "startingTimestamp": late, **keys}
+    shape = Shape.of(spark_schema(COLUMNS), None)
+    found = {}
+    for search in ("true", "false"):
+        options = parse_options({**given, "searchTimes": search})
+        found[search] = offsets(TieredBatchReader(options, shape))
+    # Of a search by keys, the index decides what is read.
+    assert found == {"true": [(0, 203)] if keys else [], "false": [(0, 203)]}
 
 
 def test_damage_is_no_loss_where_only_what_was_read_has_expired(tier: GrowingTier) -> None:

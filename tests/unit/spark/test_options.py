@@ -115,6 +115,8 @@ def test_how_to_read() -> None:
     assert found.skip_corrupt
     assert not found.read.verify_records
     assert parsed(verifyRecords="true").read.verify_records
+    assert found.search_times
+    assert not parsed(searchTimes="false").search_times
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,8 @@ _WHOLE = 1 << 62
 @dataclass(frozen=True, slots=True)
 class KeyQuery:
     """What is looked for: messages with one of `keys` within queue offsets [from, until) and store
-    times [since, until) in epoch ms, None for no bound. range_bytes: of one range, about."""
+    times [since, until) in epoch ms, None for no bound. range_bytes: of one range, about.
+    search_times: whether bounds by time narrow what is read."""
 
     keys: tuple[str, ...]
     from_offset: int | None
@@ -47,6 +48,7 @@ class KeyQuery:
     since_ms: int | None
     until_ms: int | None
     range_bytes: int
+    search_times: bool
 
     def plan_all(
         self, provider: SegmentProvider, queues: Sequence[QueueFiles], *, cut: bool = True
@@ -61,6 +63,7 @@ class KeyQuery:
             until_ms=self.until_ms,
             range_bytes=self.range_bytes if cut else _WHOLE,
             narrow=cut,
+            search_times=self.search_times,
         )
 
 
@@ -193,6 +196,7 @@ class _Planner:
                     since_ms=since_ms,
                     until_ms=until_ms,
                     range_bytes=_WHOLE,
+                    search_times=query.search_times,
                 )
                 found += [(one.from_offset, one.until_offset) for one in planned]
         return _join(found)

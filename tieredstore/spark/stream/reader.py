@@ -230,7 +230,14 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("failOnDataLoss=false: %s: no offset %d", show_queue(key), wanted)
             return least if wanted < least else most
 
-        offset = min(resolve_bound(view.provider, view.queue, bound, out_of_range), view.end)
+        offset = resolve_bound(
+            view.provider,
+            view.queue,
+            bound,
+            out_of_range,
+            search_times=self._options.search_times,
+        )
+        offset = min(offset, view.end)
         return Position(offset, view.incarnation(offset))
 
     def _check_start(self, key: QueueKey, view: QueueView, position: Position) -> int:

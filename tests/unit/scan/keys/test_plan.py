@@ -30,6 +30,7 @@ from tieredstore.message.index.tiered import (
     put_item,
     unsealed_size,
 )
+from tieredstore.scan import time_search
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.keys import plan as keys_plan
 from tieredstore.scan.tasks import ScanTask
@@ -190,6 +191,25 @@ def test_messages_of_hours_without_an_index_file_are_found(tmp_path: Path) -> No
     world.index(("orders", 0, 20, 30))
     for number in range(30):
         assert world.find(f"orders-0-{number}") == [("orders", 0, number)]
+
+
+def test_messages_of_hours_without_an_index_file_are_found_where_no_sample_shows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time_search, "READ_WHOLE_BYTES", 0)
+    times = [START_MS + n * 1000 + (10 * HOUR_MS if n >= 400 else 0) for n in range(600)]
+    odd = 203  # no multiple of the distance of samples
+    times[odd] += 5 * HOUR_MS
+    world = IndexedTier(tmp_path, times)
+    world.builder.queue("orders", 0, messages("orders", 0, 600))
+    world.index(("orders", 0, 0, odd), ("orders", 0, odd + 1, 400))
+    world.index(("orders", 0, 400, 600))
+    key = f"orders-0-{odd}"
+    assert world.tier.scan(keys=key).to_arrow().num_rows == 0
+    assert world.find(key, search_times=False) == [("orders", 0, odd)]
+    since = START_MS + HOUR_MS
+    assert world.find(key, search_times=False, since=since) == [("orders", 0, odd)]
+    assert world.find(key, search_times=False, until=since) == []
 
 
 def test_messages_of_an_index_file_that_is_gone_are_found(tmp_path: Path) -> None:

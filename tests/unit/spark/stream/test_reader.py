@@ -19,6 +19,7 @@ from tests.kit.spark.stream_reader import COLUMNS, latest, offsets, reader_of, r
 from tests.kit.tier_builder import START_MS, TierBuilder, message
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Invalid, Unavailable
+from tieredstore.scan import time_search
 from tieredstore.spark.options import parse_options
 from tieredstore.spark.schema import Shape, spark_schema
 from tieredstore.spark.stream import reader as streaming
@@ -48,6 +49,25 @@ def test_batches_follow_one_another(tier: GrowingTier) -> None:
     found = rows(reader, end, following)
     assert found == [("later", 0, n) for n in range(4)] + [("orders", 1, n) for n in (2, 3, 4)]
     assert offsets(reader.reportLatestOffset()) == offsets(following)
+
+
+def test_a_stream_starts_at_a_message_that_no_sample_shows_if_asked_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time_search, "READ_WHOLE_BYTES", 0)
+    times = [START_MS + n * 1000 for n in range(600)]
+    times[203] += 10_000_000
+    builder = TierBuilder(tmp_path, messages_per_segment=1000, times=times)
+    builder.queue("orders", 0, [message("orders", 0, n) for n in range(600)])
+    given = {
+        "path": builder.built.url,
+        "subscribe": "orders",
+        "startingTimestamp": str(START_MS + 9_000_000),
+    }
+    shape = Shape.of(spark_schema(COLUMNS), None)
+    for search, first in (("true", 600), ("false", 203)):
+        reader = TieredStreamReader(parse_options({**given, "searchTimes": search}), shape)
+        assert offsets(reader.initialOffset()) == {("orders", 0): first}
 
 
 def test_a_stream_starts_at_the_end_unless_it_is_told_otherwise(tier: GrowingTier) -> None:
