@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from types import TracebackType
 from typing import Self
 
@@ -16,6 +17,7 @@ from tieredstore.message.consume_queue import UNIT_DTYPE, UNIT_SIZE
 from tieredstore.message.layout import CODA_SIZE
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, extent_at, list_again
 from tieredstore.scan.findings import Finding, damage
+from tieredstore.scan.intervals import Interval
 
 _UNITS_PER_READ = 1 << 14
 _SURE_UNITS = 4 * _UNITS_PER_READ
@@ -97,7 +99,6 @@ class QueueReader:
         self.commit_log = ExtentReader(provider, queue.commit_log)
         self._consume_queue = ExtentReader(provider, queue.consume_queue)
         self._provider = provider
-        self._spans, self._lost = queue.unit_spans(), queue.lost_units()
         self._has_looked = False
 
     def __enter__(self) -> Self:
@@ -153,6 +154,14 @@ class QueueReader:
         if extent is None:
             return None, None
         return extent.id, offset * UNIT_SIZE - extent.base_offset
+
+    @cached_property
+    def _spans(self) -> list[Interval]:
+        return self.queue.unit_spans()
+
+    @cached_property
+    def _lost(self) -> list[Interval]:
+        return self.queue.lost_units()
 
     def min_offset(self) -> int:
         """Find the first queue offset whose message the commit log still holds, or whose unit is

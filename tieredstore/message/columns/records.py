@@ -355,8 +355,9 @@ def _fields(
     buffer: Buffer, offsets: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> list[bytes]:
     """Bytes [offset, offset + length) of each row: fields of one length are gathered together."""
-    kinds, group = np.unique(lengths, return_inverse=True)
-    if len(kinds) > _MAX_GATHERS or len(offsets) < SCALAR_LIMIT:
+    is_few = len(offsets) < SCALAR_LIMIT
+    kinds, group = (lengths, lengths) if is_few else np.unique(lengths, return_inverse=True)
+    if is_few or len(kinds) > _MAX_GATHERS:
         view = memoryview(buffer)
         return [
             bytes(view[start : start + length])

@@ -194,6 +194,8 @@ def _borders(queue: QueueFiles) -> tuple[Int64s, Int64s]:
 def _owners(bases: Int64s, offsets: Int64s) -> Int64s | np.int64:
     """The segment of each offset by its number; one number when it is the same for all. Those in
     front of the first segment are given to it."""
+    if len(bases) == 1:
+        return np.int64(0)
     if len(offsets):
         ends = np.array([offsets.min(), offsets.max()])
         first, last = np.maximum(np.searchsorted(bases, ends, side="right") - 1, 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,11 +13,10 @@ from tieredstore.errors import Corrupt
 from tieredstore.message.columns.records import (
     RecordColumns,
     gather_headers,
-    index_keys,
     properties_of,
     record_columns,
 )
-from tieredstore.message.hashes import java_string_hashes, tiered_key_hash, tiered_key_hashes
+from tieredstore.message.hashes import tiered_key_hash
 from tieredstore.message.index.tiered import time_diff_seconds
 from tieredstore.message.layout import MAGIC_V1, MAGIC_V2
 from tieredstore.message.properties import find_text, has_empty_key
@@ -28,7 +26,16 @@ from tieredstore.scan.findings import OnFinding, damage
 from tieredstore.scan.read.batch import Bools, Int64s
 from tieredstore.scan.read.batches import cut_runs, find_whole_records
 from tieredstore.scan.read.record_checks import has_topic
+from tieredstore.scan.verify.item_contents import (
+    ItemGroup,
+    Items,
+    Rows,
+    find_right_hashes,
+    find_right_times,
+    group_items,
+)
 from tieredstore.scan.verify.java_times import java_store_times
+from tieredstore.scan.verify.small_groups import BATCH_BYTES, QueueItems, find_sound_queues
 from tieredstore.scan.verify.topic_probes import TopicProbes
 
 _PROBE_ITEMS = 64
@@ -36,7 +43,6 @@ _TRIES = 4096
 _TRIES_A_QUEUE = 4
 """Queues tried for one index file, where no probe tells the topic of items: this many, and so many
 for each queue."""
-Rows = npt.NDArray[np.intp]
 
 
 @dataclass(slots=True)
@@ -49,20 +55,6 @@ class ItemVerdicts:
     dangling: int = 0
     damaged: int = 0
     store_times: list[Int64s] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class _Items:
-    """Items of one topic id and queue, sorted by offset and size."""
-
-    items: npt.NDArray[np.void]
-    positions: Int64s
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def take(self, rows: Rows | slice | Bools) -> _Items:
-        return _Items(self.items[rows], self.positions[rows])
 
 
 class ItemChecker:
@@ -116,48 +108,81 @@ class ItemChecker:
             for number, name in self._probes.find_topics(items).items():
                 if number not in self._topics and name not in self._named:
                     self._name(number, name)
-        for group in _groups(items, positions):
-            topic_id = int(group.items["topic_id"][0])
-            queue_id = int(group.items["queue_id"][0])
-            topic = self._topics.get(topic_id) or self._learn(topic_id, queue_id, group)
-            if topic is None or (topic, queue_id) not in self._queues:
-                self._explain(extent, topic, queue_id, group, verdicts)
-            else:
-                check = _GroupCheck(self._reader(topic, queue_id), begin_timestamp_ms)
-                check.run(group)
-                for position, what, expected, found in check.wrong:
-                    self._on_finding(
-                        damage(
-                            "index-item",
-                            what,
-                            segment=extent.id,
-                            position=position,
-                            expected=expected,
-                            found=found,
-                        )
-                    )
-                verdicts.good += check.good
-                verdicts.dangling += check.dangling
-                verdicts.damaged += len(check.wrong)
-                verdicts.store_times += check.times
+        known: list[QueueItems] = []
+        size_bytes = 0
+        for group in group_items(items, positions):
+            topic = self._topics.get(group.topic_id) or self._learn(group)
+            queue = None if topic is None else self._queues.get((topic, group.queue_id))
+            if queue is not None:
+                known.append(QueueItems(queue, group))
+                size_bytes += known[-1].small_bytes
+            if queue is None or size_bytes >= BATCH_BYTES:
+                # Before others, so that findings stay in the order of the groups.
+                self._check_queues(extent, known, begin_timestamp_ms, verdicts)
+                known, size_bytes = [], 0
+            if queue is None:
+                self._explain(extent, topic, group, verdicts)
+        self._check_queues(extent, known, begin_timestamp_ms, verdicts)
         return verdicts
 
-    def _learn(self, topic_id: int, queue_id: int, group: _Items) -> str | None:
+    def _check_queues(
+        self,
+        extent: SegmentExtent,
+        queues: list[QueueItems],
+        begin_timestamp_ms: int,
+        verdicts: ItemVerdicts,
+    ) -> None:
+        sound, times = find_sound_queues(self._provider, queues, begin_timestamp_ms)
+        verdicts.store_times += times
+        for one, is_sound in zip(queues, sound, strict=True):
+            if is_sound:
+                verdicts.good += len(one.group.items)
+            else:
+                self._check_alone(extent, one, begin_timestamp_ms, verdicts)
+
+    def _check_alone(
+        self,
+        extent: SegmentExtent,
+        one: QueueItems,
+        begin_timestamp_ms: int,
+        verdicts: ItemVerdicts,
+    ) -> None:
+        check = _GroupCheck(self._reader(one.queue.topic, one.queue.queue_id), begin_timestamp_ms)
+        check.run(one.group.items)
+        for position, what, expected, found in check.wrong:
+            self._on_finding(
+                damage(
+                    "index-item",
+                    what,
+                    segment=extent.id,
+                    position=position,
+                    expected=expected,
+                    found=found,
+                )
+            )
+        verdicts.good += check.good
+        verdicts.dangling += check.dangling
+        verdicts.damaged += len(check.wrong)
+        verdicts.store_times += check.times
+
+    def _learn(self, group: ItemGroup) -> str | None:
         """Without state: the topic whose messages the items name, if no other id has it."""
         if not self._may_learn:
             return None
         # The last ones: those in front may have expired.
-        topic = self._topic_by_contents(queue_id, group.take(slice(-_PROBE_ITEMS, None)))
+        topic = self._topic_by_contents(
+            group.queue_id, group.items.take(slice(-_PROBE_ITEMS, None))
+        )
         if topic is None or topic in self._named:
             return None
-        self._name(topic_id, topic)
+        self._name(group.topic_id, topic)
         return topic
 
     def _name(self, topic_id: int, topic: str) -> None:
         self._topics[topic_id] = topic
         self._named.add(topic)
 
-    def _topic_by_contents(self, queue_id: int, probe: _Items) -> str | None:
+    def _topic_by_contents(self, queue_id: int, probe: Items) -> str | None:
         """The topic of which the most of these items name messages. Where many ids are of no
         topic, as after many deletions, only so many are tried."""
         best, most = None, 0
@@ -175,16 +200,16 @@ class ItemChecker:
         self,
         extent: SegmentExtent,
         topic: str | None,
-        queue_id: int,
-        group: _Items,
+        group: ItemGroup,
         verdicts: ItemVerdicts,
     ) -> None:
         """Items of an unknown topic id or queue: of a topic that is gone, or with a damaged id."""
         ids = {name: number for number, name in self._topics.items()}
-        for row in range(len(group)):
-            item = group.take(slice(row, row + 1))
+        items = group.items
+        for row in range(len(items)):
+            item = items.take(slice(row, row + 1))
             if topic is None:
-                named = self._topic_by_contents(queue_id, item)
+                named = self._topic_by_contents(group.queue_id, item)
                 field, position = "topic id", 4
                 expected = None if named is None else ids.get(named)
             else:
@@ -192,7 +217,7 @@ class ItemChecker:
                 expected = self._queue_by_contents(topic, item)
             if expected is None:
                 # Those that name nothing are alike: do not look for each of a million.
-                verdicts.dangling += len(group) - row
+                verdicts.dangling += len(items) - row
                 return
             verdicts.damaged += 1
             self._on_finding(
@@ -206,7 +231,7 @@ class ItemChecker:
                 )
             )
 
-    def _queue_by_contents(self, topic: str, item: _Items) -> int | None:
+    def _queue_by_contents(self, topic: str, item: Items) -> int | None:
         for name, queue_id in self._queues:
             if name == topic:
                 check = _GroupCheck(self._reader(topic, queue_id), None)
@@ -223,16 +248,6 @@ class ItemChecker:
         return reader
 
 
-def _groups(items: npt.NDArray[np.void], positions: Int64s) -> Iterator[_Items]:
-    """Items by topic id and queue, the largest groups first (they teach the topic ids)."""
-    topic_ids, queue_ids = items["topic_id"], items["queue_id"]
-    order = np.lexsort((items["size"], items["offset"], queue_ids, topic_ids))
-    changes = (np.diff(topic_ids[order]) != 0) | (np.diff(queue_ids[order]) != 0)
-    groups = np.split(order, np.flatnonzero(changes) + 1) if len(order) else []
-    for rows in sorted(groups, key=len, reverse=True):
-        yield _Items(items[rows], positions[rows])
-
-
 class _GroupCheck:
     """Checks the items of one queue. `begin_timestamp_ms` None leaves times unchecked."""
 
@@ -245,7 +260,7 @@ class _GroupCheck:
         self.wrong: list[tuple[int, str, str, str]] = []
         self.times: list[Int64s] = []
 
-    def run(self, group: _Items) -> None:
+    def run(self, group: Items) -> None:
         offsets = group.items["offset"].astype(np.int64)
         expired = (offsets >= 0) & (offsets < self._queue.commit_log_min_offset)
         self.dangling += int(np.count_nonzero(expired))
@@ -272,14 +287,14 @@ class _GroupCheck:
                 group.take(rows), owner[rows] - part.start, offsets[first][part], sizes[first][part]
             )
 
-    def _add(self, items: _Items, field_position: int, what: str, expected: str) -> None:
+    def _add(self, items: Items, field_position: int, what: str, expected: str) -> None:
         for row in range(len(items)):
             item = items.items[row]
             found = f"offset {int(item['offset'])}, size {int(item['size'])}"
             position = int(items.positions[row]) + field_position
             self.wrong.append((position, what, expected, found))
 
-    def _check_run(self, group: _Items, owner: Rows, offsets: Int64s, sizes: Int64s) -> None:
+    def _check_run(self, group: Items, owner: Rows, offsets: Int64s, sizes: Int64s) -> None:
         """`owner`: for each item, the row of its message in `offsets` and `sizes`."""
         start = int(offsets[0])
         try:
@@ -310,15 +325,11 @@ class _GroupCheck:
         self._check_keys_and_times(buffer, columns, group, place[owner])
 
     def _check_keys_and_times(
-        self, buffer: memoryview, columns: RecordColumns, group: _Items, rows: Rows
+        self, buffer: memoryview, columns: RecordColumns, group: Items, rows: Rows
     ) -> None:
-        key_rows, keys = index_keys(buffer, columns)
-        stored = tiered_key_hashes(self._queue.topic, keys).astype(np.int64)
-        java = java_string_hashes([f"{self._queue.topic}#{key}" for key in keys]).astype(np.int64)
-        shifted = key_rows << 32
-        known = np.concatenate((shifted | stored, shifted | (java & 0x7FFFFFFF)))
         hashes = group.items["hash"].astype(np.int64)
-        has_key = np.isin(rows.astype(np.int64) << 32 | (hashes & 0xFFFFFFFF), known)
+        topics = [self._queue.topic] * len(columns)
+        has_key = find_right_hashes(buffer, columns, topics, hashes, rows)
         if not has_key.all():
             has_key |= self._is_empty_key(buffer, columns, hashes, rows)
         for i in np.flatnonzero(~has_key).tolist():
@@ -344,7 +355,7 @@ class _GroupCheck:
         return empty
 
     def _in_time(
-        self, buffer: memoryview, columns: RecordColumns, group: _Items, rows: Rows
+        self, buffer: memoryview, columns: RecordColumns, group: Items, rows: Rows
     ) -> Bools:
         ours = columns.store_timestamps[rows]
         java = java_store_times(buffer, columns.positions)[rows]
@@ -352,14 +363,8 @@ class _GroupCheck:
         found = group.items["time_diff_seconds"].astype(np.int64)
         if self._begin is None:
             return np.ones(len(found), dtype=np.bool_)
+        right = find_right_times(found, ours, java, self._begin)
         expected = time_diff_seconds(ours, self._begin)
-        right: Bools = found == expected
-        for times in (ours, java):
-            # Java drops the high bits of a difference that 32 bits cannot hold.
-            millis = times - self._begin
-            seconds = np.where(millis < 0, -(-millis // 1000), millis // 1000)
-            right |= found == ((seconds + 2**31) & 0xFFFFFFFF) - 2**31
-            right |= found == time_diff_seconds(times, self._begin)
         for i in np.flatnonzero(~right).tolist():
             self.wrong.append(
                 (

@@ -26,10 +26,14 @@ class SegmentTimes:
 
     def add(self, times: Int64s, java_times: Int64s) -> None:
         if len(times):
-            self.low = min(self.low, int(times.min()))
-            self.high = max(self.high, int(times.max()))
-            self.java_low = min(self.java_low, int(java_times.min()))
-            self.java_high = max(self.java_high, int(java_times.max()))
+            low, high = int(times.min()), int(times.max())
+            self.low = min(self.low, low)
+            self.high = max(self.high, high)
+            if java_times is not times:
+                times = java_times
+                low, high = int(times.min()), int(times.max())
+            self.java_low = min(self.java_low, low)
+            self.java_high = max(self.java_high, high)
 
     def merge(self, other: SegmentTimes) -> None:
         self.low = min(self.low, other.low)

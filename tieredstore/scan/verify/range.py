@@ -22,7 +22,7 @@ from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, extent_at
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding, OnFinding, damage, note
 from tieredstore.scan.intervals import Interval, add_interval, subtract_intervals
-from tieredstore.scan.read.batch import Bools, Int64s, MessageBatch, UnitRun
+from tieredstore.scan.read.batch import Int64s, MessageBatch, UnitRun
 from tieredstore.scan.read.batches import (
     BATCH_BYTES,
     find_usable_units,
@@ -32,6 +32,7 @@ from tieredstore.scan.read.batches import (
 )
 from tieredstore.scan.verify.gaps import QueueFindings
 from tieredstore.scan.verify.java_times import java_store_times
+from tieredstore.scan.verify.metadata import SegmentTimes
 from tieredstore.scan.verify.outcome import (
     RangeOutcome,
     TimeAt,
@@ -50,6 +51,7 @@ _KNOWN_SYS_FLAGS = (
     | sysflag.INNER_BATCH
     | sysflag.COMPRESSION_TYPE_MASK
 )
+_CHECKED_SYS_FLAGS = ~_KNOWN_SYS_FLAGS | sysflag.COMPRESSED
 _MAX_RECORD_BYTES = 256 << 20
 Progress = Callable[[str, int], None]
 """Called with a path and the bytes just done there."""
@@ -246,20 +248,24 @@ class RangeVerifier:
 
     def _check_batch(self, reader: QueueReader, batch: MessageBatch) -> None:
         columns = batch.columns
-        java_times = java_store_times(batch.buffer, columns.positions)
+        times = java_times = columns.store_timestamps
+        if not columns.is_v4:
+            java_times = java_store_times(batch.buffer, columns.positions)
+        seen = SegmentTimes()
+        seen.add(times, java_times)
         segment = self._segment_of(batch)
         if segment is not None:
-            self._found.times_of(segment.id).add(columns.store_timestamps, java_times)
+            self._found.times_of(segment.id).merge(seen)
         first, last = int(batch.queue_offsets[0]), int(batch.queue_offsets[-1])
         for extent in self._queue.consume_queue:
             low, high = extent.base_offset // UNIT_SIZE, extent.end_offset // UNIT_SIZE
             if first < high and last >= low:
-                inside: Bools | slice = slice(None)
-                if first < low or last >= high:
+                of_extent = self._found.times_of(extent.id)
+                if first >= low and last < high:
+                    of_extent.merge(seen)
+                else:
                     inside = (batch.queue_offsets >= low) & (batch.queue_offsets < high)
-                self._found.times_of(extent.id).add(
-                    columns.store_timestamps[inside], java_times[inside]
-                )
+                    of_extent.add(times[inside], java_times[inside])
         self._outcome.probes += make_probes(batch)
         self._check_sys_flags(batch)
         self._check_time_order(batch)
@@ -284,6 +290,8 @@ class RangeVerifier:
 
     def _check_sys_flags(self, batch: MessageBatch) -> None:
         flags = batch.columns.sys_flags
+        if not (flags & _CHECKED_SYS_FLAGS).any():
+            return
         unknown = (flags & ~_KNOWN_SYS_FLAGS) != 0
         compressed = (flags & sysflag.COMPRESSED) != 0
         for row in np.flatnonzero(unknown | compressed).tolist():

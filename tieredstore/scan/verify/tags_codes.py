@@ -25,8 +25,10 @@ Int64s = npt.NDArray[np.int64]
 def compute_tags_codes(buffer: Buffer, columns: RecordColumns) -> Int64s:
     """Compute int64[n]: `hashes.tags_code` of the TAGS of each record, by the rules of
     `properties.find_text`."""
-    codes = np.zeros(len(columns), np.int64)
     lengths = columns.properties_lengths
+    if len(columns) < _FEW_ROWS:
+        return _one_by_one(buffer, columns.properties_offsets, lengths)
+    codes = np.zeros(len(columns), np.int64)
     order = np.argsort(lengths, kind="stable")
     kinds, firsts = np.unique(lengths[order], return_index=True)
     for length, rows in zip(kinds.tolist(), np.split(order, firsts[1:]), strict=True):
@@ -34,12 +36,17 @@ def compute_tags_codes(buffer: Buffer, columns: RecordColumns) -> Int64s:
         if length > _WIDTH and len(rows) >= _FEW_ROWS:
             codes[rows] = _of_one_length(buffer, starts, length)
         else:
-            view = memoryview(buffer)
-            codes[rows] = [
-                tags_code(find_text(view[start : start + length], b"TAGS"))
-                for start in starts.tolist()
-            ]
+            codes[rows] = _one_by_one(buffer, starts, lengths[rows])
     return codes
+
+
+def _one_by_one(buffer: Buffer, starts: Int64s, lengths: Int64s) -> Int64s:
+    view = memoryview(buffer)
+    codes = [
+        tags_code(find_text(view[start : start + length], b"TAGS"))
+        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
+    ]
+    return np.array(codes, np.int64)
 
 
 def _of_one_length(buffer: Buffer, starts: Int64s, length: int) -> Int64s:

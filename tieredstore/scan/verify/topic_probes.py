@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tieredstore.message.columns.records import keys_to_index, properties_of
+from tieredstore.message.columns.records import keys_to_index
 from tieredstore.message.hashes import tiered_key_hash_candidates
 from tieredstore.scan.read.batch import MessageBatch
 
@@ -29,12 +29,12 @@ _PLACE = ("hash", "queue_id", "offset", "size")
 
 def make_probes(batch: MessageBatch) -> Iterator[Probe]:
     """Yield probes of some messages of a batch: its ends among them."""
-    rows = np.unique(np.linspace(0, len(batch) - 1, _A_BATCH, dtype=np.int64))
-    columns = batch.columns.take(rows)
-    places = (columns.positions + batch.base_offset).tolist()
-    texts = properties_of(batch.buffer, columns)
-    for properties, offset, size in zip(texts, places, columns.sizes.tolist(), strict=True):
-        for key in keys_to_index(properties)[:1]:
+    last = len(batch) - 1
+    columns = batch.columns
+    for row in sorted({last * step // (_A_BATCH - 1) for step in range(_A_BATCH)}):
+        start, length = columns.properties_offsets[row], columns.properties_lengths[row]
+        for key in keys_to_index(bytes(batch.buffer[start : start + length]))[:1]:
+            offset, size = batch.base_offset + int(columns.positions[row]), int(columns.sizes[row])
             for key_hash in tiered_key_hash_candidates(batch.queue.topic, key):
                 yield key_hash, offset, size
 

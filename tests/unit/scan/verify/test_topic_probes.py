@@ -33,7 +33,7 @@ def test_no_topic_is_tried_for_the_ids_of_others(tier: BuiltTier) -> None:
         report, findings = tier.verify()
     assert report.index_items == 2 * TOPICS
     assert findings == []
-    assert tried.call_count == TOPICS
+    assert tried.call_count == 0
 
 
 def test_an_index_of_messages_that_are_no_probes_teaches_as_well(tmp_path: Path) -> None:

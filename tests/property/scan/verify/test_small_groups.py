@@ -1,0 +1,67 @@
+"""Index items of many small queues, checked together, have the findings of queues checked alone."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from tests.kit.tier_builder import CLUSTER, TierBuilder, message
+from tieredstore.message.index.tiered import COMPACTED_ITEM_SIZE
+from tieredstore.providers.posix.provider import PosixProvider
+from tieredstore.scan.catalogue import load_catalogue
+from tieredstore.scan.findings import Finding
+from tieredstore.scan.verify import small_groups
+from tieredstore.scan.verify.verification import VerifyReport, verify
+
+TOPICS = [*(f"topic-{number}" for number in range(8)), "longer-topic", "thème"]
+ITEMS = 2 * sum(1 + number % 4 for number in range(len(TOPICS)))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    builder = TierBuilder(tmp_path_factory.mktemp("small"), messages_per_segment=4)
+    for number, topic in enumerate(TOPICS):
+        host = ("fe80::1", 9) if number % 3 == 0 else ("10.0.0.1", 9)
+        sent = [message(topic, 0, n, born_host=host) for n in range(1 + number % 4)]
+        builder.queue(topic, 0, sent)
+    builder.index()
+    builder.built.metadata.flush()
+    return builder.built.root / "tier"
+
+
+def run(root: Path, most_bytes: int) -> tuple[VerifyReport, list[Finding]]:
+    provider = PosixProvider(root, CLUSTER, fsync=False)
+    found: list[Finding] = []
+    with mock.patch.object(small_groups, "MOST_BYTES", most_bytes):
+        report = verify(provider, load_catalogue(provider, None), found.append)
+    provider.close()
+    return report, found
+
+
+def test_together_and_alone_give_the_same_of_a_sound_tier(root: Path) -> None:
+    together, alone = run(root, 1 << 20), run(root, 0)
+    assert together == alone
+    assert (together[0].index_items, together[1]) == (ITEMS, [])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_together_and_alone_give_the_same_of_a_damaged_tier(root: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    files = [p for p in sorted(root.rglob("*")) if p.is_file() and p.stat().st_size]
+    indexes = [p for p in files if "rmq_sys_INDEX" in str(p)]
+    assert indexes
+    path = chance.choice(indexes if chance.random() < 0.7 else files)
+    kept = path.read_bytes()
+    data = bytearray(kept)
+    try:
+        for _ in range(chance.randint(1, 3)):
+            # Items are at the end of an index file.
+            low = len(data) - ITEMS * COMPACTED_ITEM_SIZE if path in indexes else 0
+            data[chance.randrange(low, len(data))] ^= 1 << chance.randrange(8)
+        path.write_bytes(data)
+        assert run(root, 1 << 20) == run(root, 0)
+    finally:
+        path.write_bytes(kept)
