@@ -10,6 +10,7 @@ import pytest
 
 from tests.kit.tier_builder import CLUSTER, TierBuilder, message
 from tieredstore.message.index.tiered import COMPACTED_ITEM_SIZE
+from tieredstore.message.layout import PHYSICAL_OFFSET_POSITION, QUEUE_ID_POSITION
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.findings import Finding
@@ -65,3 +66,20 @@ def test_together_and_alone_give_the_same_of_a_damaged_tier(root: Path, seed: in
         assert run(root, 1 << 20) == run(root, 0)
     finally:
         path.write_bytes(kept)
+
+
+@pytest.mark.parametrize("field", [0, 4, QUEUE_ID_POSITION, PHYSICAL_OFFSET_POSITION, "topic"])
+def test_together_finds_each_field_that_settles_whose_message_it_is(
+    root: Path, field: int | str
+) -> None:
+    log = min(p for p in root.rglob("*") if p.is_file() and b"topic-5" in p.read_bytes())
+    kept = log.read_bytes()
+    at = kept.index(b"\x07topic-5") + 7 if isinstance(field, str) else field + 3
+    try:
+        log.write_bytes(kept[:at] + bytes([kept[at] ^ 1]) + kept[at + 1 :])
+        report, found = run(root, 1 << 20)
+        assert (report, found) == run(root, 0)
+        assert report.index_items == ITEMS - 2
+        assert "index-item" in report.kinds
+    finally:
+        log.write_bytes(kept)
