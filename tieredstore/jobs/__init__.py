@@ -8,6 +8,7 @@ was.
 
 from tieredstore.jobs.api import (
     backfill,
+    compact_export,
     compact_index,
     copy,
     export,
@@ -20,6 +21,7 @@ from tieredstore.jobs.api import (
 
 __all__ = [
     "backfill",
+    "compact_export",
     "compact_index",
     "copy",
     "export",

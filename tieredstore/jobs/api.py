@@ -167,6 +167,42 @@ def export(
     )
 
 
+def compact_export(
+    to: str | Path,
+    *,
+    target_file_bytes: int = 128 << 20,
+    min_files: int = 2,
+    zstd_level: int = 3,
+    target_options: Mapping[str, str] | None = None,
+    workers: int = 1,
+    runner: Runner | None = None,
+    progress: ProgressCallback | None = None,
+    work: str | Path | None = None,
+) -> JobReport:
+    """Merge small files of a plain Parquet target, the folder `to` of `export`.
+
+    Files below `target_file_bytes` that follow each other in a partition become one, up to about as
+    much, where there are `min_files` of them; rows stay in order. Exports into the target may run
+    meanwhile. The rest is as in `export`. Raises Corrupt, Fenced (another compaction committed
+    meanwhile).
+    """
+    with _require_arrow("compact export"):
+        from tieredstore.jobs.exporting import CompactionRequest, run_compact_export
+
+    request = CompactionRequest(
+        str(to), target_file_bytes, min_files, zstd_level, dict(target_options or {})
+    )
+    with start_run(
+        "compact-export",
+        request.identity(),
+        workers=workers,
+        runner=runner,
+        progress=progress,
+        work=work,
+    ) as run:
+        return run_compact_export(run, request)
+
+
 def verify(
     tier: Tier,
     *,

@@ -13,6 +13,7 @@ from pyarrow import fs
 
 from tests.kit.command_line import tieredstore
 from tests.kit.growing_tier import GrowingTier
+from tests.kit.jobs.compaction import compact
 from tests.kit.object_store.late_ends import LateEnds
 from tests.kit.object_store.servers import CREDENTIALS, REGION, ObjectStore
 from tests.kit.tier_builder import BuiltTier, small_tier
@@ -101,6 +102,28 @@ def test_from_bucket_to_bucket(
     assert run(source, request)["commit"] is None
     if form is Format.PARQUET:
         assert not [key for key in object_store.keys("lake") if "/staging/0" in key]
+
+
+@pytest.mark.parametrize("object_store", ["moto", "versitygw"], indirect=True)
+def test_small_files_in_a_bucket_are_merged(object_store: ObjectStore, tmp_path: Path) -> None:
+    tier = GrowingTier(tmp_path / "source")
+    request = request_of(Format.PARQUET, object_store, tmp_path)
+    for _ in range(4):
+        tier.append("orders", 0, 5)
+        run(locate(tier.url), request)
+    before = table_of(Format.PARQUET, object_store, tmp_path).sort_by("queue_offset")
+    keys = set(object_store.keys("lake/topic=orders/"))
+    place = f"s3://{object_store.bucket}/lake"
+    report = compact(place, options=options_of(object_store))
+    assert (report["merged_files"], report["files"], report["rows"]) == (4, 1, 20)
+    [merged] = object_store.keys("lake/topic=orders/")
+    assert merged not in keys
+    after = table_of(Format.PARQUET, object_store, tmp_path)
+    assert after.equals(before)
+    assert compact(place, options=options_of(object_store))["commit"] is None
+    tier.append("orders", 0, 5)
+    assert run(locate(tier.url), request)["rows"] == 5
+    assert not [key for key in object_store.keys("lake") if "/staging/" in key]
 
 
 @pytest.mark.parametrize("form", tuple(Format))

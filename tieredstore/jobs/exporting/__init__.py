@@ -4,6 +4,7 @@ Each run adds what is new since the last one, exactly once: the target itself ke
 the data, up to where each queue was exported (`docs/jobs.md`).
 """
 
+from tieredstore.jobs.exporting.compaction import CompactionRequest, run_compact_export
 from tieredstore.jobs.exporting.following import DEFAULT_INTERVAL, follow_exports, parse_interval
 from tieredstore.jobs.exporting.job import measure_left, run_export, split_topics
 from tieredstore.jobs.exporting.per_topic import export_each, is_per_topic, measure_each
@@ -12,6 +13,7 @@ from tieredstore.jobs.exporting.request import Accept, ExportRequest, Format, On
 __all__ = [
     "DEFAULT_INTERVAL",
     "Accept",
+    "CompactionRequest",
     "ExportRequest",
     "Format",
     "OnCorrupt",
@@ -22,6 +24,7 @@ __all__ = [
     "measure_each",
     "measure_left",
     "parse_interval",
+    "run_compact_export",
     "run_export",
     "split_topics",
 ]

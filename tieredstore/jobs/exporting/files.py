@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tieredstore.errors import Corrupt
 from tieredstore.jobs.exporting.partition import BY_TOPIC_AND_DAY, Partition, PartitionBy
 from tieredstore.jobs.exporting.state import ColumnStatistics, DataFile
-from tieredstore.jobs.exporting.targets.storage import Files
+from tieredstore.jobs.exporting.targets.storage import Files, InputFile
 from tieredstore.scan.arrow.schema import TYPES
 
 ROW_GROUP_BYTES = 64 << 20
@@ -197,8 +199,14 @@ def merge_files(files: Files, parts: tuple[DataFile, ...], form: FileForm) -> Da
     pending_bytes = 0
     for part in parts:
         with files.open(part.name) as stream:
-            # Bodies are large: few rows at a time.
-            for batch in pq.ParquetFile(stream).iter_batches(batch_size=4096):
+            for batch in _read_batches(stream, part.name):
+                if pending and not batch.schema.equals(pending[0].schema):
+                    raise Corrupt(
+                        f"{part.name}: a file of other columns: expected "
+                        f"{pending[0].schema.names} as in {parts[0].name}, found "
+                        f"{batch.schema.names}, or other types",
+                        path=part.name,
+                    )
                 pending.append(batch)
                 pending_bytes += batch.nbytes
                 if pending_bytes >= ROW_GROUP_BYTES:
@@ -210,6 +218,15 @@ def merge_files(files: Files, parts: tuple[DataFile, ...], form: FileForm) -> Da
         target.write(pa.Table.from_batches(pending))
     assert target is not None
     return target.close(partition)
+
+
+def _read_batches(stream: InputFile, name: str) -> Iterator[pa.RecordBatch]:
+    try:
+        # Bodies are large: few rows at a time.
+        yield from pq.ParquetFile(stream).iter_batches(batch_size=4096)
+    except pa.ArrowInvalid as error:
+        text = " ".join(str(error).split())
+        raise Corrupt(f"{name}: not a Parquet file that can be read: {text}", path=name) from error
 
 
 def statistics_of(metadata: pq.FileMetaData) -> dict[str, ColumnStatistics]:

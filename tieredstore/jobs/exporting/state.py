@@ -15,9 +15,11 @@ from tieredstore.jobs.exporting.targets.storage import Folder
 from tieredstore.scan.location import TierLocation
 from tieredstore.tier_url import show_url
 
-VERSION = 2
-"""Of a state whose identity has one of `_LATER_NAMES`; 1 of one without, which earlier versions of
-this program go on with."""
+COMPACTED_VERSION = 3
+"""Of a state of plain Parquet whose files were compacted once: its commits are not numbered by
+exports any more. Else 2 of one whose identity has one of `_LATER_NAMES`, and 1 of one without,
+which earlier versions of this program go on with."""
+VERSION = COMPACTED_VERSION
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
@@ -126,7 +128,7 @@ def identity_of(location: TierLocation, request: ExportRequest) -> dict[str, obj
 
 def version_of(identity: Mapping[str, object]) -> int:
     """Return the version of a state with this identity."""
-    return 1 if identity.keys().isdisjoint(_LATER_NAMES) else VERSION
+    return 1 if identity.keys().isdisjoint(_LATER_NAMES) else 2
 
 
 def require_columns(

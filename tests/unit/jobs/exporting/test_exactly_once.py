@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog, SqlCatalogBaseTable
 
 from tests.kit.growing_tier import GrowingTier
 from tests.kit.jobs.export import FORMATS, Export, places_of
+from tests.kit.jobs.kills import Killed, Steps, killed_at
 from tieredstore.errors import Fenced, TieredStoreError
 from tieredstore.jobs.exporting import Format, job
 from tieredstore.jobs.exporting.state import TargetState
@@ -28,7 +28,7 @@ from tieredstore.jobs.journal import Journal
 from tieredstore.scan.catalogue import TierCatalogue
 from tieredstore.scan.location import TierLocation
 
-STEPS: tuple[tuple[type[Any], str], ...] = (
+STEPS: Steps = (
     (Journal, "record"),
     (ArrowFiles, "create"),
     (ArrowFiles, "seal"),
@@ -45,35 +45,6 @@ STEPS: tuple[tuple[type[Any], str], ...] = (
     (to_iceberg.IcebergTarget, "_create"),
     (SqlCatalog, "commit_table"),
 )
-
-
-class Killed(BaseException):
-    """The process ends here."""
-
-
-@contextmanager
-def killed_at(number: int) -> Iterator[list[str]]:
-    """A kill before (even numbers) or after (odd ones) the call of a step, counted from 0; the
-    calls that were made are kept."""
-    calls: list[str] = []
-
-    def stepping(name: str, action: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            step = 2 * len(calls)
-            calls.append(name)
-            if step == number:
-                raise Killed(f"before {name}")
-            result = action(*args, **kwargs)
-            if step + 1 == number:
-                raise Killed(f"after {name}")
-            return result
-
-        return call
-
-    with pytest.MonkeyPatch.context() as patch:
-        for kind, name in STEPS:
-            patch.setattr(kind, name, stepping(f"{kind.__name__}.{name}", getattr(kind, name)))
-        yield calls
 
 
 @pytest.mark.parametrize(
@@ -93,7 +64,7 @@ def test_a_kill_at_any_step_loses_nothing_and_doubles_nothing(
     expected = places_of(tier)
     for number in range(0, 1000, step):
         exported = Export(tmp_path / str(number), form, tier)
-        with killed_at(number) as calls:
+        with killed_at(number, STEPS) as calls:
             try:
                 exported.run(journal="a", task_bytes=4000)
                 break
@@ -117,7 +88,7 @@ def test_a_second_export_that_is_killed_is_ended_by_the_next(
     before = exported.places()
     number = 0
     while True:
-        with killed_at(number):
+        with killed_at(number, STEPS):
             try:
                 exported.run(journal="a")
                 break

@@ -93,6 +93,11 @@ def endpoint_of(options: Mapping[str, str]) -> str:
     return endpoint
 
 
+def is_hidden(name: str) -> bool:
+    """Return whether readers of a folder of Parquet files leave a name out."""
+    return name.startswith((".", "_"))
+
+
 class ObjectFiles:
     """Objects below a prefix, by their names."""
 
@@ -121,6 +126,14 @@ class ObjectFiles:
 
     def names(self, folder: str = "") -> list[str]:
         return list(self._client.names(folder))
+
+    def sizes(self) -> dict[str, int]:
+        found = {info.key: info.size_bytes for info in self._client.list("")}
+        return {
+            name: size
+            for name, size in sorted(found.items())
+            if not any(map(is_hidden, name.split("/")))
+        }
 
     def move(self, name: str, to: str) -> bool:
         """Copy: the folder that the file is in is removed as a whole."""

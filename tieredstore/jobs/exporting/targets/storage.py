@@ -16,7 +16,12 @@ from pyarrow import fs
 from tieredstore.disk.file_operations import FILES
 from tieredstore.disk.sync import sync_folder, sync_path
 from tieredstore.errors import Invalid, Unavailable
-from tieredstore.jobs.exporting.targets.objects import ObjectFiles, connect_s3, endpoint_of
+from tieredstore.jobs.exporting.targets.objects import (
+    ObjectFiles,
+    connect_s3,
+    endpoint_of,
+    is_hidden,
+)
 from tieredstore.tier_url import parse_tier_url
 
 OutputStream: TypeAlias = Any
@@ -77,6 +82,10 @@ class FolderFiles(Files, Protocol):
 
     def names(self, folder: str = "") -> list[str]:
         """List what a folder has, files and folders, sorted; nothing where it is missing."""
+
+    def sizes(self) -> dict[str, int]:
+        """List all files below with their bytes, by name, sorted; but what is in folders, or has
+        names, that begin with `_` or a dot."""
 
     def move(self, name: str, to: str) -> bool:
         """Move a file, or copy it. Returns False where there is no file of that name (any more)."""
@@ -158,6 +167,24 @@ class ArrowFiles:
         with translate_errors(self._url):
             found = self._system.get_file_info(fs.FileSelector(place, allow_not_found=True))
         return sorted(info.base_name for info in found)
+
+    def sizes(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        folders = [""]
+        while folders:
+            folder = folders.pop()
+            place = self.path(folder) if folder else self._root
+            with translate_errors(self._url):
+                infos = self._system.get_file_info(fs.FileSelector(place, allow_not_found=True))
+            for info in infos:
+                name = f"{folder}/{info.base_name}" if folder else info.base_name
+                if is_hidden(info.base_name):
+                    continue
+                if info.type is fs.FileType.Directory:
+                    folders.append(name)
+                elif info.type is fs.FileType.File:
+                    found[name] = int(info.size)
+        return dict(sorted(found.items()))
 
     def move(self, name: str, to: str) -> bool:
         with translate_errors(self._url):

@@ -1,0 +1,67 @@
+"""What the tests of compactions of plain Parquet share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from tests.kit.growing_tier import GrowingTier
+from tests.kit.jobs.export import Export, Place
+from tieredstore.jobs.exporting import CompactionRequest, Format, run_compact_export
+from tieredstore.jobs.journal import Journal
+from tieredstore.jobs.run import JobRun
+from tieredstore.jobs.runner import LocalRunner
+
+ROUNDS = 4
+
+
+def export_often(root: Path, tier: GrowingTier, **changes: Any) -> Export:
+    """A target of several small exports."""
+    exported = Export(root, Format.PARQUET, tier)
+    for number in range(ROUNDS):
+        exported.run(task_bytes=1 << 20, **changes)
+        if number < ROUNDS - 1:
+            tier.append("orders", number % 2, 3)
+            tier.append("other", 0, 2)
+    return exported
+
+
+def compact(
+    to: str | Path, *, journal: Path | None = None, options: Any = None, **changes: Any
+) -> dict[str, Any]:
+    """One run to its end. journal: kept when the run is killed."""
+    request = CompactionRequest(str(to), target_options=options or {}, **changes)
+    with Journal(journal, {"job": "compact-export"}) as kept:
+        report = run_compact_export(JobRun("compact-export", LocalRunner(1), kept), request)
+        kept.finish()
+    return report
+
+
+def data_files(target: Path) -> list[Path]:
+    """Those that readers take, by folder and name."""
+    found = [path for path in target.rglob("*.parquet") if "_tieredstore" not in path.parts]
+    return sorted(found, key=lambda path: (path.parent, path.name))
+
+
+def rows_in_order(target: Path) -> list[tuple[str, dict[str, Any]]]:
+    """The rows of all files, by folder and name, each with its folder."""
+    return [
+        (path.parent.name, row)
+        for path in data_files(target)
+        for row in pq.ParquetFile(path).read().to_pylist()
+    ]
+
+
+def staged(target: Path) -> list[str]:
+    """What tasks left."""
+    folder = target / "_tieredstore/staging"
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def missing(expected: Counter[Place], found: Counter[Place]) -> Counter[Place]:
+    """Messages that a reader lacks; none may come back more than twice."""
+    assert max(found.values(), default=0) <= 2
+    return expected - found
