@@ -29,6 +29,7 @@ from tieredstore.scan.location import TierLocation, locate
 from tieredstore.scan.plan import RANGE_BYTES
 from tieredstore.scan.read.batches import BATCH_BYTES
 from tieredstore.scan.read.options import ReadOptions
+from tieredstore.scan.read.small_ranges import read_small_ahead
 from tieredstore.scan.tasks import ScanTask, Selection, plan_ranges
 from tieredstore.scan.times import Time, epoch_ms
 
@@ -250,8 +251,13 @@ class Scan:
     def _batches(self) -> Generator[pa.RecordBatch]:
         provider = self._tier.location.connect()
         try:
-            for task in self._tasks(provider, RANGE_BYTES):
-                yield from task.read_through(provider, on_finding=self._report)
+            yield from read_small_ahead(
+                provider,
+                self._tasks(provider, RANGE_BYTES),
+                lambda task: task.range.size_bytes,
+                lambda task, tell: task.read_through(provider, on_finding=tell),
+                self._report,
+            )
         finally:
             provider.close()
 

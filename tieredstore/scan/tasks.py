@@ -4,7 +4,7 @@ plan with it."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -84,7 +84,7 @@ class ScanTask:
 
     def read_through(
         self, provider: SegmentProvider, *, on_finding: OnFinding = raise_on_damage
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Generator[pa.RecordBatch]:
         """Do `read` over a connection that the caller has."""
         from tieredstore.scan.arrow.read import arrow_batches
 

@@ -40,7 +40,7 @@ def arrow_batches(
     options: ReadOptions = DEFAULT_OPTIONS,
     *,
     on_finding: OnFinding = raise_on_damage,
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch]:
     """Record batches of one range in queue offset order, none of them empty; their schema is
     `arrow_schema.schema(columns)`.
 
