@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, date, datetime, tzinfo
+from typing import TYPE_CHECKING, TypeAlias
 from zoneinfo import ZoneInfo
-
-import numpy as np
 
 from tieredstore.errors import Invalid
 
-Time = int | str | date | np.datetime64
+if TYPE_CHECKING:
+    import numpy as np
+
+Time: TypeAlias = "int | str | date | np.datetime64"
 """Epoch ms, a text as `--since` takes it (`2026-11-21T13:05:16Z`, `-2h`), a datetime (pandas' too),
 a date (its first moment) or numpy's datetime64. Without a zone: UTC."""
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -58,6 +60,8 @@ def epoch_ms(time: Time | None, now_ms: int) -> int | None:
         return None
     if isinstance(time, str):
         return parse_time(time, now_ms)
+    import numpy as np  # here, for every verb reads this module and most need no numpy to start
+
     given: object = time  # callers may give anything
     try:
         if isinstance(given, datetime):
