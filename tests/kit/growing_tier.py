@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,8 +56,11 @@ class GrowingTier:
         body_bytes: int = 100,
         with_units: bool = True,
         with_uniq_key: bool = True,
+        uniq_keys: Sequence[str | None] | None = None,
+        times_ms: Sequence[int] | None = None,
     ) -> range:
-        """Append messages; their queue offsets. without `with_units`: to the commit log alone."""
+        """Append messages; their queue offsets. without `with_units`: to the commit log alone.
+        uniq_keys, times_ms: of each message, in place of what it would have."""
         self.metadata.add_topic(topic)
         self.metadata.add_queue(topic, queue_id)
         queue = self._queues.setdefault((topic, queue_id), _Queue())
@@ -64,19 +68,22 @@ class GrowingTier:
         records, units = [], []
         for offset in range(first, first + count):
             text = f"{topic}/{queue_id}/{offset} ".encode()
+            uniq_key: str | None = f"{self._life:02d}{queue_id:02d}{offset:08d}".rjust(32, "A")
+            if uniq_keys is not None or not with_uniq_key:
+                uniq_key = None if uniq_keys is None else uniq_keys[offset - first]
             message = Message.create(
                 topic,
                 (text * (body_bytes // len(text) + 1))[:body_bytes],
                 queue_id=queue_id,
                 tags=f"T{offset % 3}",
                 keys=[f"KEY-{offset}"],
-                uniq_key=f"{self._life:02d}{queue_id:02d}{offset:08d}".rjust(32, "A")
-                if with_uniq_key
-                else None,
+                uniq_key=uniq_key,
                 born_timestamp_ms=START_MS,
                 born_host=("10.1.2.3", 4567),
             )
             time_ms = START_MS + offset * 1000 + self._life
+            if times_ms is not None:
+                time_ms = times_ms[offset - first]
             record = encode_record(message, offset, place, time_ms, store_host=_HOST)
             units.append(pack_unit(place, len(record), message.tags_code))
             records.append(record)

@@ -60,6 +60,8 @@ def export(
     body_schema: str | Path | None = None,
     body_prefix: str = "",
     on_unfit: str = "null",
+    dedup: bool = False,
+    dedup_window: str | timedelta | None = None,
     target_options: Mapping[str, str] | None = None,
     follow: bool = False,
     every: str | timedelta | None = None,
@@ -77,7 +79,9 @@ def export(
     partition_by: of topic, day, hour, bucket(N), bucket(N, column); `none` for no partitions.
     body_schema: what members of JSON bodies become columns, as `id BIGINT, at TIMESTAMP, …`, or a
     file (a Path) that says so; each column is named `body_prefix` and the member. on_unfit: whether
-    a body that does not fit gives nulls (`null`) or ends the job (`fail`). follow: go on until
+    a body that does not fit gives nulls (`null`) or ends the job (`fail`). dedup: of messages of a
+    topic with one UNIQ_KEY only the first, where the others were stored at most `dedup_window`
+    later (`10m` unless it is given). follow: go on until
     `stop` is set, also from a signal handler, with an export `every` so often (`30s`, `10m`, `2h`;
     a minute by default; `every` alone follows too). The rest is as in
     `tieredstore.jobs.exporting.request.ExportRequest`. Raises Corrupt, Fenced (another export
@@ -91,6 +95,8 @@ def export(
         from tieredstore.jobs.exporting.partition import parse_partition_by
         from tieredstore.jobs.exporting.request import select_queues
 
+    if dedup_window is not None and not dedup:
+        raise Invalid("dedup_window: is for an export with dedup")
     now_ms = SYSTEM_CLOCK.now_ms()
     request = ExportRequest(
         _value("format", Format, format),
@@ -114,6 +120,11 @@ def export(
         partition_by=parse_partition_by(partition_by),
         body_schema=None if body_schema is None else read_body_schema(body_schema, body_prefix),
         on_unfit=_value("on_unfit", OnUnfit, on_unfit),
+        dedup_window_ms=exporting.parse_interval(
+            dedup_window or exporting.DEFAULT_DEDUP_WINDOW, "dedup_window"
+        )
+        if dedup
+        else None,
         target_options=dict(target_options or {}),
     )
     location = find_location(tier)

@@ -18,7 +18,7 @@ from tests.kit.object_store.late_ends import LateEnds
 from tests.kit.object_store.servers import CREDENTIALS, REGION, ObjectStore
 from tests.kit.tier_builder import BuiltTier, small_tier
 from tieredstore.errors import Fenced, TieredStoreError
-from tieredstore.jobs.exporting import ExportRequest, Format, job, run_export, work
+from tieredstore.jobs.exporting import ExportRequest, Format, attempts, job, run_export
 from tieredstore.jobs.exporting.targets import objects
 from tieredstore.jobs.exporting.targets.storage import delta_options
 from tieredstore.jobs.journal import Journal
@@ -134,7 +134,7 @@ def test_o01_bodies_that_end_late_are_not_taken_for_requests(
     the inner one, takes the outer one's end for a request when it comes later, and its answer to
     that, 400, is what the client reads as the answer to its next file."""
     tier = small_tier(tmp_path / "source")
-    monkeypatch.setattr(work, "MAX_ATTEMPTS", 1)
+    monkeypatch.setattr(attempts, "MAX_ATTEMPTS", 1)
     with LateEnds(versitygw.endpoint) as proxy:
         behind = versitygw.through(proxy.endpoint)
         request = request_of(form, behind, tmp_path)

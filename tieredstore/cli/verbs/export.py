@@ -105,6 +105,12 @@ _TOPICS_TABLE: Tables = {"tables": ("topic", "target", "sequence", "rows", "file
     show_default=True,
     help="What a body does that does not fit the schema.",
 )
+@click.option("--dedup", is_flag=True, help="Of messages with one UNIQ_KEY only the first.")
+@click.option(
+    "--dedup-window",
+    metavar="TIME",
+    help="With --dedup: how much later a duplicate is stored at most: 30s, 2h, 1d. [default: 10m]",
+)
 @click.option("--follow", is_flag=True, help="Go on as the tier grows, until SIGINT or SIGTERM.")
 @click.option(
     "--every",

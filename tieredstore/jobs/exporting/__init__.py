@@ -8,9 +8,17 @@ from tieredstore.jobs.exporting.compaction import CompactionRequest, run_compact
 from tieredstore.jobs.exporting.following import DEFAULT_INTERVAL, follow_exports, parse_interval
 from tieredstore.jobs.exporting.job import measure_left, run_export, split_topics
 from tieredstore.jobs.exporting.per_topic import export_each, is_per_topic, measure_each
-from tieredstore.jobs.exporting.request import Accept, ExportRequest, Format, OnCorrupt, OnUnfit
+from tieredstore.jobs.exporting.request import (
+    DEFAULT_DEDUP_WINDOW,
+    Accept,
+    ExportRequest,
+    Format,
+    OnCorrupt,
+    OnUnfit,
+)
 
 __all__ = [
+    "DEFAULT_DEDUP_WINDOW",
     "DEFAULT_INTERVAL",
     "Accept",
     "CompactionRequest",

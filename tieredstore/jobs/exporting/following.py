@@ -23,9 +23,9 @@ _MOST_TEXTS = 1000
 _log = logging.getLogger(__name__)
 
 
-def parse_interval(interval: str | timedelta) -> int:
-    """Return the milliseconds of `30s`, `10m`, `2h`, `1d` or of a timedelta. Raises Invalid for
-    less than a second."""
+def parse_interval(interval: str | timedelta, name: str = "every") -> int:
+    """Return the milliseconds of `30s`, `10m`, `2h`, `1d` or of a timedelta. Raises Invalid, with
+    the option's name, for less than a second."""
     found = _INTERVAL.fullmatch(interval) if isinstance(interval, str) else None
     if found is not None:
         interval_ms = int(found[1]) * _UNITS_MS[found[2]]
@@ -35,7 +35,7 @@ def parse_interval(interval: str | timedelta) -> int:
         interval_ms = 0
     if interval_ms < 1000:
         raise Invalid(
-            f"every: expected a time of at least a second such as 30s, 10m, 2h or 1d, found "
+            f"{name}: expected a time of at least a second such as 30s, 10m, 2h or 1d, found "
             f"{interval!r}"
         )
     return interval_ms
@@ -81,7 +81,9 @@ class Totals:
         report["stages"] = _merge_stages(total["stages"], found["stages"])
 
 
-_COUNTED = frozenset({"rows", "files", "file_bytes", "corrupt_messages", "unfit_bodies", "damage"})
+_COUNTED = frozenset(
+    {"rows", "files", "file_bytes", "duplicates", "corrupt_messages", "unfit_bodies", "damage"}
+)
 
 
 def follow_exports(

@@ -6,8 +6,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 
+from msgspec import UNSET
+
 from tieredstore.clock import Clock
 from tieredstore.errors import Corrupt, Fenced, Unavailable
+from tieredstore.jobs.exporting.dedup.drops import (
+    KNOWN_STEP,
+    DropFinder,
+    Drops,
+    first_ranges,
+    taken_from,
+)
 from tieredstore.jobs.exporting.files import FileForm
 from tieredstore.jobs.exporting.following import Behind
 from tieredstore.jobs.exporting.partition import Partition
@@ -29,6 +38,7 @@ from tieredstore.jobs.exporting.work import (
     MergeTask,
     WriteOutcome,
     WriteTask,
+    columns_of,
     merge,
     write,
 )
@@ -75,21 +85,40 @@ def run_export(
         in_folders=request.format is Format.DELTA,
         partition_by=request.partition_by,
     )
-    tasks = [
-        WriteTask(
-            number,
-            location,
-            ranges,
-            folder,
-            replace(form, prefix=f"{plan.export[:8]}-{number:05d}"),
-            request.on_corrupt is OnCorrupt.SKIP,
-            request.body_schema,
-            request.on_unfit is OnUnfit.FAIL,
-        )
-        for number, ranges in enumerate(scan_ranges(catalogue(), plan.tasks) if plan.tasks else ())
-    ]
+    ranges = list(scan_ranges(catalogue(), plan.tasks)) if plan.tasks else []
     try:
+        drops = Drops()
+        if request.dedup_window_ms is not None and ranges:
+            drops = DropFinder(
+                run,
+                location,
+                catalogue(),
+                plan,
+                folder,
+                columns_of(form, request.body_schema),
+                request.on_corrupt is OnCorrupt.SKIP,
+                request.dedup_window_ms,
+                task_bytes,
+            ).find(ranges)
+        tasks = [
+            WriteTask(
+                number,
+                location,
+                items,
+                folder,
+                replace(form, prefix=f"{plan.export[:8]}-{number:05d}"),
+                request.on_corrupt is OnCorrupt.SKIP,
+                request.body_schema,
+                request.on_unfit is OnUnfit.FAIL,
+                first,
+                drops.sections.get(number, ()),
+            )
+            for number, (items, first) in enumerate(zip(ranges, first_ranges(ranges), strict=True))
+        ]
         written: list[WriteOutcome] = run.map("write", write, tasks, WriteOutcome)
+        if drops.ranges:
+            found = ([row.rows + row.duplicates for row in outcome.ranges] for outcome in written)
+            drops.require_same_rows(run, list(found))
         staged = [file for outcome in written for file in outcome.files]
         kept, groups = _group_small_files(staged, request.target_file_bytes)
         merges = [
@@ -106,18 +135,20 @@ def run_export(
         # An export that committed meanwhile removes what others have staged.
         _require_turn(run, target, plan, request)
         raise
-    names = sorted({file.name for file in (*staged, *files)})
+    names = sorted({*(file.name for file in (*staged, *files)), *drops.names})
     if plan.positions or not plan.base:
         commit: str | None = run.do_once(
             "commit",
-            lambda: _commit_once(run, target, plan, request, location, written, files, names),
+            lambda: _commit_once(
+                run, target, plan, request, location, written, drops, files, names
+            ),
             str,
         )
         used = {file.name for file in files}
         target.discard(folder, [name for name in names if name not in used])
     else:
         commit = None
-    return run.report(_result(request, plan, written, files, commit))
+    return run.report(_result(request, plan, written, drops, files, commit))
 
 
 def split_topics(location: TierLocation, request: ExportRequest) -> dict[str, ExportRequest]:
@@ -209,7 +240,10 @@ def _require_alive(run: JobRun, location: TierLocation, plan: Plan, error: Corru
     """Raise Unavailable if messages of the plan have expired since it was made: then it is of no
     more use."""
     firsts: dict[str, PlannedRange] = {}
-    for item in chain.from_iterable(plan.tasks):
+    known: list[list[PlannedRange]] = []
+    if KNOWN_STEP in run.journal:
+        known = run.journal.outcome(KNOWN_STEP, list[list[PlannedRange]])
+    for item in chain.from_iterable((*known, *plan.tasks)):
         firsts.setdefault(item.queue, item)
     queues = {queue.path: queue for queue in _catalogue(location).queues}
     provider = location.connect()
@@ -240,6 +274,7 @@ def _commit_once(
     request: ExportRequest,
     location: TierLocation,
     written: Sequence[WriteOutcome],
+    drops: Drops,
     files: Sequence[DataFile],
     names: Sequence[str],
 ) -> str:
@@ -255,6 +290,9 @@ def _commit_once(
             identity,
             {**state.queues, **_positions(plan, written)},
             version_of(identity),
+            UNSET
+            if request.dedup_window_ms is None
+            else {**(state.taken_from or {}), **taken_from(plan, drops.ranges)},
         )
         commit = target.commit(following, files)
         if commit is None:
@@ -313,6 +351,7 @@ def _result(
     request: ExportRequest,
     plan: Plan,
     written: Sequence[WriteOutcome],
+    drops: Drops,
     files: Sequence[DataFile],
     commit: str | None,
 ) -> dict[str, object]:
@@ -320,6 +359,7 @@ def _result(
     rows = 0
     left_out = 0
     unfit = 0
+    duplicates = 0
     oldest_ms: list[int] = []
     for ranges, outcome in zip(plan.tasks, written, strict=True):
         for item, row in zip(ranges, outcome.ranges, strict=True):
@@ -330,10 +370,12 @@ def _result(
             entry["rows"] = _number(entry["rows"]) + row.rows
             rows += row.rows
             unfit += row.unfit
+            duplicates += row.duplicates
             if row.oldest_ms is not None:
                 oldest_ms.append(row.oldest_ms)
-            left_out += item.until_offset - item.from_offset - row.rows - row.early
-    findings = [text for outcome in written for text in outcome.findings]
+            taken = row.rows + row.early + row.duplicates
+            left_out += item.until_offset - item.from_offset - taken
+    found = [text for outcome in written for text in outcome.findings]
     return {
         "format": request.format.value,
         "target": request.target,
@@ -349,11 +391,12 @@ def _result(
             {"queue": gap.queue, "from_offset": gap.from_offset, "until_offset": gap.until_offset}
             for gap in plan.gaps
         ],
+        "duplicates": duplicates,
         "corrupt_messages": left_out,
         "unfit_bodies": unfit,
         "unfit": [text for outcome in written for text in outcome.unfit][:MOST_FINDINGS],
-        "damage": sum(outcome.damage for outcome in written),
-        "findings": findings[:MOST_FINDINGS],
+        "damage": drops.damage + sum(outcome.damage for outcome in written),
+        "findings": [*drops.findings, *found][:MOST_FINDINGS],
     }
 
 

@@ -52,13 +52,14 @@ class Gap:
 class Plan:
     """Pinned once. base: the target's sequence that it goes out from. tasks: the ranges of each.
     positions: of the queues whose position changes; without the last message, which the tasks
-    see."""
+    see. taken: queue offsets [from, until) that a target without duplicates has of a queue."""
 
     export: str
     base: int
     tasks: list[list[PlannedRange]] = field(default_factory=list)
     positions: dict[str, Position] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
+    taken: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def make_plan(
@@ -99,8 +100,58 @@ def make_plan(
             reached = piece.until_offset
         if high > low or (position is None and low <= end):
             result.positions[queue.path] = Position(high)
+    if request.dedup_window_ms is not None:
+        result.taken.update(_find_taken(provider, catalogue, state))
     result.tasks.extend(map(list, gather_groups(ranges, lambda item: item.size_bytes, task_bytes)))
     return result
+
+
+def _find_taken(
+    provider: SegmentProvider, catalogue: TierCatalogue, state: TargetState
+) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield what the target has of each queue that is still the one that was exported, whether it
+    is chosen now or not."""
+    firsts = state.taken_from or {}
+    for queue in catalogue.queues:
+        position = state.queues.get(queue.path)
+        if position is None or queue.path not in firsts or not queue.has_units:
+            continue
+        with QueueReader(provider, queue) as reader:
+            if _change(reader, position, find_committed_end(reader)) is None:
+                yield queue.path, (firsts[queue.path], position.next_offset)
+
+
+def plan_known(
+    provider: SegmentProvider,
+    catalogue: TierCatalogue,
+    taken: Mapping[str, tuple[int, int]],
+    times_ms: Mapping[str, tuple[int, int]],
+    *,
+    task_bytes: int = TASK_BYTES,
+) -> list[list[PlannedRange]]:
+    """Plan to read again what the target has of the topics in `times_ms`, stored in [since, until).
+    Ranges hold messages of other times too. Raises Corrupt, Unavailable."""
+    ranges: list[PlannedRange] = []
+    for queue in catalogue.queues:
+        if queue.path not in taken or queue.topic not in times_ms:
+            continue
+        first, end = taken[queue.path]
+        since_ms, until_ms = times_ms[queue.topic]
+        if first >= end:
+            continue
+        pieces = plan(
+            provider,
+            [queue],
+            from_offset=first,
+            until_offset=end,
+            since_ms=since_ms,
+            until_ms=until_ms,
+            range_bytes=task_bytes,
+            narrow=True,
+        )
+        ranges.extend(_to_planned_range(piece, since_ms) for piece in pieces)
+    groups = gather_groups(ranges, lambda item: item.size_bytes, task_bytes)
+    return [list(group) for group in groups]
 
 
 def _bounds(

@@ -20,6 +20,8 @@ from tieredstore.tier_url import show_url
 LEAST_FILE_BYTES, MOST_FILE_BYTES = 1 << 20, 4 << 30
 DEFAULT_FILE_BYTES = 128 << 20
 DEFAULT_ZSTD_LEVEL = 3
+DEFAULT_DEDUP_WINDOW = "10m"
+_MOST_WINDOW_MS = 100 * 366 * 86_400_000
 _ALL = Selection()
 
 
@@ -70,8 +72,10 @@ class ExportRequest:
     to: folder of the target as a URL or a path; for Iceberg, where a new table is put (the catalog
     decides without it). catalog, table: of pyiceberg, `namespace.name`. columns: None for all but
     properties; topic, store time, and the column of buckets always are. body_schema: of JSON bodies
-    whose members become columns. target_file_bytes: size of a data file, about. target_options: for
-    the target's file system, or properties of the catalog (`docs/jobs.md`). Raises Invalid.
+    whose members become columns. dedup_window_ms: leave out messages with the UNIQ_KEY of an
+    earlier one of their topic that was stored at most so long before; None keeps all.
+    target_file_bytes: size of a data file, about. target_options: for the target's file system, or
+    properties of the catalog (`docs/jobs.md`). Raises Invalid.
     """
 
     format: Format
@@ -88,6 +92,7 @@ class ExportRequest:
     partition_by: PartitionBy = BY_TOPIC_AND_DAY
     body_schema: BodySchema | None = None
     on_unfit: OnUnfit = OnUnfit.NULL
+    dedup_window_ms: int | None = None
     target_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -98,6 +103,10 @@ class ExportRequest:
             )
         if not 1 <= self.zstd_level <= 22:
             raise Invalid(f"zstd_level: expected 1 to 22, found {self.zstd_level}")
+        if self.dedup_window_ms is not None and not 1 <= self.dedup_window_ms <= _MOST_WINDOW_MS:
+            raise Invalid(
+                f"dedup_window_ms: expected 1 to {_MOST_WINDOW_MS}, found {self.dedup_window_ms}"
+            )
         if self.selection.tags is not None or self.selection.keys is not None:
             raise Invalid("an export is of whole queues: it takes no tags and no keys")
         if self.format is Format.ICEBERG:
@@ -135,6 +144,8 @@ class ExportRequest:
             found["body_schema"] = str(self.body_schema)
             if self.body_schema.prefix:
                 found["body_prefix"] = self.body_schema.prefix
+        if self.dedup_window_ms is not None:
+            found["dedup_window_ms"] = self.dedup_window_ms
         return found
 
     @property

@@ -38,13 +38,15 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
 class TargetState:
     """The target after its last export. sequence: counts exports, from 1; 0 before the first.
     export: the id of the last one. identity: what the target is a copy of. queues: by
-    `broker/topic/queueId`."""
+    `broker/topic/queueId`. taken_from: by the same, of a target without duplicates, the first
+    offset from which every message up to the queue's position was exported or is a duplicate."""
 
     sequence: int = 0
     export: str = ""
     identity: dict[str, Any] = field(default_factory=dict)
     queues: dict[str, Position] = field(default_factory=dict)
     version: int = 1
+    taken_from: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ColumnStatistics(msgspec.Struct, frozen=True, array_like=True):
@@ -150,7 +152,7 @@ def require_columns(
 
 
 _DEFAULTS: Mapping[str, object] = {"partition_by": BY_TOPIC_AND_DAY.names}
-_LATER_NAMES = frozenset({"partition_by", "body_schema", "body_prefix"})
+_LATER_NAMES = frozenset({"partition_by", "body_schema", "body_prefix", "dedup_window_ms"})
 _ACCEPTED_BY: Mapping[str, Accept] = {
     "tier": Accept.MOVED,
     "topics": Accept.TOPICS,

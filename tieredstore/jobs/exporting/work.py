@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import logging
-import random
-import time
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tieredstore.contracts.segment import SegmentProvider
-from tieredstore.errors import Invalid, Unavailable
+from tieredstore.errors import Invalid
+from tieredstore.jobs.exporting.attempts import try_again
 from tieredstore.jobs.exporting.bodies.decode import decode_bodies
 from tieredstore.jobs.exporting.bodies.schema import BodySchema
+from tieredstore.jobs.exporting.dedup.duplicates import DropSection, read_drops
+from tieredstore.jobs.exporting.dedup.keys import Array, select_since
 from tieredstore.jobs.exporting.files import FileForm, PartitionedFiles, merge_files
 from tieredstore.jobs.exporting.state import DataFile
 from tieredstore.jobs.exporting.targets.storage import Files, Folder, translate_errors
@@ -28,15 +29,13 @@ from tieredstore.scan.plan import ScanRange
 _NEEDED = ("store_timestamp", "queue_offset", "physical_offset")
 MOST_FINDINGS = 20
 """Kept of each task, as text."""
-MAX_ATTEMPTS = 3
-"""At one task, where the target is not local."""
-_log = logging.getLogger(__name__)
 
 
 class LastRow(msgspec.Struct, frozen=True, array_like=True):
     """Of a range. rows: how many it gave; early: how many it left out, since they were stored
-    before the range's time; oldest_ms: the least store time of all that it gave; unfit: how many of
-    their bodies do not fit the schema; the others are those of its last one."""
+    before the range's time; duplicates: how many since they were duplicates; oldest_ms: the least
+    store time of all that it gave; unfit: how many of their bodies do not fit the schema; the
+    others are those of its last one."""
 
     rows: int
     queue_offset: int | None = None
@@ -45,12 +44,14 @@ class LastRow(msgspec.Struct, frozen=True, array_like=True):
     oldest_ms: int | None = None
     early: int = 0
     unfit: int = 0
+    duplicates: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
     """Ranges of a tier, to be written to files. skip: leave damaged messages out. bodies: what
-    becomes columns of theirs; fail_unfit: one that does not fit ends the job."""
+    becomes columns of theirs; fail_unfit: one that does not fit ends the job. first_range: number
+    of the first range in the export; drops: its messages that are duplicates."""
 
     number: int
     location: TierLocation
@@ -60,6 +61,8 @@ class WriteTask:
     skip: bool
     bodies: BodySchema | None = None
     fail_unfit: bool = False
+    first_range: int = 0
+    drops: tuple[DropSection, ...] = ()
 
     @property
     def key(self) -> str:
@@ -84,18 +87,8 @@ class WriteOutcome:
 
 def write(task: WriteTask) -> WriteOutcome:
     """Write the ranges of a task into files. Raises Corrupt, which names segment and byte, and
-    Unavailable: for a local target at once, for a remote one after `MAX_ATTEMPTS`, each of which
-    writes files of its own. The target's client tries again only what it knows to be passing."""
-    with closing(task.folder.connect()) as files:
-        for attempt in range(1, MAX_ATTEMPTS + 1):
-            try:
-                return _write_once(task, files)
-            except Unavailable as error:
-                if files.is_local or attempt == MAX_ATTEMPTS:
-                    raise
-                _log.warning("task %s of the export is tried again: %s", task.key, error)
-                time.sleep(attempt * random.uniform(0.5, 1))  # noqa: S311
-    raise AssertionError
+    Unavailable as `try_again`."""
+    return try_again(task.folder, task.key, lambda files: _write_once(task, files))
 
 
 def _write_once(task: WriteTask, target: Files) -> WriteOutcome:
@@ -115,8 +108,10 @@ def _write_once(task: WriteTask, target: Files) -> WriteOutcome:
     provider = task.location.connect()
     with translate_errors(task.folder.place):
         try:
+            drops = read_drops(target, task.drops)
             last = [
-                _write_range(provider, item, files, task, on_finding, unfit) for item in task.ranges
+                _write_range(provider, item, files, task, on_finding, unfit, drops.get(number))
+                for number, item in enumerate(task.ranges, task.first_range)
             ]
         finally:
             provider.close()
@@ -130,18 +125,21 @@ def _write_range(
     task: WriteTask,
     on_finding: OnFinding,
     unfit: list[str],
+    drops: Array | None,
 ) -> LastRow:
-    wanted = (*task.form.columns, *task.form.partition_by.needed_columns, *_NEEDED)
-    bodies = () if task.bodies is None else ("body",)
-    columns = tuple(name for name in dict.fromkeys((*wanted, *bodies)) if name in TYPES)
-    rows, early, unfit_rows, last = 0, 0, 0, None
+    columns = columns_of(task.form, task.bodies)
+    rows, early, duplicates, unfit_rows, last = 0, 0, 0, 0, None
     oldest_us: int | None = None
     # Times are compared here, so that damage is told from what was stored too early.
     whole = replace(scan_range, since_ms=None)
     for batch in arrow_batches(provider, whole, columns, on_finding=on_finding):
-        chosen = _since(batch, scan_range.since_ms)
-        rows += chosen.num_rows
+        chosen = select_since(batch, scan_range.since_ms)
         early += batch.num_rows - chosen.num_rows
+        if drops is not None and chosen.num_rows:
+            found = chosen.num_rows
+            chosen = _drop(chosen, drops)
+            duplicates += found - chosen.num_rows
+        rows += chosen.num_rows
         if task.bodies is not None and chosen.num_rows:
             chosen, reasons = _add_bodies(task.bodies, chosen)
             for row, reason in reasons.items():
@@ -165,16 +163,24 @@ def _write_range(
         None if oldest_us is None else oldest_us // 1000,
         early,
         unfit_rows,
+        duplicates,
     )
 
 
-def _since(batch: pa.RecordBatch, since_ms: int | None) -> pa.RecordBatch:
-    """The rows stored at a time or later; a time that microseconds cannot say counts as later."""
-    if since_ms is None:
+def columns_of(form: FileForm, bodies: BodySchema | None) -> tuple[str, ...]:
+    """Return the columns of messages that are read to write files of that form."""
+    wanted = (*form.columns, *form.partition_by.needed_columns, *_NEEDED)
+    decoded = () if bodies is None else ("body",)
+    return tuple(name for name in dict.fromkeys((*wanted, *decoded)) if name in TYPES)
+
+
+def _drop(batch: pa.RecordBatch, drops: Array) -> pa.RecordBatch:
+    """The rows whose queue offset is none of `drops`, which are sorted, as the rows are."""
+    offsets = batch.column("queue_offset").to_numpy()
+    first, last = np.searchsorted(drops, (offsets[0], offsets[-1] + 1))
+    if first == last:
         return batch
-    since_us = pa.scalar(min(since_ms * 1000, 2**63 - 1), pa.int64())
-    times = batch.column("store_timestamp").view(pa.int64())
-    return batch.filter(pc.fill_null(pc.greater_equal(times, since_us), fill_value=True))
+    return batch.filter(pa.array(~np.isin(offsets, drops[first:last])))
 
 
 def _add_bodies(schema: BodySchema, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:

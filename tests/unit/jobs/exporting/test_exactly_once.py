@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.kit.growing_tier import GrowingTier
 from tests.kit.jobs.export import FORMATS, Export, places_of
 from tests.kit.jobs.kills import Killed, Steps, killed_at
 from tieredstore.errors import Fenced, TieredStoreError
-from tieredstore.jobs.exporting import Format, job
+from tieredstore.jobs.exporting import Accept, Format, job
 from tieredstore.jobs.exporting.state import TargetState
 from tieredstore.jobs.exporting.targets import delta as to_delta
 from tieredstore.jobs.exporting.targets import iceberg as to_iceberg
@@ -27,6 +28,7 @@ from tieredstore.jobs.exporting.work import WriteOutcome, WriteTask, write
 from tieredstore.jobs.journal import Journal
 from tieredstore.scan.catalogue import TierCatalogue
 from tieredstore.scan.location import TierLocation
+from tieredstore.scan.tasks import Selection
 
 STEPS: Steps = (
     (Journal, "record"),
@@ -75,6 +77,38 @@ def test_a_kill_at_any_step_loses_nothing_and_doubles_nothing(
         assert exported.run(journal="c")["rows"] == 0
         staging = exported.target / "_tieredstore" / "staging"
         assert not staging.exists() or not list(staging.iterdir())
+    assert number >= 2 * len(calls) > 20, calls
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("with_journal", [True, False])
+def test_a_kill_at_any_step_keeps_the_first_of_each_key(
+    with_journal: bool, form: Format, tmp_path: Path
+) -> None:
+    """Of an export whose duplicates are in itself, and in what an earlier one has."""
+    tier = GrowingTier(tmp_path / "source")
+    tier.append("orders", 0, 4, uniq_keys=["a", "b", "c", "a"])
+    expected = {("orders", 0, 0), ("orders", 0, 1), ("orders", 0, 2)}
+    begun = Export(tmp_path / "begun", form, tier)
+    begun.run(dedup_window_ms=60_000)
+    assert begun.places() == Counter(expected)
+    tier.append("orders", 0, 3, uniq_keys=["d", "c", "e"])
+    tier.append("orders", 1, 4, uniq_keys=["e", "f", "a", "g"])
+    # Store times follow the offsets: the other queue has the first e.
+    expected |= {("orders", 0, 4), ("orders", 1, 0), ("orders", 1, 1), ("orders", 1, 3)}
+    for number in range(0, 1000, 3):
+        exported = Export(tmp_path / str(number), form, tier)
+        exported.run(dedup_window_ms=60_000, selection=Selection(queue_ids=(0,), until_offset=4))
+        again = {"dedup_window_ms": 60_000, "accept": frozenset({Accept.TOPICS})}
+        with killed_at(number) as calls:
+            try:
+                exported.run(journal="a", task_bytes=300, **again)
+                break
+            except Killed:
+                pass
+        exported.run(journal="a" if with_journal else "b", task_bytes=300, **again)
+        assert exported.places() == Counter(expected), f"killed at {number}, {calls[-1]}"
+        assert exported.run(journal="c", **again)["rows"] == 0
     assert number >= 2 * len(calls) > 20, calls
 
 

@@ -346,7 +346,7 @@ def test_o01_an_answer_that_the_client_does_not_know_is_tried_again(
 ) -> None:
     """Up to two times of a remote target; never of a disk of this machine."""
     failures = ["HTTP status 400"] * count
-    monkeypatch.setattr("tieredstore.jobs.exporting.work.time.sleep", lambda _: None)
+    monkeypatch.setattr("tieredstore.jobs.exporting.attempts.time.sleep", lambda _: None)
     monkeypatch.setattr(
         job,
         "write",

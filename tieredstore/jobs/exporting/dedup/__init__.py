@@ -1,0 +1,1 @@
+"""Of messages with one key, the first alone is exported."""

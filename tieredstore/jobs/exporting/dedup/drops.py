@@ -1,0 +1,205 @@
+"""Finds the messages of a run that are not exported, for they are duplicates.
+
+Tasks read the keys of what the run has and, for the queues of the same topics, of what the target
+has from around the same store times; then tasks find the duplicates, each in a part of all keys,
+so that none of them holds more than its part in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, chain
+
+from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.errors import Unavailable
+from tieredstore.jobs.exporting.dedup.duplicates import DropSection, FindTask, find_duplicates
+from tieredstore.jobs.exporting.dedup.keys import (
+    RECORD,
+    SECTIONS,
+    KeyedRange,
+    KeysOutcome,
+    KeysTask,
+    stage_keys,
+)
+from tieredstore.jobs.exporting.plan import Plan, PlannedRange, plan_known, scan_ranges
+from tieredstore.jobs.exporting.state import Position
+from tieredstore.jobs.exporting.targets.storage import Folder
+from tieredstore.jobs.run import JobRun
+from tieredstore.scan.catalogue import TierCatalogue
+from tieredstore.scan.location import TierLocation
+from tieredstore.scan.plan import ScanRange
+
+FIND_RECORDS = 2_000_000
+"""Of a task that finds duplicates, about; each is 36 bytes, three times while they are sorted."""
+_MOST_TIME_MS = (1 << 63) - 1
+KNOWN_STEP = "known-ranges"
+
+
+@dataclass(frozen=True, slots=True)
+class Drops:
+    """sections: the messages to leave out, by write task. ranges: what the keys' tasks found in
+    each range of a write task. names: of the staged files. damage, findings: in what the target
+    has."""
+
+    sections: dict[int, tuple[DropSection, ...]] = field(default_factory=dict)
+    ranges: list[list[KeyedRange]] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    damage: int = 0
+    findings: list[str] = field(default_factory=list)
+
+    def require_same_rows(self, run: JobRun, found: Sequence[Sequence[int]]) -> None:
+        """Raise Unavailable where the write tasks found other messages in their ranges than were
+        there when the keys were read: one may be lost whose duplicates were dropped. The journal is
+        of no more use then."""
+        for number, (ranges, rows) in enumerate(zip(self.ranges, found, strict=True)):
+            expected = [keyed.rows for keyed in ranges]
+            if list(rows) != expected:
+                run.journal.finish()
+                raise Unavailable(
+                    f"task {number}: the tier changed while it was exported: expected {expected} "
+                    f"messages in its ranges, as when their keys were read, found {list(rows)}; "
+                    "nothing was committed, run again"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class DropFinder:
+    """How the duplicates of one run are found. columns: that its files need. skip: leave damaged
+    messages out."""
+
+    run: JobRun
+    location: TierLocation
+    catalogue: TierCatalogue
+    plan: Plan
+    folder: Folder
+    columns: tuple[str, ...]
+    skip: bool
+    window_ms: int
+    task_bytes: int
+
+    def find(self, tasks: Sequence[tuple[ScanRange, ...]]) -> Drops:
+        """Find the duplicates in the ranges of the write tasks. Raises Corrupt, Unavailable."""
+        # What a write task would leave out as damaged must not count as the first of its key.
+        new = self._stage("keys", "k", tasks, self.columns if self.skip else ())
+        known_ranges = self.run.do_once(
+            KNOWN_STEP, lambda: self._plan_known(new), list[list[PlannedRange]]
+        )
+        planned = list(scan_ranges(self.catalogue, known_ranges)) if known_ranges else []
+        known = self._stage("known-keys", "o", planned, ())
+        sections = self._find(tasks, new, known)
+        files = chain(
+            (outcome.name for outcome in (*new, *known)), (part.name for part in sections)
+        )
+        by_task: dict[int, tuple[DropSection, ...]] = {}
+        for part in sections:
+            by_task[part.task] = (*by_task.get(part.task, ()), part)
+        return Drops(
+            by_task,
+            [outcome.ranges for outcome in new],
+            sorted(set(filter(None, files))),
+            sum(outcome.damage for outcome in known),
+            [text for outcome in known for text in outcome.findings],
+        )
+
+    def _stage(
+        self,
+        stage: str,
+        letter: str,
+        tasks: Sequence[tuple[ScanRange, ...]],
+        columns: tuple[str, ...],
+    ) -> list[KeysOutcome]:
+        work = [
+            KeysTask(
+                number,
+                self.location,
+                ranges,
+                first,
+                self.folder,
+                f"{self.plan.export[:8]}-{letter}",
+                columns,
+                self.skip,
+            )
+            for number, (ranges, first) in enumerate(zip(tasks, first_ranges(tasks), strict=True))
+        ]
+        return self.run.map(stage, stage_keys, work, KeysOutcome) if work else []
+
+    def _plan_known(self, new: Sequence[KeysOutcome]) -> list[list[PlannedRange]]:
+        """What the target has of the topics whose keys were read, stored at most a window before or
+        behind them."""
+        times: dict[str, tuple[int, int]] = {}
+        for item, keyed in zip(
+            chain.from_iterable(self.plan.tasks),
+            chain.from_iterable(outcome.ranges for outcome in new),
+            strict=True,
+        ):
+            if keyed.least_ms is not None and keyed.most_ms is not None:
+                topic = item.queue.split("/")[1]
+                least_ms, most_ms = times.get(topic, (keyed.least_ms, keyed.most_ms))
+                times[topic] = min(least_ms, keyed.least_ms), max(most_ms, keyed.most_ms)
+        bounds = {
+            topic: (least_ms - self.window_ms, min(most_ms + self.window_ms + 1, _MOST_TIME_MS))
+            for topic, (least_ms, most_ms) in times.items()
+        }
+        provider: SegmentProvider = self.location.connect()
+        try:
+            return plan_known(
+                provider, self.catalogue, self.plan.taken, bounds, task_bytes=self.task_bytes
+            )
+        finally:
+            provider.close()
+
+    def _find(
+        self,
+        tasks: Sequence[tuple[ScanRange, ...]],
+        new: Sequence[KeysOutcome],
+        known: Sequence[KeysOutcome],
+    ) -> list[DropSection]:
+        records = sum(outcome.records for outcome in (*new, *known))
+        count = min(-(-records // FIND_RECORDS), SECTIONS)
+        cuts = [SECTIONS * number // count for number in range(count + 1)] if count else []
+        work = [
+            FindTask(
+                number,
+                self.folder,
+                f"{self.plan.export[:8]}-d",
+                cuts[number],
+                cuts[number + 1],
+                tuple(outcome.name for outcome in new if outcome.name),
+                tuple(outcome.name for outcome in known if outcome.name),
+                tuple(first_ranges(tasks)),
+                self.window_ms,
+                records * RECORD.itemsize // count,
+            )
+            for number in range(count)
+        ]
+        found = self.run.map("duplicates", find_duplicates, work, list[DropSection])
+        return list(chain.from_iterable(found))
+
+
+def first_ranges(tasks: Sequence[Sequence[object]]) -> list[int]:
+    """Return the number of the first range of each task, counted through all tasks."""
+    return list(accumulate(map(len, tasks), initial=0))[:-1]
+
+
+def taken_from(plan: Plan, ranges: Sequence[Sequence[KeyedRange]]) -> dict[str, int]:
+    """Return from which offset on the target has every message of a queue, or a duplicate of it, by
+    queue, for the queues whose position changes."""
+    found: dict[str, tuple[int, int]] = dict(plan.taken)
+    for item, keyed in zip(
+        chain.from_iterable(plan.tasks), chain.from_iterable(ranges), strict=True
+    ):
+        first, reached = found.get(item.queue, (item.from_offset, item.from_offset))
+        if item.from_offset != reached:
+            first = item.from_offset
+        if keyed.taken_from > item.from_offset:
+            first = keyed.taken_from
+        found[item.queue] = first, item.until_offset
+    return {queue: _first(found.get(queue), position) for queue, position in plan.positions.items()}
+
+
+def _first(taken: tuple[int, int] | None, position: Position) -> int:
+    """The first of what is taken, which is nothing where it does not reach the position."""
+    if taken is None or taken[1] != position.next_offset:
+        return position.next_offset
+    return taken[0]

@@ -1,0 +1,124 @@
+"""Which messages of an export are duplicates: those with the key of an earlier one."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from tieredstore.jobs.exporting.attempts import try_again
+from tieredstore.jobs.exporting.dedup.keys import (
+    RECORD,
+    Array,
+    read_array,
+    read_section,
+    write_array,
+)
+from tieredstore.jobs.exporting.targets.storage import Files, Folder, translate_errors
+
+DROP = np.dtype([("range", "<u4"), ("offset", "<i8")])
+"""A message that is not exported: number of its range in the export, and queue offset."""
+
+
+class DropSection(msgspec.Struct, frozen=True, array_like=True):
+    """Messages [first, first + count) of a file, all of one write task, the number of which is
+    `task`."""
+
+    name: str
+    task: int
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindTask:
+    """Sections [first, last) of staged keys. new: files of what the export has; known: of what the
+    target has. task_starts: number of the first range of each write task."""
+
+    number: int
+    folder: Folder
+    prefix: str
+    first: int
+    last: int
+    new: tuple[str, ...]
+    known: tuple[str, ...]
+    task_starts: tuple[int, ...]
+    window_ms: int
+    size_bytes: int
+
+    @property
+    def key(self) -> str:
+        return str(self.number)
+
+
+def find_duplicates(task: FindTask) -> list[DropSection]:
+    """Stage the places of the duplicates in some sections. Raises Unavailable as `try_again`."""
+    return try_again(task.folder, f"duplicates {task.key}", lambda files: _find_once(task, files))
+
+
+def _find_once(task: FindTask, files: Files) -> list[DropSection]:
+    def read(names: Sequence[str]) -> Array:
+        parts = [read_section(files, name, task.first, task.last) for name in names]
+        return np.concatenate([np.empty(0, RECORD), *parts])
+
+    with translate_errors(task.folder.place):
+        drops = choose_drops(read(task.new), read(task.known), task.window_ms)
+        if not len(drops):
+            return []
+        name = f"{task.prefix}{task.number:05d}-{uuid.uuid4().hex[:12]}.drops"
+        write_array(files, name, [drops])
+    owners = np.searchsorted(task.task_starts, drops["range"], side="right") - 1
+    tasks, firsts, counts = np.unique(owners, return_index=True, return_counts=True)
+    return [
+        DropSection(name, *numbers)
+        for numbers in zip(tasks.tolist(), firsts.tolist(), counts.tolist(), strict=True)
+    ]
+
+
+def choose_drops(new: Array, known: Array, window_ms: int) -> Array:
+    """Return the places of the new messages that are duplicates, sorted.
+
+    Such a one has the key of a known message, or of a new one in front of it (by store time, then
+    by place), and their store times are at most `window_ms` apart. The first of all messages of a
+    key never is one, so no key is lost.
+    """
+    rows = np.concatenate([new, known])
+    is_new = np.arange(len(rows)) < len(new)
+    order = np.lexsort((rows["offset"], rows["range"], rows["time_ms"], rows["low"], rows["high"]))
+    rows, is_new = rows[order], is_new[order]
+    index, times = np.arange(len(rows)), rows["time_ms"]
+    begins = (np.diff(rows["high"]) != 0) | (np.diff(rows["low"]) != 0)
+    groups = np.concatenate([[0], np.cumsum(begins)])[: len(rows)]
+
+    def is_near(others: Array) -> Array:
+        there = (others >= 0) & (others < len(rows))
+        others = np.where(there, others, index)
+        apart_ms = np.abs(times - times[others])
+        near: Array = there & (groups[others] == groups) & (apart_ms <= window_ms)
+        return near
+
+    last_new = np.maximum.accumulate(np.where(is_new, index, -1))
+    last_known = np.maximum.accumulate(np.where(is_new, -1, index))
+    next_known = np.minimum.accumulate(np.where(is_new, len(rows), index)[::-1])[::-1]
+    before = np.concatenate([[-1], last_new])[: len(rows)]
+    chosen = rows[is_new & (is_near(before) | is_near(last_known) | is_near(next_known))]
+    drops = np.empty(len(chosen), DROP)
+    drops["range"], drops["offset"] = chosen["range"], chosen["offset"]
+    return np.sort(drops)
+
+
+def read_drops(files: Files, sections: Sequence[DropSection]) -> Mapping[int, Array]:
+    """Read the queue offsets to drop, sorted, by number of their range. Raises Unavailable."""
+    if not sections:
+        return {}
+    drops = np.sort(
+        np.concatenate(
+            [read_array(files, part.name, DROP, part.first, part.count) for part in sections]
+        )
+    )
+    ranges, firsts = np.unique(drops["range"], return_index=True)
+    pieces = np.split(drops["offset"], firsts[1:])
+    return dict(zip(ranges.tolist(), pieces, strict=True))
