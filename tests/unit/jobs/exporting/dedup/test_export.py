@@ -369,7 +369,7 @@ def test_what_expires_while_it_is_read_again_is_told(
 
 def test_by_the_public_call(tmp_path: Path, source: GrowingTier) -> None:
     put(source, 0, ("a", 1), ("a", 400), ("a", 2000))
-    where = {"to": tmp_path / "lake", "work": tmp_path / "work"}
+    where: dict[str, Any] = {"to": tmp_path / "lake", "work": tmp_path / "work"}
     with pytest.raises(Invalid, match="dedup_window: is for an export with dedup"):
         jobs.export(source.url, dedup_window="1h", **where)
     with pytest.raises(Invalid, match="dedup_window: expected a time of at least a second"):
