@@ -58,6 +58,7 @@ class GrowingTier:
         with_uniq_key: bool = True,
         uniq_keys: Sequence[str | None] | None = None,
         times_ms: Sequence[int] | None = None,
+        sys_flag: int = 0,
     ) -> range:
         """Append messages; their queue offsets. without `with_units`: to the commit log alone.
         uniq_keys, times_ms: of each message, in place of what it would have."""
@@ -78,6 +79,7 @@ class GrowingTier:
                 tags=f"T{offset % 3}",
                 keys=[f"KEY-{offset}"],
                 uniq_key=uniq_key,
+                sys_flag=sys_flag,
                 born_timestamp_ms=START_MS,
                 born_host=("10.1.2.3", 4567),
             )

@@ -21,6 +21,7 @@ from tieredstore.jobs.exporting import Accept, Format, OnCorrupt, job
 from tieredstore.jobs.exporting.dedup import drops, keys
 from tieredstore.jobs.exporting.dedup.keys import KeysOutcome, KeysTask, stage_keys
 from tieredstore.jobs.exporting.work import WriteOutcome, WriteTask, write
+from tieredstore.message.sysflag import COMPRESSED
 from tieredstore.scan.tasks import Selection
 
 WINDOW_MS = 60_000
@@ -130,12 +131,12 @@ def test_a_run_of_duplicates_alone_goes_past_them(
 def test_the_order_is_store_time_then_queue_then_offset(
     tmp_path: Path, source: GrowingTier
 ) -> None:
-    put(source, 0, ("a", 5), ("b", 5), ("b", 4))
+    put(source, 0, ("d", 5), ("a", 5), ("b", 5), ("b", 4))
     put(source, 1, ("a", 5), ("c", 7))
-    put(source, 2, ("c", 6))
+    put(source, 2, ("c", 6), ("d", 5))
     exported = export(tmp_path, source)
     run(exported)
-    assert offsets(exported) == [(0, 0), (0, 2), (2, 0)]
+    assert offsets(exported) == [(0, 0), (0, 1), (0, 3), (2, 0)]
 
 
 def test_what_is_in_the_target_counts_although_it_was_stored_later(
@@ -228,6 +229,18 @@ def test_a_damaged_message_is_not_the_first_of_its_key(tmp_path: Path, source: G
     exported = export(tmp_path, source)
     with pytest.raises(Corrupt, match="orders/0/COMMIT_LOG@0 byte"):
         run(exported)
+    report = run(exported, on_corrupt=OnCorrupt.SKIP)
+    assert (report["rows"], report["duplicates"], report["corrupt_messages"]) == (1, 1, 1)
+    assert offsets(exported) == [(1, 0)]
+
+
+def test_a_body_that_does_not_inflate_is_not_the_first_of_its_key(
+    tmp_path: Path, source: GrowingTier
+) -> None:
+    """Only those who read the body find that."""
+    source.append("orders", 0, 1, uniq_keys=["a"], times_ms=[START_MS], sys_flag=COMPRESSED)
+    put(source, 1, ("a", 2), ("a", 3))
+    exported = export(tmp_path, source)
     report = run(exported, on_corrupt=OnCorrupt.SKIP)
     assert (report["rows"], report["duplicates"], report["corrupt_messages"]) == (1, 1, 1)
     assert offsets(exported) == [(1, 0)]
