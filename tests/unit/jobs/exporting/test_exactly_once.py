@@ -108,7 +108,7 @@ def test_a_kill_at_many_steps_keeps_the_first_of_each_key(
     for number in range(0, 1000, step):
         exported = Export(tmp_path / str(number), form, tier)
         exported.run(dedup_window_ms=60_000, selection=first)
-        with killed_at(number) as calls:
+        with killed_at(number, STEPS) as calls:
             try:
                 exported.run(journal="a", task_bytes=500, **again)
                 break

@@ -12,6 +12,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from tests.kit.growing_tier import START_MS, GrowingTier
+from tests.kit.jobs.compaction import compact
 from tests.kit.jobs.export import FORMATS, Export, Place
 from tests.kit.tier_builder import flip
 from tieredstore import jobs
@@ -126,6 +127,17 @@ def test_a_run_of_duplicates_alone_goes_past_them(
     assert (report["rows"], report["duplicates"], report["files"]) == (0, 2, 0)
     assert run(exported)["queues"] == []
     assert (offsets(exported), staged(exported)) == ([(0, 0), (0, 1)], [])
+
+
+def test_a_compaction_forgets_no_key(tmp_path: Path, source: GrowingTier) -> None:
+    exported = export(tmp_path, source)
+    for number in range(6):
+        put(source, 0, (f"k{number}", number))
+        run(exported)
+    assert compact(exported.target)["commit"] is not None
+    put(source, 1, *((f"k{number}", 10 + number) for number in range(8)))
+    assert run(exported)["duplicates"] == 6
+    assert offsets(exported) == [*((0, number) for number in range(6)), (1, 6), (1, 7)]
 
 
 def test_the_order_is_store_time_then_queue_then_offset(
