@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 
@@ -132,8 +133,10 @@ def run_export(
         _require_alive(run, location, plan, error)
         raise
     except Unavailable:
-        # An export that committed meanwhile removes what others have staged.
-        _require_turn(run, target, plan, request)
+        # An export that committed meanwhile removes what others have staged. Where the target
+        # cannot be asked either, the first error says why.
+        with suppress(Unavailable):
+            _require_turn(run, target, plan, request)
         raise
     names = sorted({*(file.name for file in (*staged, *files)), *drops.names})
     if plan.positions or not plan.base:

@@ -230,6 +230,21 @@ def test_messages_that_expire_while_they_are_exported(
     assert exported.places() == places_of(exported.tier)
 
 
+def test_why_workers_ended_is_told_where_the_target_is_gone_too(
+    exported: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers of a script without `if __name__ == "__main__":` run what stands there again."""
+
+    def unguarded(task: WriteTask) -> WriteOutcome:
+        for path in (exported.target, exported.root / "warehouse"):
+            shutil.rmtree(path, ignore_errors=True)
+        raise Unavailable("a worker process ended while it worked")
+
+    monkeypatch.setattr(job, "write", unguarded)
+    with pytest.raises(Unavailable, match="a worker process ended"):
+        exported.run(journal="a")
+
+
 def test_only_segments_that_the_state_knows(exported: Export) -> None:
     """The metadata are behind the listing: what they do not know is exported when they do."""
     exported.tier.metadata.flush()
