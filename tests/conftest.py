@@ -80,6 +80,12 @@ def public_a_manifest(public_a: Path) -> dict[str, Any]:
     return manifest
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run Spark first: Py4J waits by `select`, which takes descriptors below 1,024 only, and tests
+    of crashes leave the files of many stores open."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/spark/"))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """CI skips nothing: with TIEREDSTORE_NO_SKIPS set, a skipped test fails the run."""
