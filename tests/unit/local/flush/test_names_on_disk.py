@@ -33,9 +33,10 @@ def test_every_folder_is_synced_before_the_checkpoint_tells_of_its_files(
         for folder in ("/commitlog", "/consumequeue/A/3", "/consumequeue/A", "/consumequeue"):
             assert folder in names[:told], folder
         assert "/index" in names[:told]
-        # One file more in each: its name is synced again, in the innermost folder at least.
+        # More files in each than were made ahead: their names are synced, in the innermost folder
+        # at least.
         syncs.synced.clear()
-        put_all(store, [plain("A", 3, number) for number in range(12, 40)])
+        put_all(store, [plain("A", 3, number) for number in range(12, 120)])
         store.flush()
         names = [path.removeprefix(str(root)) for path in syncs.synced]
         assert {"/commitlog", "/consumequeue/A/3", "/index"} <= set(names)
