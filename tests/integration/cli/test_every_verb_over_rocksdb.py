@@ -50,6 +50,7 @@ def test_every_verb_takes_a_rocksdb_store_or_its_tier(public_rocksdb: Path, tmp_
         (("verify",), [*tier, *state, *job], {"messages": count, "findings": []}),
         (("report",), [*tier, *state, "--to", tmp_path / "report", *job], {}),
         (("export",), [*tier, *state, "--format", "parquet", "--to", table, *job], {}),
+        (("compact", "export"), [table, *job], {"rows": 0}),  # one file a partition
         (
             ("backfill",),
             ["--from", table, "--tier", f"file://{tmp_path / 'again'}", "--state",
