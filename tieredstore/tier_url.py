@@ -58,10 +58,11 @@ def parse_tier_url(text: str) -> TierUrl:
     twice."""
     scheme, separator, rest = text.partition("://")
     if not separator or not _SCHEME.fullmatch(scheme):
-        example = file_url(text) if text.startswith("/") else "file:///dir"
-        raise Invalid(
-            f"tier {show_url(text)!r}: expected a URL such as {example} or s3://bucket/prefix"
-        )
+        if text.startswith("/"):
+            shown, example = show_url(text), file_url(text)
+        else:  # what is mistyped may have a query with a secret
+            shown, example = re.split("[?#]", show_url(text), maxsplit=1)[0], "file:///dir"
+        raise Invalid(f"tier {shown!r}: expected a URL such as {example} or s3://bucket/prefix")
     if scheme == "file":
         # a folder may have any name: `?` and `#` are characters of it
         return TierUrl("file", "", _unquote(rest), {})
