@@ -20,6 +20,7 @@ from tieredstore.jobs.exporting.dedup.drops import (
 )
 from tieredstore.jobs.exporting.files import FileForm
 from tieredstore.jobs.exporting.following import Behind
+from tieredstore.jobs.exporting.left_out import MOST_FINDINGS
 from tieredstore.jobs.exporting.partition import Partition
 from tieredstore.jobs.exporting.per_topic import split_by_topic
 from tieredstore.jobs.exporting.plan import Plan, PlannedRange, make_plan, scan_ranges
@@ -34,7 +35,6 @@ from tieredstore.jobs.exporting.state import (
     version_of,
 )
 from tieredstore.jobs.exporting.work import (
-    MOST_FINDINGS,
     LastRow,
     MergeTask,
     WriteOutcome,

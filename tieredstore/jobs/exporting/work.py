@@ -18,16 +18,16 @@ from tieredstore.jobs.exporting.bodies.schema import BodySchema
 from tieredstore.jobs.exporting.dedup.duplicates import DropSection, read_drops
 from tieredstore.jobs.exporting.dedup.keys import Array, select_since
 from tieredstore.jobs.exporting.files import FileForm, PartitionedFiles, merge_files
+from tieredstore.jobs.exporting.left_out import MOST_FINDINGS, LeftOut
 from tieredstore.jobs.exporting.state import DataFile
 from tieredstore.jobs.exporting.targets.storage import Files, Folder, translate_errors
 from tieredstore.scan.arrow.read import arrow_batches
 from tieredstore.scan.arrow.schema import TYPES
-from tieredstore.scan.findings import Finding, OnFinding, Severity, raise_on_damage
+from tieredstore.scan.findings import OnFinding, raise_on_damage
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanRange
 
 _NEEDED = ("store_timestamp", "queue_offset", "physical_offset")
-MOST_FINDINGS = 20
 """Kept of each task, as text."""
 
 
@@ -92,18 +92,9 @@ def write(task: WriteTask) -> WriteOutcome:
 
 
 def _write_once(task: WriteTask, target: Files) -> WriteOutcome:
-    found: list[str] = []
     unfit: list[str] = []
-    damage = 0
-
-    def keep(finding: Finding) -> None:
-        nonlocal damage
-        if finding.severity is Severity.DAMAGE:
-            damage += 1
-            if len(found) < MOST_FINDINGS:
-                found.append(f"{finding.kind}: {finding}")
-
-    on_finding: OnFinding = keep if task.skip else raise_on_damage
+    left_out = LeftOut()
+    on_finding: OnFinding = left_out if task.skip else raise_on_damage
     files = PartitionedFiles(target, task.form)
     provider = task.location.connect()
     with translate_errors(task.folder.place):
@@ -115,7 +106,7 @@ def _write_once(task: WriteTask, target: Files) -> WriteOutcome:
             ]
         finally:
             provider.close()
-        return WriteOutcome(files.close(), last, damage, found, unfit)
+        return WriteOutcome(files.close(), last, left_out.count, left_out.texts, unfit)
 
 
 def _write_range(

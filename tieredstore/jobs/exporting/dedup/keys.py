@@ -23,9 +23,10 @@ import pyarrow.compute as pc
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Unavailable
 from tieredstore.jobs.exporting.attempts import try_again
+from tieredstore.jobs.exporting.left_out import LeftOut
 from tieredstore.jobs.exporting.targets.storage import Files, Folder, translate_errors
 from tieredstore.scan.arrow.read import arrow_batches
-from tieredstore.scan.findings import Finding, OnFinding, Severity, raise_on_damage
+from tieredstore.scan.findings import OnFinding, raise_on_damage
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanRange
 
@@ -40,7 +41,6 @@ _SECTION_BITS = 12
 _COLUMNS = ("msg_id", "offset_msg_id", "store_timestamp", "queue_offset")
 _NO_TIME_MS = 1 << 62
 """Stands for a time that microseconds cannot say."""
-_KEPT_FINDINGS = 20
 
 
 class KeyedRange(msgspec.Struct, frozen=True, array_like=True):
@@ -96,17 +96,8 @@ def stage_keys(task: KeysTask) -> KeysOutcome:
 
 
 def _stage_once(task: KeysTask, files: Files) -> KeysOutcome:
-    found: list[str] = []
-    damage = 0
-
-    def keep(finding: Finding) -> None:
-        nonlocal damage
-        if finding.severity is Severity.DAMAGE:
-            damage += 1
-            if len(found) < _KEPT_FINDINGS:
-                found.append(f"{finding.kind}: {finding}")
-
-    on_finding: OnFinding = keep if task.skip else raise_on_damage
+    left_out = LeftOut()
+    on_finding: OnFinding = left_out if task.skip else raise_on_damage
     ranges: list[KeyedRange] = []
     records: list[Array] = []
     with translate_errors(task.folder.place):
@@ -117,10 +108,10 @@ def _stage_once(task: KeysTask, files: Files) -> KeysOutcome:
                 records.extend(parts)
         total = sum(map(len, records))
         if not total:
-            return KeysOutcome("", 0, ranges, damage, found)
+            return KeysOutcome("", 0, ranges, left_out.count, left_out.texts)
         name = f"{task.prefix}{task.number:05d}-{uuid.uuid4().hex[:12]}.keys"
         write_array(files, name, _sort_into_sections(np.concatenate(records)))
-        return KeysOutcome(name, total, ranges, damage, found)
+        return KeysOutcome(name, total, ranges, left_out.count, left_out.texts)
 
 
 def _read_keys(
