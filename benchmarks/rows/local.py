@@ -211,6 +211,16 @@ PUTS = "DefaultMessageStore.put_messages"
 DISPATCHED = "until consume queues and index have them"
 APART = "dispatch held meanwhile on both sides"
 
+LARGE_FIGURES = (
+    Figure(
+        "put returned (2 GB/s are 195 k)",
+        "msg/s",
+        key="seconds_put",
+        floor=2e9 / LARGE_BODY_BYTES,
+    ),
+    Figure(DISPATCHED, "msg/s"),
+)
+
 ROWS = (
     Row(
         name="put",
@@ -257,15 +267,7 @@ ROWS = (
         face=PUT,
         durability=FLUSH,
         ours=partial(live, producer=_large, share=LARGE_SHARE),
-        figures=(
-            Figure(
-                "put returned (2 GB/s are 195 k)",
-                "msg/s",
-                key="seconds_put",
-                floor=2e9 / LARGE_BODY_BYTES,
-            ),
-            Figure(DISPATCHED, "msg/s"),
-        ),
+        figures=LARGE_FIGURES,
         java=lambda sizes: {
             **_java_put(build=False)(sizes),
             "messages": sizes.put_messages // LARGE_SHARE,
@@ -279,15 +281,7 @@ ROWS = (
         face=PUT,
         durability=FLUSH,
         ours=partial(live, producer=_large, share=LARGE_SHARE, is_warm=True),
-        figures=(
-            Figure(
-                "put returned (2 GB/s are 195 k)",
-                "msg/s",
-                key="seconds_put",
-                floor=2e9 / LARGE_BODY_BYTES,
-            ),
-            Figure(DISPATCHED, "msg/s"),
-        ),
+        figures=LARGE_FIGURES,
         no_peer="Java's side has no pass with it",
         fresh_mib=FRESH_MIB,
     ),
