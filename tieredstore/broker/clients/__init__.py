@@ -1,0 +1,1 @@
+"""Who is connected: producers, consumers by group, locks of orderly consumers."""

@@ -1,0 +1,1 @@
+"""The gRPC v2 protocol: `apache.rocketmq.v2.MessagingService`."""

@@ -1,0 +1,1 @@
+"""Routes: the name server's role, and registration with name servers outside."""

@@ -1,0 +1,1 @@
+"""The broker in an operator's hands: health, metrics, the report at the start."""

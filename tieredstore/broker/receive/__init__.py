@@ -1,0 +1,1 @@
+"""Messages taken for a while: invisible time, acknowledgement, attempts, FIFO."""

@@ -1,0 +1,1 @@
+"""What the remoting server answers, one module a family of request codes."""

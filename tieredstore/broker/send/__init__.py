@@ -1,0 +1,1 @@
+"""Messages on their way in: checks, topics made on the way, retries and dead letters."""

@@ -1,0 +1,1 @@
+"""What a broker keeps in `config/`: topics, subscription groups, consumer offsets."""
