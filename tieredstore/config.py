@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -484,7 +484,11 @@ class LoadedConfig:
 
 
 def config_from_properties(
-    properties: Mapping[str, str], *, origin: str, serving: bool = False
+    properties: Mapping[str, str],
+    *,
+    origin: str,
+    serving: bool = False,
+    read_elsewhere: Collection[str] = (),
 ) -> LoadedConfig:
     """Build a StoreConfig from string properties.
 
@@ -492,7 +496,8 @@ def config_from_properties(
     plugins, which the registry checks; all other keys of Java's that nothing here reads are named
     in one warning; what neither Java nor this project knows is ignored. Raises Invalid on a bad
     value, naming key and `origin`; with `serving` (a process that accepts messages) also on the
-    settings of `REFUSED_VALUES`.
+    settings of `REFUSED_VALUES`. read_elsewhere: keys that the caller reads itself, of which
+    nothing is said.
     """
     known: dict[str, Any] = {}
     rest: dict[str, str] = {}
@@ -519,7 +524,7 @@ def config_from_properties(
         raise Invalid(refused[0], path=origin)
     core = (key for key in rest if not key.startswith(PLUGIN_PREFIXES))
     warnings += find_unknown_settings(core, ("tiered", "readAhead"), FIELDS_BY_KEY, origin)
-    unsupported = find_unsupported(rest)
+    unsupported = find_unsupported(key for key in rest if key not in read_elsewhere)
     if unsupported:
         warnings.append(f"{origin}: keys that are not supported: {', '.join(unsupported)}")
     names = {FIELDS_BY_KEY[key].name: value for key, value in known.items()}
@@ -536,21 +541,26 @@ def _parse(key: str, value: str, origin: str) -> object:
 def load_broker_conf(
     path: Path, overrides: Mapping[str, str] | None = None, *, serving: bool = False
 ) -> LoadedConfig:
-    """Read a Java properties file as a Java broker would; `overrides` win over it.
+    """Read a Java properties file as a Java broker would; `overrides` win over it. Raises Invalid
+    when the file is missing, cannot be read or holds a bad value."""
+    properties = read_broker_conf(path) | dict(overrides or {})
+    return config_from_properties(properties, origin=str(path), serving=serving)
+
+
+def read_broker_conf(path: Path) -> dict[str, str]:
+    """Read the keys and values of a Java properties file.
 
     Java reads such a file as ISO 8859-1 with `\\uXXXX` escapes. Raises Invalid when the file is
-    missing, cannot be read or holds a bad value.
+    missing or cannot be read.
     """
     import javaproperties
 
     try:
         with path.open(encoding="latin-1") as file:
-            properties = dict(javaproperties.load(file))
+            return dict(javaproperties.load(file))
     except FileNotFoundError:
         raise Invalid(f"{path}: no such configuration file", path=str(path)) from None
     except (OSError, javaproperties.InvalidUEscapeError) as error:
         raise Invalid(
             f"{path}: cannot be read as a properties file: {error}", path=str(path)
         ) from (error)
-    properties.update(overrides or {})
-    return config_from_properties(properties, origin=str(path), serving=serving)

@@ -27,6 +27,7 @@ from tieredstore.contracts.message_store import MessageStore
 from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Invalid
+from tieredstore.message.hosts import LOCALHOST
 from tieredstore.properties import fields_by_key, find_unknown_settings
 from tieredstore.tier_url import parse_tier_url
 
@@ -211,16 +212,19 @@ def store_plugin(name: str) -> type[Any]:
     return cast(type[Any], _resolve(name, _STORE))
 
 
-def message_store(loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK) -> Any:
+def message_store(
+    loaded: LoadedConfig, clock: Clock = SYSTEM_CLOCK, *, store_host: bytes = LOCALHOST
+) -> Any:
     """Make the MessageStore of a configuration: the local store, wrapped by the plugins that
-    `messageStorePlugIn` names, the first name outermost. Not loaded yet. Raises Invalid, also for
-    the settings that a process that accepts messages refuses. What loading the configuration
-    warned of is logged."""
+    `messageStorePlugIn` names, the first name outermost. Not loaded yet. store_host: the address
+    that its records name. Raises Invalid, also for the settings that a process that accepts
+    messages refuses. What loading the configuration warned of is logged."""
     if loaded.refused:
         raise Invalid(loaded.refused[0])
     for line in loaded.warnings:
         _log.warning("%s", line)
-    store = _load(LOCAL_STORE, LOCAL_STORE, "message store")(loaded.config, clock)
+    local = _load(LOCAL_STORE, LOCAL_STORE, "message store")
+    store = local(loaded.config, clock, store_host=store_host)
     names = [name for name in loaded.config.message_store_plug_in.split(",") if name]
     for name in reversed(names):
         store = store_plugin(name).from_config(store, loaded, clock)

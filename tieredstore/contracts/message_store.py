@@ -341,6 +341,20 @@ class MessageStore(MessageReader, Protocol):
 
 
 @runtime_checkable
+class HostedStore(MessageStore, Protocol):
+    """A store that a broker can be the host of: it lets itself be hooked and listened to."""
+
+    def add_put_message_hook(self, hook: PutMessageHook) -> None:
+        """Call a hook for each message that is put from now on, behind the hooks that are there. It
+        sees the messages of those who ask this store for `put_message` afterwards."""
+        ...
+
+    def set_message_arriving_listener(self, listener: MessageArrivingListener | None) -> None:
+        """Tell a listener of messages as soon as gets find them; None: nobody."""
+        ...
+
+
+@runtime_checkable
 class MeasuredStore(Protocol):
     """A store that counts."""
 

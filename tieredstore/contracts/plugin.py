@@ -7,15 +7,18 @@ clock)`, by which the registry makes it; the first name of `messageStorePlugIn` 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.message_store import (
     BoundaryType,
     GetMessageResult,
     GetRequest,
+    HostedStore,
+    MessageArrivingListener,
     MessageReader,
     MessageStore,
+    PutMessageHook,
     PutMessageResult,
 )
 from tieredstore.service_thread import MonitoredServices, ServiceHealth
@@ -115,3 +118,11 @@ class PluginMessageStore(MessageReader):
     @property
     def dispatch_source(self) -> DispatchSource:
         return self.next_store.dispatch_source
+
+    # What the host of a store adds, where the next store is a `HostedStore`
+
+    def add_put_message_hook(self, hook: PutMessageHook) -> None:
+        cast(HostedStore, self.next_store).add_put_message_hook(hook)
+
+    def set_message_arriving_listener(self, listener: MessageArrivingListener | None) -> None:
+        cast(HostedStore, self.next_store).set_message_arriving_listener(listener)

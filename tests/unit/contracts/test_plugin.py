@@ -16,6 +16,7 @@ from tieredstore.contracts.message_store import (
     GetMessageResult,
     GetMessageStatus,
     GetRequest,
+    HostedStore,
     MessageReader,
     MessageStore,
 )
@@ -25,7 +26,7 @@ from tieredstore.service_thread import MonitoredServices
 from tieredstore.tier.store import TieredMessageStore
 
 SHORT_FORMS = {"get_message", "get_message_async"}
-MEMBERS = sorted(name for name in dir(MessageStore) if not name.startswith("_"))
+MEMBERS = sorted(name for name in dir(HostedStore) if not name.startswith("_"))
 ANSWER = GetMessageResult(GetMessageStatus.FOUND, 7)
 
 
@@ -56,7 +57,7 @@ def test_every_call_reaches_the_next_store_as_it_is(name: str) -> None:
     next_store = NextStore()
     plugin = PluginMessageStore(next_store)
     assert name in vars(PluginMessageStore)  # not what a Protocol gives to those who lack it
-    member = getattr(MessageStore, name)
+    member = getattr(HostedStore, name)
     if isinstance(member, property):
         assert getattr(plugin, name) is ANSWER
         assert next_store.calls == [(name, ())]
