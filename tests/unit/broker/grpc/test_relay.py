@@ -1,0 +1,190 @@
+"""Tests of the port that takes TLS and plain: real gRPC channels over it, and hostile peers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from tieredstore.broker.grpc.call import Call
+from tieredstore.broker.grpc.certificates import Certificate, make_certificate
+from tieredstore.broker.grpc.server import GrpcServer
+from tieredstore.broker.grpc.statuses import Code, make_status
+from tieredstore.broker.grpc.stubs import SERVICE_NAME, find_message
+
+HEARTBEAT = f"/{SERVICE_NAME}/Heartbeat"
+HeartbeatResponse = find_message("HeartbeatResponse")
+
+
+class EchoService:
+    """Answers a heartbeat with the address of who sent it."""
+
+    def serves(self, method: str) -> bool:
+        return method == "Heartbeat"
+
+    async def answer(self, method: str, request: Any, call: Call) -> Any:
+        return HeartbeatResponse(status=make_status(Code.OK, call.peer))
+
+    async def stream(self, method: str, request: Any, call: Call) -> AsyncGenerator[Any, None]:
+        yield None
+
+    async def stop(self) -> None:
+        return
+
+
+async def heartbeat(channel: grpc.aio.Channel) -> str:
+    call = channel.unary_unary(
+        HEARTBEAT,
+        request_serializer=lambda request: request.SerializeToString(),
+        response_deserializer=HeartbeatResponse.FromString,
+    )
+    response = await call(find_message("HeartbeatRequest")(), timeout=20)
+    text: str = response.status.message
+    return text
+
+
+def serve(
+    test: Callable[[GrpcServer], Awaitable[None]],
+    certificate: Certificate | None = None,
+    max_connections: int = 100,
+) -> None:
+    async def run() -> None:
+        server = GrpcServer(EchoService(), certificate, max_connections)
+        await server.start("127.0.0.1", 0)
+        try:
+            await test(server)
+        finally:
+            await server.stop()
+
+    asyncio.run(run())
+
+
+def test_one_port_takes_plain_and_tls() -> None:
+    certificate = make_certificate()
+
+    async def test(server: GrpcServer) -> None:
+        target = f"localhost:{server.port}"
+        async with grpc.aio.insecure_channel(target) as channel:
+            assert await heartbeat(channel)
+        trusted = grpc.ssl_channel_credentials(certificate.chain)
+        async with grpc.aio.secure_channel(target, trusted) as channel:
+            assert await heartbeat(channel)
+
+    serve(test, certificate)
+
+
+def test_the_peer_is_the_client_and_not_the_relay() -> None:
+    async def test(server: GrpcServer) -> None:
+        seen: list[bytes] = []
+
+        async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            # A client of the relay whose own port is known.
+            back_reader, back_writer = await asyncio.open_connection("127.0.0.1", server.port)
+            own = back_writer.get_extra_info("sockname")
+            seen.append(f"{own[0]}:{own[1]}".encode())
+            await asyncio.gather(copy(reader, back_writer), copy(back_reader, writer))
+
+        async with await asyncio.start_server(forward, "127.0.0.1", 0) as forwarder:
+            port = forwarder.sockets[0].getsockname()[1]
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                peer = await heartbeat(channel)
+        assert peer.encode() in seen
+
+    serve(test)
+
+
+async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+    writer.close()
+
+
+def test_a_method_that_is_not_served_is_unimplemented() -> None:
+    async def test(server: GrpcServer) -> None:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            call = channel.unary_unary(f"/{SERVICE_NAME}/QueryOffset")
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await call(b"", timeout=20)
+            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+    serve(test)
+
+
+def test_i07_more_connections_than_allowed_are_refused_and_others_go_on() -> None:
+    async def test(server: GrpcServer) -> None:
+        held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        assert await read_end(reader)
+        writer.close()
+        held[0][1].close()
+        for _ in range(1000):
+            if await answers(server.port):
+                break
+            await asyncio.sleep(0.01)
+        else:
+            raise AssertionError("a connection that was closed still counts")
+        for _, held_writer in held[1:]:
+            held_writer.close()
+
+    serve(test, max_connections=3)
+
+
+async def read_end(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await reader.read() == b""
+    except ConnectionError:
+        return True
+
+
+async def answers(port: int) -> bool:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        try:
+            return bool(await heartbeat(channel))
+        except grpc.aio.AioRpcError:
+            return False
+
+
+def test_tls_without_a_certificate_is_closed() -> None:
+    async def test(server: GrpcServer) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"\x16\x03\x01\x00\x05hello")
+        assert await read_end(reader)
+        writer.close()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            assert await heartbeat(channel)
+
+    serve(test)
+
+
+def test_large_requests_pass_both_ways() -> None:
+    body = b"x" * (9 << 20)
+
+    class Echo(EchoService):
+        def serves(self, method: str) -> bool:
+            return method == "SendMessage"
+
+        async def answer(self, method: str, request: Any, call: Call) -> Any:
+            response = find_message("SendMessageResponse")()
+            response.status.message = request.messages[0].body.decode()
+            return response
+
+    async def run() -> None:
+        server = GrpcServer(Echo(), None)
+        await server.start("127.0.0.1", 0)
+        request = find_message("SendMessageRequest")()
+        request.messages.add().body = body
+        options = [("grpc.max_receive_message_length", -1)]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options) as channel:
+            call = channel.unary_unary(
+                f"/{SERVICE_NAME}/SendMessage",
+                response_deserializer=find_message("SendMessageResponse").FromString,
+            )
+            response = await call(request.SerializeToString(), timeout=60)
+            assert response.status.message.encode() == body
+        await server.stop()
+
+    asyncio.run(run())

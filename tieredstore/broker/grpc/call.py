@@ -1,0 +1,44 @@
+"""What a call brings beside its request, whatever transport carries it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+CLIENT_ID = "x-mq-client-id"
+LANGUAGE = "x-mq-language"
+CLIENT_VERSION = "x-mq-client-version"
+
+
+@dataclass(slots=True)
+class Call:
+    """One call: its metadata (lower-case names), who makes it (`ip:port`), and until when.
+
+    deadline_s: of the loop's clock, None when the client set none.
+    """
+
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    peer: str = "127.0.0.1:0"
+    deadline_s: float | None = None
+
+    @property
+    def client_id(self) -> str:
+        """Who the client says it is; empty when it does not."""
+        return self.metadata.get(CLIENT_ID, "")
+
+    @property
+    def language(self) -> str:
+        """The language as the metadata name it: any text, the Node client says HTTP."""
+        return self.metadata.get(LANGUAGE, "")
+
+    @property
+    def client_version(self) -> str:
+        """The client's version, any text."""
+        return self.metadata.get(CLIENT_VERSION, "")
+
+    def remaining_ms(self) -> int | None:
+        """Return what is left until the deadline, 0 at least; None without one."""
+        if self.deadline_s is None:
+            return None
+        return max(0, int((self.deadline_s - asyncio.get_running_loop().time()) * 1000))
