@@ -1,1 +1,7 @@
 """Messages on their way out: filters, long polling."""
+
+from tieredstore.broker.pull.filters import make_filter
+from tieredstore.broker.pull.hold import PullHold
+from tieredstore.broker.pull.puller import MessagePuller, PullRequest
+
+__all__ = ["MessagePuller", "PullHold", "PullRequest", "make_filter"]
