@@ -1,0 +1,139 @@
+"""How the client programs of each language are resolved and built; each says why it cannot be.
+
+    program = java_program("remoting")      # Apache's Java client 5.5.0, and mqadmin's classes
+    program = java_program("remoting4")     # the same, 4.9.8
+    program = java_program("grpc")          # rocketmq-client-java 5.2.0
+    program = node_program() | go_program() | python_program()
+    if isinstance(program, str): pytest.skip(program)   # or use the fixtures of `fixtures.py`
+    with program.start("Producers") as client:
+        client.call("start_producer", name="p", namesrv=namesrv, group="g")
+
+Sources stand beside this module: `java/remoting/*.java` and so on (`java/talk/` is compiled into
+each Java program), `node/*.js`, `go/*.go`, `python/*.py`. A Java source that tests start has a
+`public static void register(Talk talk)`; the arguments of `start` name such classes. Node and
+Python programs are started by a file's name (`node_program("clients.js")`). Dependencies are
+resolved by each language's own tool, at the versions that the `pom.xml`, `package.json` and
+`go.mod` name.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from tests.kit.clients.cache import build_once
+from tests.kit.clients.program import Program
+
+HERE = Path(__file__).parent
+RESOLVE_TIMEOUT_S = 600
+JVM_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+"""Programs live for seconds: what starts at once beats what runs fast."""
+
+
+class CannotBuild(Exception):
+    """The text says what the machine lacks."""
+
+
+@cache
+def java_program(client: str) -> Program | str:
+    """The program over a Java client: `remoting`, `remoting4` or `grpc`; or why there is none."""
+    return _or_reason(lambda: _java(client))
+
+
+@cache
+def node_program(script: str) -> Program | str:
+    """The program `node/SCRIPT`; or why there is none."""
+    return _or_reason(lambda: _node(script))
+
+
+@cache
+def go_program() -> Program | str:
+    """The program of `go/`; or why there is none."""
+    return _or_reason(_go)
+
+
+@cache
+def python_program(script: str) -> Program | str:
+    """The program `python/SCRIPT` with this interpreter; or why there is none."""
+    if find_spec("rocketmq") is None:
+        return "not installed: rocketmq-python-client"
+    return Program((sys.executable, str(HERE / "python" / script)))
+
+
+def _or_reason(build: Callable[[], Program]) -> Program | str:
+    try:
+        return build()
+    except CannotBuild as reason:
+        return str(reason)
+
+
+def _java(client: str) -> Program:
+    _need("java", "javac", "mvn")
+    version = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)
+    found = re.search(r'version "(\d+)', version.stderr)
+    if found is None or int(found[1]) < 17:
+        raise CannotBuild(f"Java 17 or newer is needed, found {version.stderr.splitlines()[:1]}")
+    pom = HERE / "java" / client / "pom.xml"
+    sources = [*(HERE / "java" / "talk").glob("*.java"), *pom.parent.glob("*.java")]
+
+    def resolve(folder: Path) -> None:
+        copy = ["dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
+        _run(["mvn", "-q", "-B", "-f", str(pom), *copy])
+
+    jars = build_once(f"java-{client}-jars", [pom], resolve)
+
+    def compile_sources(folder: Path) -> None:
+        options = ["-nowarn", "-Xlint:none", "-d", str(folder), "-cp", f"{jars}/*"]
+        _run(["javac", *options, *map(str, sources)])
+
+    classes = build_once(f"java-{client}-classes", [pom, *sources], compile_sources)
+    return Program(("java", *JVM_OPTIONS, "-cp", f"{classes}:{jars}/*", "Talk"))
+
+
+def _node(script: str) -> Program:
+    _need("node", "npm")
+    package = [HERE / "node" / name for name in ("package.json", "package-lock.json")]
+
+    def install(folder: Path) -> None:
+        for path in package:
+            shutil.copy(path, folder)
+        _run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], folder)
+
+    modules = build_once("node-modules", package, install)
+    node = ("node", str(HERE / "node" / script))
+    return Program(node, {"NODE_PATH": str(modules / "node_modules")})
+
+
+def _go() -> Program:
+    _need("go")
+    sources = [*(HERE / "go").glob("*.go"), *(HERE / "go").glob("go.*")]
+
+    def build(folder: Path) -> None:
+        _run(["go", "build", "-o", str(folder / "client"), "."], HERE / "go")
+
+    return Program((str(build_once("go-client", sources, build) / "client"),))
+
+
+def _need(*tools: str) -> None:
+    if missing := [tool for tool in tools if shutil.which(tool) is None]:
+        raise CannotBuild(f"not installed: {', '.join(missing)}")
+
+
+def _run(command: Iterable[str], folder: Path | None = None) -> None:
+    done = subprocess.run(
+        [*command],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RESOLVE_TIMEOUT_S,
+        stdin=subprocess.DEVNULL,
+    )
+    if done.returncode:
+        raise CannotBuild(f"{' '.join(command)}: {(done.stdout + done.stderr).strip()[-600:]}")
