@@ -94,6 +94,14 @@ class TracedLock:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
+    def acquire(self, blocking: bool = True) -> bool:
+        """Acquire it without a note: for those who look at it from outside."""
+        return bool(self._lock.acquire(blocking=blocking))
+
+    def release(self) -> None:
+        """Release it."""
+        self._lock.release()
+
 
 class Histogram:
     """Durations by powers of two."""
