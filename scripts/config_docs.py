@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from tieredstore import config, java_settings, registry
+from tieredstore.broker.settings import BROKER_FIELDS_BY_KEY
 from tieredstore.properties import fields_by_key
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
@@ -43,6 +44,14 @@ def limits(annotation: object) -> str:
     return ""
 
 
+DEFAULTS = {
+    "brokerName": "the host's name",
+    "storePathRootDir": "`$HOME/store`",
+    "brokerIP1": "the address by which the host reaches others",
+    "namesrvAddr": "`$NAMESRV_ADDR`, or empty",
+}
+"""Of the settings that depend on the machine."""
+
 TABLE = """| key | type | default | meaning | in Python |
 |---|---|---|---|---|
 """
@@ -51,14 +60,15 @@ TABLE = """| key | type | default | meaning | in Python |
 def rows(fields: Mapping[str, msgspec.structs.FieldInfo]) -> typing.Iterator[str]:
     for key, info in fields.items():
         kind, meta = typing.get_args(info.type)[:2]
+        mark = " (r)" if (meta.extra or {}).get("runtime") else ""
         if info.default_factory is not msgspec.NODEFAULT:
-            default = "the host's name" if key == "brokerName" else "`$HOME/store`"
+            default = DEFAULTS[key]
         else:
             value = info.default
             text = str(value).lower() if isinstance(value, bool) else getattr(value, "name", value)
             default = f"`{text}`" if text != "" else "empty"
         yield (
-            f"| `{key}` | {kind.__name__}{limits(info.type)} | {default} | {meta.description} "
+            f"| `{key}`{mark} | {kind.__name__}{limits(info.type)} | {default} | {meta.description} "
             f"| `{info.name}` |"
         )
 
@@ -79,12 +89,25 @@ def plugin_sections() -> typing.Iterator[str]:
             shown |= fields.keys()
 
 
+BROKER = """Read by `tieredstore broker` and by nothing else. Those marked (r) may be changed while
+it runs, by `mqadmin updateBrokerConfig`; a change of another is refused.
+
+"""
+
 DECLINED = """Not built, on purpose, and named in a warning where it is a key. Declined are also the
 topic mapping of the same fork (a database with topic ids in its keys is refused when it is
 opened), and a `MappedFile` of one's own, which a Java broker finds as a service: every reader here
 has to know the files of a commit log.
 
 """
+
+
+def broker_section() -> str:
+    """What the broker acts on, beside the settings of its store."""
+    fields = {
+        key: info for key, info in BROKER_FIELDS_BY_KEY.items() if key not in config.FIELDS_BY_KEY
+    }
+    return f"\n## Settings of the broker\n\n{BROKER}{TABLE}" + "\n".join(rows(fields)) + "\n"
 
 
 def page() -> str:
@@ -104,6 +127,7 @@ def page() -> str:
         + TABLE
         + "\n".join(rows(config.FIELDS_BY_KEY))
         + "\n"
+        + broker_section()
         + "".join(plugin_sections())
         + "\n## Accepted, without effect\n\n"
         + unused

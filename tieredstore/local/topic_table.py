@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ import orjson
 
 from tieredstore.disk.errors import translate_os_error
 from tieredstore.errors import Corrupt, Invalid
+from tieredstore.java_json import quote_integer_keys
 from tieredstore.local.queues.rocksdb.database import CURRENT_FILE, read_family
 
 CONFIG_DIRECTORY: Final = "config"
@@ -25,7 +25,6 @@ _OTHER_DATABASES: Final = {
 _TOPIC_FAMILY: Final = "default"
 _VERSION_FAMILY: Final = "kvDataVersion"
 _VERSION_KEY: Final = b"kvDataVersionKey"
-_BARE_KEY: Final = re.compile(rb'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(?=\s*:)')
 _DAMAGES: Final = (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError)
 
 
@@ -109,8 +108,7 @@ def _parse_file(path: Path) -> TopicTable | None:
         return None
     except OSError as error:
         raise translate_os_error(error, "read", path) from error
-    # fastjson writes integer keys without quotes.
-    strict = _BARE_KEY.sub(lambda m: m[1] or m[2] + b'"' + m[3] + b'"', data)
+    strict = quote_integer_keys(data)
 
     def parse() -> TopicTable:
         table: dict[str, Any] = orjson.loads(strict)

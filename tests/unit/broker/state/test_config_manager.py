@@ -1,0 +1,221 @@
+"""Files under `config/`: Java's form read, strict JSON written, no crash loses both versions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import aiofiles.os
+import pytest
+
+from tieredstore.broker.settings import BrokerSettings
+from tieredstore.broker.state.groups import SubscriptionGroupConfig, SubscriptionGroupManager
+from tieredstore.broker.state.offsets import ConsumerOffsetManager
+from tieredstore.broker.state.topics import TopicConfig, TopicConfigManager
+from tieredstore.clock import ManualClock
+from tieredstore.errors import Corrupt
+
+JAVA_OFFSETS = b"""{
+\t"dataVersion":{
+\t\t"counter":7,
+\t\t"stateVersion":0,
+\t\t"timestamp":1795266467329
+\t},
+\t"groupTopicMap":{},
+\t"offsetTable":{
+\t\t"orders@readers":{0:12,1:9223372036854775807,
+\t\t\t2:0
+\t\t},
+\t\t"%RETRY%readers@readers":{0:3}
+\t},
+\t"pullOffsetTable":{"orders@readers":{0:5}}
+}"""
+
+
+async def loaded(folder: Path) -> ConsumerOffsetManager:
+    offsets = ConsumerOffsetManager(folder)
+    await offsets.load()
+    return offsets
+
+
+def written(folder: Path, offset: int) -> None:
+    """Persist one offset, in a manager of its own."""
+
+    async def write() -> None:
+        offsets = await loaded(folder)
+        offsets.commit_offset("readers", "orders", 0, offset)
+        await offsets.persist()
+
+    asyncio.run(write())
+
+
+def read(folder: Path) -> int | None:
+    return asyncio.run(loaded(folder)).query_offset("readers", "orders", 0)
+
+
+def test_bare_integer_keys_are_read_and_strict_json_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "consumerOffset.json"
+    path.write_bytes(JAVA_OFFSETS)
+    written(tmp_path, 13)
+    table = json.loads(path.read_bytes())
+    assert table["offsetTable"] == {
+        "orders@readers": {"0": 13, "1": 2**63 - 1, "2": 0},
+        "%RETRY%readers@readers": {"0": 3},
+    }
+    assert table["pullOffsetTable"] == {"orders@readers": {"0": 5}}
+    assert (tmp_path / "consumerOffset.json.bak").read_bytes() == JAVA_OFFSETS
+
+
+def test_text_that_looks_like_a_bare_key_stays(tmp_path: Path) -> None:
+    async def run() -> None:
+        topics = TopicConfigManager(tmp_path, BrokerSettings())
+        (tmp_path / "topics.json").write_text(
+            '{"topicConfigTable":{"a":{"topicName":"a","attributes":{"x":"{1:2, 3:4}"}}}}'
+        )
+        await topics.load()
+        found = topics.find_topic("a")
+        assert found is not None
+        assert found.attributes == {"x": "{1:2, 3:4}"}
+
+    asyncio.run(run())
+
+
+def test_nothing_is_there_at_first(tmp_path: Path) -> None:
+    assert read(tmp_path / "none") is None
+    written(tmp_path / "none", 5)
+    assert read(tmp_path / "none") == 5
+
+
+def test_nothing_is_written_without_a_change(tmp_path: Path) -> None:
+    written(tmp_path, 5)
+
+    async def persist() -> None:
+        offsets = await loaded(tmp_path)
+        offsets.commit_offset("readers", "orders", 0, 5)
+        await offsets.persist()
+
+    asyncio.run(persist())
+    assert not (tmp_path / "consumerOffset.json.bak").exists()
+
+
+def test_a_crash_at_each_step_leaves_the_old_or_the_new_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file operation of a persist is the last one in turn."""
+
+    class Crash(BaseException):
+        pass
+
+    real = aiofiles.os.replace
+    seen = set()
+    for crash_at in (1, 2, 3):
+        folder = tmp_path / str(crash_at)
+        written(folder, 1)
+        written(folder, 2)
+        steps = 0
+
+        async def replace(source: Path, target: Path) -> None:
+            nonlocal steps
+            steps += 1
+            if steps == crash_at:  # noqa: B023
+                raise Crash
+            await real(source, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr("aiofiles.os.replace", replace)
+            if crash_at <= 2:
+                with pytest.raises(Crash):
+                    written(folder, 3)
+            else:
+                written(folder, 3)
+        names = frozenset(path.name for path in folder.iterdir())
+        seen.add(names)
+        assert read(folder) == (2 if crash_at <= 2 else 3)
+        written(folder, 4)
+        assert read(folder) == 4
+    # between the two renames there is no file of the name
+    assert frozenset({"consumerOffset.json.bak", "consumerOffset.json.tmp"}) in seen
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b'{"offsetTable":{"orders@re',
+        b"\0" * 40,
+        b"[]",
+        b'{"offsetTable":{"orders":{"0":1}}}',
+        b'{"offsetTable":{"a@b":{"0":NaN}}}',
+        b"[" * 100_000,
+    ],
+    ids=["cut", "zeros", "list", "key", "nan", "deep"],
+)
+def test_i01_a_damaged_file_is_set_aside_and_the_backup_is_used(
+    tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    written(tmp_path, 1)
+    written(tmp_path, 2)
+    path = tmp_path / "consumerOffset.json"
+    path.write_bytes(damage)
+    assert read(tmp_path) == 1
+    (aside,) = tmp_path.glob("consumerOffset.json.damaged-*")
+    assert aside.read_bytes() == damage
+    assert str(path) in caplog.text
+    assert aside.name in caplog.text
+    written(tmp_path, 3)
+    assert read(tmp_path) == 3
+    assert aside.exists()
+
+
+def test_i01_an_empty_file_is_as_none(tmp_path: Path) -> None:
+    written(tmp_path, 1)
+    written(tmp_path, 2)
+    (tmp_path / "consumerOffset.json").write_bytes(b"")
+    assert read(tmp_path) == 1
+    written(tmp_path, 3)
+    assert json.loads((tmp_path / "consumerOffset.json.bak").read_bytes())
+
+
+def test_i01_a_start_is_refused_when_nothing_good_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "consumerOffset.json"
+    path.write_bytes(b"{")
+    with pytest.raises(Corrupt, match=r"consumerOffset\.json"):
+        read(tmp_path)
+    assert path.read_bytes() == b"{"
+    written_backup = tmp_path / "consumerOffset.json.bak"
+    written_backup.write_bytes(b"[1")
+    with pytest.raises(Corrupt, match=r"consumerOffset\.json:"):
+        read(tmp_path)
+    assert path.read_bytes() == b"{"
+    assert written_backup.read_bytes() == b"[1"
+
+
+def test_a_failed_write_is_tried_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        blocked = tmp_path / "config"
+        blocked.write_text("a file where the folder should be")
+        groups = SubscriptionGroupManager(blocked, BrokerSettings())
+        groups.update_group(SubscriptionGroupConfig(group_name="g"))
+        with pytest.raises(Exception, match="cannot write"):
+            await groups.persist()
+        assert groups.is_changed
+        blocked.unlink()
+        await groups.persist()
+        assert (blocked / "subscriptionGroup.json").exists()
+
+    asyncio.run(run())
+
+
+def test_the_data_version_counts_changes(tmp_path: Path) -> None:
+    async def run() -> None:
+        clock = ManualClock(1_700_000_000_000)
+        topics = TopicConfigManager(tmp_path, BrokerSettings(), clock)
+        topics.update_topic(TopicConfig(topic_name="a"))
+        topics.update_topic(TopicConfig(topic_name="a"))  # nothing new
+        clock.advance(5)
+        topics.delete_topic("a")
+        await topics.persist()
+        version = json.loads(topics.path.read_bytes())["dataVersion"]
+        assert version == {"counter": 2, "stateVersion": 0, "timestamp": 1_700_000_000_005}
+
+    asyncio.run(run())

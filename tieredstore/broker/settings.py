@@ -1,0 +1,197 @@
+"""What of a `broker.conf` the broker itself acts on; the store's part is `tieredstore.config`.
+
+There is one object for all: who needs a setting reads it when it needs it, so that a change at run
+time counts at once. `update_settings` alone changes it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta, field
+
+from tieredstore.config import StoreConfig
+from tieredstore.errors import Invalid
+from tieredstore.properties import fields_by_key, get_meta, parse_value
+
+RUNTIME: Final[Mapping[str, bool]] = {"runtime": True}
+"""`Meta(extra=RUNTIME)` marks a key that `updateBrokerConfig` may change."""
+
+_INT32_MAX: Final = 2**31 - 1
+_STORE_DEFAULTS: Final = {info.name: info for info in msgspec.structs.fields(StoreConfig)}
+
+
+def _text(description: str, pattern: str | None = None, *, runtime: bool = False) -> Meta:
+    return Meta(description=description, pattern=pattern, extra=dict(RUNTIME) if runtime else None)
+
+
+def _int(description: str, ge: int = 0, le: int = _INT32_MAX, *, runtime: bool = False) -> Meta:
+    return Meta(description=description, ge=ge, le=le, extra=dict(RUNTIME) if runtime else None)
+
+
+def _find_own_address() -> str:
+    """Find the address from which this machine reaches others; nothing is sent for it."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
+
+
+def _name_servers() -> str:
+    return os.environ.get("NAMESRV_ADDR", "")
+
+
+class BrokerSettings(msgspec.Struct, kw_only=True):
+    """All settings of the broker, defaults as in Apache RocketMQ 5.5.0 unless a description says
+    "ours"."""
+
+    # Who and where
+    broker_name: Annotated[str, _text("Name in routes and in a tier.")] = field(
+        name="brokerName", default_factory=lambda: socket.gethostname() or "DEFAULT_BROKER"
+    )
+    broker_cluster_name: Annotated[str, _text("Name of the cluster in routes.")] = field(
+        name="brokerClusterName", default="DefaultCluster"
+    )
+    broker_id: Annotated[int, _int("0: a master. There are no others yet.", 0, 0)] = field(
+        name="brokerId", default=0
+    )
+    broker_ip1: Annotated[
+        str, _text("Address in routes and message ids: where clients reach the broker.")
+    ] = field(name="brokerIP1", default_factory=_find_own_address)
+    listen_port: Annotated[int, _int("Port of remoting; 0: a free one.", 0, 65_535)] = field(
+        name="listenPort", default=10911
+    )
+    bind_address: Annotated[str, _text("Address on which all ports listen.")] = field(
+        name="bindAddress",
+        default="0.0.0.0",  # noqa: S104 - as Java: a broker serves other machines
+    )
+    grpc_server_port: Annotated[
+        int, _int("Port of gRPC, a key of Java's proxy; 0: a free one.", 0, 65_535)
+    ] = field(name="grpcServerPort", default=8081)
+    namesrv_addr: Annotated[
+        str,
+        _text(
+            "Name servers to register with, `host:port` joined by semicolons; NAMESRV_ADDR of the "
+            "environment without one.",
+            runtime=True,
+        ),
+    ] = field(name="namesrvAddr", default_factory=_name_servers)
+    register_name_server_period_ms: Annotated[
+        int, _int("Time between two registrations, ms; 10 s to 60 s count.", 1)
+    ] = field(name="registerNameServerPeriod", default=30_000)
+    register_broker_timeout_ms: Annotated[
+        int, _int("How long a registration may take, ms.", 1, runtime=True)
+    ] = field(name="registerBrokerTimeoutMills", default=24_000)
+    broker_permission: Annotated[
+        int, _int("What the broker lets clients do: 4 read, 2 write, 6 both.", 0, 7, runtime=True)
+    ] = field(name="brokerPermission", default=6)
+
+    # Topics and groups
+    auto_create_topic_enable: Annotated[
+        bool, _text("Whether a send to an unknown topic makes it.", runtime=True)
+    ] = field(name="autoCreateTopicEnable", default=True)
+    default_topic_queue_nums: Annotated[
+        int, _int("Most queues of a topic that a send makes.", 1, 65_535)
+    ] = field(name="defaultTopicQueueNums", default=8)
+    cluster_topic_enable: Annotated[
+        bool, _text("Whether the topic named as the cluster may be used.")
+    ] = field(name="clusterTopicEnable", default=True)
+    broker_topic_enable: Annotated[
+        bool, _text("Whether the topic named as the broker may be used.")
+    ] = field(name="brokerTopicEnable", default=True)
+    trace_topic_enable: Annotated[bool, _text("Whether the trace topic is made at the start.")] = (
+        field(name="traceTopicEnable", default=False)
+    )
+    msg_trace_topic_name: Annotated[str, _text("Name of the trace topic.")] = field(
+        name="msgTraceTopicName", default="RMQ_SYS_TRACE_TOPIC"
+    )
+    auto_create_subscription_group: Annotated[
+        bool, _text("Whether a consumer of an unknown group makes it.", runtime=True)
+    ] = field(name="autoCreateSubscriptionGroup", default=True)
+    flush_consumer_offset_interval_ms: Annotated[
+        int, _int("Time between two writes of changed files under `config/`, ms.", 1, runtime=True)
+    ] = field(name="flushConsumerOffsetInterval", default=5000)
+
+    # Producers
+    max_message_size_bytes: Annotated[
+        int, _int("Largest body, bytes; the store's setting of this name.", 0)
+    ] = field(name="maxMessageSize", default=_STORE_DEFAULTS["max_message_size_bytes"].default)
+    message_delay_level: Annotated[str, _text("Delays of the levels, level 1 first.")] = field(
+        name="messageDelayLevel", default=_STORE_DEFAULTS["message_delay_level"].default
+    )
+    reject_transaction_message: Annotated[
+        bool, _text("Whether half messages are refused.", runtime=True)
+    ] = field(name="rejectTransactionMessage", default=False)
+    transaction_timeout_ms: Annotated[
+        int, _int("Age from which a half message is asked about, ms.", runtime=True)
+    ] = field(name="transactionTimeOut", default=6000)
+    transaction_check_max: Annotated[
+        int, _int("How often a producer is asked about a half message.", 1, runtime=True)
+    ] = field(name="transactionCheckMax", default=15)
+    transaction_check_interval_ms: Annotated[
+        int, _int("Time between two rounds of such questions, ms.", 1, runtime=True)
+    ] = field(name="transactionCheckInterval", default=30_000)
+
+    # Consumers
+    long_polling_enable: Annotated[
+        bool, _text("Whether a pull that finds nothing is parked for as long as it asks for.")
+    ] = field(name="longPollingEnable", default=True)
+    short_polling_time_ms: Annotated[
+        int, _int("How long it is parked otherwise, ms.", runtime=True)
+    ] = field(name="shortPollingTimeMills", default=1000)
+    notify_consumer_ids_changed_enable: Annotated[
+        bool, _text("Whether members of a group are told when others come or go.", runtime=True)
+    ] = field(name="notifyConsumerIdsChangedEnable", default=True)
+    enable_property_filter: Annotated[
+        bool, _text("Whether consumers may filter by SQL92 expressions.", runtime=True)
+    ] = field(name="enablePropertyFilter", default=False)
+
+
+BROKER_FIELDS_BY_KEY: Final = fields_by_key(BrokerSettings)
+
+
+def load_broker_settings(properties: Mapping[str, str], origin: str) -> BrokerSettings:
+    """Read the settings from the strings of a `broker.conf`. Raises Invalid, naming the key."""
+    return BrokerSettings(**_parse_known(properties, origin))
+
+
+def list_settings(settings: BrokerSettings) -> dict[str, str]:
+    """List all settings by their Java names, as text."""
+    return {key: _show(getattr(settings, info.name)) for key, info in BROKER_FIELDS_BY_KEY.items()}
+
+
+def update_settings(
+    settings: BrokerSettings, properties: Mapping[str, str], origin: str
+) -> Iterable[str]:
+    """Change settings at run time, all or none; returns the keys that have changed.
+
+    Raises Invalid for a bad value, and for a key that cannot be changed while the broker runs.
+    """
+    for key in properties:
+        info = BROKER_FIELDS_BY_KEY.get(key)
+        if info is None or not (get_meta(info).extra or {}).get("runtime"):
+            raise Invalid(f"{origin}: {key}: expected a key that can be changed at run time")
+    values = _parse_known(properties, origin)
+    changed = [name for name, value in values.items() if getattr(settings, name) != value]
+    for name in changed:
+        setattr(settings, name, values[name])
+    keys = {info.name: key for key, info in BROKER_FIELDS_BY_KEY.items()}
+    return [keys[name] for name in changed]
+
+
+def _parse_known(properties: Mapping[str, str], origin: str) -> dict[str, Any]:
+    return {
+        BROKER_FIELDS_BY_KEY[key].name: parse_value(BROKER_FIELDS_BY_KEY[key], value, origin)
+        for key, value in properties.items()
+        if key in BROKER_FIELDS_BY_KEY
+    }
+
+
+def _show(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,153 @@
+"""`ConfigManager`: a JSON file of the broker under `config/`, in Java's form.
+
+Writing: the new text goes to `<name>.tmp` and is synced, the file becomes `<name>.bak`, the new one
+takes its name, the folder is synced. A crash between the two renames leaves the `.bak` alone, which
+is then read, as Java does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import aiofiles
+import aiofiles.os
+import msgspec
+
+from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.disk.errors import translate_os_error, wrap_os_errors
+from tieredstore.disk.sync import sync_file, sync_folder
+from tieredstore.errors import Corrupt
+from tieredstore.java_json import quote_integer_keys
+
+_DAMAGES: Final = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError)
+_log = logging.getLogger(__name__)
+
+
+class DataVersion(msgspec.Struct, kw_only=True, rename="camel"):
+    """How often a table was changed, and when (epoch ms): name servers compare it."""
+
+    state_version: int = 0
+    timestamp: int = 0
+    counter: int = 0
+
+
+class ConfigManager(ABC):
+    """Keeps one file: `load` it once, `mark_changed` with each change, `persist` now and then.
+
+    All of it belongs to one event loop. A subclass says what is in the file.
+    """
+
+    def __init__(self, path: Path, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.path = path
+        self.data_version = DataVersion()
+        self.on_change: Callable[[], None] = lambda: None
+        """Called with each change; the persist service sets it."""
+        self._clock = clock
+        self._is_changed = False
+        self._persisting = asyncio.Lock()
+
+    @abstractmethod
+    def encode(self) -> bytes:
+        """Write the state as strict JSON."""
+
+    @abstractmethod
+    def decode(self, data: bytes) -> None:
+        """Take the state from strict JSON. Raises one of msgspec's errors, or ValueError, and
+        changes nothing when it is damaged."""
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether there is something to persist."""
+        return self._is_changed
+
+    def mark_changed(self, *, is_new_version: bool = True) -> None:
+        """Note that the file is to be written; with a new version others fetch the table again."""
+        if is_new_version:
+            self.data_version.counter += 1
+            self.data_version.timestamp = self._clock.now_ms()
+        self._is_changed = True
+        self.on_change()
+
+    async def load(self) -> None:
+        """Read the file, or its `.bak` where it is missing, empty or damaged; without any the state
+        stays empty.
+
+        A damaged file is set aside as `<name>.damaged-<epoch ms>`, never deleted. Raises Corrupt
+        when what there is, is damaged: then everything stays where it is. Raises Unavailable.
+        """
+        backup = self._named(".bak")
+        try:
+            if await self._read(self.path):
+                return
+            damage = None
+        except Corrupt as error:
+            damage = error
+        try:
+            found = await self._read(backup)
+        except Corrupt as error:
+            raise damage or error from None
+        if damage is not None:
+            if not found:
+                raise damage
+            aside = self._named(f".damaged-{self._clock.now_ms()}")
+            with wrap_os_errors("set aside", self.path):
+                await aiofiles.os.rename(self.path, aside)
+            _log.error("%s; it is now %s, and %s is used", damage, aside.name, backup.name)
+            self._is_changed = True
+        elif found:
+            _log.warning("%s: is not there or empty, %s is used", self.path, backup.name)
+
+    async def persist(self, *, always: bool = False) -> None:
+        """Write the file if anything changed, or `always`. Raises Unavailable or Exhausted; the
+        state then still counts as changed."""
+        async with self._persisting:
+            if not (self._is_changed or always):
+                return
+            self._is_changed = False
+            try:
+                with wrap_os_errors("write", self.path):
+                    await self._write(self.encode())
+            except BaseException:
+                self._is_changed = True
+                raise
+
+    async def _write(self, data: bytes) -> None:
+        await aiofiles.os.makedirs(self.path.parent, exist_ok=True)
+        temporary = self._named(".tmp")
+        async with aiofiles.open(temporary, "wb") as file:
+            await file.write(data)
+            await file.flush()
+            await asyncio.to_thread(sync_file, file.fileno())
+        # An empty file is no backup.
+        if await aiofiles.os.path.exists(self.path) and await aiofiles.os.path.getsize(self.path):
+            await self._rename(self.path, self._named(".bak"))
+        await self._rename(temporary, self.path)
+        await asyncio.to_thread(sync_folder, self.path.parent)
+
+    async def _rename(self, path: Path, new_path: Path) -> None:
+        await aiofiles.os.replace(path, new_path)
+
+    async def _read(self, path: Path) -> bool:
+        """Take the state from a file; False when it is missing or empty."""
+        try:
+            async with aiofiles.open(path, "rb") as file:
+                data = await file.read()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise translate_os_error(error, "read", path) from error
+        if not data.strip():
+            return False
+        try:
+            self.decode(quote_integer_keys(data))
+        except _DAMAGES as error:
+            raise Corrupt(f"{path}: {error}", path=str(path)) from None
+        return True
+
+    def _named(self, suffix: str) -> Path:
+        return self.path.with_name(self.path.name + suffix)
