@@ -68,8 +68,8 @@ def rows(fields: Mapping[str, msgspec.structs.FieldInfo]) -> typing.Iterator[str
             text = str(value).lower() if isinstance(value, bool) else getattr(value, "name", value)
             default = f"`{text}`" if text != "" else "empty"
         yield (
-            f"| `{key}`{mark} | {kind.__name__}{limits(info.type)} | {default} | {meta.description} "
-            f"| `{info.name}` |"
+            f"| `{key}`{mark} | {kind.__name__}{limits(info.type)} | {default} "
+            f"| {meta.description} | `{info.name}` |"
         )
 
 

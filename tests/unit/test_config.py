@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from tieredstore import config
+from tieredstore.broker.settings import BROKER_FIELDS_BY_KEY
 from tieredstore.config import StorageLevel, StoreConfig, config_from_properties, load_broker_conf
 from tieredstore.errors import Invalid
 from tieredstore.java_settings import DECLINED_SETTINGS, REFUSED_VALUES, UNUSED_SETTINGS
@@ -25,8 +26,9 @@ def test_a_real_conf_loads_and_one_warning_names_its_keys_that_are_not_supported
     loaded = load_broker_conf(public_a / "broker.conf")
     [warning] = loaded.warnings
     named = set(warning.partition("not supported: ")[2].split(", "))
-    assert {"listenPort", "timerWheelEnable", "bindAddress"} <= named
-    known = set(loaded.explicit_settings) | named
+    assert {"timerWheelEnable", "brokerIP2"} <= named
+    assert "listenPort" not in named
+    known = set(loaded.explicit_settings) | named | set(BROKER_FIELDS_BY_KEY)
     assert set(loaded.config.plugin_properties) | known == known
     assert loaded.config.broker_name == "labBroker"
     assert loaded.config.broker_cluster_name == "LabCluster"
@@ -114,9 +116,9 @@ def test_an_unknown_tiered_key_is_a_warning_with_the_nearest_match() -> None:
 
 
 def test_all_keys_of_java_that_nothing_reads_are_in_one_warning() -> None:
-    keys = {"namesrvAddr": "x", "slaveTimeout": "1", "aclEnable": "false", "ourOwn": "1"}
+    keys = {"brokerIP2": "x", "slaveTimeout": "1", "aclEnable": "false", "ourOwn": "1"}
     [warning] = config_from_properties(keys, origin="broker.conf").warnings
-    assert warning == "broker.conf: keys that are not supported: namesrvAddr, slaveTimeout"
+    assert warning == "broker.conf: keys that are not supported: brokerIP2, slaveTimeout"
 
 
 def test_a_key_of_nobody_may_be_a_plugin_s() -> None:
