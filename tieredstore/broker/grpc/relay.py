@@ -39,7 +39,7 @@ class Relay:
         self._peers: dict[int, str] = {}
 
     async def start(self, host: str, port: int) -> int:
-        """Begin to listen; returns the port (one that is free when 0 was asked for). Raises OSError."""
+        """Begin to listen; returns the port, a free one when 0 was asked for. Raises OSError."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Front(self), host, port, backlog=1024)
         bound: int = self._server.sockets[0].getsockname()[1]
