@@ -139,6 +139,14 @@ def remove_property(data: bytes, name: bytes) -> bytes:
     return b"".join(pair for pair in _pairs_with_separator(data) if not pair.startswith(marked))
 
 
+def set_property(data: bytes, name: bytes, value: bytes) -> bytes:
+    """Give a name one value, behind the other properties; they keep their bytes."""
+    data = remove_property(data, name)
+    if data and not data.endswith(PROPERTY_SEPARATOR):
+        data += PROPERTY_SEPARATOR
+    return b"".join((data, name, NAME_VALUE_SEPARATOR, value, PROPERTY_SEPARATOR))
+
+
 def _pairs_with_separator(data: bytes) -> list[bytes]:
     pairs = data.split(b"\x02")
     last = pairs.pop()

@@ -1,0 +1,67 @@
+"""The parts of a broker that take messages, over a real store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.kit.local_stores import START_MS
+from tieredstore.broker.send.send_back import SendBack
+from tieredstore.broker.send.sender import MessageSender, SendRequest
+from tieredstore.broker.settings import BrokerSettings
+from tieredstore.broker.state.groups import SubscriptionGroupManager
+from tieredstore.broker.state.topics import TopicConfigManager
+from tieredstore.clock import ManualClock
+from tieredstore.config import StoreConfig
+from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.message.encoding import Message
+from tieredstore.message.hosts import encode_host
+from tieredstore.message.record import StoredMessage
+
+STORE_HOST = encode_host("127.0.0.1", 10911)
+
+
+class Producing:
+    """A store and what sends to it. `restart` makes all anew over the same folder."""
+
+    def __init__(self, root: Path, clock: ManualClock, **settings: Any) -> None:
+        self.root = root
+        self.clock = clock
+        config = StoreConfig(
+            store_path_root_dir=str(root),
+            mapped_file_size_commit_log_bytes=8 << 20,
+            mapped_file_size_consume_queue_bytes=20_000,
+        )
+        self.settings = BrokerSettings(
+            broker_name="b", broker_ip1="127.0.0.1", broker_cluster_name="C", **settings
+        )
+        self.topics = TopicConfigManager(root / "config", self.settings, clock)
+        self.groups = SubscriptionGroupManager(root / "config", self.settings, clock)
+        self.topics.add_system_topics()
+        self.store = DefaultMessageStore(config, clock, store_host=STORE_HOST)
+        self.store.load()
+        self.store.start()
+        self.sender = MessageSender(self.store, self.settings, self.topics, self.groups, STORE_HOST)
+        self.send_back = SendBack(self.store, self.settings, self.topics, self.groups)
+
+    async def send(self, topic: str = "T", body: bytes = b"body", **more: Any) -> Any:
+        """Send one message; its queue is the broker's choice unless it is given."""
+        message = Message.create(topic, body, **{"queue_id": -1, **more})
+        return await self.sender.send(SendRequest("g", message))
+
+    def read(self, topic: str = "T", queue_id: int = 0, offset: int = 0) -> list[StoredMessage]:
+        """All messages of a queue, from an offset on."""
+        self.store.wait_until_dispatched()
+        return self.store.get_message("g", topic, queue_id, offset, 1000).messages
+
+
+@contextmanager
+def producing(root: Path, clock: ManualClock | None = None, **settings: Any) -> Iterator[Producing]:
+    """Parts over a started store, shut down at the end."""
+    parts = Producing(root, clock or ManualClock(START_MS), **settings)
+    try:
+        yield parts
+    finally:
+        parts.store.shutdown()

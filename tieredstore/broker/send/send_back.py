@@ -1,0 +1,159 @@
+"""SendBack: messages that a consumer could not consume, for a later try or the dead letters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.broker.refused import RefusalReason, Refused
+from tieredstore.broker.send.outcome import STORED, make_refusal
+from tieredstore.broker.send.rebuilding import rebuild
+from tieredstore.contracts.message_store import wait_until_durable
+from tieredstore.errors import Corrupt, Invalid
+from tieredstore.message.names import DLQ_PREFIX, RETRY_PREFIX
+from tieredstore.message.properties import find_property, remove_property, set_property
+
+if TYPE_CHECKING:
+    from tieredstore.broker.settings import BrokerSettings
+    from tieredstore.broker.state.groups import SubscriptionGroupConfig, SubscriptionGroupManager
+    from tieredstore.broker.state.topics import TopicConfigManager
+    from tieredstore.contracts.message_store import MessageStore
+    from tieredstore.message.record import StoredMessage
+
+_FIRST_LEVEL: Final = 3
+"""Delay level of the first retry; each further one waits one level longer."""
+_DELIVERY_PROPERTIES: Final = (b"REAL_TOPIC", b"REAL_QID", b"TIMER_OUT_MS", b"TIMER_ENQUEUE_MS")
+
+
+class SendBack:
+    """Puts messages into the retry topic of a group, delayed, or into its dead letters."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        settings: BrokerSettings,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        *,
+        is_read_only: bool = False,
+    ) -> None:
+        self.store = store
+        self._settings = settings
+        self._topics = topics
+        self._groups = groups
+        self._is_read_only = is_read_only
+        self._turn = 0
+
+    async def send_back(
+        self,
+        group: str,
+        message: StoredMessage | int,
+        delay_level: int = 0,
+        max_reconsume_times: int | None = None,
+        origin_topic: str | None = None,
+    ) -> bool:
+        """Deliver a message to a group once more, after a delay; returns whether it became a dead
+        letter instead.
+
+        message: or the byte of the commit log where it starts; delay_level: 0: three and one more
+        for each time that it was consumed, below 0: dead letter; max_reconsume_times: None: the
+        group's; origin_topic: what the message's topic has to be. Raises Refused.
+        """
+        config = self._find_group(group)
+        if config.retry_queue_nums <= 0:
+            return False
+        topic = RETRY_PREFIX + group
+        made = self._topics.create_on_send_back(topic, config.retry_queue_nums)
+        if not made.perm & 2:
+            raise Refused(
+                RefusalReason.NO_PERMISSION,
+                f"the topic[{topic}] sending message is forbidden",
+                topic=topic,
+            )
+        stored = self._look_up(message) if isinstance(message, int) else message
+        if origin_topic and stored.topic != origin_topic:
+            raise Refused(
+                RefusalReason.SYSTEM_ERROR,
+                f"look message by offset failed to check the topic name: expected {origin_topic}, "
+                f"found {stored.topic} at {stored.physical_offset}",
+            )
+        most = config.retry_max_times if max_reconsume_times is None else max_reconsume_times
+        if delay_level < 0 or stored.reconsume_times >= most:
+            await self._put_dead_letter(group, stored, stored.reconsume_times + 1)
+            return True
+        self._turn += 1
+        await self._put(
+            stored,
+            topic,
+            self._turn % config.retry_queue_nums,
+            delay_level or _FIRST_LEVEL + stored.reconsume_times,
+            stored.reconsume_times + 1,
+        )
+        return False
+
+    async def send_to_dead_letters(self, group: str, message: StoredMessage, attempts: int) -> None:
+        """Put a message into the dead letters of a group, consumed `attempts` times. Raises
+        Refused."""
+        self._find_group(group)
+        await self._put_dead_letter(group, message, attempts)
+
+    async def _put_dead_letter(self, group: str, stored: StoredMessage, attempts: int) -> None:
+        topic = DLQ_PREFIX + group
+        self._topics.create_on_send_back(topic, 1)
+        await self._put(stored, topic, 0, 0, attempts)
+
+    async def _put(
+        self, stored: StoredMessage, topic: str, queue_id: int, level: int, attempts: int
+    ) -> None:
+        properties = _complete(stored, level, is_dead=topic.startswith(DLQ_PREFIX))
+        message = rebuild(stored, topic, queue_id, properties)
+        message.reconsume_times = attempts
+        result = await wait_until_durable(self.store.put_message(message))
+        if result.status not in STORED:
+            raise make_refusal(result)
+
+    def _find_group(self, group: str) -> SubscriptionGroupConfig:
+        if self._is_read_only or not self._settings.broker_permission & 2:
+            raise Refused(
+                RefusalReason.NO_PERMISSION,
+                f"the broker[{self._settings.broker_ip1}] sending message is forbidden",
+            )
+        config = self._groups.find_group(group)
+        if config is None:
+            raise Refused(
+                RefusalReason.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}"
+            )
+        return config
+
+    def _look_up(self, physical_offset: int) -> StoredMessage:
+        try:
+            found = self.store.look_message_by_offset(physical_offset)
+        except (Corrupt, Invalid) as error:
+            raise Refused(
+                RefusalReason.SYSTEM_ERROR,
+                f"look message by offset failed, {physical_offset}: {error}",
+            ) from error
+        if found is None:
+            raise Refused(
+                RefusalReason.SYSTEM_ERROR, f"look message by offset failed, {physical_offset}"
+            )
+        return found
+
+
+def _complete(stored: StoredMessage, level: int, *, is_dead: bool) -> bytes:
+    """The properties of a message that goes back: where it came from first, and the delay."""
+    properties = stored.properties_bytes
+    if properties.find(b"REAL_TOPIC\x01") >= 0:
+        for name in _DELIVERY_PROPERTIES:
+            properties = remove_property(properties, name)
+    if find_property(properties, b"RETRY_TOPIC") is None:
+        properties = set_property(properties, b"RETRY_TOPIC", stored.topic.encode())
+    if find_property(properties, b"ORIGIN_MESSAGE_ID") is None:
+        properties = set_property(
+            properties, b"ORIGIN_MESSAGE_ID", stored.offset_message_id.encode()
+        )
+    if is_dead and find_property(properties, b"DLQ_ORIGIN_TOPIC") is None:
+        topic = find_property(properties, b"RETRY_TOPIC") or b""
+        properties = set_property(properties, b"DLQ_ORIGIN_TOPIC", topic)
+        properties = set_property(properties, b"DLQ_ORIGIN_MESSAGE_ID", stored.msg_id.encode())
+    properties = set_property(properties, b"WAIT", b"false")
+    return set_property(properties, b"DELAY", b"%d" % level)
