@@ -14,7 +14,6 @@ from tieredstore.broker.state.config_manager import ConfigManager, DataVersion
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 
 _SEPARATOR: Final = "@"
-_NONE: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class _Table(msgspec.Struct, kw_only=True, rename="camel"):
@@ -45,7 +44,11 @@ class ConsumerOffsetManager(ConfigManager):
 
     def list_offsets(self, group: str, topic: str) -> Mapping[int, int]:
         """Return the offsets of a group by queue id."""
-        return MappingProxyType(self._offsets.get((group, topic), {})) or _NONE
+        return MappingProxyType(self._offsets.get((group, topic), {}))
+
+    def list_keys(self) -> list[tuple[str, str]]:
+        """List each (group, topic) of which there are offsets."""
+        return list(self._offsets)
 
     def list_topics(self, group: str) -> set[str]:
         """List the topics of which a group has consumed."""
