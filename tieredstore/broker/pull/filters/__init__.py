@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 
 from tieredstore.broker.clients import SQL92, TAG, Subscription
+from tieredstore.broker.pull.filters.sql import SqlFilter
 from tieredstore.broker.pull.filters.tags import ExactTagFilter
 from tieredstore.broker.refused import RefusalReason, Refused
 from tieredstore.contracts.message_store import MessageFilter
+from tieredstore.errors import Invalid
 
-__all__ = ["ExactTagFilter", "make_filter"]
+__all__ = ["ExactTagFilter", "SqlFilter", "make_filter"]
 
 
 def make_filter(subscription: Subscription) -> MessageFilter | None:
@@ -17,10 +19,19 @@ def make_filter(subscription: Subscription) -> MessageFilter | None:
     that is none, and for a kind of expression that is not known."""
     if subscription.expression_type == TAG:
         return _make_tag_filter(subscription.tags) if subscription.tags else None
+    if subscription.expression_type == SQL92:
+        try:
+            return _make_sql_filter(subscription.expression)
+        except Invalid as error:
+            problem = str(error)
+    else:
+        problem = (
+            f"expected an expression of type {TAG} or {SQL92}, found "
+            f"{subscription.expression_type[:32]!r}"
+        )
     raise Refused(
         RefusalReason.SUBSCRIPTION_PARSE_FAILED,
-        f"subscription of {subscription.topic}: expected an expression of type {TAG} or {SQL92}, "
-        f"found {subscription.expression_type!r}",
+        f"subscription of {subscription.topic}: {problem}",
         topic=subscription.topic,
     )
 
@@ -28,3 +39,8 @@ def make_filter(subscription: Subscription) -> MessageFilter | None:
 @functools.lru_cache(maxsize=1024)
 def _make_tag_filter(tags: frozenset[str]) -> ExactTagFilter:
     return ExactTagFilter(tags)
+
+
+@functools.lru_cache(maxsize=1024)
+def _make_sql_filter(expression: str) -> SqlFilter:
+    return SqlFilter(expression)
