@@ -54,7 +54,7 @@ class Constant:
         self.value = value
         self.is_boolean = value is None or isinstance(value, bool)
 
-    def evaluate(self, message: Message) -> Value:
+    def evaluate(self, message: Message) -> Value:  # noqa: ARG002
         return self.value
 
 

@@ -28,7 +28,8 @@ MAX_DEPTH: Final = 32
 """Of parentheses and signs within each other."""
 
 _KEYWORDS: Final = frozenset(
-    "NOT AND OR BETWEEN IN TRUE FALSE NULL IS CONTAINS STARTSWITH ENDSWITH".split()
+    {"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"}
+    | {"CONTAINS", "STARTSWITH", "ENDSWITH"}
 )
 _TOKENS: Final = re.compile(
     r"""(?P<blank>[ \t\n\r\f]+|--[^\n\r]*[\n\r]|/\*.*?\*/)
@@ -157,9 +158,9 @@ class _Parser:
         for part in (left, right):
             if isinstance(part, Constant) and part.value is None:
                 raise self._fail("IS NULL: NULL is not compared")
-        if isinstance(left, Constant) and isinstance(right, Constant):
-            if left.is_boolean and not right.is_boolean:
-                raise self._fail("TRUE or FALSE beside a truth value")
+        constant = isinstance(left, Constant) and isinstance(right, Constant)
+        if constant and left.is_boolean and not right.is_boolean:
+            raise self._fail("TRUE or FALSE beside a truth value")
         return Equal(left, right)
 
     def _parse_comparison(self) -> Expression:

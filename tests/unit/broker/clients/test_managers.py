@@ -1,0 +1,129 @@
+"""Producers, consumers and locks: who is there, who is told, who is forgotten."""
+
+from __future__ import annotations
+
+from tests.kit.client_sessions import NotingSession
+from tieredstore.broker.clients import (
+    ConsumerManager,
+    ConsumerSettings,
+    ProducerManager,
+    RebalanceLocks,
+    Subscription,
+)
+from tieredstore.clock import ManualClock
+from tieredstore.contracts.dispatch_source import QueueKey
+
+SETTINGS = ConsumerSettings()
+ALL = {"T": Subscription("T")}
+
+
+def test_members_are_told_when_one_comes_goes_or_subscribes_to_another_topic() -> None:
+    consumers = ConsumerManager(ManualClock())
+    first, second = NotingSession("1"), NotingSession("2")
+    assert consumers.register("g", first, SETTINGS, ALL)
+    assert not consumers.register("g", first, SETTINGS, ALL)
+    assert first.notified == ["g"]
+    assert consumers.register("g", second, SETTINGS, ALL)
+    assert (first.notified, second.notified) == (["g"] * 2, ["g"])
+    assert consumers.register("g", second, SETTINGS, ALL | {"U": Subscription("U")})
+    assert len(first.notified) == 3
+    consumers.remove_session(second)
+    assert len(first.notified) == 4
+    assert consumers.list_client_ids("g") == ["1"]
+    consumers.unregister("g", first)
+    assert consumers.find_group("g") is None
+    assert len(first.notified) == 4
+
+
+def test_members_of_a_silent_group_are_not_told() -> None:
+    consumers = ConsumerManager(ManualClock())
+    session = NotingSession("1")
+    assert consumers.register("g", session, SETTINGS, ALL, notify=False)
+    assert session.notified == []
+
+
+def test_a_client_that_connects_anew_is_one_member() -> None:
+    consumers = ConsumerManager(ManualClock())
+    old, new = NotingSession("1"), NotingSession("1")
+    consumers.register("g", old, SETTINGS, ALL)
+    consumers.register("g", new, SETTINGS, ALL)
+    assert consumers.list_client_ids("g") == ["1"]
+    consumers.remove_session(old)
+    assert consumers.list_client_ids("g") == ["1"]
+
+
+def test_the_newest_subscription_counts() -> None:
+    consumers = ConsumerManager(ManualClock())
+    session = NotingSession("1")
+    for tags, version in (("A", 1), ("B", 2), ("C", 1)):
+        consumers.register(
+            "g", session, SETTINGS, {"T": Subscription.parse("T", tags, None, version)}
+        )
+    found = consumers.find_subscription("g", "T")
+    assert found is not None
+    assert found.expression == "B"
+    assert consumers.find_subscription("g", "U") is None
+    assert consumers.find_subscription("h", "T") is None
+    assert consumers.list_groups_of_topic("T") == {"g"}
+
+
+def test_clients_that_are_silent_for_two_minutes_are_forgotten() -> None:
+    clock = ManualClock()
+    consumers, producers = ConsumerManager(clock), ProducerManager(clock)
+    silent, heard = NotingSession("1"), NotingSession("2")
+    for session in (silent, heard):
+        consumers.register("g", session, SETTINGS, ALL)
+        producers.register("p", session)
+    clock.advance(120_000)
+    assert not consumers.remove_silent()
+    assert not producers.remove_silent()
+    consumers.register("g", heard, SETTINGS, ALL)
+    producers.register("p", heard)
+    clock.advance(1)
+    assert consumers.remove_silent() == {silent}
+    assert producers.remove_silent() == {silent}
+    assert consumers.list_client_ids("g") == ["2"]
+    assert producers.find_session("p") is heard
+
+
+def test_producers_take_turns() -> None:
+    producers = ProducerManager(ManualClock())
+    first, second = NotingSession("1"), NotingSession("2")
+    producers.register("p", first)
+    producers.register("p", second)
+    assert [producers.find_session("p") for _ in range(3)] == [first, second, first]
+    assert producers.find_client("2") is second
+    assert producers.find_session("q") is None
+    producers.remove_session(first)
+    producers.unregister("p", second)
+    assert producers.list_groups() == {}
+
+
+def test_a_lock_is_one_clients_until_it_gives_it_up_or_its_lease_ends() -> None:
+    clock = ManualClock()
+    locks = RebalanceLocks(clock)
+    first, second = QueueKey("T", 0), QueueKey("T", 1)
+    assert locks.lock("g", [first, second], "1") == {first, second}
+    assert locks.lock("g", [first, second], "2") == set()
+    assert locks.lock("h", [first], "2") == {first}
+    locks.unlock("g", [first], "2")
+    assert locks.is_locked_by("g", first, "1")
+    locks.unlock("g", [first], "1")
+    assert locks.lock("g", [first, second], "2") == {first}
+    clock.advance(59_999)
+    assert locks.lock("g", [second], "2") == set()
+    assert locks.lock("g", [second], "1") == {second}  # renewed
+    clock.advance(59_999)
+    assert locks.lock("g", [second], "2") == set()
+    clock.advance(1)
+    assert locks.lock("g", [second], "2") == {second}
+
+
+def test_expired_locks_are_forgotten() -> None:
+    clock = ManualClock()
+    locks = RebalanceLocks(clock)
+    locks.lock("g", [QueueKey("T", 0)], "1")
+    clock.advance(60_000)
+    assert not locks.is_locked_by("g", QueueKey("T", 0), "1")
+    locks.remove_expired()
+    assert locks._groups == {}
