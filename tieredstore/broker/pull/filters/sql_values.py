@@ -22,14 +22,16 @@ class Long(int):
     """A whole number of Java's type Long; an `int` is an Integer."""
 
 
-Value: TypeAlias = str | bool | int | float | None
+Number: TypeAlias = int | float
+Known: TypeAlias = str | bool | Number
+Value: TypeAlias = Known | None
 
 
 class EvaluationFailed(Exception):
     """Two values cannot be compared, or the limit is reached: the message does not match."""
 
 
-def compare(left: str | bool | float, right: str | bool | float) -> int:
+def compare(left: Known, right: Known) -> int:
     """Compare two values: less than, equal to or greater than 0. A text is read as what the other
     one is. Raises EvaluationFailed."""
     if isinstance(left, str):
@@ -49,14 +51,14 @@ def compare(left: str | bool | float, right: str | bool | float) -> int:
     return _compare_numbers(left, right)
 
 
-def compare_order(left: str | bool | float, right: str | bool | float) -> int:
+def compare_order(left: Known, right: Known) -> int:
     """Compare for `<`, `<=`, `>` and `>=`: two texts are numbers then. Raises EvaluationFailed."""
     if isinstance(left, str) and isinstance(right, str):
         return _compare_numbers(read_double(left), read_double(right))
     return compare(left, right)
 
 
-def read_number(text: str, like: float) -> float:
+def read_number(text: str, like: Number) -> Number:
     """Read a text as a number of the type of another. Raises EvaluationFailed."""
     if isinstance(like, float):
         return read_double(text)
@@ -80,7 +82,7 @@ def read_double(text: str) -> float:
 _JAVA_BLANKS: Final = "".join(map(chr, range(33)))
 
 
-def negate(number: float) -> float:
+def negate(number: Number) -> Number:
     """Negate a number; it keeps its type."""
     return Long(-number) if isinstance(number, Long) else -number
 
@@ -91,13 +93,12 @@ def _order(left: str | bool, right: str | bool) -> int:
     return 1 if left > right else -1  # type: ignore[operator]
 
 
-def _compare_numbers(left: float, right: float) -> int:
+def _compare_numbers(left: Number, right: Number) -> int:
     if not isinstance(left, float) and not isinstance(right, float):
         return (left > right) - (left < right)
-    left, right = float(left), float(right)
-    if left < right:
+    if float(left) < float(right):
         return -1
-    if left > right:
+    if float(left) > float(right):
         return 1
     left_rank, right_rank = _rank(left), _rank(right)
     return (left_rank > right_rank) - (left_rank < right_rank)
