@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -15,6 +16,7 @@ TLS_HANDSHAKE: Final = 0x16
 FIRST_BYTE_TIMEOUT_S: Final = 20.0
 """How long a client may be connected before it says its first byte."""
 LOOPBACK: Final = "127.0.0.1"
+_BACKLOG: Final = 1024
 _PENDING_LIMIT_BYTES: Final = 256 << 10
 
 logger = logging.getLogger(__name__)
@@ -38,12 +40,12 @@ class Relay:
         self._fronts: set[_Front] = set()
         self._peers: dict[int, str] = {}
 
-    async def start(self, host: str, port: int) -> int:
-        """Begin to listen; returns the port, a free one when 0 was asked for. Raises OSError."""
+    async def start(self, listener: socket.socket) -> None:
+        """Begin to accept on a bound socket, which is closed with the relay."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Front(self), host, port, backlog=1024)
-        bound: int = self._server.sockets[0].getsockname()[1]
-        return bound
+        self._server = await loop.create_server(
+            lambda: _Front(self), sock=listener, backlog=_BACKLOG
+        )
 
     async def stop(self) -> None:
         """Close the port and every connection."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any, Final, Protocol
@@ -61,10 +62,9 @@ class GrpcServer:
         self._max_connections = max_connections
         self._server: Any = None
         self._relay: Relay | None = None
-        self.port = 0
 
-    async def start(self, host: str, port: int) -> int:
-        """Serve on a port (0: one that is free); returns it. Raises OSError when it is taken."""
+    async def start(self, listener: socket.socket) -> None:
+        """Serve on a socket that is bound; it is closed with the server."""
         server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
@@ -88,12 +88,7 @@ class GrpcServer:
         await server.start()
         self._server = server
         self._relay = Relay(Ports(plain, tls), self._max_connections)
-        try:
-            self.port = await self._relay.start(host, port)
-        except OSError:
-            await self.stop()
-            raise
-        return self.port
+        await self._relay.start(listener)
 
     async def stop(self) -> None:
         """Stop: calls end, then the connections. Idempotent."""

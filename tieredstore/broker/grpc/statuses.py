@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import Any, Final
 
 from tieredstore.broker.grpc.stubs import Status, list_values
+from tieredstore.broker.refused import RefusalReason, Refused
 from tieredstore.contracts.message_store import PutMessageStatus
 from tieredstore.errors import Busy, Invalid, TieredStoreError, Unavailable
 
@@ -69,6 +70,8 @@ def convert_error(error: TieredStoreError) -> Any:
     """Turn what a call raised into the Status that says so."""
     if isinstance(error, Rejected):
         return make_status(error.code, str(error))
+    if isinstance(error, Refused):
+        return make_status(_REFUSALS.get(error.reason, Code.INTERNAL_SERVER_ERROR), str(error))
     if isinstance(error, Busy | Unavailable):
         return make_status(Code.TOO_MANY_REQUESTS, str(error))
     if isinstance(error, Invalid):
@@ -76,17 +79,20 @@ def convert_error(error: TieredStoreError) -> Any:
     return make_status(Code.INTERNAL_SERVER_ERROR, str(error))
 
 
-_PUT_CODES = {
+_REFUSALS: Final = {
+    RefusalReason.SYSTEM_BUSY: Code.TOO_MANY_REQUESTS,
+    RefusalReason.MESSAGE_ILLEGAL: Code.BAD_REQUEST,
+    RefusalReason.NO_PERMISSION: Code.FORBIDDEN,
+    RefusalReason.TOPIC_NOT_EXIST: Code.TOPIC_NOT_FOUND,
+    RefusalReason.SUBSCRIPTION_PARSE_FAILED: Code.ILLEGAL_FILTER_EXPRESSION,
+    RefusalReason.SUBSCRIPTION_GROUP_NOT_EXIST: Code.CONSUMER_GROUP_NOT_FOUND,
+    RefusalReason.INVALID_PARAMETER: Code.BAD_REQUEST,
+}
+_PUT_CODES: Final = {
     PutMessageStatus.PUT_OK: Code.OK,
     PutMessageStatus.FLUSH_DISK_TIMEOUT: Code.MASTER_PERSISTENCE_TIMEOUT,
     PutMessageStatus.FLUSH_SLAVE_TIMEOUT: Code.SLAVE_PERSISTENCE_TIMEOUT,
     PutMessageStatus.SLAVE_NOT_AVAILABLE: Code.HA_NOT_AVAILABLE,
-    PutMessageStatus.OS_PAGE_CACHE_BUSY: Code.TOO_MANY_REQUESTS,
-    PutMessageStatus.MESSAGE_ILLEGAL: Code.BAD_REQUEST,
-    PutMessageStatus.PROPERTIES_SIZE_EXCEEDED: Code.MESSAGE_PROPERTIES_TOO_LARGE,
-    PutMessageStatus.WHEEL_TIMER_FLOW_CONTROL: Code.TOO_MANY_REQUESTS,
-    PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL: Code.ILLEGAL_DELIVERY_TIME,
-    PutMessageStatus.WHEEL_TIMER_NOT_ENABLE: Code.ILLEGAL_DELIVERY_TIME,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
@@ -47,16 +48,23 @@ async def heartbeat(channel: grpc.aio.Channel) -> str:
     return text
 
 
+async def start(server: GrpcServer) -> int:
+    listener = socket.create_server(("127.0.0.1", 0))
+    port: int = listener.getsockname()[1]
+    await server.start(listener)
+    return port
+
+
 def serve(
-    test: Callable[[GrpcServer], Awaitable[None]],
+    test: Callable[[int], Awaitable[None]],
     certificate: Certificate | None = None,
     max_connections: int = 100,
 ) -> None:
     async def run() -> None:
         server = GrpcServer(EchoService(), certificate, max_connections)
-        await server.start("127.0.0.1", 0)
+        port = await start(server)
         try:
-            await test(server)
+            await test(port)
         finally:
             await server.stop()
 
@@ -66,8 +74,8 @@ def serve(
 def test_one_port_takes_plain_and_tls() -> None:
     certificate = make_certificate()
 
-    async def test(server: GrpcServer) -> None:
-        target = f"localhost:{server.port}"
+    async def test(port: int) -> None:
+        target = f"localhost:{port}"
         async with grpc.aio.insecure_channel(target) as channel:
             assert await heartbeat(channel)
         trusted = grpc.ssl_channel_credentials(certificate.chain)
@@ -78,19 +86,19 @@ def test_one_port_takes_plain_and_tls() -> None:
 
 
 def test_the_peer_is_the_client_and_not_the_relay() -> None:
-    async def test(server: GrpcServer) -> None:
+    async def test(port: int) -> None:
         seen: list[bytes] = []
 
         async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             # A client of the relay whose own port is known.
-            back_reader, back_writer = await asyncio.open_connection("127.0.0.1", server.port)
+            back_reader, back_writer = await asyncio.open_connection("127.0.0.1", port)
             own = back_writer.get_extra_info("sockname")
             seen.append(f"{own[0]}:{own[1]}".encode())
             await asyncio.gather(copy(reader, back_writer), copy(back_reader, writer))
 
         async with await asyncio.start_server(forward, "127.0.0.1", 0) as forwarder:
-            port = forwarder.sockets[0].getsockname()[1]
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            own_port = forwarder.sockets[0].getsockname()[1]
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{own_port}") as channel:
                 peer = await heartbeat(channel)
         assert peer.encode() in seen
 
@@ -104,8 +112,8 @@ async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 def test_a_method_that_is_not_served_is_unimplemented() -> None:
-    async def test(server: GrpcServer) -> None:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+    async def test(port: int) -> None:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             call = channel.unary_unary(f"/{SERVICE_NAME}/QueryOffset")
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await call(b"", timeout=20)
@@ -115,14 +123,14 @@ def test_a_method_that_is_not_served_is_unimplemented() -> None:
 
 
 def test_i07_more_connections_than_allowed_are_refused_and_others_go_on() -> None:
-    async def test(server: GrpcServer) -> None:
-        held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    async def test(port: int) -> None:
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
         assert await read_end(reader)
         writer.close()
         held[0][1].close()
         for _ in range(1000):
-            if await answers(server.port):
+            if await answers(port):
                 break
             await asyncio.sleep(0.01)
         else:
@@ -149,12 +157,12 @@ async def answers(port: int) -> bool:
 
 
 def test_tls_without_a_certificate_is_closed() -> None:
-    async def test(server: GrpcServer) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    async def test(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"\x16\x03\x01\x00\x05hello")
         assert await read_end(reader)
         writer.close()
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             assert await heartbeat(channel)
 
     serve(test)
@@ -174,11 +182,11 @@ def test_large_requests_pass_both_ways() -> None:
 
     async def run() -> None:
         server = GrpcServer(Echo(), None)
-        await server.start("127.0.0.1", 0)
+        port = await start(server)
         request = find_message("SendMessageRequest")()
         request.messages.add().body = body
         options = [("grpc.max_receive_message_length", -1)]
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options) as channel:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options) as channel:
             call = channel.unary_unary(
                 f"/{SERVICE_NAME}/SendMessage",
                 response_deserializer=find_message("SendMessageResponse").FromString,

@@ -1,0 +1,140 @@
+"""A broker's gRPC service over a real local store, and a client that speaks it without any library
+of RocketMQ's."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+
+from tests.kit.local_stores import running, small_config
+from tieredstore.broker.clients import ConsumerManager, ProducerManager
+from tieredstore.broker.grpc.certificates import Certificate
+from tieredstore.broker.grpc.server import GrpcServer
+from tieredstore.broker.grpc.service import Service
+from tieredstore.broker.grpc.stubs import (
+    SERVICE_NAME,
+    find_class,
+    find_message,
+    list_methods,
+    list_values,
+)
+from tieredstore.broker.services import BrokerServices
+from tieredstore.broker.settings import load_broker_settings
+from tieredstore.broker.state.groups import SubscriptionGroupManager
+from tieredstore.broker.state.topics import TopicConfigManager
+from tieredstore.clock import SYSTEM_CLOCK, Clock
+
+CODES = list_values("Code")
+_METHODS = {method.name: method for method in list_methods()}
+
+
+class GrpcBroker:
+    """A running service: its parts and its port."""
+
+    def __init__(self, services: BrokerServices, service: Service, port: int) -> None:
+        self.services = services
+        self.service = service
+        self.port = port
+
+    def client(self, client_id: str = "client") -> GrpcClient:
+        """Make a client; used with `async with`."""
+        return GrpcClient(self.port, client_id)
+
+
+class GrpcClient:
+    """Calls methods with the messages of the definition."""
+
+    def __init__(self, port: int, client_id: str) -> None:
+        self._channel = grpc.aio.insecure_channel(
+            f"127.0.0.1:{port}", [("grpc.max_receive_message_length", 130 << 20)]
+        )
+        self._port = port
+        self._metadata = (("x-mq-client-id", client_id), ("x-mq-language", "HTTP"))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._channel.close()
+
+    async def call(self, method: str, request: Any, timeout_s: float = 20) -> Any:
+        """Call a method of one response."""
+        return await self._make(method, self._channel.unary_unary)(
+            request, timeout=timeout_s, metadata=self._metadata
+        )
+
+    async def receive(self, request: Any, timeout_s: float = 20) -> list[Any]:
+        """Call ReceiveMessage; returns all responses."""
+        call = self._make("ReceiveMessage", self._channel.unary_stream)
+        return [one async for one in call(request, timeout=timeout_s, metadata=self._metadata)]
+
+    def open_telemetry(self, timeout_s: float | None = None) -> Any:
+        """Open a telemetry stream: `write` and `read` on it."""
+        call = self._make("Telemetry", self._channel.stream_stream)
+        return call(timeout=timeout_s, metadata=self._metadata)
+
+    def make(self, name: str, **fields: Any) -> Any:
+        """Make a request; `topic`, `group` are names, `endpoints=True` those of the broker."""
+        request = find_message(name)()
+        for field in ("topic", "group"):
+            if field in fields:
+                getattr(request, field).name = fields.pop(field)
+        if fields.pop("endpoints", False):
+            self.set_endpoints(request.endpoints)
+        for field, value in fields.items():
+            setattr(request, field, value)
+        return request
+
+    def set_endpoints(self, endpoints: Any) -> None:
+        """Write where the client reaches the broker."""
+        endpoints.scheme = list_values("AddressScheme")["IPv4"]
+        endpoints.addresses.add(host="127.0.0.1", port=self._port)
+
+    def _make(self, method: str, make: Any) -> Any:
+        found = _METHODS[method]
+        return make(
+            f"/{SERVICE_NAME}/{method}",
+            request_serializer=find_class(found.input_type).SerializeToString,
+            response_deserializer=find_class(found.output_type).FromString,
+        )
+
+
+@asynccontextmanager
+async def serving_grpc(
+    root: Path,
+    properties: dict[str, str] | None = None,
+    certificate: Certificate | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+    long_polling_timeout_ms: int = 20_000,
+) -> AsyncIterator[GrpcBroker]:
+    """Serve over a store under a folder."""
+    settings = load_broker_settings({"brokerName": "broker-a", **(properties or {})}, "test")
+    with running(small_config(root), clock) as store:
+        services = BrokerServices(settings=settings, store=store, clock=clock)
+        config = root / "config"
+        services.topics = TopicConfigManager(config, settings, clock)
+        services.topics.add_system_topics()
+        services.groups = SubscriptionGroupManager(config, settings, clock)
+        services.producers = ProducerManager(clock)
+        services.consumers = ConsumerManager(clock)
+        service = Service(services, long_polling_timeout_ms)
+        server = GrpcServer(service, certificate)
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        await server.start(listener)
+        try:
+            yield GrpcBroker(services, service, port)
+        finally:
+            await server.stop()
+
+
+def codes(statuses: Sequence[Any]) -> list[str]:
+    """Name the codes of statuses."""
+    names = {number: name for name, number in CODES.items()}
+    return [names[status.code] for status in statuses]

@@ -1,0 +1,237 @@
+"""Tests of telemetry streams: settings, sessions, and what is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from tests.kit.grpc_broker import GrpcBroker, GrpcClient, codes, serving_grpc
+from tieredstore.broker.grpc import telemetry
+from tieredstore.broker.grpc.stubs import Settings, TelemetryCommand, find_message, list_values
+from tieredstore.broker.state.groups import SubscriptionGroupConfig
+
+LANGUAGES = list_values("Language")
+
+
+def with_client(
+    root: Path, test: Callable[[GrpcBroker, GrpcClient], Awaitable[None]], **properties: str
+) -> None:
+    async def run() -> None:
+        async with serving_grpc(root, properties) as broker, broker.client("c1") as client:
+            await test(broker, client)
+
+    asyncio.run(run())
+
+
+def consumer_settings(group: str = "G", language: str = "JAVA") -> Any:
+    settings = Settings()
+    settings.user_agent.language = LANGUAGES[language]
+    settings.subscription.group.name = group
+    entry = settings.subscription.subscriptions.add()
+    entry.topic.name = "T"
+    entry.expression.expression = "a || b"
+    return settings
+
+
+def producer_settings(topic: str = "T") -> Any:
+    settings = Settings()
+    settings.publishing.topics.add().name = topic
+    return settings
+
+
+async def exchange(stream: Any, settings: Any) -> Any:
+    await stream.write(TelemetryCommand(settings=settings))
+    return await stream.read()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it did not come to that")
+
+
+def test_a_producer_is_told_its_limits(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        stream = client.open_telemetry()
+        answer = await exchange(stream, producer_settings())
+        assert codes([answer.status]) == ["OK"]
+        merged = answer.settings
+        assert merged.publishing.max_body_size == 4 << 20
+        assert [topic.name for topic in merged.publishing.topics] == ["T"]
+        assert merged.backoff_policy.max_attempts == 3
+        assert merged.backoff_policy.WhichOneof("strategy") == "exponential_backoff"
+        assert broker.services.producers.find_session("T").client_id == "c1"
+
+    with_client(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("language", "strategy"),
+    [
+        ("JAVA", "customized_backoff"),
+        ("PYTHON", "customized_backoff"),
+        ("GOLANG", "customized_backoff"),
+        ("NODE_JS", "exponential_backoff"),
+    ],
+)
+def test_each_language_gets_the_backoff_that_it_reads(
+    tmp_path: Path, language: str, strategy: str
+) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        broker.services.groups.update_group(
+            SubscriptionGroupConfig(group_name="G", retry_max_times=4, consume_message_orderly=True)
+        )
+        answer = await exchange(client.open_telemetry(), consumer_settings(language=language))
+        policy = answer.settings.backoff_policy
+        assert policy.WhichOneof("strategy") == strategy
+        assert policy.max_attempts == 5
+        first = (
+            policy.exponential_backoff.initial
+            if strategy == "exponential_backoff"
+            else policy.customized_backoff.next[0]
+        )
+        assert first.seconds == 1
+        subscription = answer.settings.subscription
+        assert subscription.fifo
+        assert subscription.receive_batch_size == 32
+        assert subscription.long_polling_timeout.seconds == 20
+
+    with_client(tmp_path, test)
+
+
+def test_a_consumer_is_a_member_of_its_group_while_its_stream_lives(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        stream = client.open_telemetry()
+        await exchange(stream, consumer_settings())
+        consumers = broker.services.consumers
+        assert consumers.list_client_ids("G") == ["c1"]
+        assert consumers.find_subscription("G", "T").tags == {"a", "b"}
+        session = consumers.find_group("G").sessions[0]
+        assert (session.language, session.address.rpartition(":")[0]) == ("JAVA", "127.0.0.1")
+        stream.cancel()
+        await until(lambda: not consumers.list_client_ids("G"))
+        await until(lambda: len(broker.service.sessions) == 0)
+
+    with_client(tmp_path, test)
+
+
+def test_a_client_that_goes_is_forgotten_at_once(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        await exchange(client.open_telemetry(), consumer_settings())
+        response = await client.call(
+            "NotifyClientTermination", client.make("NotifyClientTerminationRequest", group="G")
+        )
+        assert codes([response.status]) == ["OK"]
+        assert broker.services.consumers.list_client_ids("G") == []
+        request = client.make("HeartbeatRequest", group="G")
+        assert codes([(await client.call("Heartbeat", request)).status]) == ["OK"]
+
+    with_client(tmp_path, test)
+
+
+def test_settings_with_an_illegal_group_are_refused_and_the_stream_goes_on(
+    tmp_path: Path,
+) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        stream = client.open_telemetry()
+        answer = await exchange(stream, consumer_settings(group="../G"))
+        assert codes([answer.status]) == ["ILLEGAL_CONSUMER_GROUP"]
+        answer = await exchange(stream, consumer_settings())
+        assert codes([answer.status]) == ["OK"]
+
+    with_client(tmp_path, test)
+
+
+def test_a_client_without_an_id_is_refused(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        async with broker.client("") as nameless:
+            answer = await nameless.open_telemetry().read()
+            assert codes([answer.status]) == ["CLIENT_ID_REQUIRED"]
+            request = nameless.make("HeartbeatRequest", group="G")
+            response = await nameless.call("Heartbeat", request)
+            assert codes([response.status]) == ["CLIENT_ID_REQUIRED"]
+
+    with_client(tmp_path, test)
+
+
+def test_lite_topics_are_said_to_be_missing(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        request = find_message("SyncLiteSubscriptionRequest")()
+        response = await client.call("SyncLiteSubscription", request)
+        assert codes([response.status]) == ["NOT_IMPLEMENTED"]
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await client.call("QueryOffset", find_message("QueryOffsetRequest")())
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+    with_client(tmp_path, test)
+
+
+def test_i07_a_half_closed_stream_ends(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        stream = client.open_telemetry()
+        await exchange(stream, consumer_settings())
+        await stream.done_writing()
+        assert await stream.read() is grpc.aio.EOF
+        await until(lambda: len(broker.service.sessions) == 0)
+        assert broker.services.consumers.list_client_ids("G") == []
+
+    with_client(tmp_path, test)
+
+
+def test_i07_a_stream_without_settings_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telemetry, "FIRST_COMMAND_TIMEOUT_S", 0.05)
+
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        assert await client.open_telemetry().read() is grpc.aio.EOF
+        await until(lambda: len(broker.service.sessions) == 0)
+
+    with_client(tmp_path, test)
+
+
+def test_i07_more_telemetry_streams_than_allowed_are_refused(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        broker.service.sessions.max_sessions = 50
+        streams = [client.open_telemetry() for _ in range(50)]
+        for stream in streams:
+            await exchange(stream, producer_settings())
+        answer = await client.open_telemetry().read()
+        assert codes([answer.status]) == ["TOO_MANY_REQUESTS"]
+        streams[0].cancel()
+        await until(lambda: len(broker.service.sessions) == 49)
+        answer = await exchange(client.open_telemetry(), producer_settings())
+        assert codes([answer.status]) == ["OK"]
+
+    with_client(tmp_path, test)
+
+
+def test_i07_a_deadline_of_zero_is_over_and_leaves_nothing(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        with pytest.raises(grpc.aio.AioRpcError) as late:
+            await client.call("Heartbeat", client.make("HeartbeatRequest"), timeout_s=0)
+        assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        with pytest.raises(grpc.aio.AioRpcError):
+            await exchange(client.open_telemetry(timeout_s=0), producer_settings())
+        await until(lambda: len(broker.service.sessions) == 0)
+
+    with_client(tmp_path, test)
+
+
+def test_the_server_stops_with_streams_open(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving_grpc(tmp_path) as broker, broker.client() as client:
+            stream = client.open_telemetry()
+            await exchange(stream, producer_settings())
+            await broker.service.stop()
+            assert await stream.read() is grpc.aio.EOF
+
+    asyncio.run(run())

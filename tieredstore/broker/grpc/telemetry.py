@@ -1,0 +1,146 @@
+"""Telemetry, Heartbeat, NotifyClientTermination: which clients there are, and what they do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import TYPE_CHECKING, Any, Final
+
+from tieredstore.broker.clients import SQL92, TAG, ConsumerSettings, Subscription
+from tieredstore.broker.grpc.call import Call
+from tieredstore.broker.grpc.conversion import read_topic
+from tieredstore.broker.grpc.sessions import GrpcSession, Sessions, make_status_command
+from tieredstore.broker.grpc.settings import find_consumer_group, merge_settings
+from tieredstore.broker.grpc.statuses import Code, Rejected, convert_error, make_status
+from tieredstore.broker.grpc.stubs import TelemetryCommand, find_message, list_values
+from tieredstore.errors import TieredStoreError
+
+if TYPE_CHECKING:
+    from tieredstore.broker.services import BrokerServices
+
+FIRST_COMMAND_TIMEOUT_S: Final = 20.0
+"""How long a stream may be open before its client says its settings."""
+_MAX_SUBSCRIPTIONS: Final = 1_000
+_FILTER_SQL: Final = list_values("FilterType")["SQL"]
+
+_HeartbeatResponse: Final = find_message("HeartbeatResponse")
+_NotifyClientTerminationResponse: Final = find_message("NotifyClientTerminationResponse")
+
+
+class Telemetry:
+    """The streams on which clients say their settings and get commands."""
+
+    def __init__(
+        self, broker: BrokerServices, sessions: Sessions, long_polling_timeout_ms: int
+    ) -> None:
+        self._broker = broker
+        self._sessions = sessions
+        self._long_polling_timeout_ms = long_polling_timeout_ms
+
+    async def telemetry(
+        self, commands: AsyncIterator[Any], call: Call
+    ) -> AsyncGenerator[Any, None]:
+        """Serve one stream, until its client ends its half of it or the broker stops."""
+        if not call.client_id:
+            yield make_status_command(Code.CLIENT_ID_REQUIRED, "x-mq-client-id is missing")
+            return
+        try:
+            session = self._sessions.open(call)
+        except Rejected as error:
+            yield make_status_command(error.code, str(error))
+            return
+        reader = asyncio.create_task(self._read(commands, session))
+        timer = asyncio.get_running_loop().call_later(
+            FIRST_COMMAND_TIMEOUT_S, _end_if_silent, session
+        )
+        try:
+            while (command := await session.commands.get()) is not None:
+                yield command
+        finally:
+            timer.cancel()
+            reader.cancel()
+            self._close(session)
+
+    async def heartbeat(self, request: Any, call: Call) -> Any:  # noqa: ARG002
+        """Note that a client lives. One that is not known has just lost its stream, and opens
+        another one: OK too."""
+        session = self._sessions.find(call.client_id)
+        if session is not None and session.settings is not None:
+            self._register(session)
+        return _HeartbeatResponse(status=make_status(Code.OK))
+
+    async def notify_client_termination(self, request: Any, call: Call) -> Any:  # noqa: ARG002
+        """Forget a client that goes."""
+        session = self._sessions.find(call.client_id)
+        if session is not None:
+            self._close(session)
+        return _NotifyClientTerminationResponse(status=make_status(Code.OK))
+
+    async def _read(self, commands: AsyncIterator[Any], session: GrpcSession) -> None:
+        try:
+            async for command in commands:
+                if command.WhichOneof("command") != "settings":
+                    continue
+                if not session.send(self._take_settings(session, command.settings)):
+                    break
+        finally:
+            session.end()
+
+    def _take_settings(self, session: GrpcSession, settings: Any) -> Any:
+        try:
+            name = find_consumer_group(settings)
+            group = None
+            if name is not None:
+                group = self._broker.groups.find_group(name)
+                if group is None:
+                    raise Rejected(
+                        Code.CONSUMER_GROUP_NOT_FOUND, f"consumer group {name}: not found"
+                    )
+            merged = merge_settings(
+                settings,
+                group,
+                self._broker.settings.max_message_size_bytes,
+                self._long_polling_timeout_ms,
+            )
+            session.update_settings(settings)
+            self._register(session)
+        except TieredStoreError as error:
+            return TelemetryCommand(status=convert_error(error))
+        return TelemetryCommand(status=make_status(Code.OK), settings=merged)
+
+    def _register(self, session: GrpcSession) -> None:
+        settings = session.settings
+        group = find_consumer_group(settings)
+        if group is not None:
+            self._broker.consumers.register(
+                group, session, ConsumerSettings(), _read_subscriptions(settings)
+            )
+        elif settings.WhichOneof("pub_sub") == "publishing":
+            # A producer has no group here: the topics that it publishes to stand for it.
+            for topic in settings.publishing.topics[:_MAX_SUBSCRIPTIONS]:
+                self._broker.producers.register(read_topic(topic), session)
+
+    def _close(self, session: GrpcSession) -> None:
+        self._sessions.close(session)
+        session.settings = None
+        self._broker.producers.remove_session(session)
+        self._broker.consumers.remove_session(session)
+
+
+def _read_subscriptions(settings: Any) -> dict[str, Subscription]:
+    subscriptions = {}
+    for entry in settings.subscription.subscriptions[:_MAX_SUBSCRIPTIONS]:
+        topic = read_topic(entry.topic)
+        subscriptions[topic] = read_subscription(topic, entry.expression)
+    return subscriptions
+
+
+def read_subscription(topic: str, expression: Any) -> Subscription:
+    """Return what a FilterExpression asks of a topic."""
+    kind = SQL92 if expression.type == _FILTER_SQL else TAG
+    return Subscription.parse(topic, expression.expression, kind)
+
+
+def _end_if_silent(session: GrpcSession) -> None:
+    if session.settings is None:
+        session.end()
