@@ -16,6 +16,7 @@ from tieredstore.contracts.message_store import (
     MeasuredStore,
     MessageStore,
 )
+from tieredstore.contracts.tier_status import TierStatus
 from tieredstore.contracts.usage import MeteredProvider
 from tieredstore.contracts.wrapping import find_layer
 from tieredstore.disk.forks import tell_of_forks
@@ -28,6 +29,7 @@ from tieredstore.tier.gauges import TierGauges
 from tieredstore.tier.history import adopt_history, check_adoption, forget_deleted
 from tieredstore.tier.index import IndexStoreService
 from tieredstore.tier.reads import TieredReads
+from tieredstore.tier.status import describe_tier
 from tieredstore.tier.topic_filter import TopicFilter
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.writing import TierWriter
@@ -245,6 +247,18 @@ class TieredMessageStore(TieredReads):
         health = [found for service in own if service is not None for found in service.health()]
         provider = find_layer(self._provider, MonitoredServices)
         return [*health, *super().health(), *(provider.health() if provider is not None else ())]
+
+    def describe_tier(self) -> TierStatus | None:
+        """Tell how the tier is, for `/health`; None while it is switched off. May read the disk."""
+        if not self._is_enabled:
+            return None
+        return describe_tier(
+            self.flat_files,
+            self.next_store,
+            self.topic_filter,
+            self._clock,
+            self.dispatcher if self._is_writer else None,
+        )
 
     # Topics
 

@@ -76,6 +76,8 @@ class MessageStoreDispatcher:
         self._states: dict[QueueKey, QueueState] = {}
         self._failing: dict[QueueKey, str] = {}
         self._fenced: Fenced | None = None
+        self.last_good_scan_ms: int | None = None
+        """When all queues were last looked at without an error, epoch ms."""
         self._stopping = threading.Event()
         self._deadline_ms = _NEVER_MS
         self._loop = ServiceThread("tiered-dispatcher", self.scan, SCAN_PERIOD_MS, clock=clock)
@@ -92,6 +94,11 @@ class MessageStoreDispatcher:
     def failing_queues(self) -> dict[QueueKey, str]:
         """Queues whose last visit failed, and how."""
         return dict(self._failing)
+
+    @property
+    def fenced_reason(self) -> str | None:
+        """Why nothing is uploaded any more; None while that is not so."""
+        return None if self._fenced is None else str(self._fenced)
 
     def forget_topics(self, topics: AbstractSet[str]) -> None:
         """Keep nothing of topics that were deleted."""
@@ -169,6 +176,7 @@ class MessageStoreDispatcher:
         queue_keys = [key for key in self._source.queues() if self._has_work(key)]
         queue_keys, failed = self._announce(queue_keys)
         if not queue_keys:
+            self._note_scan(failed)
             return failed
         visits = _Visits(queue_keys)
         limit = max(self._config.max_pending_limit // 4, 1)
@@ -177,7 +185,13 @@ class MessageStoreDispatcher:
         if visits.given_up:
             _log.error("%s is unavailable, trying again later", self._flat_files.provider.url)
         self._check_fenced()
-        return [*failed, *visits.outcomes.values()]
+        outcomes = [*failed, *visits.outcomes.values()]
+        self._note_scan(outcomes)
+        return outcomes
+
+    def _note_scan(self, outcomes: list[DispatchOutcome]) -> None:
+        if all(outcome.error is None for outcome in outcomes) and not self._stopping.is_set():
+            self.last_good_scan_ms = self._clock.now_ms()
 
     def _work(self, visits: _Visits, force: bool) -> bool:
         """One visit; False when there is none to make."""

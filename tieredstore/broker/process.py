@@ -1,0 +1,87 @@
+"""The process of a broker: event loop, signals, log, exit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tieredstore.broker.broker import Broker
+
+SWITCH_INTERVAL_S: Final = 0.001
+"""How long the loop may wait for a thread of the store to give the interpreter up."""
+STOP_SECONDS: Final = 20.0
+"""Within which a stop should be over."""
+_log = logging.getLogger("tieredstore.broker")
+
+
+class LogLines(logging.Formatter):
+    """Time (UTC), level, what happened: one line each; where it broke follows for defects only."""
+
+    converter = time.gmtime
+    default_msec_format = "%s.%03dZ"
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+
+
+def log_to_stderr(level: int = logging.INFO) -> None:
+    """Let everything of this project from a level on be a line on stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogLines())
+    logger = logging.getLogger("tieredstore")
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    logger.propagate = False
+
+
+def run_broker(make_broker: Callable[[], Broker], announce: Callable[[Broker], object]) -> None:
+    """Serve until SIGINT or SIGTERM, which let what is under way come to its end; a second one ends
+    the process at once, which the store survives like any other crash.
+
+    announce: called once the broker serves. Raises what the start raises.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    with asyncio.Runner(loop_factory=_find_loop_factory()) as runner:
+        runner.run(_serve(make_broker, announce))
+
+
+def _find_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(make_broker: Callable[[], Broker], announce: Callable[[Broker], object]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def on_signal() -> None:
+        for number in numbers:  # the next one is the system's own
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+        stop.set()
+
+    for number in numbers:
+        loop.add_signal_handler(number, on_signal)
+    broker = make_broker()
+    await broker.start()
+    try:
+        if not stop.is_set():
+            announce(broker)
+        await stop.wait()
+    finally:
+        begin = time.monotonic()
+        _log.info("stopping")
+        await broker.stop()
+        seconds = time.monotonic() - begin
+        level = logging.WARNING if seconds > STOP_SECONDS else logging.INFO
+        _log.log(level, "stopped in %.1f s", seconds)
