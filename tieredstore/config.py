@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -484,11 +484,7 @@ class LoadedConfig:
 
 
 def config_from_properties(
-    properties: Mapping[str, str],
-    *,
-    origin: str,
-    serving: bool = False,
-    read_elsewhere: Collection[str] = (),
+    properties: Mapping[str, str], *, origin: str, serving: bool = False
 ) -> LoadedConfig:
     """Build a StoreConfig from string properties.
 
@@ -496,8 +492,7 @@ def config_from_properties(
     plugins, which the registry checks; all other keys of Java's that nothing here reads are named
     in one warning; what neither Java nor this project knows is ignored. Raises Invalid on a bad
     value, naming key and `origin`; with `serving` (a process that accepts messages) also on the
-    settings of `REFUSED_VALUES`. read_elsewhere: keys that the caller reads itself, of which
-    nothing is said.
+    settings of `REFUSED_VALUES`.
     """
     known: dict[str, Any] = {}
     rest: dict[str, str] = {}
@@ -524,7 +519,7 @@ def config_from_properties(
         raise Invalid(refused[0], path=origin)
     core = (key for key in rest if not key.startswith(PLUGIN_PREFIXES))
     warnings += find_unknown_settings(core, ("tiered", "readAhead"), FIELDS_BY_KEY, origin)
-    unsupported = find_unsupported(key for key in rest if key not in read_elsewhere)
+    unsupported = find_unsupported(rest)
     if unsupported:
         warnings.append(f"{origin}: keys that are not supported: {', '.join(unsupported)}")
     names = {FIELDS_BY_KEY[key].name: value for key, value in known.items()}

@@ -5,46 +5,65 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import socket
+import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Final, Self, cast
 
 from tieredstore import registry
+from tieredstore.broker.clients import ConsumerManager, ProducerManager, RebalanceLocks
+from tieredstore.broker.operations.health import find_tier
+from tieredstore.broker.operations.operations import Operations
+from tieredstore.broker.operations.start_report import list_start_lines
+from tieredstore.broker.periodic import PeriodicTask
+from tieredstore.broker.pull.hold import PullHold
+from tieredstore.broker.pull.puller import MessagePuller
 from tieredstore.broker.services import BrokerServices
+from tieredstore.broker.settings import BrokerSettings, load_broker_settings
+from tieredstore.broker.state.groups import SubscriptionGroupManager
+from tieredstore.broker.state.offsets import ConsumerOffsetManager
+from tieredstore.broker.state.persisting import PersistService
+from tieredstore.broker.state.topics import TopicConfigManager
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import LoadedConfig, config_from_properties, read_broker_conf
 from tieredstore.contracts.message_store import HostedStore
 from tieredstore.message.hosts import encode_host
 from tieredstore.service_thread import MonitoredServices, ServiceHealth
 
+SILENCE_CHECK_MS: Final = 10_000
+ABORT_FILE: Final = "abort"
+"""In a store's root while it is open: it was not stopped cleanly when a start finds it."""
 _log = logging.getLogger(__name__)
 
 
 class Broker:
     """One broker over one message store, on the running event loop.
 
-    Start order: the listening sockets are bound, the store is locked and recovered, the files of
-    `config/` are loaded, services start, and only then does anybody answer on the sockets. `stop`
-    does the reverse. What blocks for long (load, shutdown) runs in a thread.
+    Start order: the store is locked and recovered, the files of `config/` are loaded, services
+    start, and only then does anybody listen. `stop` does the reverse. What blocks for long (load,
+    shutdown) runs in a thread.
     """
 
     def __init__(
-        self, loaded: LoadedConfig, settings: Any = None, clock: Clock = SYSTEM_CLOCK
+        self, loaded: LoadedConfig, settings: BrokerSettings, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self.loaded = loaded
         self.settings = settings
         self.clock = clock
+        self.addresses: dict[str, str] = {}
+        """Where it listens, `ip:port` by what it speaks there."""
         self._running = AsyncExitStack()
         self._services: BrokerServices | None = None
+        self._loops: list[PeriodicTask | PersistService] = []
 
     @classmethod
     def from_properties(
         cls, properties: Mapping[str, str], *, origin: str, clock: Clock = SYSTEM_CLOCK
     ) -> Self:
         """Make a broker from the keys of a broker.conf. Raises Invalid."""
-        return cls(config_from_properties(properties, origin=origin, serving=True), None, clock)
+        loaded = config_from_properties(properties, origin=origin, serving=True)
+        return cls(loaded, load_broker_settings(properties, origin), clock)
 
     @classmethod
     def from_file(cls, path: Path, clock: Clock = SYSTEM_CLOCK) -> Self:
@@ -65,24 +84,89 @@ class Broker:
             self._running = starting.pop_all()
 
     async def _start(self, starting: AsyncExitStack) -> None:
-        listener = starting.enter_context(_bind("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-        store = await self._open_store(starting, encode_host("127.0.0.1", port))
-        self._services = BrokerServices(
-            settings=self.settings,
-            store=store,
-            clock=self.clock,
-            address=f"127.0.0.1:{port}",
-        )
+        services = self._services = await self._open_store(starting)
+        await self._load_config(services, starting)
+        self._make_clients(services, starting)
         gc.collect()
         gc.freeze()
+        starting.callback(gc.unfreeze)
+        await self._start_operations(services, starting)
+        services.started_ms = self.clock.now_ms()
 
-    async def _open_store(self, starting: AsyncExitStack, host: bytes) -> HostedStore:
+    async def _open_store(self, starting: AsyncExitStack) -> BrokerServices:
+        config = self.loaded.config
+        host = encode_host(self.settings.broker_ip1, self.settings.listen_port)
         store = cast(HostedStore, registry.message_store(self.loaded, self.clock, store_host=host))
+        abort_file = Path(config.store_path_root_dir, ABORT_FILE)
+        was_clean = not await asyncio.to_thread(abort_file.exists)
+        begin = time.monotonic()
         await asyncio.to_thread(store.load)
         starting.push_async_callback(asyncio.to_thread, store.shutdown)
+        seconds = time.monotonic() - begin
+        tier = await asyncio.to_thread(find_tier, store)
+        for line in list_start_lines(store, tier, was_clean=was_clean, recovery_seconds=seconds):
+            _log.info("%s", line)
         await asyncio.to_thread(store.start)
-        return store
+        return BrokerServices(
+            settings=self.settings,
+            store=store,
+            store_config=config,
+            clock=self.clock,
+            is_read_only=config.broker_role == "SLAVE",
+        )
+
+    async def _load_config(self, services: BrokerServices, starting: AsyncExitStack) -> None:
+        folder = Path(services.store_config.store_path_root_dir, "config")
+        settings = self.settings
+        persisting = PersistService(lambda: settings.flush_consumer_offset_interval_ms)
+        services.persisting = persisting
+        services.topics = TopicConfigManager(folder, settings, self.clock)
+        services.groups = SubscriptionGroupManager(folder, settings, self.clock)
+        services.offsets = ConsumerOffsetManager(folder, self.clock)
+        persisting.register(services.topics, at_once=True)
+        persisting.register(services.groups, at_once=True)
+        persisting.register(services.offsets)
+        await persisting.load()
+        services.topics.add_system_topics()
+        services.groups.add_system_groups()
+        persisting.start()
+        starting.push_async_callback(persisting.stop)
+        self._loops = [persisting]
+
+    def _make_clients(self, services: BrokerServices, starting: AsyncExitStack) -> None:
+        services.producers = ProducerManager(self.clock)
+        services.consumers = ConsumerManager(self.clock)
+        services.locks = RebalanceLocks(self.clock)
+        services.hold = PullHold()
+        services.puller = MessagePuller(services.store, services.hold, self.clock)
+        services.hold.start()
+        starting.callback(services.hold.stop)
+        services.store.set_message_arriving_listener(services.hold.tell_arrived)
+        starting.callback(services.store.set_message_arriving_listener, None)
+        self._start_periodic("ClientHousekeeping", SILENCE_CHECK_MS, self._remove_silent, starting)
+
+    def _start_periodic(
+        self, name: str, interval_ms: int, run: Any, starting: AsyncExitStack
+    ) -> None:
+        task = PeriodicTask(name, interval_ms, run)
+        task.start()
+        starting.push_async_callback(task.stop)
+        self._loops.append(task)
+
+    async def _remove_silent(self) -> None:
+        self.services.producers.remove_silent()
+        self.services.consumers.remove_silent()
+        self.services.locks.remove_expired()
+
+    async def _start_operations(self, services: BrokerServices, starting: AsyncExitStack) -> None:
+        settings = self.settings
+        if settings.metrics_exporter_type != "PROM":
+            return
+        operations = Operations(services, self.health)
+        host = settings.metrics_prom_exporter_host or settings.bind_address
+        port = await operations.start(host, settings.metrics_prom_exporter_port)
+        starting.push_async_callback(operations.stop)
+        self.addresses["metrics"] = f"{settings.broker_ip1}:{port}"
 
     async def stop(self) -> None:
         """Stop everything in the reverse order; nothing that was acknowledged is lost.
@@ -93,12 +177,5 @@ class Broker:
     def health(self) -> list[ServiceHealth]:
         """Return how each background loop of the broker and its store is."""
         store = self.services.store
-        return list(store.health()) if isinstance(store, MonitoredServices) else []
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    """Bind a listening socket; nobody is answered on it yet."""
-    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    bound.bind((host, port))
-    return bound
+        below = store.health() if isinstance(store, MonitoredServices) else []
+        return [*(loop.health() for loop in self._loops), *below]

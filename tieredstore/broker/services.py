@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tieredstore.broker.clients import ConsumerManager, ProducerManager, RebalanceLocks
+from tieredstore.broker.pull.hold import PullHold
+from tieredstore.broker.pull.puller import MessagePuller
+from tieredstore.broker.settings import BrokerSettings
+from tieredstore.broker.state.groups import SubscriptionGroupManager
+from tieredstore.broker.state.offsets import ConsumerOffsetManager
+from tieredstore.broker.state.persisting import PersistService
+from tieredstore.broker.state.topics import TopicConfigManager
 from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.config import StoreConfig
 from tieredstore.contracts.message_store import HostedStore
 from tieredstore.metrics import Metrics
 
@@ -17,27 +26,31 @@ class BrokerServices:
     `Broker` makes them one after the other, each from those before it; a part that is asked for
     before it is made raises AttributeError. is_read_only: whether the store takes no messages from
     anybody (sends, send-backs and dead letters are answered with NO_PERMISSION). address: `ip:port`
-    where clients reach the remoting server.
+    where clients reach the remoting server, as routes name it; grpc_address: likewise of gRPC,
+    empty without it. started_ms: since when it serves, epoch ms.
     """
 
-    settings: Any
+    settings: BrokerSettings
     store: HostedStore
+    store_config: StoreConfig = field(default_factory=StoreConfig)
     clock: Clock = SYSTEM_CLOCK
     metrics: Metrics = field(default_factory=Metrics)
     is_read_only: bool = False
     address: str = ""
     grpc_address: str = ""
+    started_ms: int = 0
 
-    topics: Any = field(init=False)
-    groups: Any = field(init=False)
-    offsets: Any = field(init=False)
-    producers: Any = field(init=False)
-    consumers: Any = field(init=False)
-    locks: Any = field(init=False)
+    persisting: PersistService = field(init=False)
+    topics: TopicConfigManager = field(init=False)
+    groups: SubscriptionGroupManager = field(init=False)
+    offsets: ConsumerOffsetManager = field(init=False)
+    producers: ProducerManager = field(init=False)
+    consumers: ConsumerManager = field(init=False)
+    locks: RebalanceLocks = field(init=False)
+    hold: PullHold = field(init=False)
+    puller: MessagePuller = field(init=False)
     sender: Any = field(init=False)
     send_back: Any = field(init=False)
-    puller: Any = field(init=False)
-    hold: Any = field(init=False)
     schedule: Any = field(init=False)
     timers: Any = field(init=False)
     transactions: Any = field(init=False)

@@ -74,6 +74,15 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     grpc_server_port: Annotated[
         int, _int("Port of gRPC, a key of Java's proxy; 0: a free one.", 0, 65_535)
     ] = field(name="grpcServerPort", default=8081)
+    namesrv_listen_port: Annotated[
+        int,
+        _int(
+            "Ours. A further port that answers as `listenPort` does, for clients that know where a "
+            "name server is; 0: a free one, -1: none.",
+            -1,
+            65_535,
+        ),
+    ] = field(name="namesrvListenPort", default=-1)
     namesrv_addr: Annotated[
         str,
         _text(
@@ -91,6 +100,24 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     broker_permission: Annotated[
         int, _int("What the broker lets clients do: 4 read, 2 write, 6 both.", 0, 7, runtime=True)
     ] = field(name="brokerPermission", default=6)
+
+    # Operations
+    metrics_exporter_type: Annotated[
+        str,
+        _text(
+            "PROM: `/metrics` and `/health` are served over HTTP; DISABLE: neither is.",
+            "^(PROM|DISABLE)$",
+        ),
+    ] = field(name="metricsExporterType", default="PROM")
+    metrics_prom_exporter_port: Annotated[
+        int, _int("Port of `/metrics` and `/health`; 0: a free one.", 0, 65_535)
+    ] = field(name="metricsPromExporterPort", default=5557)
+    metrics_prom_exporter_host: Annotated[
+        str, _text("Address on which they listen; empty for `bindAddress`.")
+    ] = field(name="metricsPromExporterHost", default="")
+    metrics_cardinality_limit: Annotated[
+        int, _int("Most series that one scrape of `/metrics` gets.", 1)
+    ] = field(name="metricsOtelCardinalityLimit", default=50_000)
 
     # Topics and groups
     auto_create_topic_enable: Annotated[

@@ -20,9 +20,11 @@ from tieredstore.cli.lazy import LazyGroup
 
 VERBS = {
     "backfill": "Write the messages of a Parquet table into a tier.",
+    "broker": "Run a broker.",
     "cat": "Print messages of a topic.",
     "compact": "Put what is in many small files into few.",
     "copy": "Copy a tier to another place.",
+    "dev": "Run a broker for the development of applications.",
     "doctor": "Try what a place for a tier really does.",
     "export": "Write messages as Parquet, Iceberg or Delta.",
     "ls": "List the queues of a tier.",

@@ -14,7 +14,15 @@ from tieredstore.message.record import Message
 
 
 def make(root: Path, **keys: str) -> Broker:
-    properties = {"storePathRootDir": str(root), "mappedFileSizeCommitLog": "131072", **keys}
+    properties = {
+        "storePathRootDir": str(root),
+        "mappedFileSizeCommitLog": "131072",
+        "brokerIP1": "127.0.0.1",
+        "bindAddress": "127.0.0.1",
+        "listenPort": "0",
+        "metricsPromExporterPort": "0",
+        **keys,
+    }
     return Broker.from_properties(properties, origin="broker.conf")
 
 

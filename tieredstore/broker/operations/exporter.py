@@ -1,13 +1,12 @@
 """A store's metrics in the form of Prometheus, by `prometheus_client`.
 
-Each series gets Java's base labels (`cluster`, `node_type`, `node_id`), those of a tiered store also
-`storage_type` and `storage_medium`.
+Each series gets Java's base labels (`cluster`, `node_type`, `node_id`), those of a tiered store
+also `storage_type` and `storage_medium`.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -28,7 +27,6 @@ and counted by `rocketmq_tiered_store_x_series_left_out`."""
 LEFT_OUT: Final = "rocketmq_tiered_store_x_series_left_out"
 _TIERED: Final = {"storage_type": "tiered", "storage_medium": "blob"}
 _TIERED_PREFIX: Final = "rocketmq_tiered_store_"
-_log = logging.getLogger(__name__)
 
 
 class MetricsExporter(Collector):
@@ -37,16 +35,14 @@ class MetricsExporter(Collector):
     def __init__(self, cluster: str, node_id: str, max_series: int = MAX_SERIES) -> None:
         self._base = {"cluster": cluster, "node_type": "broker", "node_id": node_id}
         self._max_series = max_series
-        self._sources: list[Metrics] = []
+        self._sources: Sequence[Metrics] = ()
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
-    def add_source(self, metrics: Metrics) -> None:
-        """Render a registry, too. Series that several have are rendered once, of the first."""
-        self._sources.append(metrics)
-
-    def render(self) -> bytes:
-        """Write all series as the text of one scrape."""
+    def render(self, sources: Sequence[Metrics]) -> bytes:
+        """Write all series of some registries as the text of one scrape. A series that several have
+        is rendered once, of the first. One call at a time."""
+        self._sources = sources
         return generate_latest(self._registry)
 
     def collect(self) -> Iterable[Metric]:

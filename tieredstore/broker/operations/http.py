@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
@@ -14,12 +13,11 @@ from tieredstore.broker.operations.health import DOWN
 from tieredstore.errors import Unavailable
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
-_log = logging.getLogger(__name__)
 
 
 class OperationsServer:
     """Serves what two calls return. find_health: the answer of `/health`; render_metrics: the text
-    of `/metrics`. Both may wait, and neither is asked twice at the same time by one client."""
+    of `/metrics`."""
 
     def __init__(
         self,

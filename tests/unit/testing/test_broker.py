@@ -1,0 +1,82 @@
+"""The broker for tests of applications."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+
+import orjson
+
+from tieredstore.message.record import Message
+from tieredstore.testing.broker import Broker
+
+HOUR_S = 3600
+
+
+def put(broker: Broker, count: int) -> None:
+    async def put_all() -> None:
+        for number in range(count):
+            message = Message.create("orders", b"%d" % number)
+            assert (await broker.services.store.put_message_async(message)).ok
+
+    broker.run(put_all())
+
+
+def read(broker: Broker) -> list[bytes]:
+    found = broker.services.store.get_message("g", "orders", 0, 0, 1000)
+    return [bytes(message.body) for message in found.messages]
+
+
+def fetch(broker: Broker, path: str) -> bytes:
+    with urllib.request.urlopen(f"http://{broker.addresses['metrics']}{path}", timeout=30) as found:
+        data: bytes = found.read()
+    return data
+
+
+def test_a_stopped_broker_goes_on_with_what_it_had() -> None:
+    with Broker() as broker:
+        folder = broker.folder
+        put(broker, 5)
+        broker.stop()
+        broker.start()
+        assert read(broker) == [b"%d" % number for number in range(5)]
+    assert not folder.exists()
+
+
+def test_flush_tier_uploads_all_and_health_and_metrics_say_so() -> None:
+    with Broker() as broker:
+        put(broker, 7)
+        before = orjson.loads(fetch(broker, "/health"))
+        assert before["status"] == "up"
+        assert broker.flush_tier() == 7
+        after = orjson.loads(fetch(broker, "/health"))
+        assert after["tier"]["behind_messages"] == 0
+        assert after["tier"]["size_bytes"] > 0
+        metrics = fetch(broker, "/metrics").decode()
+        assert "rocketmq_tiered_store_messages_dispatch_total{" in metrics
+        assert 'topic="orders"' in metrics
+
+
+def test_the_lag_of_a_group_is_told_until_its_topic_goes() -> None:
+    with Broker() as broker:
+        put(broker, 7)
+        services = broker.services
+        services.store.next_store.wait_until_dispatched()  # type: ignore[attr-defined]
+        broker.call(lambda: services.topics.create_on_send_back("orders", 1))
+        broker.call(lambda: services.offsets.commit_offset("g", "orders", 0, 3))
+        lines = fetch(broker, "/metrics").decode().splitlines()
+        [lag] = [line for line in lines if line.startswith("rocketmq_consumer_lag_messages{")]
+        assert 'consumer_group="g"' in lag
+        assert float(lag.rsplit(" ", 1)[1]) == 4
+        broker.call(lambda: services.topics.delete_topic("orders"))
+        assert "rocketmq_consumer_lag_messages{" not in fetch(broker, "/metrics").decode()
+
+
+def test_time_that_is_advanced_ends_waits_of_the_loop() -> None:
+    with Broker() as broker:
+        before_ms = broker.services.clock.now_ms()
+        waiting = asyncio.run_coroutine_threadsafe(asyncio.sleep(HOUR_S), broker._loop)  # type: ignore[arg-type]
+        broker.call(lambda: None)
+        broker.advance(seconds=HOUR_S + 1)
+        waiting.result(30)
+        assert broker.services.clock.now_ms() - before_ms >= HOUR_S * 1000

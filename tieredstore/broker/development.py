@@ -1,0 +1,39 @@
+"""The configuration of a broker for the development of applications: small, on this machine, all in
+one folder, topics made when they are sent to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+LOOPBACK: Final = "127.0.0.1"
+NAMESRV_PORT: Final = 9876
+
+
+def development_properties(folder: Path, *, port: int | None = None) -> dict[str, str]:
+    """Return the keys of a broker.conf. folder: has the store and its tier, `store` and `tier`.
+    port: 0 for free ports; by default the usual ones."""
+    ports = ("listenPort", "grpcServerPort", "metricsPromExporterPort", "namesrvListenPort")
+    properties = {
+        "brokerName": "broker-dev",
+        "brokerClusterName": "DefaultCluster",
+        "brokerIP1": LOOPBACK,
+        "bindAddress": LOOPBACK,
+        "namesrvListenPort": str(NAMESRV_PORT),
+        "storePathRootDir": str(folder / "store"),
+        "mappedFileSizeCommitLog": str(16 << 20),
+        "mappedFileSizeConsumeQueue": str(20 * 10_000),
+        "maxHashSlotNum": "10000",
+        "maxIndexNum": "40000",
+        "enablePropertyFilter": "true",
+        "messageStorePlugIn": "tiered",
+        "tieredBackendServiceProvider": "posix",
+        "tieredStoreFilePath": str(folder / "tier"),
+        "tieredStoreFileReservedTime": "72",
+        "tieredStoreIndexFileMaxHashSlotNum": "10000",
+        "tieredStoreIndexFileMaxIndexNum": "40000",
+        "readAheadCacheSizeBytes": str(64 << 20),
+    }
+    if port is not None:
+        properties |= dict.fromkeys(ports, str(port))
+    return properties

@@ -1,0 +1,36 @@
+"""Runs a broker in this process, for the verbs that do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from tieredstore.errors import Invalid
+
+if TYPE_CHECKING:
+    from tieredstore.broker.broker import Broker
+
+
+def serve(properties: Mapping[str, str], *, origin: str) -> None:
+    """Run a broker with the keys of a broker.conf until a signal ends it; the JSON line of its
+    addresses goes to stdout once it serves. Raises Invalid when the extra `broker` is not
+    installed, and what the start raises."""
+    try:
+        from tieredstore.broker.broker import Broker
+        from tieredstore.broker.process import log_to_stderr, run_broker
+    except ModuleNotFoundError as error:
+        raise Invalid(
+            f"the broker needs {error.name}, which is not installed: "
+            "pip install 'tieredstore[broker]'"
+        ) from error
+    log_to_stderr()
+    run_broker(lambda: Broker.from_properties(properties, origin=origin), announce)
+
+
+def announce(broker: Broker) -> None:
+    """Print where a broker listens, as one line of JSON."""
+    import orjson
+
+    click.echo(orjson.dumps(broker.addresses).decode())

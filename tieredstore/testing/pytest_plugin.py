@@ -1,0 +1,19 @@
+"""Fixtures for pytest: `rocketmq_broker`, one broker for a test (`tieredstore.testing.broker`).
+
+pytest_plugins = ["tieredstore.testing.pytest_plugin"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tieredstore.testing.broker import Broker
+
+
+@pytest.fixture
+def rocketmq_broker() -> Iterator[Broker]:
+    """A broker in this process, on free ports, that is gone after the test."""
+    with Broker() as broker:
+        yield broker
