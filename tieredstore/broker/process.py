@@ -23,7 +23,7 @@ _log = logging.getLogger("tieredstore.broker")
 class LogLines(logging.Formatter):
     """Time (UTC), level, what happened: one line each; where it broke follows for defects only."""
 
-    converter = time.gmtime
+    converter = staticmethod(time.gmtime)
     default_msec_format = "%s.%03dZ"
 
     def __init__(self) -> None:

@@ -14,6 +14,6 @@ from tieredstore.testing.broker import Broker
 
 @pytest.fixture
 def rocketmq_broker() -> Iterator[Broker]:
-    """A broker in this process, on free ports, that is gone after the test."""
+    """Run a broker in this process, on free ports, for one test."""
     with Broker() as broker:
         yield broker

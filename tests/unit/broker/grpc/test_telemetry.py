@@ -68,7 +68,9 @@ def test_a_producer_is_told_its_limits(tmp_path: Path) -> None:
         assert [topic.name for topic in merged.publishing.topics] == ["T"]
         assert merged.backoff_policy.max_attempts == 3
         assert merged.backoff_policy.WhichOneof("strategy") == "exponential_backoff"
-        assert broker.services.producers.find_session("T").client_id == "c1"
+        session = broker.services.producers.find_session("T")
+        assert session is not None
+        assert session.client_id == "c1"
 
     with_client(tmp_path, test)
 
@@ -113,8 +115,11 @@ def test_a_consumer_is_a_member_of_its_group_while_its_stream_lives(tmp_path: Pa
         await exchange(stream, consumer_settings())
         consumers = broker.services.consumers
         assert consumers.list_client_ids("G") == ["c1"]
-        assert consumers.find_subscription("G", "T").tags == {"a", "b"}
-        session = consumers.find_group("G").sessions[0]
+        subscription, group = consumers.find_subscription("G", "T"), consumers.find_group("G")
+        assert subscription is not None
+        assert subscription.tags == {"a", "b"}
+        assert group is not None
+        session = group.sessions[0]
         assert (session.language, session.address.rpartition(":")[0]) == ("JAVA", "127.0.0.1")
         stream.cancel()
         await until(lambda: not consumers.list_client_ids("G"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from tieredstore.broker.operations.health import describe_health
@@ -43,7 +45,7 @@ def test_the_worst_service_decides(name: str, state: ServiceState, status: str) 
 
 
 @pytest.mark.parametrize("wrong", [{"fenced": "by b"}, {"failing_queues": 1}])
-def test_a_tier_that_takes_nothing_is_degraded(wrong: dict[str, object]) -> None:
+def test_a_tier_that_takes_nothing_is_degraded(wrong: dict[str, Any]) -> None:
     health = describe_health([], replace(TIER, **wrong))
     assert health["status"] == "degraded"
 
