@@ -24,11 +24,13 @@ from tieredstore.broker.grpc.stubs import (
     list_methods,
     list_values,
 )
+from tieredstore.broker.send.sender import MessageSender
 from tieredstore.broker.services import BrokerServices
 from tieredstore.broker.settings import load_broker_settings
 from tieredstore.broker.state.groups import SubscriptionGroupManager
 from tieredstore.broker.state.topics import TopicConfigManager
 from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.message.hosts import LOCALHOST
 
 CODES = list_values("Code")
 _METHODS = {method.name: method for method in list_methods()}
@@ -115,7 +117,12 @@ async def serving_grpc(
 ) -> AsyncIterator[GrpcBroker]:
     """Serve over a store under a folder."""
     settings = load_broker_settings({"brokerName": "broker-a", **(properties or {})}, "test")
-    with running(small_config(root), clock) as store:
+    sizes = {
+        "mapped_file_size_commit_log_bytes": 16 << 20,
+        "mapped_file_size_consume_queue_bytes": 20_000,
+        "max_index_num": 2_000,
+    }
+    with running(small_config(root, **sizes), clock) as store:
         services = BrokerServices(settings=settings, store=store, clock=clock)
         config = root / "config"
         services.topics = TopicConfigManager(config, settings, clock)
@@ -123,6 +130,9 @@ async def serving_grpc(
         services.groups = SubscriptionGroupManager(config, settings, clock)
         services.producers = ProducerManager(clock)
         services.consumers = ConsumerManager(clock)
+        services.sender = MessageSender(
+            store, settings, services.topics, services.groups, LOCALHOST
+        )
         service = Service(services, long_polling_timeout_ms)
         server = GrpcServer(service, certificate)
         listener = socket.create_server(("127.0.0.1", 0))

@@ -12,6 +12,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.broker.grpc.call import Call
+from tieredstore.broker.grpc.producing import Producing
 from tieredstore.broker.grpc.routes import Routes
 from tieredstore.broker.grpc.sessions import Sessions
 from tieredstore.broker.grpc.settings import LONG_POLLING_TIMEOUT_MS
@@ -41,11 +42,13 @@ class Service:
         self.sessions = Sessions()
         routes = Routes(broker)
         telemetry = Telemetry(broker, self.sessions, long_polling_timeout_ms)
+        producing = Producing(broker)
         self._answers: dict[str, Answer] = {
             "QueryRoute": routes.query_route,
             "QueryAssignment": routes.query_assignment,
             "Heartbeat": telemetry.heartbeat,
             "NotifyClientTermination": telemetry.notify_client_termination,
+            "SendMessage": producing.send_message,
             "SyncLiteSubscription": _refuse_lite,
         }
         self._streams: dict[str, Stream] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import Any, Final
 
 from tieredstore.broker.grpc.stubs import Status, list_values
@@ -99,3 +100,9 @@ _PUT_CODES: Final = {
 def convert_put_status(status: PutMessageStatus) -> Code:
     """Return the code of a put's outcome."""
     return _PUT_CODES.get(status, Code.INTERNAL_SERVER_ERROR)
+
+
+def join_statuses(statuses: Sequence[Any]) -> Any:
+    """Return the status of a call whose parts have their own: theirs if it is one."""
+    codes = {status.code for status in statuses}
+    return statuses[0] if len(codes) == 1 else make_status(Code.MULTIPLE_RESULTS)
