@@ -1,0 +1,162 @@
+"""A remoting client for tests: requests, the server's own calls, and raw bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Self
+
+from tieredstore.broker.remoting.client import connect
+from tieredstore.broker.remoting.codes import HeaderType
+from tieredstore.broker.remoting.command import Body, RemotingCommand
+from tieredstore.broker.remoting.connection import Connection
+from tieredstore.broker.remoting.frame import FrameReader, encode_start
+from tieredstore.broker.remoting.handler_table import HandlerTable
+from tieredstore.broker.remoting.headers import decode_header, encode_header
+from tieredstore.broker.remoting.limits import RemotingLimits
+from tieredstore.broker.remoting.server import RemotingServer
+
+TIMEOUT_MS = 20_000
+
+
+class _Calls(HandlerTable):
+    """Takes every call of the server; answers those that a test has an answer for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.received: asyncio.Queue[RemotingCommand] = asyncio.Queue()
+        self.answers: dict[int, Callable[[RemotingCommand], RemotingCommand]] = {}
+
+    def find(self, code: int) -> Callable[[Connection, RemotingCommand], RemotingCommand | None]:
+        def take(_: Connection, request: RemotingCommand) -> RemotingCommand | None:
+            self.received.put_nowait(request)
+            answer = self.answers.get(request.code)
+            return None if answer is None else answer(request)
+
+        return take
+
+
+class RemotingClient:
+    """A client of one server.
+
+    header_type: of what it sends. A response of any code is returned, never raised.
+    """
+
+    def __init__(self, connection: Connection, calls: _Calls, header_type: HeaderType) -> None:
+        self.connection = connection
+        self.header_type = header_type
+        self._calls = calls
+
+    @classmethod
+    async def open(cls, address: str, header_type: HeaderType = HeaderType.JSON) -> Self:
+        """Connect to `host:port`."""
+        calls = _Calls()
+        return cls(await connect(address, calls, timeout_ms=TIMEOUT_MS), calls, header_type)
+
+    async def request(
+        self,
+        code: int,
+        ext_fields: Mapping[str, object] | None = None,
+        body: Body = b"",
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> RemotingCommand:
+        """Send a request and wait for its response. Values of the fields may be anything whose
+        `str` is what Java writes; booleans become `true` and `false`."""
+        fields = _texts(ext_fields)
+        return await self.connection.request(code, fields, body, timeout_ms, self.header_type)
+
+    def send_one_way(
+        self, code: int, ext_fields: Mapping[str, object] | None = None, body: Body = b""
+    ) -> None:
+        """Send a request that is not answered."""
+        self.connection.send_one_way(code, _texts(ext_fields), body, self.header_type)
+
+    def answer(self, code: int, answer: Callable[[RemotingCommand], RemotingCommand]) -> None:
+        """Answer the server's own calls of a code."""
+        self._calls.answers[code] = answer
+
+    async def next_call(self) -> RemotingCommand:
+        """Wait for the server's next own call."""
+        async with asyncio.timeout(TIMEOUT_MS / 1000):
+            return await self._calls.received.get()
+
+    @property
+    def waiting_calls(self) -> int:
+        """Own calls of the server that came and were not taken by `next_call`."""
+        return self._calls.received.qsize()
+
+    async def close(self) -> None:
+        """End the connection."""
+        self.connection.close()
+        await wait_for(lambda: not self.connection.is_open)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _texts(fields: Mapping[str, object] | None) -> dict[str, str]:
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in (fields or {}).items()
+    }
+
+
+@asynccontextmanager
+async def serve(
+    table: HandlerTable, limits: RemotingLimits | None = None
+) -> AsyncIterator[tuple[RemotingServer, str]]:
+    """Serve a table on a free loopback port; gives the server and its address."""
+    server = RemotingServer(table, limits)
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    await server.start(listening)
+    try:
+        yield server, f"127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        await server.stop()
+
+
+async def read_until_end(address: str, data: bytes, *, half_close: bool = True) -> bytes:
+    """Send raw bytes and return all that the server answers until it ends the connection."""
+    host, port = address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(data)
+    if half_close:
+        writer.write_eof()
+    try:
+        async with asyncio.timeout(TIMEOUT_MS / 1000):
+            return await reader.read()
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+
+
+def encode_command(command: RemotingCommand) -> bytes:
+    """Write a whole frame."""
+    header, body = encode_header(command), command.body_bytes
+    return encode_start(command.header_type, header, len(body)) + body
+
+
+def decode_commands(data: bytes) -> list[RemotingCommand]:
+    """Read whole frames."""
+    frames = FrameReader()
+    frames.add(data)
+    commands: list[RemotingCommand] = []
+    while (frame := frames.take()) is not None:
+        command = decode_header(frame.header_type, frame.header)
+        command.body = frame.body
+        commands.append(command)
+    return commands
+
+
+async def wait_for(condition: Callable[[], bool]) -> None:
+    """Let the loop run until something holds."""
+    async with asyncio.timeout(TIMEOUT_MS / 1000):
+        while not condition():  # noqa: ASYNC110 - a test looks at what tells nobody
+            await asyncio.sleep(0.005)
