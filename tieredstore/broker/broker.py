@@ -24,6 +24,7 @@ from tieredstore.broker.settings import BrokerSettings, load_broker_settings
 from tieredstore.broker.state.groups import SubscriptionGroupManager
 from tieredstore.broker.state.offsets import ConsumerOffsetManager
 from tieredstore.broker.state.persisting import PersistService
+from tieredstore.broker.state.statistics import SAMPLE_INTERVAL_MS, BrokerStatistics
 from tieredstore.broker.state.topics import TopicConfigManager
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import LoadedConfig, config_from_properties, read_broker_conf
@@ -132,6 +133,11 @@ class Broker:
         persisting.start()
         starting.push_async_callback(persisting.stop)
         self._loops = [persisting]
+        statistics = services.statistics = BrokerStatistics(
+            services.store, services.topics, services.offsets, self.clock
+        )
+        await statistics.sample()
+        self._start_periodic("BrokerStatistics", SAMPLE_INTERVAL_MS, statistics.sample, starting)
 
     def _make_clients(self, services: BrokerServices, starting: AsyncExitStack) -> None:
         services.producers = ProducerManager(self.clock)

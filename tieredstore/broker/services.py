@@ -12,6 +12,7 @@ from tieredstore.broker.settings import BrokerSettings
 from tieredstore.broker.state.groups import SubscriptionGroupManager
 from tieredstore.broker.state.offsets import ConsumerOffsetManager
 from tieredstore.broker.state.persisting import PersistService
+from tieredstore.broker.state.statistics import BrokerStatistics
 from tieredstore.broker.state.topics import TopicConfigManager
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
@@ -44,6 +45,7 @@ class BrokerServices:
     topics: TopicConfigManager = field(init=False)
     groups: SubscriptionGroupManager = field(init=False)
     offsets: ConsumerOffsetManager = field(init=False)
+    statistics: BrokerStatistics = field(init=False)
     producers: ProducerManager = field(init=False)
     consumers: ConsumerManager = field(init=False)
     locks: RebalanceLocks = field(init=False)
