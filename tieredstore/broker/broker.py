@@ -6,19 +6,26 @@ import asyncio
 import gc
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final, Self, cast
+from typing import Final, Self, cast
 
 from tieredstore import registry
 from tieredstore.broker.clients import ConsumerManager, ProducerManager, RebalanceLocks
+from tieredstore.broker.grpc.certificates import find_certificate
+from tieredstore.broker.grpc.server import GrpcServer
+from tieredstore.broker.grpc.service import Service
 from tieredstore.broker.operations.health import find_tier
 from tieredstore.broker.operations.operations import Operations
 from tieredstore.broker.operations.start_report import list_start_lines
 from tieredstore.broker.periodic import PeriodicTask
+from tieredstore.broker.ports import Sockets, bind_ports
 from tieredstore.broker.pull.hold import PullHold
 from tieredstore.broker.pull.puller import MessagePuller
+from tieredstore.broker.receive import ReceiveService
+from tieredstore.broker.send.send_back import SendBack
+from tieredstore.broker.send.sender import MessageSender
 from tieredstore.broker.services import BrokerServices
 from tieredstore.broker.settings import BrokerSettings, load_broker_settings
 from tieredstore.broker.state.groups import SubscriptionGroupManager
@@ -41,9 +48,9 @@ _log = logging.getLogger(__name__)
 class Broker:
     """One broker over one message store, on the running event loop.
 
-    Start order: the store is locked and recovered, the files of `config/` are loaded, services
-    start, and only then does anybody listen. `stop` does the reverse. What blocks for long (load,
-    shutdown) runs in a thread.
+    Start order: ports are bound, the store is locked and recovered, the files of `config/` are
+    loaded, services start, and only then does anybody listen. `stop` does the reverse. What blocks
+    for long (load, shutdown) runs in a thread.
     """
 
     def __init__(
@@ -56,7 +63,7 @@ class Broker:
         """Where it listens, `ip:port` by what it speaks there."""
         self._running = AsyncExitStack()
         self._services: BrokerServices | None = None
-        self._loops: list[PeriodicTask | PersistService] = []
+        self._health_of: list[Callable[[], list[ServiceHealth]]] = []
 
     @classmethod
     def from_properties(
@@ -85,18 +92,25 @@ class Broker:
             self._running = starting.pop_all()
 
     async def _start(self, starting: AsyncExitStack) -> None:
+        settings = self.settings
+        sockets = bind_ports(settings, starting)
         services = self._services = await self._open_store(starting)
+        services.grpc_address = f"{settings.broker_ip1}:{settings.grpc_server_port}"
         await self._load_config(services, starting)
         self._make_clients(services, starting)
+        self._make_senders(services)
+        await self._start_receiving(services, starting)
+        await self._start_statistics(services, starting)
         gc.collect()
         gc.freeze()
         starting.callback(gc.unfreeze)
-        await self._start_operations(services, starting)
         services.started_ms = self.clock.now_ms()
+        await self._listen(services, sockets, starting)
+        await self._start_operations(services, starting)
 
     async def _open_store(self, starting: AsyncExitStack) -> BrokerServices:
-        config = self.loaded.config
-        host = encode_host(self.settings.broker_ip1, self.settings.listen_port)
+        settings, config = self.settings, self.loaded.config
+        host = encode_host(settings.broker_ip1, settings.listen_port)
         store = cast(HostedStore, registry.message_store(self.loaded, self.clock, store_host=host))
         abort_file = Path(config.store_path_root_dir, ABORT_FILE)
         was_clean = not await asyncio.to_thread(abort_file.exists)
@@ -109,16 +123,17 @@ class Broker:
             _log.info("%s", line)
         await asyncio.to_thread(store.start)
         return BrokerServices(
-            settings=self.settings,
+            settings=settings,
             store=store,
             store_config=config,
+            store_host=host,
             clock=self.clock,
             is_read_only=config.broker_role == "SLAVE",
+            address=f"{settings.broker_ip1}:{settings.listen_port}",
         )
 
     async def _load_config(self, services: BrokerServices, starting: AsyncExitStack) -> None:
-        folder = Path(services.store_config.store_path_root_dir, "config")
-        settings = self.settings
+        folder, settings = services.config_folder, self.settings
         persisting = PersistService(lambda: settings.flush_consumer_offset_interval_ms)
         services.persisting = persisting
         services.topics = TopicConfigManager(folder, settings, self.clock)
@@ -132,12 +147,7 @@ class Broker:
         services.groups.add_system_groups()
         persisting.start()
         starting.push_async_callback(persisting.stop)
-        self._loops = [persisting]
-        statistics = services.statistics = BrokerStatistics(
-            services.store, services.topics, services.offsets, self.clock
-        )
-        await statistics.sample()
-        self._start_periodic("BrokerStatistics", SAMPLE_INTERVAL_MS, statistics.sample, starting)
+        self._health_of.append(lambda: [persisting.health()])
 
     def _make_clients(self, services: BrokerServices, starting: AsyncExitStack) -> None:
         services.producers = ProducerManager(self.clock)
@@ -151,18 +161,77 @@ class Broker:
         starting.callback(services.store.set_message_arriving_listener, None)
         self._start_periodic("ClientHousekeeping", SILENCE_CHECK_MS, self._remove_silent, starting)
 
+    def _make_senders(self, services: BrokerServices) -> None:
+        store, settings, topics, groups = (
+            services.store,
+            self.settings,
+            services.topics,
+            services.groups,
+        )
+        is_read_only = services.is_read_only
+        services.sender = MessageSender(
+            store, settings, topics, groups, services.store_host, is_read_only=is_read_only
+        )
+        services.send_back = SendBack(store, settings, topics, groups, is_read_only=is_read_only)
+
+    async def _start_receiving(self, services: BrokerServices, starting: AsyncExitStack) -> None:
+        consumers = services.consumers
+
+        def is_live(group: str, client_id: str) -> bool:
+            found = consumers.find_group(group)
+            return found is not None and found.find_client(client_id) is not None
+
+        receive = services.receive = ReceiveService.create(
+            services.config_folder,
+            store=services.store,
+            topics=services.topics,
+            groups=services.groups,
+            offsets=services.offsets,
+            hold=services.hold,
+            dead_letters=services.send_back,
+            is_live=is_live,
+            is_synced=services.store_config.flush_disk_type == "SYNC_FLUSH",
+            clock=self.clock,
+        )
+        await receive.start()
+        starting.push_async_callback(receive.stop)
+        self._health_of.append(receive.health)
+
+    async def _start_statistics(self, services: BrokerServices, starting: AsyncExitStack) -> None:
+        statistics = services.statistics = BrokerStatistics(
+            services.store, services.topics, services.offsets, self.clock
+        )
+        await statistics.sample()
+        self._start_periodic("BrokerStatistics", SAMPLE_INTERVAL_MS, statistics.sample, starting)
+
     def _start_periodic(
-        self, name: str, interval_ms: int, run: Any, starting: AsyncExitStack
+        self,
+        name: str,
+        interval_ms: int,
+        run: Callable[[], Awaitable[object]],
+        starting: AsyncExitStack,
     ) -> None:
         task = PeriodicTask(name, interval_ms, run)
         task.start()
         starting.push_async_callback(task.stop)
-        self._loops.append(task)
+        self._health_of.append(lambda: [task.health()])
 
     async def _remove_silent(self) -> None:
         self.services.producers.remove_silent()
         self.services.consumers.remove_silent()
         self.services.locks.remove_expired()
+
+    async def _listen(
+        self, services: BrokerServices, sockets: Sockets, starting: AsyncExitStack
+    ) -> None:
+        settings = self.settings
+        certificate = await asyncio.to_thread(
+            find_certificate, settings.tls_key_path, settings.tls_cert_path
+        )
+        server = GrpcServer(Service(services), certificate)
+        await server.start(sockets.grpc)
+        starting.push_async_callback(server.stop)
+        self.addresses["grpc"] = services.grpc_address
 
     async def _start_operations(self, services: BrokerServices, starting: AsyncExitStack) -> None:
         settings = self.settings
@@ -182,6 +251,6 @@ class Broker:
 
     def health(self) -> list[ServiceHealth]:
         """Return how each background loop of the broker and its store is."""
+        own = [health for find in self._health_of for health in find()]
         store = self.services.store
-        below = store.health() if isinstance(store, MonitoredServices) else []
-        return [*(loop.health() for loop in self._loops), *below]
+        return [*own, *(store.health() if isinstance(store, MonitoredServices) else ())]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tieredstore.broker.clients import ConsumerManager, ProducerManager, RebalanceLocks
 from tieredstore.broker.pull.hold import PullHold
 from tieredstore.broker.pull.puller import MessagePuller
+from tieredstore.broker.receive import ReceiveService
+from tieredstore.broker.send.send_back import SendBack
+from tieredstore.broker.send.sender import MessageSender
 from tieredstore.broker.settings import BrokerSettings
 from tieredstore.broker.state.groups import SubscriptionGroupManager
 from tieredstore.broker.state.offsets import ConsumerOffsetManager
@@ -17,6 +21,7 @@ from tieredstore.broker.state.topics import TopicConfigManager
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.message_store import HostedStore
+from tieredstore.message.hosts import LOCALHOST
 from tieredstore.metrics import Metrics
 
 
@@ -34,6 +39,7 @@ class BrokerServices:
     settings: BrokerSettings
     store: HostedStore
     store_config: StoreConfig = field(default_factory=StoreConfig)
+    store_host: bytes = LOCALHOST
     clock: Clock = SYSTEM_CLOCK
     metrics: Metrics = field(default_factory=Metrics)
     is_read_only: bool = False
@@ -51,10 +57,15 @@ class BrokerServices:
     locks: RebalanceLocks = field(init=False)
     hold: PullHold = field(init=False)
     puller: MessagePuller = field(init=False)
-    sender: Any = field(init=False)
-    send_back: Any = field(init=False)
+    sender: MessageSender = field(init=False)
+    send_back: SendBack = field(init=False)
     schedule: Any = field(init=False)
     timers: Any = field(init=False)
     transactions: Any = field(init=False)
-    receive: Any = field(init=False)
+    receive: ReceiveService = field(init=False)
     route: Any = field(init=False)
+
+    @property
+    def config_folder(self) -> Path:
+        """Where the files of `config/` are."""
+        return Path(self.store_config.store_path_root_dir, "config")

@@ -74,6 +74,16 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     grpc_server_port: Annotated[
         int, _int("Port of gRPC, a key of Java's proxy; 0: a free one.", 0, 65_535)
     ] = field(name="grpcServerPort", default=8081)
+    tls_key_path: Annotated[
+        str,
+        _text(
+            "Private key of the gRPC port, PEM, a key of Java's proxy; empty: a certificate that "
+            "signs itself is made for each start."
+        ),
+    ] = field(name="tlsKeyPath", default="")
+    tls_cert_path: Annotated[
+        str, _text("Its certificate chain, PEM, a key of Java's proxy; goes with `tlsKeyPath`.")
+    ] = field(name="tlsCertPath", default="")
     namesrv_listen_port: Annotated[
         int,
         _int(

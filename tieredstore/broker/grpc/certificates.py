@@ -30,6 +30,15 @@ def read_certificate(key_path: Path, chain_path: Path) -> Certificate:
         raise Invalid(f"TLS key {key_path}, certificate {chain_path}: {error}") from error
 
 
+def find_certificate(key_path: str, chain_path: str) -> Certificate:
+    """Read the configured certificate, or make one where neither path is given. Raises Invalid."""
+    if not key_path and not chain_path:
+        return make_certificate()
+    if not key_path or not chain_path:
+        raise Invalid("tlsKeyPath, tlsCertPath: expected both or neither, found one")
+    return read_certificate(Path(key_path), Path(chain_path))
+
+
 def make_certificate(host_name: str = "localhost") -> Certificate:
     """Make a certificate that signs itself, as RocketMQ's proxy does when none is configured: it
     hides the bytes, it proves nothing."""
