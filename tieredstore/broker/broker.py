@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -24,6 +25,9 @@ from tieredstore.broker.ports import Sockets, bind_ports
 from tieredstore.broker.pull.hold import PullHold
 from tieredstore.broker.pull.puller import MessagePuller
 from tieredstore.broker.receive import ReceiveService
+from tieredstore.broker.remoting.handler_table import HandlerTable
+from tieredstore.broker.remoting.handlers.registration import make_handler_table
+from tieredstore.broker.remoting.server import RemotingServer
 from tieredstore.broker.send.send_back import SendBack
 from tieredstore.broker.send.sender import MessageSender
 from tieredstore.broker.services import BrokerServices
@@ -228,10 +232,25 @@ class Broker:
         certificate = await asyncio.to_thread(
             find_certificate, settings.tls_key_path, settings.tls_cert_path
         )
-        server = GrpcServer(Service(services), certificate)
-        await server.start(sockets.grpc)
-        starting.push_async_callback(server.stop)
+        table = make_handler_table(services)
+        await self._serve_remoting(table, sockets.remoting, starting)
+        self.addresses["remoting"] = self.addresses["namesrv"] = services.address
+        if sockets.namesrv is not None:
+            await self._serve_remoting(table, sockets.namesrv, starting)
+            self.addresses["namesrv"] = f"{settings.broker_ip1}:{settings.namesrv_listen_port}"
+        grpc_server = GrpcServer(Service(services), certificate)
+        await grpc_server.start(sockets.grpc)
+        starting.push_async_callback(grpc_server.stop)
         self.addresses["grpc"] = services.grpc_address
+
+    async def _serve_remoting(
+        self, table: HandlerTable, listening: socket.socket, starting: AsyncExitStack
+    ) -> None:
+        server = RemotingServer(table)
+        server.add_close_listener(self.services.producers.remove_session)
+        server.add_close_listener(self.services.consumers.remove_session)
+        await server.start(listening)
+        starting.push_async_callback(server.stop)
 
     async def _start_operations(self, services: BrokerServices, starting: AsyncExitStack) -> None:
         settings = self.settings

@@ -20,6 +20,7 @@ def make(root: Path, **keys: str) -> Broker:
         "brokerIP1": "127.0.0.1",
         "bindAddress": "127.0.0.1",
         "listenPort": "0",
+        "grpcServerPort": "0",
         "metricsPromExporterPort": "0",
         **keys,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class ClientReply(Protocol):
     def ext_fields(self) -> Mapping[str, str]: ...
 
     @property
-    def body(self) -> Buffer | list[Buffer]: ...
+    def body(self) -> Buffer | Sequence[Buffer]: ...
 
 
 class ClientSession(Protocol):
