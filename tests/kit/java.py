@@ -49,10 +49,12 @@ class Report:
 
 
 class HeldBroker:
-    """A Java broker that runs on a store; made by `JavaTools.hold`."""
+    """A Java broker that runs on a store; made by `JavaTools.hold`. namesrv: where clients find
+    it."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], namesrv: str) -> None:
         self._process = process
+        self.namesrv = namesrv
 
     def put(self, topic: str, queue_id: int, count: int) -> None:
         """Append messages to a queue; consumers get them when this returns."""
@@ -155,7 +157,7 @@ class JavaTools:
             with log.open("w") as errors, running_process(command, errors) as process:
                 assert process.stdout is not None
                 if process.stdout.readline() == "ready\n":
-                    yield HeldBroker(process)
+                    yield HeldBroker(process, f"127.0.0.1:{port}")
                     return
             # as in `_on_free_ports`
             assert "Address already in use" in log.read_text(), log.read_text()[-4000:]

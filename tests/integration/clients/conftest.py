@@ -1,5 +1,11 @@
 """Real clients, each in its own process, against a broker of ours."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
 from tests.kit.clients.fixtures import (
     go_client,
     java_grpc,
@@ -8,6 +14,7 @@ from tests.kit.clients.fixtures import (
     node_client,
     python_client,
 )
+from tests.kit.clients.served import BROKERS, Served
 
 __all__ = [
     "go_client",
@@ -17,3 +24,12 @@ __all__ = [
     "node_client",
     "python_client",
 ]
+
+
+@pytest.fixture(scope="module", params=["ours", pytest.param("java", marks=pytest.mark.slow)])
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    """Our broker; in slow tests also the Java broker, which is the measure."""
+    with BROKERS[request.param](tmp_path_factory.mktemp(request.param)) as broker:
+        yield broker

@@ -1,0 +1,141 @@
+"""Our broker as users run it: `tieredstore broker -c broker.conf`, a process that can be killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+PORTS = ("listenPort", "namesrvListenPort", "grpcServerPort", "metricsPromExporterPort")
+SMALL = {
+    "brokerName": "labBroker",
+    "brokerIP1": "127.0.0.1",
+    "bindAddress": "127.0.0.1",
+    "mappedFileSizeCommitLog": str(4 << 20),
+    "mappedFileSizeConsumeQueue": str(20 * 5000),
+    "maxHashSlotNum": "5000",
+    "maxIndexNum": "20000",
+    "messageStorePlugIn": "org.apache.rocketmq.tieredstore.TieredMessageStore",
+    "tieredBackendServiceProvider": "org.apache.rocketmq.tieredstore.provider.PosixFileSegment",
+    "tieredStoreFileReservedTime": "72",
+    "tieredStoreIndexFileMaxHashSlotNum": "5000",
+    "tieredStoreIndexFileMaxIndexNum": "20000",
+    "readAheadCacheSizeBytes": str(16 << 20),
+}
+"""A small store with a Posix tier, so that files roll while a test runs."""
+
+
+class BrokerProcess:
+    """A broker over `folder/store` and `folder/tier`, at the same ports each time that it starts.
+
+    settings: keys of a broker.conf, beside and before SMALL. A context manager: started on entry,
+    killed at the end.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        (folder / "tier").mkdir(parents=True, exist_ok=True)
+        self.ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
+        self._settings = {
+            "storePathRootDir": str(folder / "store"),
+            "tieredStoreFilePath": str(folder / "tier"),
+            **SMALL,
+            **{name: str(port) for name, port in self.ports.items()},
+            **(settings or {}),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self.addresses: dict[str, str] = {}
+        """What its first line said: `remoting`, `namesrv`, `grpc`, …, each `host:port`."""
+
+    @property
+    def namesrv(self) -> str:
+        """Where remoting clients begin."""
+        return self.addresses["namesrv"]
+
+    @property
+    def grpc(self) -> str:
+        """Where gRPC clients begin."""
+        return self.addresses["grpc"]
+
+    def start(self, **changed: str) -> None:
+        """Start, and return once it serves. changed: settings from now on."""
+        assert self._process is None, "it runs"
+        self._settings.update(changed)
+        conf = self.folder / "broker.conf"
+        conf.write_text("".join(f"{name}={value}\n" for name, value in self._settings.items()))
+        command = [sys.executable, "-m", "tieredstore.cli.main", "broker", "-c", str(conf)]
+        with (self.folder / "broker.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
+            )
+        self.addresses = json.loads(self._first_line())
+
+    def kill(self) -> None:
+        """SIGKILL, as `kill -9`."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit status."""
+        return self._end(signal.SIGTERM)
+
+    def log(self) -> str:
+        """The end of its log."""
+        return (self.folder / "broker.log").read_text(errors="replace")[-4000:]
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def _first_line(self) -> bytes:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + START_TIMEOUT_S
+        line = b""
+        while not line.endswith(b"\n"):
+            left_s = deadline - time.monotonic()
+            ready = select.select([self._process.stdout], [], [], max(0.0, left_s))[0]
+            byte = os.read(self._process.stdout.fileno(), 1) if ready else b""
+            assert byte, f"the broker did not start:\n{self.log()}"
+            line += byte
+        return line
+
+    def _end(self, number: int) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        process.send_signal(number)
+        try:
+            return process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError(f"it did not stop:\n{self.log()}") from None
+        finally:
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]

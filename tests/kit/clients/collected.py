@@ -1,0 +1,35 @@
+"""What a collecting consumer of a client program has been given."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from tests.kit.clients.program import ClientProcess
+
+FAST_CLIENT = (
+    "-Drocketmq.client.rebalance.waitInterval=1000",
+    "-Drocketmq.client.rebalance.minInterval=200",
+)
+"""JVM options: a Java remoting consumer looks for new queues each second, not each 20."""
+
+Message = dict[str, Any]
+
+
+def wait_for_messages(
+    client: ClientProcess, topic: str, count: int, *, longest_s: float = 60.0
+) -> list[Message]:
+    """What the collector has of a topic, once it has `count` messages; sorted by queue and offset.
+    Fails when they do not come."""
+    deadline = time.monotonic() + longest_s
+    while True:
+        found: list[Message] = client.call("collected", topic=topic)
+        if len(found) >= count:
+            return sorted(found, key=lambda m: (m["queue_id"], m["queue_offset"]))
+        assert time.monotonic() < deadline, f"{topic}: {len(found)} of {count} came\n{client.log()}"
+        time.sleep(0.1)
+
+
+def bodies(messages: list[Message]) -> list[str]:
+    """The text of each."""
+    return [message["body"] for message in messages]

@@ -1,0 +1,53 @@
+"""A broker for client programs: ours, or the published Java broker, with the same settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.kit.clients.broker_process import BrokerProcess
+from tests.kit.java import JavaTools
+
+SETTINGS = {
+    "transactionTimeOut": "1000",
+    "transactionCheckInterval": "1000",
+    "timerWheelEnable": "true",
+    "recallMessageEnable": "true",
+    "autoCreateTopicEnable": "true",
+    "brokerName": "labBroker",
+}
+"""Transactions are checked back after 1 s; delayed messages may be recalled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Where clients connect: `host:port` of each; no gRPC at the Java broker."""
+
+    namesrv: str
+    grpc: str = ""
+
+
+@contextmanager
+def our_broker(folder: Path) -> Iterator[Served]:
+    """Our broker over a new store in `folder`."""
+    with BrokerProcess(folder, SETTINGS) as process:
+        yield Served(process.namesrv, process.grpc)
+        assert process.stop() == 0, process.log()
+
+
+@contextmanager
+def java_broker(folder: Path) -> Iterator[Served]:
+    """The Java broker over a new store in `folder`: the measure of our tests. Skips without it."""
+    java = JavaTools.resolve()
+    if isinstance(java, str):
+        pytest.skip(f"no Java side: {java}")
+    settings = [f"{name}={value}" for name, value in SETTINGS.items()]
+    with java.hold(folder / "store", *settings) as held:
+        yield Served(held.namesrv)
+
+
+BROKERS = {"ours": our_broker, "java": java_broker}

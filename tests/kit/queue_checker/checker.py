@@ -1,0 +1,153 @@
+"""What a queue promises, checked over what producers sent and consumers were given, in the manner
+of Jepsen's queue tests.
+
+Producers never send a message twice, and each message group sends one message after the other. So:
+
+- every acknowledged message is delivered at least once, at the place (queue and offset) that its
+  producer was told, if it was told one;
+- nothing is delivered that nobody sent; a message whose send failed may be there, or not;
+- a place has one message for ever, and a message one place: what crashed and recovered has not
+  changed behind anybody's back;
+- a queue that is read from its beginning to its end has every offset once, in order;
+- a group's messages are in one queue, in the order in which they were sent;
+- a consumer that takes groups in order is given each message of a group for the first time in
+  order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+
+class Place(NamedTuple):
+    """Where a message is in its topic."""
+
+    queue_id: int
+    queue_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One send: a group's message number, and whether it was acknowledged. place: None when the
+    producer was told none."""
+
+    group: str
+    number: int
+    is_acknowledged: bool
+    place: Place | None = None
+
+    @property
+    def body(self) -> str:
+        return f"{self.group}-{self.number}"
+
+
+class Delivered(NamedTuple):
+    """A message that a consumer was given. place: None when it was not told."""
+
+    body: str
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """sent: all sends. read: each queue from its beginning to its end after all is over. consumed:
+    what a consumer was given meanwhile, in arrival order, duplicates included; None without one."""
+
+    sent: Sequence[Sent]
+    read: Mapping[int, Sequence[Delivered]]
+    consumed: Sequence[Delivered] | None = None
+
+    @property
+    def acknowledged(self) -> list[Sent]:
+        """What may not be lost."""
+        return [one for one in self.sent if one.is_acknowledged]
+
+
+def check_history(history: History) -> list[str]:
+    """Everything that is wrong, one line each; empty for a queue that keeps its promises."""
+    read = [delivered for queue in history.read.values() for delivered in queue]
+    deliveries = [*read, *(history.consumed or ())]
+    return [
+        *_lost(history.acknowledged, read, "the queues"),
+        *_invented(history.sent, deliveries),
+        *_moved(history.sent, deliveries),
+        *_gaps(history.read),
+        *_disordered_groups(history.sent, history.read),
+        *_check_consumer(history),
+    ]
+
+
+def _check_consumer(history: History) -> Iterator[str]:
+    if history.consumed is not None:
+        yield from _lost(history.acknowledged, history.consumed, "the consumer")
+        yield from _disordered_deliveries(history.sent, history.consumed)
+
+
+def _lost(
+    acknowledged: Iterable[Sent], delivered: Iterable[Delivered], where: str
+) -> Iterator[str]:
+    there = {one.body for one in delivered}
+    for one in acknowledged:
+        if one.body not in there:
+            yield f"{one.body}: acknowledged at {one.place}, never seen in {where}"
+
+
+def _invented(sent: Iterable[Sent], delivered: Iterable[Delivered]) -> Iterator[str]:
+    known = {one.body for one in sent}
+    for one in delivered:
+        if one.body not in known:
+            yield f"{one.body}: at {one.place}, sent by nobody"
+
+
+def _moved(sent: Iterable[Sent], delivered: Iterable[Delivered]) -> Iterator[str]:
+    body_at: dict[Place, str] = {one.place: one.body for one in sent if one.place is not None}
+    place_of = {body: place for place, body in body_at.items()}
+    for one in delivered:
+        if one.place is None:
+            continue
+        if (other := body_at.setdefault(one.place, one.body)) != one.body:
+            yield f"{one.place}: has {one.body}, had {other}"
+        if (place := place_of.setdefault(one.body, one.place)) != one.place:
+            yield f"{one.body}: at {one.place} and at {place}"
+
+
+def _gaps(read: Mapping[int, Sequence[Delivered]]) -> Iterator[str]:
+    for queue_id, queue in read.items():
+        for expected, one in enumerate(queue):
+            if one.place != (queue_id, expected):
+                yield f"queue {queue_id}: expected offset {expected}, found {one.place}"
+                break
+
+
+def _disordered_groups(
+    sent: Iterable[Sent], read: Mapping[int, Sequence[Delivered]]
+) -> Iterator[str]:
+    numbers = {one.body: (one.group, one.number) for one in sent}
+    queue_of: dict[str, int] = {}
+    for queue_id, queue in read.items():
+        last: dict[str, int] = {}
+        for one in queue:
+            if one.body not in numbers:
+                continue
+            group, number = numbers[one.body]
+            if queue_of.setdefault(group, queue_id) != queue_id:
+                yield f"{one.body}: in queue {queue_id}, others of {group} in {queue_of[group]}"
+            if number < last.get(group, -1):
+                yield f"{one.body}: behind {group}-{last[group]} in queue {queue_id}"
+            last[group] = number
+
+
+def _disordered_deliveries(sent: Iterable[Sent], consumed: Iterable[Delivered]) -> Iterator[str]:
+    numbers = {one.body: (one.group, one.number) for one in sent}
+    first: dict[str, dict[int, None]] = {}
+    for one in consumed:
+        if one.body in numbers:
+            group, number = numbers[one.body]
+            first.setdefault(group, {}).setdefault(number)
+    for group, given in first.items():
+        for before, after in pairwise(given):
+            if after < before:
+                yield f"{group}-{after}: first given after {group}-{before}"
