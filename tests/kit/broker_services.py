@@ -1,0 +1,57 @@
+"""The parts of a broker over a real local store, and a remoting server for some of its handlers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.kit.local_stores import running, small_config
+from tests.kit.remoting import RemotingClient, serve
+from tieredstore.broker.clients import ConsumerManager, ProducerManager, RebalanceLocks
+from tieredstore.broker.remoting.handler_table import HandlerTable
+from tieredstore.broker.services import BrokerServices
+from tieredstore.broker.settings import BrokerSettings
+from tieredstore.broker.state.groups import SubscriptionGroupManager
+from tieredstore.broker.state.offsets import ConsumerOffsetManager
+from tieredstore.broker.state.statistics import BrokerStatistics
+from tieredstore.broker.state.topics import TopicConfigManager
+from tieredstore.clock import ManualClock
+
+
+@asynccontextmanager
+async def broker_services(root: Path, **changes: object) -> AsyncIterator[BrokerServices]:
+    """Tables, clients and rates over a store of small files; changes: of the services' fields."""
+    clock = ManualClock()
+    settings = BrokerSettings(
+        broker_name="broker-a", broker_cluster_name="cluster", broker_ip1="127.0.0.1"
+    )
+    config = small_config(root, broker_name="broker-a")
+    with running(config, clock) as store:
+        broker = BrokerServices(settings=settings, store=store, store_config=config, clock=clock)
+        for name, value in changes.items():
+            setattr(broker, name, value)
+        folder = root / "config"
+        broker.topics = TopicConfigManager(folder, settings, clock)
+        broker.groups = SubscriptionGroupManager(folder, settings, clock)
+        broker.offsets = ConsumerOffsetManager(folder, clock)
+        broker.topics.add_system_topics()
+        broker.groups.add_system_groups()
+        broker.producers = ProducerManager(clock)
+        broker.consumers = ConsumerManager(clock)
+        broker.locks = RebalanceLocks(clock)
+        broker.statistics = BrokerStatistics(store, broker.topics, broker.offsets, clock)
+        await broker.statistics.sample()
+        yield broker
+
+
+@asynccontextmanager
+async def client_of(
+    broker: BrokerServices, *register: Callable[[HandlerTable, BrokerServices], None]
+) -> AsyncIterator[RemotingClient]:
+    """A client of a server of these handlers."""
+    table = HandlerTable()
+    for register_handlers in register:
+        register_handlers(table, broker)
+    async with serve(table) as (_, address), await RemotingClient.open(address) as client:
+        yield client

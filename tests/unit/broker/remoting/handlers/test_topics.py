@@ -1,0 +1,158 @@
+"""Topics over remoting: made, changed, listed, deleted; what a store cannot do is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.kit.broker_services import broker_services, client_of
+from tests.kit.local_stores import plain, put_all
+from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
+from tieredstore.broker.remoting.handlers.topics import register_handlers
+from tieredstore.local.topic_table import read_topics
+
+UPDATE = RequestCode.UPDATE_AND_CREATE_TOPIC
+FIELDS = {
+    "topic": "orders",
+    "defaultTopic": "TBW102",
+    "readQueueNums": 4,
+    "writeQueueNums": 3,
+    "perm": 6,
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": 0,
+    "order": False,
+}
+
+
+def test_a_topic_is_made_changed_listed_and_deleted(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with (
+            broker_services(tmp_path) as broker,
+            client_of(broker, register_handlers) as client,
+        ):
+            made = await client.request(UPDATE, FIELDS)
+            assert made.code == ResponseCode.SUCCESS, made.remark
+            one = await client.request(RequestCode.GET_TOPIC_CONFIG, {"topic": "orders"})
+            config = json.loads(one.body_bytes)
+            assert (config["readQueueNums"], config["writeQueueNums"]) == (4, 3)
+            await client.request(UPDATE, {**FIELDS, "perm": 4})
+            every = await client.request(RequestCode.GET_ALL_TOPIC_CONFIG)
+            table = json.loads(every.body_bytes)["topicConfigTable"]
+            assert table["orders"]["perm"] == 4
+            assert "TBW102" in table
+
+            put_all(broker.store, [plain("orders", number=1)])  # type: ignore[arg-type]
+            broker.offsets.commit_offset("G", "orders", 0, 1)
+            gone = await client.request(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
+            assert gone.code == ResponseCode.SUCCESS
+            assert broker.topics.find_topic("orders") is None
+            assert broker.store.get_max_offset_in_queue("orders", 0) == 0
+            assert broker.offsets.query_offset("G", "orders", 0) is None
+            missing = await client.request(RequestCode.GET_TOPIC_CONFIG, {"topic": "orders"})
+            assert missing.code == ResponseCode.TOPIC_NOT_EXIST
+
+    asyncio.run(run())
+
+
+def test_the_store_knows_of_a_change_once_it_is_answered(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with (
+            broker_services(tmp_path) as broker,
+            client_of(broker, register_handlers) as client,
+        ):
+            await client.request(UPDATE, {**FIELDS, "attributes": "+reserve.time=5"})
+            assert broker.store.dispatch_source.topic_reserve_hours() == {"orders": 5}
+            await client.request(UPDATE, {**FIELDS, "attributes": "-reserve.time"})
+            assert broker.store.dispatch_source.topic_reserve_hours() == {}
+            assert "orders" in read_topics(tmp_path).attributes
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("changes", "remark"),
+    [
+        ({"topic": "a b"}, "illegal characters"),
+        ({"topic": "a" * 128}, "longer than"),
+        ({"topic": " "}, "blank"),
+        ({"topic": "TBW102"}, "conflict with system topic"),
+        ({"topic": "cluster"}, "conflict with system topic"),
+        ({"topic": "rmq_sys_mine"}, "conflict with system topic"),
+        ({"perm": 8}, "perm: expected 0 to 7"),
+        ({"writeQueueNums": -1}, "writeQueueNums: expected 0"),
+        ({"readQueueNums": "x"}, "field readQueueNums: expected a number"),
+        ({"attributes": "+queue.type=BatchCQ"}, "queue.type='BatchCQ' is not supported"),
+        ({"attributes": "+cleanup.policy=COMPACTION"}, "not supported"),
+        ({"attributes": "+nobody=1"}, "unsupported key"),
+        ({"attributes": "reserve.time=1"}, "expected \\+key=value or -key"),
+        ({"attributes": "-reserve.time"}, "nothing to remove"),
+        ({"attributes": "+reserve.time=soon"}, "not supported"),
+    ],
+)
+def test_what_no_topic_may_be_is_refused(
+    tmp_path: Path, changes: dict[str, object], remark: str
+) -> None:
+    async def run() -> None:
+        async with (
+            broker_services(tmp_path) as broker,
+            client_of(broker, register_handlers) as client,
+        ):
+            before = dict(broker.topics.list_topics())
+            answer = await client.request(UPDATE, {**FIELDS, **changes})
+            assert answer.code == ResponseCode.INVALID_PARAMETER
+            with pytest.raises(AssertionError, match=remark):
+                raise AssertionError(answer.remark)
+            assert broker.topics.list_topics() == before
+
+    asyncio.run(run())
+
+
+def test_several_topics_are_made_all_or_none(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with (
+            broker_services(tmp_path) as broker,
+            client_of(broker, register_handlers) as client,
+        ):
+            topics = [{"topicName": "a", "perm": 6}, {"topicName": "b!", "perm": 6}]
+            code = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
+            body = json.dumps({"topicConfigList": topics}).encode()
+            assert (await client.request(code, {}, body)).code == ResponseCode.INVALID_PARAMETER
+            assert broker.topics.find_topic("a") is None
+            topics[1]["topicName"] = "b"
+            body = json.dumps({"topicConfigList": topics}).encode()
+            assert (await client.request(code, {}, body)).code == ResponseCode.SUCCESS
+            assert broker.topics.find_topic("b") is not None
+            assert (await client.request(code, {}, b"[")).code == ResponseCode.INVALID_PARAMETER
+
+    asyncio.run(run())
+
+
+def test_a_history_lets_no_topic_be_made_or_deleted(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with (
+            broker_services(tmp_path, is_read_only=True) as broker,
+            client_of(broker, register_handlers) as client,
+        ):
+            for code in (UPDATE, RequestCode.DELETE_TOPIC_IN_BROKER):
+                answer = await client.request(code, FIELDS)
+                assert answer.code == ResponseCode.NO_PERMISSION
+
+    asyncio.run(run())
+
+
+def test_the_broker_s_own_topics_are_listed_and_stay(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with (
+            broker_services(tmp_path) as broker,
+            client_of(broker, register_handlers) as client,
+        ):
+            answer = await client.request(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+            assert "TBW102" in json.loads(answer.body_bytes)["topicList"]
+            code = RequestCode.DELETE_TOPIC_IN_BROKER
+            answer = await client.request(code, {"topic": "SCHEDULE_TOPIC_XXXX"})
+            assert answer.code == ResponseCode.INVALID_PARAMETER
+
+    asyncio.run(run())
