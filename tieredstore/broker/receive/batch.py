@@ -76,11 +76,15 @@ class Batch:
         """Take messages of a queue that ends at an offset. Raises what the store and the journal
         raise; nothing is taken of the queue then."""
         room = self._request.max_count - len(self.received)
+        popped: list[tuple[Entry, int, int]] = []
         progress.is_read = True
-        due = progress.pop_due(self._clock.now_ms(), room)
-        was = [(entry.generation, entry.visible_at_ms) for entry in due]
         try:
-            messages = await self._read_due(progress, due) if due else []
+            messages: list[StoredMessage] = []
+            while len(messages) < room and (
+                due := progress.pop_due(self._clock.now_ms(), room - len(messages))
+            ):
+                popped += [(entry, entry.generation, entry.visible_at_ms) for entry in due]
+                messages += await self._read_due(progress, due)
             waiting: list[StoredMessage] = []
             next_offset = progress.next_offset
             if len(messages) < room and next_offset < end_offset:
@@ -91,9 +95,9 @@ class Batch:
             progress.is_read = False
             progress.push_due(  # what has not gone out
                 entry
-                for entry, before in zip(due, was, strict=True)
+                for entry, generation, visible_at_ms in popped
                 if progress.entries.get(entry.offset) is entry
-                and (entry.generation, entry.visible_at_ms) == before
+                and (entry.generation, entry.visible_at_ms) == (generation, visible_at_ms)
             )
 
     async def _read_due(self, progress: QueueProgress, due: Sequence[Entry]) -> list[StoredMessage]:
