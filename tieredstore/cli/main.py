@@ -32,8 +32,11 @@ VERBS = {
     "query": "Find messages by key or message id.",
     "rebuild": "Make anew what a tier or its state has lost.",
     "report": "Say what a tier holds and costs, as a page and tables.",
+    "send": "Send messages to a running broker.",
     "stat": "Summarise a tier.",
     "store": "Check and recover a broker's local store.",
+    "tail": "Print messages of a running broker as they come.",
+    "topic": "Make, list and delete topics of a running broker.",
     "verify": "Check every byte of a tier and report all damage.",
 }
 """Verb -> its line in `--help`; the module of the same name holds the command `command`."""

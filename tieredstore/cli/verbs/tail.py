@@ -1,0 +1,99 @@
+"""`tieredstore tail`: messages of a running broker as they come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from tieredstore.cli.options.broker import broker_option, talk_to
+from tieredstore.cli.options.output import body_option
+from tieredstore.cli.output.rows import Output, OutputFormat
+
+if TYPE_CHECKING:
+    from tieredstore.cli.remote import BrokerClient
+    from tieredstore.message.record import StoredMessage
+
+COLUMNS = ("queue_id", "queue_offset", "store_timestamp", "tags", "keys", "msg_id", "body")
+PAUSE_S = 0.25
+
+
+@click.command("tail")
+@click.argument("topic")
+@broker_option
+@click.option(
+    "--tag", metavar="T", default="*", help="Only messages with this tag; `A || B`: both."
+)
+@click.option("--from-start", is_flag=True, help="Begin at the first message, cold ones too.")
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(min=1), help="End after so many messages."
+)
+@click.option("--no-follow", is_flag=True, help="End where the queues end now.")
+@body_option
+@click.option(
+    "--output",
+    type=click.Choice([OutputFormat.TABLE.value, OutputFormat.NDJSON.value]),
+    default=OutputFormat.TABLE.value,
+    show_default=True,
+    help="How to print.",
+)
+def command(
+    topic: str,
+    address: str,
+    tag: str,
+    from_start: bool,
+    limit: int | None,
+    no_follow: bool,
+    body: str,
+    output: str,
+) -> None:
+    """Print messages of TOPIC as they come, until SIGINT. It commits no offset and is no member of
+    a group."""
+    from tieredstore.scan.rows import BodyForm, message_row
+
+    out = Output(OutputFormat(output))
+    form = BodyForm(body)
+    with talk_to(address) as client:
+        found = _follow(client, topic, tag, from_start=from_start, follows=not no_follow)
+        for number, message in enumerate(found, 1):
+            row = message_row(message, "", form)
+            if out.format is OutputFormat.NDJSON:
+                out.rows(COLUMNS, [row])
+            else:
+                out.line(_line(row))
+                out.flush()
+            if number == limit:
+                return
+
+
+def _line(row: dict[str, object]) -> str:
+    from tieredstore.cli.output.rows import cell
+
+    place = f"{row['queue_id']}@{row['queue_offset']}"
+    cells = (cell(name, row[name]) for name in ("store_timestamp", "tags", "keys", "body"))
+    return "  ".join([f"{place:<10}", *cells]).rstrip()
+
+
+def _follow(
+    client: BrokerClient, topic: str, tag: str, *, from_start: bool, follows: bool
+) -> Iterator[StoredMessage]:
+    """Yield the messages of all queues, each queue's in their order."""
+    from tieredstore.broker.remoting.codes import RequestCode
+
+    begin = RequestCode.GET_MIN_OFFSET if from_start else RequestCode.GET_MAX_OFFSET
+    offsets = {
+        queue: client.find_offset(begin, topic, queue) for queue in client.find_queues(topic)
+    }
+    while True:
+        is_idle = True
+        for queue_id, offset in list(offsets.items()):
+            pulled = client.pull(topic, queue_id, offset, expression=tag)
+            offsets[queue_id] = pulled.next_offset
+            is_idle &= pulled.next_offset == offset
+            yield from pulled.messages
+        if is_idle:
+            if not follows:
+                return
+            time.sleep(PAUSE_S)

@@ -1,0 +1,19 @@
+"""`tieredstore topic list`."""
+
+from __future__ import annotations
+
+import click
+
+from tieredstore.cli.options.broker import broker_option, talk_to
+from tieredstore.cli.options.output import output_option
+from tieredstore.cli.output.rows import Output
+
+
+@click.command("list")
+@broker_option
+@output_option
+def command(address: str, out: Output) -> None:
+    """List all topics, those of the broker itself too."""
+    with talk_to(address) as client:
+        topics = client.list_topics()
+    out.rows(("topic",), ({"topic": topic} for topic in topics))
