@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.kit.local_stores import START_MS
+from tieredstore.broker.delay.hook import DelayHook
+from tieredstore.broker.delay.schedule import ScheduleMessageService
+from tieredstore.broker.delay.timers import TimerMessageService
 from tieredstore.broker.send.send_back import SendBack
 from tieredstore.broker.send.sender import MessageSender, SendRequest
 from tieredstore.broker.settings import BrokerSettings
@@ -16,6 +19,7 @@ from tieredstore.broker.state.topics import TopicConfigManager
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
 from tieredstore.local.message_store import DefaultMessageStore
+from tieredstore.message.delay_levels import parse_delay_levels
 from tieredstore.message.encoding import Message
 from tieredstore.message.hosts import encode_host
 from tieredstore.message.record import StoredMessage
@@ -24,7 +28,7 @@ STORE_HOST = encode_host("127.0.0.1", 10911)
 
 
 class Producing:
-    """A store and what sends to it. `restart` makes all anew over the same folder."""
+    """A store, what sends to it, and what delivers later."""
 
     def __init__(self, root: Path, clock: ManualClock, **settings: Any) -> None:
         self.root = root
@@ -43,6 +47,13 @@ class Producing:
         self.store = DefaultMessageStore(config, clock, store_host=STORE_HOST)
         self.store.load()
         self.store.start()
+        delays_ms = parse_delay_levels(self.settings.message_delay_level)
+        self.hook = DelayHook(delays_ms, clock)
+        self.hook.install(self.store)
+        self.schedule = ScheduleMessageService(
+            self.store, self.hook, delays_ms, root / "config", clock
+        )
+        self.timers = TimerMessageService(self.store, self.hook, root / "config", clock)
         self.sender = MessageSender(self.store, self.settings, self.topics, self.groups, STORE_HOST)
         self.send_back = SendBack(self.store, self.settings, self.topics, self.groups)
 
@@ -51,10 +62,19 @@ class Producing:
         message = Message.create(topic, body, **{"queue_id": -1, **more})
         return await self.sender.send(SendRequest("g", message))
 
+    def put_as_is(self, topic: str, properties: dict[str, str], body: bytes = b"x") -> Any:
+        """Put a message past all checks and hooks."""
+        message = Message.create(topic, body, properties=properties)
+        return self.hook.put_now(self.store, message)
+
     def read(self, topic: str = "T", queue_id: int = 0, offset: int = 0) -> list[StoredMessage]:
         """All messages of a queue, from an offset on."""
         self.store.wait_until_dispatched()
-        return self.store.get_message("g", topic, queue_id, offset, 1000).messages
+        found: list[StoredMessage] = []
+        while batch := self.store.get_message("g", topic, queue_id, offset, 32).messages:
+            found += batch
+            offset = found[-1].queue_offset + 1
+        return found
 
 
 @contextmanager

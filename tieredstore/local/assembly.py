@@ -22,7 +22,7 @@ from tieredstore.local.queues.batch_consume_queue_store import BatchConsumeQueue
 from tieredstore.local.queues.interface import ConsumeQueueStoreInterface
 from tieredstore.local.queues.kinds import is_rocksdb, make_queue_store
 from tieredstore.local.running_flags import RunningFlag, RunningFlags
-from tieredstore.local.topics import parse_delay_levels
+from tieredstore.message.delay_levels import parse_delay_levels
 from tieredstore.message.encoding import RecordEncoder
 
 

@@ -43,7 +43,7 @@ from tieredstore.local.recovery.planning import plan_recovery
 from tieredstore.local.recovery.store_lock import has_abort_file, is_owned, refuse_owned
 from tieredstore.local.store_reads import NO_TIME_LIMIT_MS, StoreReads
 from tieredstore.local.topic_table import read_topics
-from tieredstore.local.topics import parse_delay_levels
+from tieredstore.message.delay_levels import parse_delay_levels
 from tieredstore.message.record import Message
 from tieredstore.service_thread import ServiceHealth
 

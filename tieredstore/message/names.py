@@ -29,6 +29,8 @@ SYSTEM_TOPICS: Final = frozenset(
 """Topics of the broker itself, beside those that begin with SYSTEM_PREFIX."""
 
 SYSTEM_PREFIX: Final = "rmq_sys_"
+TIMER_TOPIC: Final = SYSTEM_PREFIX + "wheel_timer"
+"""Messages that are delivered at a time of their own, in queue 0."""
 RETRY_PREFIX: Final = "%RETRY%"
 """In front of a consumer group: messages to deliver to it once more."""
 DLQ_PREFIX: Final = "%DLQ%"

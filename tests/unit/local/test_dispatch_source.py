@@ -11,8 +11,8 @@ from tests.kit.local_stores import copy_store, plain, put_all, running, small_co
 from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
 from tieredstore.errors import Corrupt
 from tieredstore.local.read_only import open_read_only
-from tieredstore.local.topics import parse_delay_levels
 from tieredstore.message.consume_queue import make_units
+from tieredstore.message.delay_levels import parse_delay_levels
 
 KEY = QueueKey("T", 0)
 

@@ -10,6 +10,11 @@ import msgspec
 from tieredstore.broker.refused import RefusalReason, Refused
 from tieredstore.broker.send.outcome import STORED, make_refusal
 from tieredstore.broker.send.queue_choice import QueueChooser
+from tieredstore.broker.send.recall_handles import (
+    find_recall_handle,
+    make_recall_key,
+    parse_recall_handle,
+)
 from tieredstore.broker.send.unique_ids import make_unique_key
 from tieredstore.broker.state.topics import check_topic_name
 from tieredstore.contracts.message_store import (
@@ -66,7 +71,7 @@ class SendRequest(msgspec.Struct, gc=False):
 
 class SendResult(NamedTuple):
     """Where a message was stored. message_id: offset message id (of a batch: of each, joined by
-    commas); transaction_id: its UNIQ_KEY."""
+    commas); transaction_id: its UNIQ_KEY; recall_handle: of a timer message, else empty."""
 
     status: PutMessageStatus
     queue_id: int
@@ -74,6 +79,7 @@ class SendResult(NamedTuple):
     message_id: str
     physical_offset: int
     transaction_id: str
+    recall_handle: str = ""
 
 
 class MessageSender:
@@ -217,6 +223,28 @@ class MessageSender:
             yield f"{self._host_text}{position:016X}"
             position += fixed + size
 
+    async def recall(self, group: str, topic: str, handle: str) -> str:
+        """Take back a timer message that is not due yet; returns its UNIQ_KEY. Whether the message
+        was there at all is not known. Raises Refused, also when it is due already."""
+        try:
+            recalled = parse_recall_handle(handle)
+        except Invalid as error:
+            raise Refused(RefusalReason.INVALID_PARAMETER, str(error)) from error
+        if recalled.topic != topic:
+            raise Refused(
+                RefusalReason.INVALID_PARAMETER,
+                f"recall handle of topic {recalled.topic}: expected {topic}",
+            )
+        properties = {
+            "TIMER_DELIVER_MS": str(recalled.deliver_ms),
+            "TIMER_DEL_UNIQKEY": make_recall_key(topic, recalled.message_id),
+            "UNIQ_KEY": recalled.message_id,
+            "TAGS": "_RECALL_TAG_",
+        }
+        message = Message.create(topic, b"0", properties=properties)
+        await self.send(SendRequest(group, message, default_topic=""))
+        return recalled.message_id
+
     async def _wait(self, message: Message, result: PutMessageResult) -> SendResult:
         return self._conclude(message, await wait_until_durable(result))
 
@@ -225,14 +253,20 @@ class MessageSender:
         if status is not _OK and status not in STORED:
             raise make_refusal(result)
         physical_offset = result.physical_offset
+        properties = message.properties
         return SendResult(
             status,
             message.queue_id,
             result.queue_offset,
             f"{self._host_text}{physical_offset:016X}",
             physical_offset,
-            props.find_text(message.properties, b"UNIQ_KEY") or "",
+            props.find_text(properties, b"UNIQ_KEY") or "",
+            self._find_recall_handle(physical_offset) if properties.find(b"TIMER_D") >= 0 else "",
         )
+
+    def _find_recall_handle(self, physical_offset: int) -> str:
+        stored = self.store.look_message_by_offset(physical_offset)
+        return find_recall_handle(stored, self._settings.broker_name)
 
     def _find_or_make_topic(self, request: SendRequest, config: TopicConfig | None) -> TopicConfig:
         topic = request.message.topic

@@ -25,7 +25,7 @@ from tieredstore.local.queues import rebuilt
 from tieredstore.local.queues.foreign import ClosedDatabaseQueues
 from tieredstore.local.queues.interface import ConsumeQueueReader
 from tieredstore.local.queues.rebuilt import RebuiltQueues
-from tieredstore.local.topics import parse_delay_levels
+from tieredstore.message.delay_levels import parse_delay_levels
 from tieredstore.message.record import Message
 
 FOREVER_MS = 2**63 - 1

@@ -1,0 +1,177 @@
+"""ScheduleMessageService: messages with a delay level are delivered when they are due.
+
+Each level has a queue of SCHEDULE_TOPIC_XXXX, in which messages are due one after the other;
+`config/delayOffset.json` says how far each was delivered. It is written after what was delivered:
+after a crash some messages come again, none is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tieredstore.broker.delay.delivery import Delivery, NotNow
+from tieredstore.broker.periodic import PeriodicTask
+from tieredstore.broker.state.config_manager import ConfigManager, DataVersion
+from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.contracts.message_store import (
+    GetMessageStatus,
+    GetRequest,
+    PutMessageResult,
+    wait_until_durable,
+)
+from tieredstore.errors import TieredStoreError
+from tieredstore.message.names import SCHEDULE_TOPIC
+
+if TYPE_CHECKING:
+    from tieredstore.broker.delay.hook import DelayHook
+    from tieredstore.contracts.message_store import HostedStore
+    from tieredstore.message.record import StoredMessage
+    from tieredstore.service_thread import ServiceHealth
+
+ROUND_MS: Final = 100
+"""How often the levels are looked at."""
+_MIN_TIME_MS: Final = 1 << 32
+"""A tags code below is no time: the unit had an address, or was made from tags."""
+_BATCH: Final = 32
+_MAX_BATCH_BYTES: Final = 1 << 20
+_log = logging.getLogger(__name__)
+
+
+class _Table(msgspec.Struct, kw_only=True, rename="camel"):
+    offset_table: dict[int, int]
+    data_version: DataVersion | None = None
+
+
+class ScheduleOffsets(ConfigManager):
+    """The offset of the next message to deliver, by level, in `config/delayOffset.json`."""
+
+    def __init__(self, config_folder: Path, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__(config_folder / "delayOffset.json", clock)
+        self._offsets: dict[int, int] = {}
+
+    def find_offset(self, level: int) -> int | None:
+        """Return the offset of a level; None when nothing was delivered yet."""
+        return self._offsets.get(level)
+
+    def set_offset(self, level: int, offset: int) -> None:
+        """Note that all before an offset is delivered."""
+        if self._offsets.get(level) != offset:
+            self._offsets[level] = offset
+            self.mark_changed()
+
+    def encode(self) -> bytes:
+        table = _Table(offset_table=self._offsets, data_version=self.data_version)
+        return msgspec.json.format(msgspec.json.encode(table), indent=1)
+
+    def decode(self, data: bytes) -> None:
+        table = msgspec.json.decode(data, type=_Table)
+        self._offsets = dict(table.offset_table)
+        self.data_version = table.data_version or DataVersion()
+
+
+class ScheduleMessageService:
+    """Delivers messages of all levels. `offsets` is to be loaded before `start`, and registered
+    with the persist service. Used on the loop only."""
+
+    def __init__(
+        self,
+        store: HostedStore,
+        hook: DelayHook,
+        delays_ms: Sequence[int],
+        config_folder: Path,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.offsets = ScheduleOffsets(config_folder, clock)
+        self._store = store
+        self._delivery = Delivery(store, hook)
+        self._delays_ms = tuple(delays_ms)
+        self._clock = clock
+        self._due_ms: dict[int, int] = {}  # of the next message of a level, where that is known
+        self._task = PeriodicTask("ScheduleMessageService", ROUND_MS, self.deliver_due)
+
+    def start(self) -> None:
+        """Begin to deliver, on the running loop."""
+        self._task.start()
+
+    async def stop(self) -> None:
+        """End. Idempotent."""
+        await self._task.stop()
+
+    def health(self) -> ServiceHealth:
+        """Return how the deliveries are."""
+        return self._task.health()
+
+    async def deliver_due(self) -> int:
+        """Deliver what is due now; returns how many messages. A level that cannot be read does not
+        keep the others from being delivered; the first error is raised then."""
+        count = 0
+        failure: TieredStoreError | None = None
+        for level, delay_ms in enumerate(self._delays_ms, start=1):
+            due_ms = self._due_ms.get(level)
+            if due_ms is not None and self._clock.now_ms() < due_ms <= (
+                self._clock.now_ms() + delay_ms
+            ):
+                continue
+            try:
+                while delivered := await self._deliver_batch(level, delay_ms):
+                    count += delivered
+                    await asyncio.sleep(0)  # others have their turn
+            except NotNow as error:
+                _log.warning("level %d: waits: %s", level, error)
+            except TieredStoreError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return count
+
+    async def _deliver_batch(self, level: int, delay_ms: int) -> int:
+        """Deliver some messages of a level; returns by how many offsets it went on, 0 when the
+        next one is not due. Raises NotNow."""
+        queue_id = level - 1
+        maximum = self._store.get_max_offset_in_queue(SCHEDULE_TOPIC, queue_id)
+        start = self.offsets.find_offset(level)
+        if start is None:
+            start = self._store.get_min_offset_in_queue(SCHEDULE_TOPIC, queue_id)
+        if start == maximum:
+            return 0
+        request = GetRequest(SCHEDULE_TOPIC, queue_id, start, _BATCH, _MAX_BATCH_BYTES)
+        result = await self._store.get_async(request)
+        if result.status is not GetMessageStatus.FOUND:
+            # Below the first, behind the last, or of a file that was deleted.
+            return self._go_on(level, start, result.next_begin_offset)
+        offset = start
+        last: PutMessageResult | None = None
+        try:
+            for message in result.messages:
+                due_ms = self._find_due_ms(message, delay_ms)
+                if due_ms > self._clock.now_ms():
+                    self._due_ms[level] = due_ms
+                    break
+                last = self._delivery.deliver(message) or last
+                offset = message.queue_offset + 1
+            else:
+                self._due_ms.pop(level, None)
+        finally:
+            if last is not None:
+                await wait_until_durable(last)
+            self._go_on(level, start, offset)
+        return offset - start
+
+    def _go_on(self, level: int, start: int, offset: int) -> int:
+        if offset != start:
+            self.offsets.set_offset(level, offset)
+        return abs(offset - start)
+
+    def _find_due_ms(self, message: StoredMessage, delay_ms: int) -> int:
+        due_ms = message.tags_code
+        if due_ms < _MIN_TIME_MS:
+            due_ms = message.store_timestamp_ms + delay_ms
+        now_ms = self._clock.now_ms()
+        # The levels were longer once, or the clock was ahead: nothing waits longer than its level.
+        return now_ms if due_ms > now_ms + delay_ms else due_ms
