@@ -14,6 +14,9 @@ from typing import Final, Self, cast
 
 from tieredstore import registry
 from tieredstore.broker.clients import ConsumerManager, ProducerManager, RebalanceLocks
+from tieredstore.broker.delay.hook import DelayHook
+from tieredstore.broker.delay.schedule import ScheduleMessageService
+from tieredstore.broker.delay.timers import TimerMessageService
 from tieredstore.broker.grpc.certificates import find_certificate
 from tieredstore.broker.grpc.server import GrpcServer
 from tieredstore.broker.grpc.service import Service
@@ -40,6 +43,7 @@ from tieredstore.broker.state.topics import TopicConfigManager
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import LoadedConfig, config_from_properties, read_broker_conf
 from tieredstore.contracts.message_store import HostedStore
+from tieredstore.message.delay_levels import parse_delay_levels
 from tieredstore.message.hosts import encode_host
 from tieredstore.service_thread import MonitoredServices, ServiceHealth
 
@@ -102,6 +106,7 @@ class Broker:
         services.grpc_address = f"{settings.broker_ip1}:{settings.grpc_server_port}"
         await self._load_config(services, starting)
         self._make_clients(services, starting)
+        await self._start_delays(services, starting)
         self._make_senders(services)
         await self._start_receiving(services, starting)
         await self._start_statistics(services, starting)
@@ -164,6 +169,23 @@ class Broker:
         services.store.set_message_arriving_listener(services.hold.tell_arrived)
         starting.callback(services.store.set_message_arriving_listener, None)
         self._start_periodic("ClientHousekeeping", SILENCE_CHECK_MS, self._remove_silent, starting)
+
+    async def _start_delays(self, services: BrokerServices, starting: AsyncExitStack) -> None:
+        delays_ms = parse_delay_levels(self.settings.message_delay_level)
+        hook = DelayHook(delays_ms, self.clock)
+        hook.install(services.store)
+        store, folder = services.store, services.config_folder
+        services.schedule = ScheduleMessageService(store, hook, delays_ms, folder, self.clock)
+        services.timers = TimerMessageService(store, hook, folder, self.clock)
+        for manager in (services.schedule.offsets, services.timers.progress):
+            await manager.load()
+            services.persisting.register(manager)
+        if services.is_read_only:
+            return
+        for service in (services.schedule, services.timers):
+            service.start()
+            starting.push_async_callback(service.stop)
+        self._health_of.append(lambda: [services.schedule.health(), services.timers.health()])
 
     def _make_senders(self, services: BrokerServices) -> None:
         store, settings, topics, groups = (

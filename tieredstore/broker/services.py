@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tieredstore.broker.clients import ConsumerManager, ProducerManager, RebalanceLocks
+from tieredstore.broker.delay.schedule import ScheduleMessageService
+from tieredstore.broker.delay.timers import TimerMessageService
 from tieredstore.broker.pull.hold import PullHold
 from tieredstore.broker.pull.puller import MessagePuller
 from tieredstore.broker.receive import ReceiveService
@@ -59,8 +61,8 @@ class BrokerServices:
     puller: MessagePuller = field(init=False)
     sender: MessageSender = field(init=False)
     send_back: SendBack = field(init=False)
-    schedule: Any = field(init=False)
-    timers: Any = field(init=False)
+    schedule: ScheduleMessageService = field(init=False)
+    timers: TimerMessageService = field(init=False)
     transactions: Any = field(init=False)
     receive: ReceiveService = field(init=False)
     route: Any = field(init=False)

@@ -49,14 +49,13 @@ class SendBack:
         message: StoredMessage | int,
         delay_level: int = 0,
         max_reconsume_times: int | None = None,
-        origin_topic: str | None = None,
     ) -> bool:
         """Deliver a message to a group once more, after a delay; returns whether it became a dead
         letter instead.
 
         message: or the byte of the commit log where it starts; delay_level: 0: three and one more
         for each time that it was consumed, below 0: dead letter; max_reconsume_times: None: the
-        group's; origin_topic: what the message's topic has to be. Raises Refused.
+        group's. Raises Refused.
         """
         config = self._find_group(group)
         if config.retry_queue_nums <= 0:
@@ -70,12 +69,6 @@ class SendBack:
                 topic=topic,
             )
         stored = self._look_up(message) if isinstance(message, int) else message
-        if origin_topic and stored.topic != origin_topic:
-            raise Refused(
-                RefusalReason.SYSTEM_ERROR,
-                f"look message by offset failed to check the topic name: expected {origin_topic}, "
-                f"found {stored.topic} at {stored.physical_offset}",
-            )
         most = config.retry_max_times if max_reconsume_times is None else max_reconsume_times
         if delay_level < 0 or stored.reconsume_times >= most:
             await self._put_dead_letter(group, stored, stored.reconsume_times + 1)

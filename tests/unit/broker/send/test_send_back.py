@@ -87,7 +87,6 @@ async def test_what_is_refused(tmp_path: Path) -> None:
         for arguments, reason in (
             (("unknown", message), RefusalReason.SUBSCRIPTION_GROUP_NOT_EXIST),
             (("g", 999_999), RefusalReason.SYSTEM_ERROR),
-            (("g", message, 0, None, "other"), RefusalReason.SYSTEM_ERROR),
         ):
             if arguments[0] == "g":
                 parts.groups.update_group(SubscriptionGroupConfig(group_name="g"))
