@@ -1,0 +1,78 @@
+"""Loads of real clients: they send and consume until they are stopped, whatever the broker does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tests.kit.clients.broker_process import BrokerProcess
+from tests.kit.clients.program import ClientProcess
+from tests.kit.queue_checker.checker import Delivered, Place, Sent
+
+GROUPS = 8
+PAUSE_MS = 10
+
+
+class Load(Protocol):
+    """Message groups that send to one topic, and a consumer that takes them in order."""
+
+    @property
+    def topic(self) -> str: ...
+
+    def start(self, broker: BrokerProcess) -> None:
+        """Begin to send and to consume."""
+
+    def stop_sending(self) -> list[Sent]:
+        """End the sends; all of them, each group in order."""
+
+    def consumed(self) -> list[Delivered]:
+        """What the consumer was given so far, in arrival order."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemotingLoad:
+    """Java over remoting: a queue is chosen by the group's hash, the consumer is orderly. client:
+    runs `Loads` and `Collectors`."""
+
+    client: ClientProcess
+    topic: str = "Checked"
+
+    def start(self, broker: BrokerProcess) -> None:
+        load: dict[str, Any] = {"topic": self.topic, "groups": GROUPS, "pause_ms": PAUSE_MS}
+        self.client.call("start_load", namesrv=broker.namesrv, **load)
+        consumer: dict[str, Any] = {"group": "live", "topics": [self.topic], "orderly": True}
+        self.client.call("collect", name="live", namesrv=broker.namesrv, **consumer)
+
+    def stop_sending(self) -> list[Sent]:
+        return [_sent(row) for row in self.client.call("stop_load")]
+
+    def consumed(self) -> list[Delivered]:
+        rows = self.client.call("places", topic=self.topic)
+        return [Delivered(body, Place(queue, offset)) for body, queue, offset in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcLoad:
+    """Java over gRPC: messages with a message group, a push consumer of a FIFO group. client: runs
+    `GroupLoads`. The topic and the group must be there."""
+
+    client: ClientProcess
+    topic: str
+    group: str
+
+    def start(self, broker: BrokerProcess) -> None:
+        load: dict[str, Any] = {"topic": self.topic, "groups": GROUPS, "pause_ms": PAUSE_MS}
+        self.client.call("start_load", grpc=broker.grpc, **load)
+        self.client.call("collect", grpc=broker.grpc, topic=self.topic, group=self.group)
+
+    def stop_sending(self) -> list[Sent]:
+        return [_sent(row) for row in self.client.call("stop_load")]
+
+    def consumed(self) -> list[Delivered]:
+        return [Delivered(body) for (body,) in self.client.call("places")]
+
+
+def _sent(row: list[Any]) -> Sent:
+    group, number, *answer = row
+    is_acknowledged = len(answer) != 1  # one: what went wrong
+    return Sent(group, number, is_acknowledged, Place(*answer) if len(answer) == 2 else None)
