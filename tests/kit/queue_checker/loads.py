@@ -28,6 +28,9 @@ class Load(Protocol):
     def consumed(self) -> list[Delivered]:
         """What the consumer was given so far, in arrival order."""
 
+    def stop_consuming(self) -> None:
+        """End the consumer."""
+
 
 @dataclass(frozen=True, slots=True)
 class RemotingLoad:
@@ -50,6 +53,9 @@ class RemotingLoad:
         rows = self.client.call("places", topic=self.topic)
         return [Delivered(body, Place(queue, offset)) for body, queue, offset in rows]
 
+    def stop_consuming(self) -> None:
+        self.client.call("stop_collecting", name="live")
+
 
 @dataclass(frozen=True, slots=True)
 class GrpcLoad:
@@ -70,6 +76,9 @@ class GrpcLoad:
 
     def consumed(self) -> list[Delivered]:
         return [Delivered(body) for (body,) in self.client.call("places")]
+
+    def stop_consuming(self) -> None:
+        self.client.call("stop_collecting")
 
 
 def _sent(row: list[Any]) -> Sent:

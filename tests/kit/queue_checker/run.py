@@ -35,6 +35,7 @@ def run_load(load: Load, reader: ClientProcess, broker: BrokerProcess, kills: in
         if not missing or time.monotonic() > deadline:
             break
         time.sleep(0.5)
+    load.stop_consuming()
     return History(sent, read_all(reader, broker, load.topic), consumed)
 
 

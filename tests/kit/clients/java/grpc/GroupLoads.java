@@ -19,12 +19,14 @@ public class GroupLoads {
     private static final List<Object[]> CONSUMED = Collections.synchronizedList(new ArrayList<>());
     private static volatile boolean running;
     private static Producer producer;
+    private static PushConsumer consumer;
     private static ExecutorService threads;
 
     public static void register(Talk talk) {
         talk.verb("start_load", GroupLoads::start);
         talk.verb("stop_load", GroupLoads::stop);
         talk.verb("collect", GroupLoads::collect);
+        talk.verb("stop_collecting", request -> { consumer.close(); return null; });
         talk.verb("places", request -> { synchronized (CONSUMED) { return new ArrayList<>(CONSUMED); } });
     }
 
@@ -72,7 +74,7 @@ public class GroupLoads {
     }
 
     private static Object collect(JsonObject request) throws Exception {
-        PROVIDER.newPushConsumerBuilder()
+        consumer = PROVIDER.newPushConsumerBuilder()
             .setClientConfiguration(configuration(request))
             .setConsumerGroup(request.get("group").getAsString())
             .setSubscriptionExpressions(Map.of(request.get("topic").getAsString(), new FilterExpression("*", FilterExpressionType.TAG)))
