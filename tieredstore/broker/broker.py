@@ -20,6 +20,8 @@ from tieredstore.broker.delay.timers import TimerMessageService
 from tieredstore.broker.grpc.certificates import find_certificate
 from tieredstore.broker.grpc.server import GrpcServer
 from tieredstore.broker.grpc.service import Service
+from tieredstore.broker.namesrv.key_values import KeyValueManager
+from tieredstore.broker.namesrv.route import RouteTable
 from tieredstore.broker.operations.health import find_tier
 from tieredstore.broker.operations.operations import Operations
 from tieredstore.broker.operations.start_report import list_start_lines
@@ -30,6 +32,7 @@ from tieredstore.broker.pull.puller import MessagePuller
 from tieredstore.broker.receive import ReceiveService
 from tieredstore.broker.remoting.handler_table import HandlerTable
 from tieredstore.broker.remoting.handlers.registration import make_handler_table
+from tieredstore.broker.remoting.registration import NameServerRegistration
 from tieredstore.broker.remoting.server import RemotingServer
 from tieredstore.broker.send.send_back import SendBack
 from tieredstore.broker.send.sender import MessageSender
@@ -115,6 +118,7 @@ class Broker:
         starting.callback(gc.unfreeze)
         services.started_ms = self.clock.now_ms()
         await self._listen(services, sockets, starting)
+        self._start_registration(services, starting)
         await self._start_operations(services, starting)
 
     async def _open_store(self, starting: AsyncExitStack) -> BrokerServices:
@@ -148,12 +152,21 @@ class Broker:
         services.topics = TopicConfigManager(folder, settings, self.clock)
         services.groups = SubscriptionGroupManager(folder, settings, self.clock)
         services.offsets = ConsumerOffsetManager(folder, self.clock)
+        services.key_values = KeyValueManager(folder, self.clock)
+        persisting.register(services.key_values, at_once=True)
         persisting.register(services.topics, at_once=True)
         persisting.register(services.groups, at_once=True)
         persisting.register(services.offsets)
         await persisting.load()
         services.topics.add_system_topics()
         services.groups.add_system_groups()
+        services.route = RouteTable(
+            settings,
+            services.topics,
+            services.groups,
+            lambda: services.address,
+            is_read_only=services.is_read_only,
+        )
         persisting.start()
         starting.push_async_callback(persisting.stop)
         self._health_of.append(lambda: [persisting.health()])
@@ -273,6 +286,12 @@ class Broker:
         server.add_close_listener(self.services.consumers.remove_session)
         await server.start(listening)
         starting.push_async_callback(server.stop)
+
+    def _start_registration(self, services: BrokerServices, starting: AsyncExitStack) -> None:
+        registration = NameServerRegistration(self.settings, services.topics, services.route)
+        registration.start()
+        starting.push_async_callback(registration.stop)
+        self._health_of.append(lambda: [registration.health()])
 
     async def _start_operations(self, services: BrokerServices, starting: AsyncExitStack) -> None:
         settings = self.settings

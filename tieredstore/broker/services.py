@@ -9,6 +9,8 @@ from typing import Any
 from tieredstore.broker.clients import ConsumerManager, ProducerManager, RebalanceLocks
 from tieredstore.broker.delay.schedule import ScheduleMessageService
 from tieredstore.broker.delay.timers import TimerMessageService
+from tieredstore.broker.namesrv.key_values import KeyValueManager
+from tieredstore.broker.namesrv.route import RouteTable
 from tieredstore.broker.pull.hold import PullHold
 from tieredstore.broker.pull.puller import MessagePuller
 from tieredstore.broker.receive import ReceiveService
@@ -65,7 +67,8 @@ class BrokerServices:
     timers: TimerMessageService = field(init=False)
     transactions: Any = field(init=False)
     receive: ReceiveService = field(init=False)
-    route: Any = field(init=False)
+    route: RouteTable = field(init=False)
+    key_values: KeyValueManager = field(init=False)
 
     @property
     def config_folder(self) -> Path:

@@ -1,0 +1,150 @@
+"""Registration with name servers outside: what they are told, when, and that each fails alone."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.kit.remoting import serve, wait_for
+from tieredstore.broker.namesrv.route import RouteTable
+from tieredstore.broker.remoting.codes import RequestCode
+from tieredstore.broker.remoting.command import RemotingCommand
+from tieredstore.broker.remoting.connection import Connection
+from tieredstore.broker.remoting.handler_table import HandlerTable
+from tieredstore.broker.remoting.registration import NameServerRegistration
+from tieredstore.broker.settings import load_broker_settings
+from tieredstore.broker.state.groups import SubscriptionGroupManager
+from tieredstore.broker.state.topics import TopicConfig, TopicConfigManager
+from tieredstore.errors import Unavailable
+from tieredstore.service_thread import ServiceState
+
+
+class NameServer:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.registered: list[RemotingCommand] = []
+        self.unregistered: list[Mapping[str, str]] = []
+        self.code = 0
+        self.table = HandlerTable()
+        self.table.register(RequestCode.REGISTER_BROKER, self._register)
+        self.table.register(RequestCode.UNREGISTER_BROKER, self._unregister)
+
+    def _register(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        self.registered.append(request)
+        return RemotingCommand(self.code, remark="no")
+
+    def _unregister(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        self.unregistered.append(request.ext_fields)
+        return RemotingCommand(0)
+
+    def topics(self) -> set[str]:
+        body = orjson.loads(self.registered[-1].body_bytes)
+        return set(body["topicConfigSerializeWrapper"]["topicConfigTable"])
+
+
+def make(folder: Path, name_servers: str) -> tuple[NameServerRegistration, TopicConfigManager]:
+    settings = load_broker_settings(
+        {"namesrvAddr": name_servers, "brokerName": "b", "brokerClusterName": "c"}, "test"
+    )
+    topics = TopicConfigManager(folder, settings)
+    groups = SubscriptionGroupManager(folder, settings)
+    route = RouteTable(settings, topics, groups, lambda: "10.0.0.1:10911")
+    return NameServerRegistration(settings, topics, route), topics
+
+
+def test_every_name_server_is_told_at_the_start_with_each_new_topic_and_at_the_end(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        first, second = NameServer(), NameServer()
+        async with serve(first.table) as (_, one), serve(second.table) as (_, two):
+            registration, topics = make(tmp_path, f"{one}; {two}")
+            topics.update_topic(TopicConfig(topic_name="t"))
+            registration.start()
+            await wait_for(lambda: bool(first.registered and second.registered))
+            request = first.registered[0]
+            assert request.ext_fields == {
+                "brokerName": "b",
+                "brokerAddr": "10.0.0.1:10911",
+                "clusterName": "c",
+                "brokerId": "0",
+                "haServerAddr": "",
+                "enableActingMaster": "false",
+                "compressed": "false",
+                "bodyCrc32": str(zlib.crc32(request.body_bytes) & 0x7FFFFFFF),
+            }
+            wrapper = orjson.loads(request.body_bytes)["topicConfigSerializeWrapper"]
+            assert wrapper["topicConfigTable"]["t"]["readQueueNums"] == 8
+            version = wrapper["dataVersion"]["counter"]
+            topics.update_topic(TopicConfig(topic_name="u"))
+            await wait_for(lambda: first.topics() == second.topics() == {"t", "u"})
+            wrapper = orjson.loads(first.registered[-1].body_bytes)["topicConfigSerializeWrapper"]
+            assert wrapper["dataVersion"]["counter"] > version
+            assert registration.health().state is ServiceState.RUNNING
+            await registration.stop()
+            assert [fields["brokerName"] for fields in first.unregistered] == ["b"]
+            assert len(second.unregistered) == 1
+
+    asyncio.run(main())
+
+
+def test_a_name_server_that_is_away_does_not_keep_the_others_from_being_told(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        there, refusing = NameServer(), NameServer()
+        refusing.code = 1
+        async with serve(there.table) as (_, one), serve(refusing.table) as (_, two):
+            registration, _ = make(tmp_path, f"127.0.0.1:1;{two};{one}")
+            with pytest.raises(Unavailable) as raised:
+                await registration.register()
+            assert "127.0.0.1:1" in str(raised.value)
+            assert two in str(raised.value)
+            assert one not in str(raised.value)
+            assert len(there.registered) == 1
+            await registration.stop()
+
+    asyncio.run(main())
+
+
+def test_a_connection_that_ended_is_opened_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        name_server = NameServer()
+        async with serve(name_server.table) as (server, address):
+            registration, _ = make(tmp_path, address)
+            await registration.register()
+            for connection in list(server.connections):
+                connection.abort("test")
+            await asyncio.sleep(0.1)
+            await registration.register()
+            assert len(name_server.registered) == 2
+            await registration.stop()
+
+    asyncio.run(main())
+
+
+def test_name_servers_may_change_while_the_broker_runs(tmp_path: Path) -> None:
+    async def main() -> None:
+        first, second = NameServer(), NameServer()
+        async with serve(first.table) as (_, one), serve(second.table) as (_, two):
+            registration, topics = make(tmp_path, one)
+            await registration.register()
+            registration._settings.namesrv_addr = two
+            await registration.register()
+            assert len(first.unregistered) == 1
+            assert len(second.registered) == 1
+            registration._settings.broker_permission = 4
+            topics.update_topic(TopicConfig(topic_name="t"))
+            await registration.register()
+            body = orjson.loads(second.registered[-1].body_bytes)
+            table = body["topicConfigSerializeWrapper"]["topicConfigTable"]
+            assert table["t"]["perm"] == 4
+            await registration.stop()
+
+    asyncio.run(main())
