@@ -45,7 +45,7 @@ class NameServerRegistration:
         topics.add_listener(lambda _: self._task.wake())
 
     def start(self) -> None:
-        """Begin; the first round comes at once."""
+        """Start the task; the first round comes at once."""
         self._task.start()
         self._task.wake()
 

@@ -155,8 +155,3 @@ def test_a_missing_field_is_named(broker: Broker) -> None:
     response = ask(broker, RequestCode.GET_ROUTEINFO_BY_TOPIC)
     assert response.code == ResponseCode.INVALID_PARAMETER
     assert "topic" in (response.remark or "")
-
-
-def test_the_config_of_the_name_server_names_its_port(broker: Broker) -> None:
-    text = ask(broker, RequestCode.GET_NAMESRV_CONFIG).body_bytes.decode()
-    assert f"listenPort={broker.remoting.rpartition(':')[2]}\n" in text

@@ -1,4 +1,4 @@
-"""What a name server answers (100 to 106, 205 to 219, 224, 304, 319, 327): routes, topics, keys."""
+"""What a name server answers (100 to 106, 205 to 219, 224, 304, 327): routes, topics, keys."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import orjson
 from tieredstore.broker.refused import RefusalReason, Refused
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
+from tieredstore.broker.remoting.handlers.fields import read_text
 from tieredstore.broker.state.topics import TopicConfig, check_topic_name
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ def register_handlers(table: HandlerTable, broker: BrokerServices) -> None:
     table.register(RequestCode.GET_KV_CONFIG, handlers.find_key_value)
     table.register(RequestCode.DELETE_KV_CONFIG, handlers.delete_key_value)
     table.register(RequestCode.GET_KVLIST_BY_NAMESPACE, handlers.list_key_values)
-    table.register(RequestCode.GET_NAMESRV_CONFIG, handlers.show_config)
 
 
 class _NameServerHandlers:
@@ -45,7 +45,7 @@ class _NameServerHandlers:
 
     def find_route(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Answer where a topic is."""
-        topic = _read(request, "topic")
+        topic = read_text(request, "topic")
         route = self._route.encode_route(topic)
         if route is None:
             raise Refused(
@@ -77,17 +77,17 @@ class _NameServerHandlers:
         request: RemotingCommand,
     ) -> RemotingCommand:
         """Answer with the topics of a cluster."""
-        return _answer_topics(self._route.list_cluster_topics(_read(request, "cluster")))
+        return _answer_topics(self._route.list_cluster_topics(read_text(request, "cluster")))
 
     def delete_topic(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Forget a topic's route. There is none without the topic, which is deleted by
         DELETE_TOPIC_IN_BROKER; a topic that is still there keeps its route."""
-        _read(request, "topic")
+        read_text(request, "topic")
         return RemotingCommand(ResponseCode.SUCCESS)
 
     def register_topic(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Make a topic that is not there, as its TopicRouteData says for this broker."""
-        topic = _read(request, "topic")
+        topic = read_text(request, "topic")
         check_topic_name(topic)
         if self._broker.topics.find_topic(topic) is None:
             self._broker.topics.update_topic(self._read_topic(topic, request.body_bytes))
@@ -136,7 +136,7 @@ class _NameServerHandlers:
         self, request: RemotingCommand, count_field: str, *, is_wiped: bool
     ) -> RemotingCommand:
         count = 0
-        if _read(request, "brokerName") == self._broker.settings.broker_name:
+        if read_text(request, "brokerName") == self._broker.settings.broker_name:
             if self._route.is_write_wiped != is_wiped:
                 count = len(self._route.list_topics())
             self._route.is_write_wiped = is_wiped
@@ -147,13 +147,13 @@ class _NameServerHandlers:
     def put_key_value(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Keep a text."""
         self._broker.key_values.put(
-            _read(request, "namespace"), _read(request, "key"), _read(request, "value")
+            read_text(request, "namespace"), read_text(request, "key"), read_text(request, "value")
         )
         return RemotingCommand(ResponseCode.SUCCESS)
 
     def find_key_value(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Answer with a text."""
-        namespace, key = _read(request, "namespace"), _read(request, "key")
+        namespace, key = read_text(request, "namespace"), read_text(request, "key")
         value = self._broker.key_values.find(namespace, key)
         if value is None:
             raise Refused(
@@ -168,32 +168,16 @@ class _NameServerHandlers:
         request: RemotingCommand,
     ) -> RemotingCommand:
         """Forget a text."""
-        self._broker.key_values.delete(_read(request, "namespace"), _read(request, "key"))
+        self._broker.key_values.delete(read_text(request, "namespace"), read_text(request, "key"))
         return RemotingCommand(ResponseCode.SUCCESS)
 
     def list_key_values(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Answer with all texts of a namespace."""
-        namespace = _read(request, "namespace")
+        namespace = read_text(request, "namespace")
         values = self._broker.key_values.list_namespace(namespace)
         if values is None:
             raise Refused(RefusalReason.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
         return RemotingCommand(ResponseCode.SUCCESS, body=orjson.dumps({"table": dict(values)}))
-
-    def show_config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Answer with what this name server can be told: its port."""
-        port = self._route.address.rpartition(":")[2]
-        text = f"listenPort={port}\norderMessageEnable=false\n"
-        return RemotingCommand(ResponseCode.SUCCESS, body=text.encode())
-
-
-def _read(request: RemotingCommand, name: str) -> str:
-    value = request.ext_fields.get(name)
-    if value is None:
-        raise Refused(
-            RefusalReason.INVALID_PARAMETER,
-            f"request {request.code}: expected the field {name}, found none",
-        )
-    return value
 
 
 def _answer_topics(topics: list[str], broker_address: str | None = None) -> RemotingCommand:
