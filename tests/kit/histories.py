@@ -231,7 +231,8 @@ class _Segment:
     log: bytearray = field(default_factory=bytearray)
     units: bytearray = field(default_factory=bytearray)
     times: list[int] = field(default_factory=list)
-    rows: list[tuple[Row, bool]] = field(default_factory=list)  # and whether it is good
+    rows: list[tuple[Row, bool, int]] = field(default_factory=list)
+    """Each with whether it is good, and the byte that its unit names."""
 
 
 class _QueueWriter:
@@ -258,6 +259,8 @@ class _QueueWriter:
         gone |= {(UNITS, number) for number in range(plan.expired[1])}
         expired = {(LOG, n) for n in range(plan.expired[0])}
         expired |= {(UNITS, n) for n in range(plan.expired[1])}
+        # What a unit names decides whether a message has expired: with the coda in front, too.
+        log_start = segments[plan.expired[0]].base[1] if plan.expired[0] else 0
         for number, segment in enumerate(segments):
             for type_, base, data in (
                 (LOG, segment.base[1], segment.log),
@@ -267,7 +270,9 @@ class _QueueWriter:
                     self._put(SegmentId(self._path, type_, base), data, segment.times,
                               is_lost=(type_, number) in gone)  # fmt: skip
             if (LOG, number) not in gone and (UNITS, number) not in gone:
-                self._history.all_rows += [row for row, is_good in segment.rows if is_good]
+                self._history.all_rows += [
+                    row for row, is_good, named in segment.rows if is_good and named >= log_start
+                ]
         if plan.damaged or plan.lost or plan.tail != "whole":
             self._history.is_damaged = True
 
@@ -296,7 +301,7 @@ class _QueueWriter:
             segment.log += stored
             segment.units += bytes(UNIT_SIZE) if kind == "unit" else unit
             segment.times.append(time_ms)
-            segment.rows.append((_row(plan, message, offset, time_ms), kind is None))
+            segment.rows.append((_row(plan, message, offset, time_ms), kind is None, named))
             end += len(record)
             offset += 1
         return segments

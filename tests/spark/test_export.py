@@ -65,3 +65,22 @@ def test_damage_met_by_an_executor(cluster: Cluster, tier: GrowingTier, tmp_path
     request = exported.request(on_corrupt=OnCorrupt.SKIP)
     report = cluster.call(on_spark, exported.source, request)
     assert (report["rows"], report["corrupt_messages"]) == (619, 1)
+
+
+def test_duplicates_are_found_by_executors(
+    cluster: Cluster, tier: GrowingTier, tmp_path: Path
+) -> None:
+    """A message whose key a queue beside it has, too, and then one in a later run."""
+    tier.append("paid", 0, 4, uniq_keys=["a", "b", "a", "c"])
+    tier.append("paid", 1, 2, uniq_keys=["c", "d"])
+    exported = Export(tmp_path / "exported", Format.PARQUET, tier)
+    request = exported.request(dedup_window_ms=60_000)
+    report = cluster.call(on_spark, exported.source, request)
+    assert "local-cluster[2,1,1024]" in report["runner"]
+    assert report["duplicates"] == 2
+    tier.append("paid", 1, 2, uniq_keys=["e", "d"])
+    report = cluster.call(on_spark, exported.source, request)
+    assert (report["rows"], report["duplicates"]) == (1, 1)
+    found = exported.places()
+    assert set(found.values()) == {1}
+    assert len([place for place in found if place[0] == "paid"]) == 5

@@ -30,7 +30,8 @@ def skip_last_codas(queue: QueueFiles, offsets: npt.NDArray[np.int64]) -> npt.ND
     segment stands for the start of the next one."""
     offsets = offsets.copy()
     for extent in queue.commit_log:
-        offsets[offsets == extent.end_offset - CODA_SIZE] += CODA_SIZE
+        for border in (extent.base_offset, extent.end_offset):  # the segment in front may be lost
+            offsets[offsets == border - CODA_SIZE] += CODA_SIZE
     return offsets
 
 

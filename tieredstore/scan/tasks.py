@@ -41,6 +41,11 @@ class Selection:
     tags: tuple[str, ...] | None = None
     keys: tuple[str, ...] | None = None
 
+    @property
+    def begins_late(self) -> bool:
+        """Whether messages at the beginning of a queue are not chosen."""
+        return self.from_offset is not None or self.since_ms is not None
+
     def queues(self, catalogue: TierCatalogue) -> list[QueueFiles]:
         """Select the queues of a catalogue. Raises Invalid for a topic or broker that the tier has
         not, and for a bad pattern."""

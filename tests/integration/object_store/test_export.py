@@ -126,6 +126,23 @@ def test_small_files_in_a_bucket_are_merged(object_store: ObjectStore, tmp_path:
     assert not [key for key in object_store.keys("lake") if "/staging/" in key]
 
 
+@pytest.mark.parametrize("object_store", ["moto", "versitygw"], indirect=True)
+@pytest.mark.parametrize("form", tuple(Format))
+def test_duplicates_of_two_runs_into_a_bucket(
+    form: Format, object_store: ObjectStore, tmp_path: Path
+) -> None:
+    """What finds duplicates across runs is staged in the bucket, and removed at the end."""
+    tier = GrowingTier(tmp_path / "source")
+    request = replace(request_of(form, object_store, tmp_path), dedup_window_ms=60_000)
+    for number, keys in enumerate((["a", "b", "a"], ["b", "c"])):
+        tier.append("orders", number, len(keys), uniq_keys=keys)
+        report = run(locate(tier.url), request)
+        assert report["duplicates"] == 1
+    table = table_of(form, object_store, tmp_path)
+    assert sorted(table["msg_id"].to_pylist()) == ["a", "b", "c"]
+    assert not [key for key in object_store.keys("lake") if key.endswith((".keys", ".drops"))]
+
+
 @pytest.mark.parametrize("form", tuple(Format))
 def test_o01_bodies_that_end_late_are_not_taken_for_requests(
     form: Format, versitygw: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

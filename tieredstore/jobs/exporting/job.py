@@ -291,7 +291,7 @@ def _commit_once(
             plan.base + 1,
             plan.export,
             identity,
-            {**state.queues, **_positions(plan, written)},
+            {**state.queues, **_positions(plan, request, written)},
             version_of(identity),
             UNSET
             if request.dedup_window_ms is None
@@ -307,23 +307,35 @@ def _commit_once(
         raise
 
 
-def _positions(plan: Plan, written: Sequence[WriteOutcome]) -> dict[str, Position]:
+def _positions(
+    plan: Plan, request: ExportRequest, written: Sequence[WriteOutcome]
+) -> dict[str, Position]:
     """Where each queue goes on, with the last message of it that was exported."""
     last: dict[str, LastRow] = {}
+    begins: dict[str, int] = {}
     for ranges, outcome in zip(plan.tasks, written, strict=True):
         for item, row in zip(ranges, outcome.ranges, strict=True):
-            if row.queue_offset == item.until_offset - 1:
+            begins[item.queue] = min(item.from_offset, begins.get(item.queue, item.from_offset))
+            if row.queue_offset is not None and row.queue_offset >= _marked(last.get(item.queue)):
                 last[item.queue] = row
     found = {}
     for queue, position in plan.positions.items():
-        row = last.get(queue, LastRow(0))
-        known = row.queue_offset == position.next_offset - 1
-        found[queue] = Position(
-            position.next_offset,
-            row.physical_offset if known else None,
-            row.store_timestamp_ms if known else None,
-        )
+        if queue in last:
+            row = last[queue]
+            mark = row.physical_offset, row.store_timestamp_ms, row.queue_offset
+            position = Position(position.next_offset, *mark)
+        elif position.physical_offset is None and queue in begins:
+            # Nothing of it could ever be read, so nothing would tell another queue of that name:
+            # it is tried again.
+            if not request.selection.begins_late:
+                continue
+            position = Position(begins[queue])
+        found[queue] = position
     return found
+
+
+def _marked(row: LastRow | None) -> int:
+    return -1 if row is None or row.queue_offset is None else row.queue_offset
 
 
 def _group_small_files(

@@ -18,6 +18,7 @@ from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.codas import find_message
 from tieredstore.scan.extents import QueueReader
+from tieredstore.scan.holes import find_lost_units
 from tieredstore.scan.plan import ScanRange, plan
 from tieredstore.scan.segments.tail import find_committed_end
 from tieredstore.scan.store_times import read_times
@@ -82,7 +83,8 @@ def make_plan(
         position = state.queues.get(queue.path)
         with QueueReader(provider, queue) as reader:
             end = find_committed_end(reader)
-            low, high = _bounds(reader, queue, position, request, end)
+            goes_on = position is not None and _goes_on(reader, queue, position, request, end)
+            low, high = _bounds(reader, queue, position, goes_on, request, end)
         # A queue that begins, or was made again, lacks nothing in front.
         reached = low if position is None else min(low, position.next_offset)
         for piece in plan(
@@ -98,8 +100,10 @@ def make_plan(
             since_ms = request.selection.since_ms if position is None else None
             ranges.append(_to_planned_range(piece, since_ms))
             reached = piece.until_offset
-        if high > low or (position is None and low <= end):
-            result.positions[queue.path] = Position(high)
+        if high > low or (position is None and low <= end and request.selection.begins_late):
+            result.positions[queue.path] = (
+                position.move_to(high) if position is not None and goes_on else Position(high)
+            )
     if request.dedup_window_ms is not None:
         result.taken.update(_find_taken(provider, catalogue, state))
     result.tasks.extend(map(list, gather_groups(ranges, lambda item: item.size_bytes, task_bytes)))
@@ -158,13 +162,15 @@ def _bounds(
     reader: QueueReader,
     queue: QueueFiles,
     position: Position | None,
+    goes_on: bool,
     request: ExportRequest,
     end: int,
 ) -> tuple[int, int]:
-    """Queue offsets [low, high) to export; end: behind the last message."""
+    """Queue offsets [low, high) to export; goes_on: whether the queue is still the one of the
+    position; end: behind the last message."""
     chosen = request.selection
     low = first = min(reader.min_offset(), end)
-    if position is not None and _goes_on(reader, queue, position, request, end):
+    if position is not None and goes_on:
         low = position.next_offset
         if low < first:
             _require_gap(queue, low, first, request)
@@ -240,7 +246,8 @@ def _change(reader: QueueReader, position: Position, end: int) -> str | None:
     """How the last message that was exported is not in the queue any more; None where it is, and
     where nobody can tell: it has expired."""
     first = reader.min_offset()
-    last = position.next_offset - 1
+    marked = position.marked_offset
+    last = position.next_offset - 1 if marked is None else marked
     if end < position.next_offset:
         return f"exported up to queue offset {position.next_offset}, the tier now ends at {end}"
     if position.physical_offset is None or position.store_timestamp_ms is None or last < first:
@@ -248,7 +255,9 @@ def _change(reader: QueueReader, position: Position, end: int) -> str | None:
     try:
         named = int(reader.read_units(last, 1)[0]["physical_offset"])
     except Corrupt:
-        return None  # a hole
+        if any(low <= last < high for low, high in find_lost_units(reader)):
+            return None  # damage, too
+        return f"message {last} was exported, and is in a hole now"
     times, known = read_times(reader, last, 1)
     if not known[0]:
         return None  # damage, which is told where messages are read

@@ -25,13 +25,21 @@ VERSION = COMPACTED_VERSION
 class Position(msgspec.Struct, frozen=True, array_like=True):
     """Up to where a queue was exported.
 
-    next_offset: of the first message that was not. physical_offset, store_timestamp_ms: of the last
-    one that was, by which a queue that was made again is told; None where there was none.
+    next_offset: of the first message that was not. marked_offset: of the last one that was and could
+    be read; physical_offset, store_timestamp_ms: its place and time, by which a queue that was made
+    again is told. None where there was none; of marked_offset alone in states of earlier versions,
+    for the message in front of next_offset.
     """
 
     next_offset: int
     physical_offset: int | None = None
     store_timestamp_ms: int | None = None
+    marked_offset: int | None = None
+
+    def move_to(self, next_offset: int) -> Position:
+        """Return the same mark with another next offset."""
+        marked = self.next_offset - 1 if self.marked_offset is None else self.marked_offset
+        return Position(next_offset, self.physical_offset, self.store_timestamp_ms, marked)
 
 
 @dataclass(frozen=True, slots=True)
