@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def conditions(chosen: dict[str, Any]) -> list[Column]:
     from pyspark.sql import functions as f
 
-    made = {
+    made: dict[str, Callable[[Any], Column]] = {
         "since_ms": lambda value: f.col("store_timestamp") >= f.timestamp_millis(f.lit(value)),
         "until_ms": lambda value: f.col("store_timestamp") < f.timestamp_millis(f.lit(value)),
         "from_offset": lambda value: f.col("queue_offset") >= value,

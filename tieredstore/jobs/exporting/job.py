@@ -323,14 +323,13 @@ def _positions(
         if queue in last:
             row = last[queue]
             mark = row.physical_offset, row.store_timestamp_ms, row.queue_offset
-            position = Position(position.next_offset, *mark)
-        elif position.physical_offset is None and queue in begins:
+            found[queue] = Position(position.next_offset, *mark)
+        elif position.physical_offset is not None or queue not in begins:
+            found[queue] = position
+        elif request.selection.begins_late:
             # Nothing of it could ever be read, so nothing would tell another queue of that name:
             # it is tried again.
-            if not request.selection.begins_late:
-                continue
-            position = Position(begins[queue])
-        found[queue] = position
+            found[queue] = Position(begins[queue])
     return found
 
 

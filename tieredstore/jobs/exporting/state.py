@@ -25,10 +25,10 @@ VERSION = COMPACTED_VERSION
 class Position(msgspec.Struct, frozen=True, array_like=True):
     """Up to where a queue was exported.
 
-    next_offset: of the first message that was not. marked_offset: of the last one that was and could
-    be read; physical_offset, store_timestamp_ms: its place and time, by which a queue that was made
-    again is told. None where there was none; of marked_offset alone in states of earlier versions,
-    for the message in front of next_offset.
+    next_offset: of the first message that was not. marked_offset: of the last one that was and that
+    could be read; physical_offset, store_timestamp_ms: its place and time, by which a queue that
+    was made again is told. None where there was none; of marked_offset alone in states of earlier
+    versions, for the message in front of next_offset.
     """
 
     next_offset: int
