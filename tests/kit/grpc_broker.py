@@ -24,10 +24,14 @@ from tieredstore.broker.grpc.stubs import (
     list_methods,
     list_values,
 )
+from tieredstore.broker.pull.hold import PullHold
+from tieredstore.broker.receive.service import ReceiveService
+from tieredstore.broker.send.send_back import SendBack
 from tieredstore.broker.send.sender import MessageSender
 from tieredstore.broker.services import BrokerServices
 from tieredstore.broker.settings import load_broker_settings
 from tieredstore.broker.state.groups import SubscriptionGroupManager
+from tieredstore.broker.state.offsets import ConsumerOffsetManager
 from tieredstore.broker.state.topics import TopicConfigManager
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.message.hosts import LOCALHOST
@@ -133,6 +137,24 @@ async def serving_grpc(
         services.sender = MessageSender(
             store, settings, services.topics, services.groups, LOCALHOST
         )
+        services.offsets = ConsumerOffsetManager(config, clock)
+        services.hold = PullHold()
+        services.hold.start()
+        store.set_message_arriving_listener(services.hold.tell_arrived)
+        services.receive = ReceiveService.create(
+            config,
+            store=store,
+            topics=services.topics,
+            groups=services.groups,
+            offsets=services.offsets,
+            hold=services.hold,
+            dead_letters=SendBack(
+                store, settings, services.topics, services.groups, is_read_only=False
+            ),
+            is_live=lambda group, client: client in services.consumers.list_client_ids(group),
+            clock=clock,
+        )
+        await services.receive.start()
         service = Service(services, long_polling_timeout_ms)
         server = GrpcServer(service, certificate)
         listener = socket.create_server(("127.0.0.1", 0))
@@ -141,6 +163,8 @@ async def serving_grpc(
         try:
             yield GrpcBroker(services, service, port)
         finally:
+            services.hold.stop()
+            await services.receive.stop()
             await server.stop()
 
 

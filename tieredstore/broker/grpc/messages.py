@@ -20,7 +20,7 @@ from tieredstore.broker.grpc.conversion import (
 )
 from tieredstore.broker.grpc.statuses import Code, Rejected
 from tieredstore.broker.grpc.stubs import Message, Resource, list_values
-from tieredstore.errors import Invalid
+from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message import properties as props
 from tieredstore.message import sysflag
 from tieredstore.message.encoding import Message as StoreMessage
@@ -243,7 +243,7 @@ def make_transaction_message(stored: StoredMessage) -> Any:
 
 def _make_message(stored: StoredMessage, topic: Any) -> Any:
     table = stored.properties
-    body = bytes(stored.decode_body())
+    body = _read_body(stored)
     message = Message(body=body)
     message.topic.CopyFrom(topic)
     for name, value in table.items():
@@ -277,6 +277,15 @@ def _make_message(stored: StoredMessage, topic: Any) -> Any:
         origin.topic = table[props.DLQ_ORIGIN_TOPIC]
         origin.message_id = table.get(props.DLQ_ORIGIN_MESSAGE_ID, "")
     return message
+
+
+def _read_body(stored: StoredMessage) -> bytes:
+    """The body as the producer gave it; as it is stored where that cannot be found out: a message
+    that nobody could receive would be in the way for good."""
+    try:
+        return bytes(stored.decode_body())
+    except Corrupt:
+        return bytes(stored.body)
 
 
 def _find_type(table: dict[str, str]) -> int:

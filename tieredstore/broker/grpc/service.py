@@ -12,6 +12,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.broker.grpc.call import Call
+from tieredstore.broker.grpc.consuming import Consuming
 from tieredstore.broker.grpc.producing import Producing
 from tieredstore.broker.grpc.routes import Routes
 from tieredstore.broker.grpc.sessions import Sessions
@@ -43,16 +44,21 @@ class Service:
         routes = Routes(broker)
         telemetry = Telemetry(broker, self.sessions, long_polling_timeout_ms)
         producing = Producing(broker)
+        consuming = Consuming(broker, self.sessions)
         self._answers: dict[str, Answer] = {
             "QueryRoute": routes.query_route,
             "QueryAssignment": routes.query_assignment,
             "Heartbeat": telemetry.heartbeat,
             "NotifyClientTermination": telemetry.notify_client_termination,
             "SendMessage": producing.send_message,
+            "AckMessage": consuming.ack_message,
+            "ChangeInvisibleDuration": consuming.change_invisible_duration,
+            "ForwardMessageToDeadLetterQueue": consuming.forward_to_dead_letters,
             "SyncLiteSubscription": _refuse_lite,
         }
         self._streams: dict[str, Stream] = {
             "Telemetry": telemetry.telemetry,
+            "ReceiveMessage": consuming.receive_message,
         }
 
     def serves(self, method: str) -> bool:

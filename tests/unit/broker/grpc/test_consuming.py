@@ -1,0 +1,296 @@
+"""Tests of ReceiveMessage, AckMessage, ChangeInvisibleDuration and the dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from tests.kit.grpc_broker import GrpcBroker, GrpcClient, codes, serving_grpc
+from tieredstore.broker.grpc.conversion import read_duration_ms, write_duration_ms
+from tieredstore.broker.grpc.stubs import find_message, list_values
+from tieredstore.broker.send.sender import SendRequest
+from tieredstore.broker.state.groups import SubscriptionGroupConfig
+from tieredstore.broker.state.topics import TopicConfig
+from tieredstore.message import sysflag
+from tieredstore.message.compression import compress
+from tieredstore.message.encoding import Message
+
+FILTERS = list_values("FilterType")
+DIGESTS = list_values("DigestType")
+ENCODINGS = list_values("Encoding")
+
+
+def with_client(
+    root: Path, test: Callable[[GrpcBroker, GrpcClient], Awaitable[None]], **group: Any
+) -> None:
+    async def run() -> None:
+        async with serving_grpc(root) as broker, broker.client() as client:
+            broker.services.topics.update_topic(
+                TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2)
+            )
+            broker.services.groups.update_group(
+                SubscriptionGroupConfig(
+                    group_name="G",
+                    attributes={"consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"},
+                    **group,
+                )
+            )
+            await test(broker, client)
+
+    asyncio.run(run())
+
+
+async def send(broker: GrpcBroker, number: int, **values: Any) -> None:
+    message = Message.create(
+        "T", f"body {number}".encode(), queue_id=-1, uniq_key=f"{number:034x}", **values
+    )
+    await broker.services.sender.send(SendRequest(group="P", message=message))
+
+
+def ask(
+    wait_ms: int | None = 5_000,
+    expression: str = "*",
+    invisible_ms: int | None = 10_000,
+    **fields: Any,
+) -> Any:
+    request = find_message("ReceiveMessageRequest")(batch_size=32, **fields)
+    request.group.name = "G"
+    request.message_queue.topic.name = "T"
+    request.message_queue.id = -1
+    request.filter_expression.type = FILTERS["TAG"]
+    request.filter_expression.expression = expression
+    if invisible_ms is not None:
+        write_duration_ms(request.invisible_duration, invisible_ms)
+    if wait_ms is not None:
+        write_duration_ms(request.long_polling_timeout, wait_ms)
+    return request
+
+
+async def receive(client: GrpcClient, request: Any) -> list[Any]:
+    responses = await client.receive(request)
+    assert responses[0].WhichOneof("content") == "status"
+    if codes([responses[0].status]) == ["MESSAGE_NOT_FOUND"]:
+        assert len(responses) == 1
+        return []
+    assert codes([responses[0].status]) == ["OK"]
+    assert responses[-1].WhichOneof("content") == "delivery_timestamp"
+    return [response.message for response in responses[1:-1]]
+
+
+async def receive_count(client: GrpcClient, count: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(10):
+        found += await receive(client, ask())
+        if len(found) >= count:
+            return found
+    raise AssertionError(f"expected {count} messages, found {len(found)}")
+
+
+async def ack(client: GrpcClient, *handles: str) -> Any:
+    request = client.make("AckMessageRequest", group="G", topic="T")
+    for handle in handles:
+        request.entries.add(message_id="m", receipt_handle=handle)
+    return await client.call("AckMessage", request)
+
+
+def test_a_message_of_the_other_protocol_comes_as_it_was_sent(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        properties = {"colour": "blue", "__SHARDINGKEY": "g", "MAX_RECONSUME_TIMES": "3"}
+        await send(broker, 1, tags="a", keys=["k1", "k2"], properties=properties)
+        (message,) = await receive_count(client, 1)
+        system = message.system_properties
+        assert message.topic.name == "T"
+        assert message.body == b"body 1"
+        assert dict(message.user_properties) == {"colour": "blue"}
+        assert system.message_id == f"{1:034x}"
+        assert (system.tag, list(system.keys)) == ("a", ["k1", "k2"])
+        assert system.message_group == "g"
+        assert system.delivery_attempt == 1
+        assert system.body_digest.type == DIGESTS["MD5"]
+        assert system.body_digest.checksum == hashlib.md5(b"body 1").hexdigest().upper()
+        assert re.fullmatch("[0-9A-F]{32}", system.body_digest.checksum)
+        assert 0 < read_duration_ms(system.invisible_duration) <= 10_000
+        response = await ack(client, system.receipt_handle)
+        assert codes([response.status, response.entries[0].status]) == ["OK", "OK"]
+
+    with_client(tmp_path, test)
+
+
+def test_a_compressed_body_comes_inflated(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        for kind in sysflag.CompressionType:
+            body = compress(b"body " * 999, kind)
+            flag = sysflag.set_compression(0, kind)
+            message = Message.create("T", body, queue_id=-1, sys_flag=flag)
+            await broker.services.sender.send(SendRequest(group="P", message=message))
+        for message in await receive_count(client, 3):
+            assert message.body == b"body " * 999
+            assert message.system_properties.body_encoding == ENCODINGS["IDENTITY"]
+
+    with_client(tmp_path, test)
+
+
+def test_a_body_that_does_not_inflate_comes_as_it_is(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        message = Message.create("T", b"not zlib", queue_id=-1, sys_flag=sysflag.COMPRESSED)
+        await broker.services.sender.send(SendRequest(group="P", message=message))
+        (message,) = await receive_count(client, 1)
+        assert message.body == b"not zlib"
+
+    with_client(tmp_path, test)
+
+
+def test_without_messages_the_answer_comes_before_the_deadline(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        assert await receive(client, ask(wait_ms=50)) == []
+        responses = await client.receive(ask(wait_ms=20_000), timeout_s=1)
+        assert codes([responses[0].status]) == ["MESSAGE_NOT_FOUND"]
+        responses = await client.receive(ask(wait_ms=None), timeout_s=1)
+        assert codes([responses[0].status]) == ["MESSAGE_NOT_FOUND"]
+
+    with_client(tmp_path, test)
+
+
+def test_a_consumer_that_waits_gets_the_message_that_comes(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        waiting = asyncio.create_task(receive(client, ask(wait_ms=15_000)))
+        await asyncio.sleep(0.1)
+        await send(broker, 1)
+        assert [message.body for message in await waiting] == [b"body 1"]
+
+    with_client(tmp_path, test)
+
+
+def test_tags_and_sql_choose_messages(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        for number, tag in enumerate("abc"):
+            await send(broker, number, tags=tag)
+        (message,) = await receive(client, ask(expression="b || d"))
+        assert message.system_properties.tag == "b"
+        request = ask(expression="this is no (expression")
+        request.filter_expression.type = FILTERS["SQL"]
+        (response,) = await client.receive(request)
+        assert codes([response.status]) == ["ILLEGAL_FILTER_EXPRESSION"]
+
+    with_client(tmp_path, test)
+
+
+def test_a_handle_is_good_once(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        await send(broker, 1)
+        (message,) = await receive_count(client, 1)
+        handle = message.system_properties.receipt_handle
+        response = await ack(client, handle, "nonsense")
+        assert codes([response.status]) == ["MULTIPLE_RESULTS"]
+        assert codes([entry.status for entry in response.entries]) == [
+            "OK",
+            "INVALID_RECEIPT_HANDLE",
+        ]
+        assert codes([(await ack(client, handle)).status]) == ["INVALID_RECEIPT_HANDLE"]
+
+    with_client(tmp_path, test)
+
+
+def test_a_new_invisible_time_has_a_new_handle_and_is_a_second_at_least(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        await send(broker, 1)
+        (message,) = await receive_count(client, 1)
+        old = message.system_properties.receipt_handle
+        request = client.make(
+            "ChangeInvisibleDurationRequest", group="G", topic="T", receipt_handle=old
+        )
+        began_ms = broker.services.clock.monotonic_ms()
+        response = await client.call("ChangeInvisibleDuration", request)
+        assert codes([response.status]) == ["OK"]
+        assert response.receipt_handle not in {"", old}
+        again = await client.call("ChangeInvisibleDuration", request)
+        assert codes([again.status]) == ["INVALID_RECEIPT_HANDLE"]
+        (message,) = await receive_count(client, 1)
+        assert broker.services.clock.monotonic_ms() - began_ms >= 990
+        assert message.system_properties.delivery_attempt == 2
+
+    with_client(tmp_path, test)
+
+
+def test_a_consumer_makes_a_message_a_dead_letter(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        await send(broker, 1, tags="a")
+        (message,) = await receive_count(client, 1)
+        request = client.make(
+            "ForwardMessageToDeadLetterQueueRequest",
+            group="G",
+            topic="T",
+            receipt_handle=message.system_properties.receipt_handle,
+        )
+        response = await client.call("ForwardMessageToDeadLetterQueue", request)
+        assert codes([response.status]) == ["OK"]
+        request = ask()
+        request.message_queue.topic.name = "%DLQ%G"
+        (dead,) = await receive(client, request)
+        assert dead.body == b"body 1"
+        assert dead.system_properties.dead_letter_queue.topic == "T"
+
+    with_client(tmp_path, test)
+
+
+@pytest.mark.parametrize("invisible_ms", [None, 0, 9_999, 12 * 3_600_000 + 1])
+def test_an_illegal_invisible_time_is_refused(tmp_path: Path, invisible_ms: int | None) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        (response,) = await client.receive(ask(invisible_ms=invisible_ms))
+        assert codes([response.status]) == ["ILLEGAL_INVISIBLE_TIME"]
+
+    with_client(tmp_path, test)
+
+
+def test_an_unknown_topic_and_a_group_that_may_not_consume(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        request = ask()
+        request.message_queue.topic.name = "unknown"
+        (response,) = await client.receive(request)
+        assert codes([response.status]) == ["TOPIC_NOT_FOUND"]
+        broker.services.groups.update_group(
+            SubscriptionGroupConfig(group_name="G", consume_enable=False)
+        )
+        (response,) = await client.receive(ask())
+        assert codes([response.status]) == ["FORBIDDEN"]
+
+    with_client(tmp_path, test)
+
+
+def test_one_message_group_comes_one_message_after_the_other(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        for number in range(3):
+            await send(broker, number, properties={"__SHARDINGKEY": "g"})
+        first = await receive(client, ask(invisible_ms=None, auto_renew=True))
+        assert [message.body for message in first] == [b"body 0", b"body 1", b"body 2"]
+        assert await receive(client, ask(wait_ms=100)) == []
+
+    with_client(tmp_path, test, consume_message_orderly=True)
+
+
+def test_i07_many_polls_that_wait_end_with_their_connections(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        async def poll(one: GrpcClient) -> None:
+            with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
+                await one.receive(ask(wait_ms=20_000))
+
+        async with broker.client("other") as other:
+            polls = [asyncio.create_task(poll(other)) for _ in range(100)]
+            await asyncio.sleep(0.3)
+        await asyncio.gather(*polls)
+        for _ in range(1000):
+            if broker.services.hold.count == 0:
+                break
+            await asyncio.sleep(0.01)
+        await send(broker, 1)
+        (message,) = await receive_count(client, 1)
+        assert message.system_properties.delivery_attempt == 1
+
+    with_client(tmp_path, test)
