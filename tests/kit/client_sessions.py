@@ -19,12 +19,16 @@ class NotingSession:
         self.address = "127.0.0.1:1"
         self.notified: list[str] = []
         self.checked: list[str] = []
+        self.sent: list[tuple[int, dict[str, str]]] = []
 
     def notify_consumers_changed(self, group: str) -> None:
         self.notified.append(group)
 
     def check_transaction(self, message: StoredMessage, transaction_id: str, group: str) -> None:
         self.checked.append(transaction_id)
+
+    def send_one_way(self, code: int, ext_fields: Mapping[str, str], body: object) -> None:
+        self.sent.append((code, dict(ext_fields)))
 
     async def request(
         self, code: int, ext_fields: Mapping[str, str], body: object, timeout_ms: int

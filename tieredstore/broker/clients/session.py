@@ -56,6 +56,10 @@ class ClientSession(Protocol):
     def check_transaction(self, message: StoredMessage, transaction_id: str, group: str) -> None:
         """Ask the client what became of a transaction (39, RecoverOrphanedTransaction)."""
 
+    def send_one_way(self, code: int, ext_fields: Mapping[str, str], body: Buffer) -> None:
+        """Send a request that the client does not answer. Raises Invalid for a client that cannot
+        be asked (gRPC)."""
+
     async def request(
         self, code: int, ext_fields: Mapping[str, str], body: Buffer, timeout_ms: int
     ) -> ClientReply:

@@ -79,6 +79,10 @@ class GrpcSession:
         recover.message.CopyFrom(make_transaction_message(message))
         self.send(command)
 
+    def send_one_way(self, code: int, ext_fields: Mapping[str, str], body: Buffer) -> None:  # noqa: ARG002
+        """Raise Invalid, as `request` does."""
+        raise Invalid(f"client {self.client_id} uses gRPC: request {code} cannot be put to it")
+
     async def request(
         self,
         code: int,

@@ -2,6 +2,6 @@
 
 from tieredstore.broker.pull.filters import make_filter
 from tieredstore.broker.pull.hold import PullHold
-from tieredstore.broker.pull.puller import MessagePuller, PullRequest
+from tieredstore.broker.pull.puller import MessagePuller, PullRequest, waits_for_messages
 
-__all__ = ["MessagePuller", "PullHold", "PullRequest", "make_filter"]
+__all__ = ["MessagePuller", "PullHold", "PullRequest", "make_filter", "waits_for_messages"]

@@ -103,8 +103,12 @@ class ConfigManager(ABC):
             _log.warning("%s: is not there or empty, %s is used", self.path, backup.name)
 
     async def persist(self, *, always: bool = False) -> None:
-        """Write the file if anything changed, or `always`. Raises Unavailable or Exhausted; the
-        state then still counts as changed."""
+        """Write the file if anything changed, or `always`. A write that has begun is ended, also
+        when the caller is cancelled. Raises Unavailable or Exhausted; the state then still counts
+        as changed."""
+        await asyncio.shield(self._persist(always=always))
+
+    async def _persist(self, *, always: bool) -> None:
         async with self._persisting:
             if not (self._is_changed or always):
                 return

@@ -1,0 +1,89 @@
+"""Offsets of groups and queues over remoting, and messages by key and place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.kit.consuming import GROUP, TOPIC, ServedBroker, play, split_records
+from tests.kit.local_stores import plain
+from tests.kit.remoting import RemotingClient
+from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
+
+MINE = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0}
+
+
+def test_a_new_group_has_no_offset_until_it_commits_one(tmp_path: Path) -> None:
+    async def scenario(broker: ServedBroker) -> None:
+        await broker.put(plain())
+        async with await RemotingClient.open(broker.address) as client:
+
+            async def query(**more: object) -> tuple[int, str | None]:
+                answer = await client.request(RequestCode.QUERY_CONSUMER_OFFSET, MINE | more)
+                return answer.code, answer.ext_fields.get("offset")
+
+            assert await query() == (ResponseCode.QUERY_NOT_FOUND, None)
+            assert await query(setZeroIfNotFound=False) == (ResponseCode.QUERY_NOT_FOUND, None)
+            assert await query(setZeroIfNotFound=True) == (ResponseCode.SUCCESS, "0")
+            client.send_one_way(RequestCode.UPDATE_CONSUMER_OFFSET, MINE | {"commitOffset": 5})
+            assert await query() == (ResponseCode.SUCCESS, "5")
+            for bad, code in (
+                ({"commitOffset": -1}, ResponseCode.INVALID_PARAMETER),
+                ({"commitOffset": 2**63}, ResponseCode.INVALID_PARAMETER),
+                ({"queueId": -1, "commitOffset": 1}, ResponseCode.INVALID_PARAMETER),
+                ({}, ResponseCode.INVALID_PARAMETER),
+                ({"topic": "absent", "commitOffset": 1}, ResponseCode.TOPIC_NOT_EXIST),
+                (
+                    {"consumerGroup": "a b", "commitOffset": 1},
+                    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                ),
+            ):
+                answer = await client.request(RequestCode.UPDATE_CONSUMER_OFFSET, MINE | bad)
+                assert answer.code == code, answer.remark
+            assert await query() == (ResponseCode.SUCCESS, "5")
+
+    play(tmp_path, scenario)
+
+
+def test_the_ends_of_a_queue_and_its_times(tmp_path: Path) -> None:
+    async def scenario(broker: ServedBroker) -> None:
+        store = broker.services.store
+        await broker.put(plain(number=1), plain(number=2))
+        first = store.get_message_store_timestamp(TOPIC, 0, 0)
+        last = store.get_message_store_timestamp(TOPIC, 0, 1)
+        async with await RemotingClient.open(broker.address) as client:
+
+            async def ask(code: int, **more: object) -> dict[str, str]:
+                return (await client.request(code, MINE | more)).ext_fields
+
+            assert await ask(RequestCode.GET_MAX_OFFSET) == {"offset": "2"}
+            assert await ask(RequestCode.GET_MIN_OFFSET) == {"offset": "0"}
+            assert await ask(RequestCode.GET_EARLIEST_MSG_STORETIME) == {"timestamp": str(first)}
+            search = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+            assert await ask(search, timestamp=first) == {"offset": "0"}
+            assert await ask(search, timestamp=last + 1) == {"offset": "2"}
+            assert await ask(search, timestamp=last + 1, boundaryType="upper") == {"offset": "1"}
+
+    play(tmp_path, scenario)
+
+
+def test_messages_are_found_by_key_and_by_place(tmp_path: Path) -> None:
+    async def scenario(broker: ServedBroker) -> None:
+        await broker.put(*(plain(number=number, queue_id=number % 2) for number in range(6)))
+        stored = broker.services.store.get_message("x", TOPIC, 1, 1, 1).messages[0]
+        times = {"beginTimestamp": 0, "endTimestamp": 2**62}
+        async with await RemotingClient.open(broker.address) as client:
+            query = {"topic": TOPIC, "maxNum": 10, **times}
+            for key in ("k3", "U00000003"):
+                found = await client.request(RequestCode.QUERY_MESSAGE, query | {"key": key})
+                assert [m.body for m in split_records(found.body_bytes)] == [b"body-3"]
+                assert found.ext_fields["indexLastUpdatePhyoffset"] == str(stored.physical_offset)
+            none = await client.request(RequestCode.QUERY_MESSAGE, query | {"key": "none"})
+            assert none.code == ResponseCode.QUERY_NOT_FOUND
+            view = RequestCode.VIEW_MESSAGE_BY_ID
+            found = await client.request(view, {"offset": stored.physical_offset})
+            assert found.body_bytes == bytes(stored.raw)
+            for place in (1, 2**60):
+                lost = await client.request(view, {"offset": place, "topic": TOPIC})
+                assert lost.code == ResponseCode.SYSTEM_ERROR
+
+    play(tmp_path, scenario)
