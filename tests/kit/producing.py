@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.kit.local_stores import START_MS
+from tieredstore.broker.clients import ProducerManager
 from tieredstore.broker.delay.hook import DelayHook
 from tieredstore.broker.delay.schedule import ScheduleMessageService
 from tieredstore.broker.delay.timers import TimerMessageService
@@ -15,7 +16,9 @@ from tieredstore.broker.send.send_back import SendBack
 from tieredstore.broker.send.sender import MessageSender, SendRequest
 from tieredstore.broker.settings import BrokerSettings
 from tieredstore.broker.state.groups import SubscriptionGroupManager
+from tieredstore.broker.state.offsets import ConsumerOffsetManager
 from tieredstore.broker.state.topics import TopicConfigManager
+from tieredstore.broker.transactions.service import TransactionService
 from tieredstore.clock import ManualClock
 from tieredstore.config import StoreConfig
 from tieredstore.local.message_store import DefaultMessageStore
@@ -56,6 +59,12 @@ class Producing:
         self.timers = TimerMessageService(self.store, self.hook, root / "config", clock)
         self.sender = MessageSender(self.store, self.settings, self.topics, self.groups, STORE_HOST)
         self.send_back = SendBack(self.store, self.settings, self.topics, self.groups)
+
+        self.offsets = ConsumerOffsetManager(root / "config", clock)
+        self.producers = ProducerManager(clock)
+        self.transactions = TransactionService(
+            self.store, self.settings, self.sender, self.offsets, self.producers, clock
+        )
 
     async def send(self, topic: str = "T", body: bytes = b"body", **more: Any) -> Any:
         """Send one message; its queue is the broker's choice unless it is given."""

@@ -43,6 +43,7 @@ from tieredstore.broker.state.offsets import ConsumerOffsetManager
 from tieredstore.broker.state.persisting import PersistService
 from tieredstore.broker.state.statistics import SAMPLE_INTERVAL_MS, BrokerStatistics
 from tieredstore.broker.state.topics import TopicConfigManager
+from tieredstore.broker.transactions.service import TransactionService
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import LoadedConfig, config_from_properties, read_broker_conf
 from tieredstore.contracts.message_store import HostedStore
@@ -111,6 +112,7 @@ class Broker:
         self._make_clients(services, starting)
         await self._start_delays(services, starting)
         self._make_senders(services)
+        await self._start_transactions(services, starting)
         await self._start_receiving(services, starting)
         await self._start_statistics(services, starting)
         gc.collect()
@@ -212,6 +214,23 @@ class Broker:
             store, settings, topics, groups, services.store_host, is_read_only=is_read_only
         )
         services.send_back = SendBack(store, settings, topics, groups, is_read_only=is_read_only)
+
+    async def _start_transactions(self, services: BrokerServices, starting: AsyncExitStack) -> None:
+        transactions = services.transactions = TransactionService(
+            services.store,
+            self.settings,
+            services.sender,
+            services.offsets,
+            services.producers,
+            self.clock,
+            services.store_config.file_reserved_time_hours * 3_600_000,
+        )
+        if services.is_read_only:
+            return
+        await transactions.load()
+        transactions.start()
+        starting.push_async_callback(transactions.stop)
+        self._health_of.append(transactions.health)
 
     async def _start_receiving(self, services: BrokerServices, starting: AsyncExitStack) -> None:
         consumers = services.consumers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tieredstore.broker.clients import ConsumerManager, ProducerManager, RebalanceLocks
 from tieredstore.broker.delay.schedule import ScheduleMessageService
@@ -22,6 +21,7 @@ from tieredstore.broker.state.offsets import ConsumerOffsetManager
 from tieredstore.broker.state.persisting import PersistService
 from tieredstore.broker.state.statistics import BrokerStatistics
 from tieredstore.broker.state.topics import TopicConfigManager
+from tieredstore.broker.transactions.service import TransactionService
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.message_store import HostedStore
@@ -65,7 +65,7 @@ class BrokerServices:
     send_back: SendBack = field(init=False)
     schedule: ScheduleMessageService = field(init=False)
     timers: TimerMessageService = field(init=False)
-    transactions: Any = field(init=False)
+    transactions: TransactionService = field(init=False)
     receive: ReceiveService = field(init=False)
     route: RouteTable = field(init=False)
     key_values: KeyValueManager = field(init=False)

@@ -70,8 +70,9 @@ class _SendHandlers:
             return self._send_batch(request)
         message = request.message
         if message.properties.find(b"TRAN_MSG\x01") >= 0 and _is_half(message):
-            raise Refused(RefusalReason.NO_PERMISSION, "transactions are not supported")
-        sent = self._sender.submit(request)
+            sent = self._broker.transactions.submit(request)
+        else:
+            sent = self._sender.submit(request)
         return _respond(sent) if isinstance(sent, SendResult) else _wait(sent)
 
     def send_with_long_names(
