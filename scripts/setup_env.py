@@ -2,8 +2,8 @@
 
 Usage: python3 scripts/setup_env.py core|spark|dev
 
-`core` is what the package needs, also for a tier in S3; `spark` adds PySpark, and a Java where the
-machine has none that does; `dev` adds the tools of the tests. A stamp is written last: while it
+`core` is what the package needs, with the broker and for a tier in S3; `spark` adds PySpark, and a
+Java where the machine has none that does; `dev` adds the tools of the tests. A stamp is written last: while it
 matches pyproject.toml, the constraints, the compiled core and the Python version, nothing is done
 and no network is needed. Only the standard library is used: any Python 3.11 can run it.
 """
@@ -23,7 +23,7 @@ VENV = ROOT / ".venv"
 CONSTRAINTS = ROOT / "scripts" / "constraints.txt"
 CORE = (ROOT / "setup.py", ROOT / "tieredstore" / "message" / "_core.c")
 """The compiled core is built with the installation, where there is a compiler."""
-EXTRAS = {"core": "s3", "spark": "s3,spark", "dev": "dev"}
+EXTRAS = {"core": "broker,s3", "spark": "broker,s3,spark", "dev": "dev"}
 """Each holds those before it."""
 FIND_JAVA = "from tieredstore.spark.java import java_home; java_home()"
 
