@@ -3,9 +3,10 @@
 Usage: python3 scripts/setup_env.py core|spark|dev
 
 `core` is what the package needs, with the broker and for a tier in S3; `spark` adds PySpark, and a
-Java where the machine has none that does; `dev` adds the tools of the tests. A stamp is written last: while it
-matches pyproject.toml, the constraints, the compiled core and the Python version, nothing is done
-and no network is needed. Only the standard library is used: any Python 3.11 can run it.
+Java where the machine has none that does; `dev` adds the tools of the tests. A stamp is written
+last: while it matches pyproject.toml, the constraints, the compiled core and the Python version,
+nothing is done and no network is needed. Only the standard library is used: any Python 3.11 can run
+it.
 """
 
 from __future__ import annotations

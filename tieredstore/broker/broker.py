@@ -178,7 +178,7 @@ class Broker:
         services.consumers = ConsumerManager(self.clock)
         services.locks = RebalanceLocks(self.clock)
         services.hold = PullHold()
-        services.puller = MessagePuller(services.store, services.hold, self.clock)
+        services.puller = MessagePuller(services.store, services.hold, self.clock, services.metrics)
         services.hold.start()
         starting.callback(services.hold.stop)
         services.store.set_message_arriving_listener(services.hold.tell_arrived)
@@ -250,6 +250,7 @@ class Broker:
             is_live=is_live,
             is_synced=services.store_config.flush_disk_type == "SYNC_FLUSH",
             clock=self.clock,
+            metrics=services.metrics,
         )
         await receive.start()
         starting.push_async_callback(receive.stop)

@@ -18,7 +18,9 @@ from tieredstore.contracts.message_store import (
     GetRequest,
     MessageStore,
 )
+from tieredstore.metrics import Metrics
 
+MESSAGES_OUT: Final = "rocketmq_messages_out_total"
 MAX_SUSPEND_MS: Final = 120_000
 """Longest time that a pull waits, whatever it asks for."""
 RECHECK_MS: Final = 5_000
@@ -43,6 +45,11 @@ class PullRequest(msgspec.Struct, frozen=True):
     suspend_timeout_ms: int = 0
 
 
+def count_out(metrics: Metrics, topic: str, group: str, count: int) -> None:
+    """Count messages that a group was given."""
+    metrics.count(MESSAGES_OUT, count, topic=topic, consumer_group=group)
+
+
 def waits_for_messages(result: GetMessageResult, offset: int) -> bool:
     """Tell whether an answer means that the message at `offset` has not come yet."""
     return result.status in _NOT_YET or (result.status in _NO_QUEUE and offset == 0)
@@ -52,10 +59,17 @@ class MessagePuller:
     """Pulls from a store. A pull that waits is ended by cancelling it, as closing a connection
     does. Used on the loop only."""
 
-    def __init__(self, store: MessageStore, hold: PullHold, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        hold: PullHold,
+        clock: Clock = SYSTEM_CLOCK,
+        metrics: Metrics | None = None,
+    ) -> None:
         self._store = store
         self._hold = hold
         self._clock = clock
+        self._metrics = metrics if metrics is not None else Metrics()
 
     async def pull(self, request: PullRequest) -> GetMessageResult:
         """Get messages, waiting for them up to the request's limit. Raises Refused for an
@@ -71,9 +85,11 @@ class MessagePuller:
             message_filter,
         )
         result = await self._store.get_async(get)
-        if request.suspend_timeout_ms <= 0 or not waits_for_messages(result, request.offset):
-            return result
-        return await self._wait(get, min(request.suspend_timeout_ms, MAX_SUSPEND_MS))
+        if request.suspend_timeout_ms > 0 and waits_for_messages(result, request.offset):
+            result = await self._wait(get, min(request.suspend_timeout_ms, MAX_SUSPEND_MS))
+        if result.messages:
+            count_out(self._metrics, request.topic, request.group, len(result.messages))
+        return result
 
     async def _wait(self, get: GetRequest, timeout_ms: int) -> GetMessageResult:
         deadline_ms = self._clock.monotonic_ms() + timeout_ms

@@ -12,6 +12,7 @@ from typing import Final, Self
 from tieredstore.broker.periodic import PeriodicTask
 from tieredstore.broker.pull.filters import make_filter
 from tieredstore.broker.pull.hold import PullHold
+from tieredstore.broker.pull.puller import count_out
 from tieredstore.broker.receive.batch import MAX_IN_FLIGHT, Batch, DeadLetters, make_received
 from tieredstore.broker.receive.events import Changed, Done, GivenBack, Renewed
 from tieredstore.broker.receive.handles import Receipt, decode_handle, encode_handle
@@ -33,6 +34,7 @@ from tieredstore.broker.state.topics import TopicConfigManager
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.message_store import GetRequest, MessageStore
 from tieredstore.errors import Invalid
+from tieredstore.metrics import Metrics
 from tieredstore.service_thread import ServiceHealth
 
 RENEW_EVERY_MS: Final = 5_000
@@ -63,7 +65,9 @@ class ReceiveService:
         dead_letters: DeadLetters,
         clock: Clock,
         is_live: Callable[[str, str], bool],
+        metrics: Metrics | None = None,
     ) -> None:
+        self._metrics = metrics if metrics is not None else Metrics()
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -94,12 +98,15 @@ class ReceiveService:
         is_live: Callable[[str, str], bool],
         is_synced: bool = False,
         clock: Clock = SYSTEM_CLOCK,
+        metrics: Metrics | None = None,
     ) -> Self:
         """Make the service of a broker, with its journal in `receive/` of the folder. is_synced: an
         acknowledgement is on disk when it is answered (SYNC_FLUSH)."""
         journal = ReceiveJournal(config_folder / "receive", is_synced=is_synced)
         state = ReceiveState(journal, store, topics, groups, offsets, clock)
-        return cls(store, topics, groups, state, journal, hold, dead_letters, clock, is_live)
+        return cls(
+            store, topics, groups, state, journal, hold, dead_letters, clock, is_live, metrics
+        )
 
     async def start(self) -> None:
         """Read what was given out before, when the store and the consumer offsets are loaded.
@@ -137,9 +144,12 @@ class ReceiveService:
                 f"invisible time: expected at most {MAX_INVISIBLE_MS} ms, "
                 f"found {request.invisible_ms}"
             )
-        again = await self._repeat(request)
-        if again:
-            return again
+        received = await self._repeat(request) or await self._wait_and_take(request)
+        if received:
+            count_out(self._metrics, request.topic, request.group, len(received))
+        return received
+
+    async def _wait_and_take(self, request: ReceiveRequest) -> list[Received]:
         key = request.group, request.topic
         loop = asyncio.get_running_loop()
         end_s = loop.time() + (request.deadline_ms - self._clock.now_ms()) / 1000
