@@ -1,0 +1,144 @@
+"""A broker that is ended under load, in any way, has after its next start what it
+acknowledged, each message once and in the order of its queue."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.kit.broker_process import BrokerProcess
+from tests.kit.remoting import RemotingClient
+from tieredstore.broker.remoting.codes import RequestCode
+from tieredstore.errors import TieredStoreError
+from tieredstore.message.properties import encode_properties
+from tieredstore.message.record import decode_record
+
+TOPIC = "orders"
+QUEUES = 4
+SENDERS = 16
+LIVES = 3
+MESSAGES = 600  # acknowledged in each life, at least
+
+
+class Load:
+    """Senders that go on until the connection ends; knows what was acknowledged, by queue."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.acknowledged: dict[tuple[int, int], bytes] = {}
+        self._enough = asyncio.Event()
+
+    async def run(self, address: str) -> None:
+        self._wanted = len(self.acknowledged) + MESSAGES
+        self._enough.clear()
+        async with await RemotingClient.open(address) as client:
+            senders = [asyncio.create_task(self._send(client)) for _ in range(SENDERS)]
+            await asyncio.gather(*senders)
+
+    async def wait_for_enough(self) -> None:
+        async with asyncio.timeout(60):
+            await self._enough.wait()
+
+    async def _send(self, client: RemotingClient) -> None:
+        while client.connection.is_open:
+            self.sent += 1
+            body = b"%08d" % self.sent + b"x" * (self.sent % 700)
+            fields = {"a": "g", "b": TOPIC, "c": "TBW102", "d": QUEUES, "e": self.sent % QUEUES}
+            fields |= {"f": 0, "g": 0, "h": 0, "j": 0, "k": False, "m": False}
+            properties = encode_properties({"UNIQ_KEY": f"{self.sent:032X}"}).decode()
+            try:
+                answer = await client.request(
+                    RequestCode.SEND_MESSAGE_V2, {**fields, "i": properties}, body
+                )
+            except TieredStoreError:
+                return
+            if answer.code == 0:
+                found = answer.ext_fields
+                self.acknowledged[int(found["queueId"]), int(found["queueOffset"])] = body
+            else:  # it is stopping
+                await asyncio.sleep(0.01)
+            if len(self.acknowledged) >= self._wanted:
+                self._enough.set()
+
+
+async def read_all(address: str) -> dict[tuple[int, int], bytes]:
+    """Pull every queue from its first offset to its end."""
+    found: dict[tuple[int, int], bytes] = {}
+    async with await RemotingClient.open(address) as client:
+        for queue_id in range(QUEUES):
+            offset = 0
+            while True:
+                place = {"topic": TOPIC, "queueId": queue_id}
+                answer = await client.request(
+                    RequestCode.PULL_MESSAGE,
+                    {
+                        **place,
+                        "consumerGroup": "g",
+                        "queueOffset": offset,
+                        "maxMsgNums": 32,
+                        "sysFlag": 4,
+                        "commitOffset": 0,
+                        "suspendTimeoutMillis": 0,
+                        "subscription": "*",
+                        "subVersion": 0,
+                        "expressionType": "TAG",
+                    },
+                )
+                if answer.code == 19:
+                    break
+                assert answer.code == 0, answer.remark
+                data, position = answer.body_bytes, 0
+                while position < len(data):
+                    message = decode_record(data, position)
+                    assert message.queue_offset == offset
+                    found[queue_id, offset] = bytes(message.body)
+                    position += message.size
+                    offset += 1
+                assert int(answer.ext_fields["nextBeginOffset"]) == offset
+    return found
+
+
+def check(load: Load, found: dict[tuple[int, int], bytes]) -> None:
+    assert load.acknowledged.items() <= found.items()
+    repeated = {body: count for body, count in Counter(found.values()).items() if count > 1}
+    assert repeated == {}
+    assert all(1 <= int(body[:8]) <= load.sent for body in found.values())
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_l11_what_was_acknowledged_is_there_after_each_life(
+    tmp_path: Path, number: int, flush: str
+) -> None:
+    async def live(broker: BrokerProcess, load: Load) -> None:
+        running = asyncio.create_task(load.run(broker.addresses["remoting"]))
+        await load.wait_for_enough()
+        code = await asyncio.to_thread(broker.end, number)
+        assert code == (-number if number == signal.SIGKILL else 0)
+        await running
+
+    async def run() -> None:
+        load = Load()
+        keys = {"flushDiskType": flush, "tieredStoreGroupCommitTimeout": "100"}
+        with BrokerProcess(tmp_path, **keys) as broker:
+            for _ in range(LIVES):
+                await live(broker, load)
+                await asyncio.to_thread(broker.start)
+                check(load, await read_all(broker.addresses["remoting"]))
+            assert broker.end(signal.SIGTERM) == 0
+        assert not (tmp_path / "store" / "abort").exists()
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_is_killed_says_what_it_recovered(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        broker.kill()
+        broker.start()
+        log = broker.log.read_text()
+    assert "was not stopped cleanly: recovered in" in log
+    assert "tier: file://" in log
