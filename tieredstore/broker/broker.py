@@ -22,7 +22,7 @@ from tieredstore.broker.grpc.server import GrpcServer
 from tieredstore.broker.grpc.service import Service
 from tieredstore.broker.namesrv.key_values import KeyValueManager
 from tieredstore.broker.namesrv.route import RouteTable
-from tieredstore.broker.operations.health import find_tier
+from tieredstore.broker.operations.health import find_described, find_tier
 from tieredstore.broker.operations.operations import Operations
 from tieredstore.broker.operations.start_report import list_start_lines
 from tieredstore.broker.periodic import PeriodicTask
@@ -42,7 +42,7 @@ from tieredstore.broker.state.groups import SubscriptionGroupManager
 from tieredstore.broker.state.offsets import ConsumerOffsetManager
 from tieredstore.broker.state.persisting import PersistService
 from tieredstore.broker.state.statistics import SAMPLE_INTERVAL_MS, BrokerStatistics
-from tieredstore.broker.state.topics import TopicConfigManager
+from tieredstore.broker.state.topics import PERM_READ, TopicConfig, TopicConfigManager
 from tieredstore.broker.transactions.service import TransactionService
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import LoadedConfig, config_from_properties, read_broker_conf
@@ -161,6 +161,8 @@ class Broker:
         persisting.register(services.offsets)
         await persisting.load()
         services.topics.add_system_topics()
+        if services.is_read_only:
+            _add_tier_topics(services)
         services.groups.add_system_groups()
         services.route = RouteTable(
             settings,
@@ -334,3 +336,17 @@ class Broker:
         own = [health for find in self._health_of for health in find()]
         store = self.services.store
         return [*own, *(store.health() if isinstance(store, MonitoredServices) else ())]
+
+
+def _add_tier_topics(services: BrokerServices) -> None:
+    """Make the topics of a tier known, to be read; of those that are known nothing changes but the
+    number of queues."""
+    described = find_described(services.store)
+    queues: dict[str, int] = {}
+    for key in () if described is None else described.list_tier_queues():
+        queues[key.topic] = max(queues.get(key.topic, 0), key.queue_id + 1)
+    for topic, count in queues.items():
+        config = TopicConfig(
+            topic_name=topic, read_queue_nums=count, write_queue_nums=count, perm=PERM_READ
+        )
+        services.topics.update_topic(config)

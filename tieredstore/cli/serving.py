@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -14,19 +14,29 @@ if TYPE_CHECKING:
 
 
 def serve(properties: Mapping[str, str], *, origin: str) -> None:
-    """Run a broker with the keys of a broker.conf until a signal ends it; the JSON line of its
-    addresses goes to stdout once it serves. Raises Invalid when the extra `broker` is not
-    installed, and what the start raises."""
-    try:
+    """Run a broker with the keys of a broker.conf, as `serve_broker` does."""
+
+    def make_broker() -> Broker:
         from tieredstore.broker.broker import Broker
+
+        return Broker.from_properties(properties, origin=origin)
+
+    serve_broker(make_broker)
+
+
+def serve_broker(make_broker: Callable[[], Broker]) -> None:
+    """Run a broker until a signal ends it; the JSON line of its addresses goes to stdout once it
+    serves. Raises Invalid when the extra `broker` is not installed, and what the start raises."""
+    try:
         from tieredstore.broker.process import log_to_stderr, run_broker
+
+        log_to_stderr()
+        run_broker(make_broker, announce)
     except ModuleNotFoundError as error:
         raise Invalid(
             f"the broker needs {error.name}, which is not installed: "
             "pip install 'tieredstore[broker]'"
         ) from error
-    log_to_stderr()
-    run_broker(lambda: Broker.from_properties(properties, origin=origin), announce)
 
 
 def announce(broker: Broker) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from tieredstore.contracts.dispatch_source import QueueKey
+
 
 @dataclass(frozen=True, slots=True)
 class TierStatus:
@@ -41,4 +43,8 @@ class DescribedTier(Protocol):
 
     def describe_tier(self) -> TierStatus | None:
         """Tell how the tier is; None while it is switched off. May read: not for an event loop."""
+        ...
+
+    def list_tier_queues(self) -> list[QueueKey]:
+        """List the queues that the tier has; none while it is switched off."""
         ...

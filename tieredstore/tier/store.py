@@ -260,6 +260,10 @@ class TieredMessageStore(TieredReads):
             self.dispatcher if self._is_writer else None,
         )
 
+    def list_tier_queues(self) -> list[QueueKey]:
+        """List the queues that the tier has; none while it is switched off."""
+        return [QueueKey(file.topic, file.queue_id) for file in self.flat_files.files()]
+
     # Topics
 
     def delete_topics(self, topics: set[str]) -> int:

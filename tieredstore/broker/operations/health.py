@@ -54,9 +54,15 @@ def _describe_service(service: ServiceHealth) -> dict[str, Any]:
 
 def find_tier(store: MessageStore) -> TierStatus | None:
     """Describe the tier of a store or of one that it wraps; None without a tier. May read."""
+    described = find_described(store)
+    return None if described is None else described.describe_tier()
+
+
+def find_described(store: MessageStore) -> DescribedTier | None:
+    """Find the layer of a store that has a tier."""
     layer: object = store
     while layer is not None:
         if isinstance(layer, DescribedTier):
-            return layer.describe_tier()
+            return layer
         layer = getattr(layer, "next_store", None)
     return None

@@ -41,12 +41,14 @@ _SPREAD = 32
 class RebuildOptions:
     """exact_times: read every message, not the first and the last of each segment, for its times.
     force: replace metadata that is there. take_over: end another writer's right where the backend
-    can. dry_run: write nothing and take no right."""
+    can. dry_run: write nothing and take no right. for_reader: take no right either: the state is a
+    reader's own, and a writer may be at work; what it adds meanwhile is not seen."""
 
     exact_times: bool = False
     force: bool = False
     take_over: bool = False
     dry_run: bool = False
+    for_reader: bool = False
 
 
 def run_rebuild_metadata(
@@ -60,8 +62,9 @@ def run_rebuild_metadata(
     """Make the metadata of a broker's part of a tier, in a state directory (a broker's
     `storePathRootDir`), from the tier alone. Returns the report (`docs/jobs.md`).
 
-    The broker is that of `location`, or the only one there. Holds the writer epoch meanwhile.
-    Raises Invalid (no such broker, metadata that is there), Fenced (a writer lives), Unavailable.
+    The broker is that of `location`, or the only one there. Holds the writer epoch meanwhile,
+    unless it is for a reader. Raises Invalid (no such broker, metadata that is there), Fenced (a
+    writer lives), Unavailable.
     """
     options = options or RebuildOptions()
     with ExitStack() as stack:
@@ -80,7 +83,7 @@ def run_rebuild_metadata(
 
         moment_ms = run.do_once("moment", moment, int)
         check_writer = _check_nothing
-        if not options.dry_run:
+        if not options.dry_run and not options.for_reader:
             epoch = take_right(stack, provider, broker, state, take_over=options.take_over)
             check_writer = epoch.check
         catalogue = load_catalogue(provider, broker=broker)
@@ -112,7 +115,7 @@ def run_rebuild_metadata(
 
 
 def _check_nothing() -> None:
-    """A dry run has no right that could be lost."""
+    """A dry run and a reader have no right that could be lost."""
 
 
 def _find_only_broker(provider: SegmentProvider) -> str:

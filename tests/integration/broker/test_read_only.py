@@ -1,0 +1,159 @@
+"""`tieredstore broker --read-only` over tiers of Java's and of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.kit.paths import ROOT
+from tests.kit.remoting import RemotingClient
+from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
+from tieredstore.testing.broker import Broker
+
+PORTS = "listenPort=0\ngrpcServerPort=0\nmetricsPromExporterPort=0\n"
+
+
+@contextmanager
+def reading(tier: str, folder: Path) -> Iterator[str]:
+    """The remoting address of a read-only broker."""
+    folder.mkdir(exist_ok=True)
+    conf = folder / "broker.conf"
+    conf.write_text(f"{PORTS}bindAddress=127.0.0.1\nbrokerIP1=127.0.0.1\n")
+    command = [sys.executable, "-m", "tieredstore", "broker", "--read-only", "--tier", tier]
+    command += ["--state", str(folder / "state"), "-c", str(conf)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+        yield orjson.loads(line)["remoting"]
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=60)
+        assert process.returncode == 0, log
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def tail(address: str, topic: str) -> list[dict[str, object]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tieredstore", "tail", topic, "--from-start", "--no-follow"]
+        + ["--output", "ndjson", "--at", address],
+        capture_output=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [orjson.loads(line) for line in done.stdout.splitlines()]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def cat(tier: str, topic: str) -> list[dict[str, object]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tieredstore", "cat", "--tier", tier, "--topic", topic]
+        + ["--output", "ndjson"],
+        capture_output=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [orjson.loads(line) for line in done.stdout.splitlines()]
+
+
+def place(row: dict[str, object]) -> tuple[int, int]:
+    return int(str(row["queue_id"])), int(str(row["queue_offset"]))
+
+
+def test_the_history_is_served_beside_its_live_broker(tmp_path: Path) -> None:
+    with Broker() as broker:
+        send = [sys.executable, "-m", "tieredstore", "send", "orders", "--at", broker.remoting]
+        lines = b"".join(b"%d\n" % number for number in range(200))
+        subprocess.run(send, input=lines, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        assert broker.flush_tier() == 200
+        tier_folder = broker.folder / "tier"
+        tier = f"file://{tier_folder}"
+        expected = sorted((place(row), row["body"]) for row in cat(tier, "orders"))
+        before = files(tier_folder)
+        with reading(tier, tmp_path / "reader") as address:
+            found = sorted((place(row), row["body"]) for row in tail(address, "orders"))
+            assert found == expected
+            assert len(found) == 200
+        assert files(tier_folder) == before
+        subprocess.run(send, input=b"more\n", cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        assert broker.flush_tier() == 1
+
+
+def test_what_would_write_has_no_permission_and_offsets_are_kept(tmp_path: Path) -> None:
+    async def use(address: str) -> int:
+        queue = {"topic": "orders", "queueId": 0}
+        async with await RemotingClient.open(address) as client:
+            for topic in ("orders", "new", "%RETRY%g"):
+                fields = {"a": "g", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 0}
+                fields |= {"h": 0, "i": "", "j": 0, "k": False, "m": False}
+                answer = await client.request(RequestCode.SEND_MESSAGE_V2, fields, b"body")
+                assert answer.code == ResponseCode.NO_PERMISSION
+            back = {"offset": 0, "group": "g", "delayLevel": 0, "originTopic": "orders"}
+            answer = await client.request(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+            assert answer.code == ResponseCode.NO_PERMISSION
+            group = {"consumerGroup": "g", **queue}
+            answer = await client.request(RequestCode.QUERY_CONSUMER_OFFSET, group)
+            known = int(answer.ext_fields["offset"]) if answer.code == 0 else -1
+            commit = {**group, "commitOffset": 3}
+            assert (await client.request(RequestCode.UPDATE_CONSUMER_OFFSET, commit)).code == 0
+            return known
+
+    with Broker() as broker:
+        send = [sys.executable, "-m", "tieredstore", "send", "orders", "--at", broker.remoting]
+        subprocess.run([*send, *"abcdefgh"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        broker.flush_tier()
+        tier = tmp_path / "tier"
+        shutil.copytree(broker.folder / "tier", tier)
+    for expected in (None, 3):
+        with reading(f"file://{tier}", tmp_path / "reader") as address:
+            known = asyncio.run(use(address))
+            if expected is not None:
+                assert known == expected
+
+
+def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    tier = tmp_path / "tier"
+    done = subprocess.run(
+        [sys.executable, "-m", "tieredstore", "broker", "--read-only"]
+        + ["--tier", f"file://{tier}", "--state", str(tmp_path)],
+        capture_output=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words", [["--read-only"], ["--tier", "file:///t"], [], ["--read-only", "--tier", "file:///t"]]
+)
+def test_options_that_do_not_go_together_are_refused(words: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tieredstore", "broker", *words],
+        capture_output=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 2
