@@ -73,8 +73,8 @@ def make_folder(folder: Path, *, anew: bool) -> None:
 @contextmanager
 def s3_server(folder: Path) -> Iterator[str]:
     """Start an S3 server with an empty bucket `tier`; gives its endpoint."""
-    servers = [sys.executable, ROOT / "localstack" / "servers.py"]
-    place = ["--run-dir", folder / "servers"]
+    servers = [sys.executable, str(ROOT / "localstack" / "servers.py")]
+    place = ["--run-dir", str(folder / "servers")]
     up = subprocess.run([*servers, "up", *place, "moto"], stdout=subprocess.PIPE, check=False)
     if up.returncode:
         sys.exit("run: the S3 server did not start; see above")

@@ -19,6 +19,9 @@ from tests.kit.remoting import RemotingClient
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.testing.broker import Broker
 
+VERB = [sys.executable, "-m", "tieredstore"]
+READ_ONLY = ["broker", "--read-only"]
+NDJSON = ["--output", "ndjson"]
 PORTS = "listenPort=0\ngrpcServerPort=0\nmetricsPromExporterPort=0\n"
 
 
@@ -28,7 +31,7 @@ def reading(tier: str, folder: Path) -> Iterator[str]:
     folder.mkdir(exist_ok=True)
     conf = folder / "broker.conf"
     conf.write_text(f"{PORTS}bindAddress=127.0.0.1\nbrokerIP1=127.0.0.1\n")
-    command = [sys.executable, "-m", "tieredstore", "broker", "--read-only", "--tier", tier]
+    command = [*VERB, *READ_ONLY, "--tier", tier]
     command += ["--state", str(folder / "state"), "-c", str(conf)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
     try:
@@ -47,8 +50,19 @@ def reading(tier: str, folder: Path) -> Iterator[str]:
 
 def tail(address: str, topic: str) -> list[dict[str, object]]:
     done = subprocess.run(
-        [sys.executable, "-m", "tieredstore", "tail", topic, "--from-start", "--no-follow"]
-        + ["--output", "ndjson", "--at", address],
+        [
+            sys.executable,
+            "-m",
+            "tieredstore",
+            "tail",
+            topic,
+            "--from-start",
+            "--no-follow",
+            "--output",
+            "ndjson",
+            "--at",
+            address,
+        ],
         capture_output=True,
         cwd=ROOT,
         check=False,
@@ -67,8 +81,18 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def cat(tier: str, topic: str) -> list[dict[str, object]]:
     done = subprocess.run(
-        [sys.executable, "-m", "tieredstore", "cat", "--tier", tier, "--topic", topic]
-        + ["--output", "ndjson"],
+        [
+            sys.executable,
+            "-m",
+            "tieredstore",
+            "cat",
+            "--tier",
+            tier,
+            "--topic",
+            topic,
+            "--output",
+            "ndjson",
+        ],
         capture_output=True,
         cwd=ROOT,
         check=False,
@@ -83,7 +107,7 @@ def place(row: dict[str, object]) -> tuple[int, int]:
 
 def test_the_history_is_served_beside_its_live_broker(tmp_path: Path) -> None:
     with Broker() as broker:
-        send = [sys.executable, "-m", "tieredstore", "send", "orders", "--at", broker.remoting]
+        send = [*VERB, "send", "orders", "--at", broker.remoting]
         lines = b"".join(b"%d\n" % number for number in range(200))
         subprocess.run(send, input=lines, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         assert broker.flush_tier() == 200
@@ -120,7 +144,7 @@ def test_what_would_write_has_no_permission_and_offsets_are_kept(tmp_path: Path)
             return known
 
     with Broker() as broker:
-        send = [sys.executable, "-m", "tieredstore", "send", "orders", "--at", broker.remoting]
+        send = [*VERB, "send", "orders", "--at", broker.remoting]
         subprocess.run([*send, *"abcdefgh"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         broker.flush_tier()
         tier = tmp_path / "tier"
@@ -136,8 +160,17 @@ def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     tier = tmp_path / "tier"
     done = subprocess.run(
-        [sys.executable, "-m", "tieredstore", "broker", "--read-only"]
-        + ["--tier", f"file://{tier}", "--state", str(tmp_path)],
+        [
+            sys.executable,
+            "-m",
+            "tieredstore",
+            "broker",
+            "--read-only",
+            "--tier",
+            f"file://{tier}",
+            "--state",
+            str(tmp_path),
+        ],
         capture_output=True,
         cwd=ROOT,
         check=False,
@@ -151,7 +184,7 @@ def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
 )
 def test_options_that_do_not_go_together_are_refused(words: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tieredstore", "broker", *words],
+        [*VERB, "broker", *words],
         capture_output=True,
         cwd=ROOT,
         check=False,
