@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Self
 
 from tieredstore.broker.remoting.client import connect
@@ -121,20 +121,30 @@ async def serve(
         await server.stop()
 
 
-async def read_until_end(address: str, data: bytes, *, half_close: bool = True) -> bytes:
-    """Send raw bytes and return all that the server answers until it ends the connection."""
+@asynccontextmanager
+async def open_raw(
+    address: str,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Connect for raw bytes."""
     host, port = address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(data)
-    if half_close:
-        writer.write_eof()
     try:
-        async with asyncio.timeout(TIMEOUT_MS / 1000):
-            return await reader.read()
-    except ConnectionResetError:
-        return b""
+        yield reader, writer
     finally:
         writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+async def read_until_end(address: str, data: bytes) -> bytes:
+    """Send raw bytes and return all that the server answers until it ends the connection."""
+    async with open_raw(address) as (reader, writer), asyncio.timeout(TIMEOUT_MS / 1000):
+        writer.write(data)
+        answer = b""
+        with suppress(ConnectionError):
+            while piece := await reader.read(1 << 16):
+                answer += piece
+        return answer
 
 
 def encode_command(command: RemotingCommand) -> bytes:

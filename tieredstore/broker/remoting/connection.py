@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         self._transport = None
         self._out.clear()
-        self._count_held(0)
+        self._count_held()
         calls, self._calls = self._calls, {}
         for call in calls.values():
             if not call.done():
@@ -129,7 +129,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_paused = False
-        self._count_held(0)
+        self._count_held()
         if self._transport is not None:
             self._transport.resume_reading()
             self._loop.call_soon(self._handle_frames)
@@ -163,7 +163,7 @@ class Connection(asyncio.Protocol):
         if has_frame:
             self.last_frame_s = self._loop.time()
         self._flush()
-        self._count_held(0)
+        self._count_held()
 
     def _take_response(self, response: RemotingCommand) -> None:
         call = self._calls.pop(response.opaque, None)
@@ -260,11 +260,15 @@ class Connection(asyncio.Protocol):
         else:
             transport.writelines(out)
         if self._is_paused:
-            self._count_held(transport.get_write_buffer_size())
+            self._count_held()
 
-    def _count_held(self, unsent_bytes: int) -> None:
+    def _count_held(self) -> None:
         """Count what this connection holds among what all hold, where it is worth it."""
-        held_bytes = self._reader.held_bytes + unsent_bytes
+        held_bytes = 0
+        if self._transport is not None:
+            held_bytes = self._reader.held_bytes
+            if self._is_paused:
+                held_bytes += self._transport.get_write_buffer_size()
         if held_bytes < _JOINED_BYTES:
             held_bytes = 0
         if held_bytes != self._held_bytes:

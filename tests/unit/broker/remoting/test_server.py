@@ -99,9 +99,7 @@ def test_a_one_way_request_is_never_answered() -> None:
             requests = [RemotingCommand(code, opaque=code, flag=ONE_WAY_FLAG) for code in codes]
             requests.append(RemotingCommand(ECHO_LATER, {"delay": "0.1"}, opaque=7))
             requests.append(RemotingCommand(CLOSE, {"delay": "0.2"}, flag=ONE_WAY_FLAG))
-            answer = await read_until_end(
-                address, b"".join(map(encode_command, requests)), half_close=False
-            )
+            answer = await read_until_end(address, b"".join(map(encode_command, requests)))
             assert [response.opaque for response in decode_commands(answer)] == [7]
 
     asyncio.run(main())
