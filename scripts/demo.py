@@ -1,6 +1,7 @@
-"""The main job, end to end: offload a store, read the tier back, verify all of it, query it in SQL.
+"""The main jobs, end to end: offload a store, read the tier back, verify it, query it in SQL; then
+a broker with a producer, a consumer, and a replay from the tier alone.
 
-Every step is a command of `tieredstore`, shown before it runs; the last is SQL.
+Every step on the tier is a command of `tieredstore`, shown before it runs, or SQL.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any
 
 import orjson
 
+from scripts.demo_broker import play
+
 ROOT = Path(__file__).resolve().parent.parent
 BUNDLE = ROOT / "tests" / "fixtures" / "public-a.tar.xz"
 MARK = ".made-by-scripts-demo"
@@ -29,8 +32,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/demo",
         description="Offload a RocketMQ store into a tier, read it back from the tier alone, and "
-        "verify every message, and count them with Spark SQL. Without arguments: the bundled store "
-        "of a Java broker.",
+        "verify every message, count them with Spark SQL; then run a broker with a producer, a "
+        "consumer and a replay from its tier. Without arguments: the bundled store of a Java "
+        "broker.",
     )
     parser.add_argument(
         "--store",
@@ -195,6 +199,7 @@ def main() -> int:
     if counted != offloaded:
         sys.exit(f"demo: Spark counted {counted}, offloaded were {dict(offloaded)}")
 
+    played = play(folder / "broker")
     rate = checked["messages"] / max(checked["seconds"], 1e-3)
     print(
         f"\nOffloaded  {copied['messages']:,} messages of {copied['queues']} queues, "
@@ -207,6 +212,11 @@ def main() -> int:
         f"\nSpark      {sum(counted.values()):,} messages of {len(counted)} topics by SQL, of each "
         f"as many as were offloaded, in {spark_seconds:.1f} s"
         f"\nDamage     {checked['damage'] or 'none'}"
+        f"\nBroker     sent {played.sent:,} messages one by one in {played.send_seconds:.1f} s, "
+        f"consumed {played.consumed:,} in {played.consume_seconds:.1f} s, uploaded "
+        f"{played.uploaded:,} in {played.upload_seconds:.1f} s"
+        f"\nReplayed   {played.replayed:,} of them from the tier alone, each once and in order, in "
+        f"{played.replay_seconds:.1f} s"
         f"\nThe tier is {folder / 'tier'}; try scripts/tieredstore --help on it."
     )
     return 1 if checked["damage"] else 0

@@ -163,6 +163,12 @@ class Broker:
         services.topics.add_system_topics()
         if services.is_read_only:
             _add_tier_topics(services)
+
+        def forget_deleted(topic: str) -> None:
+            if services.topics.find_topic(topic) is None:
+                services.metrics.forget(lambda label: label == topic)
+
+        services.topics.add_listener(forget_deleted)
         services.groups.add_system_groups()
         services.route = RouteTable(
             settings,

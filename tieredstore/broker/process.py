@@ -24,10 +24,10 @@ class LogLines(logging.Formatter):
     """Time (UTC), level, what happened: one line each; where it broke follows for defects only."""
 
     converter = staticmethod(time.gmtime)
-    default_msec_format = "%s.%03dZ"
 
     def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+        text = "%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s"
+        super().__init__(text, "%Y-%m-%dT%H:%M:%S")
 
 
 def log_to_stderr(level: int = logging.INFO) -> None:
@@ -76,6 +76,8 @@ async def _serve(make_broker: Callable[[], Broker], announce: Callable[[Broker],
     await broker.start()
     try:
         if not stop.is_set():
+            places = ", ".join(f"{name} {place}" for name, place in broker.addresses.items())
+            _log.info("%s serves: %s", broker.settings.broker_name, places)
             announce(broker)
         await stop.wait()
     finally:

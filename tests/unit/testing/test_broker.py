@@ -7,8 +7,10 @@ import urllib.request
 
 import orjson
 
+from tieredstore.broker.clients import Subscription
+from tieredstore.broker.pull.puller import PullRequest
 from tieredstore.message.record import Message
-from tieredstore.testing.broker import Broker
+from tieredstore.testing import Broker
 
 HOUR_S = 3600
 
@@ -70,6 +72,22 @@ def test_the_lag_of_a_group_is_told_until_its_topic_goes() -> None:
         assert float(lag.rsplit(" ", 1)[1]) == 4
         broker.call(lambda: services.topics.delete_topic("orders"))
         assert "rocketmq_consumer_lag_messages{" not in fetch(broker, "/metrics").decode()
+
+
+def test_what_went_out_is_counted_until_its_topic_goes() -> None:
+    with Broker() as broker:
+        put(broker, 7)
+        services = broker.services
+        services.store.next_store.wait_until_dispatched()  # type: ignore[attr-defined]
+        broker.call(lambda: services.topics.create_on_send_back("orders", 1))
+        request = PullRequest("g", "orders", 0, 0, Subscription("orders"))
+        assert len(broker.run(services.puller.pull(request)).messages) == 7
+        lines = fetch(broker, "/metrics").decode().splitlines()
+        [out] = [line for line in lines if line.startswith("rocketmq_messages_out_total{")]
+        assert 'consumer_group="g"' in out
+        assert float(out.rsplit(" ", 1)[1]) == 7
+        broker.call(lambda: services.topics.delete_topic("orders"))
+        assert "rocketmq_messages_out_total{" not in fetch(broker, "/metrics").decode()
 
 
 def test_time_that_is_advanced_ends_waits_of_the_loop() -> None:

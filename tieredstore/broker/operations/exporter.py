@@ -27,6 +27,9 @@ and counted by `rocketmq_tiered_store_x_series_left_out`."""
 LEFT_OUT: Final = "rocketmq_tiered_store_x_series_left_out"
 _TIERED: Final = {"storage_type": "tiered", "storage_medium": "blob"}
 _TIERED_PREFIX: Final = "rocketmq_tiered_store_"
+_OURS_PREFIX: Final = "rocketmq_tiered_store_x_"
+_OF_BOTH: Final = frozenset({"rocketmq_storage_size", "rocketmq_storage_message_reserve_time"})
+"""Names that the local store has as well, which says so by labels of its own."""
 
 
 class MetricsExporter(Collector):
@@ -69,7 +72,8 @@ class MetricsExporter(Collector):
         self, name: str, rows: Mapping[Labels, float | Histogram], room: int
     ) -> Iterator[Metric]:
         """One family for each set of label names: a family has one."""
-        base = self._base | (_TIERED if name.startswith(_TIERED_PREFIX) else {})
+        is_tiered = name.startswith(_TIERED_PREFIX) and not name.startswith(_OURS_PREFIX)
+        base = self._base | (_TIERED if is_tiered or name in _OF_BOTH else {})
         by_names: dict[tuple[str, ...], list[tuple[dict[str, str], float | Histogram]]] = {}
         for labels, value in list(rows.items())[:room]:
             merged = base | dict(labels)

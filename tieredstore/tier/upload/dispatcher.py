@@ -26,7 +26,7 @@ from tieredstore.tier.worker_pool import run_worker_pool
 SCAN_PERIOD_MS = 20_000
 VISIT_BYTES = 64 << 20
 """About how much one visit uploads before the next queue gets its turn."""
-FINISH_MS = 60_000
+FINISH_MS = 10_000
 """How long the upload of what waits may hold up a shutdown."""
 GIVE_UP_AFTER = 16
 """Visits in a row that find the backend unavailable, after which a scan leaves the others alone."""
