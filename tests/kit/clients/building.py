@@ -9,11 +9,11 @@
         client.call("start_producer", name="p", namesrv=namesrv, group="g")
 
 Sources stand beside this module: `java/remoting/*.java` and so on (`java/talk/` is compiled into
-each Java program), `node/*.js`, `go/*.go`, `python/*.py`. A Java source that tests start has a
-`public static void register(Talk talk)`; the arguments of `start` name such classes. Node and
-Python programs are started by a file's name (`node_program("clients.js")`). Dependencies are
-resolved by each language's own tool, at the versions that the `pom.xml`, `package.json` and
-`go.mod` name.
+each Java program, `java/consumers/` into both of remoting), `node/*.js`, `go/*.go`, `python/*.py`.
+A Java source that tests start has a `public static void register(Talk talk)`; the arguments of
+`start` name such classes. Node and Python programs are started by a file's name
+(`node_program("clients.js")`). Dependencies are resolved by each language's own tool, at the
+versions that the `pom.xml`, `package.json` and `go.mod` name.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def _java(client: str) -> Program:
     if found is None or int(found[1]) < 17:
         raise CannotBuild(f"Java 17 or newer is needed, found {version.stderr.splitlines()[:1]}")
     pom = HERE / "java" / client / "pom.xml"
-    sources = [*(HERE / "java" / "talk").glob("*.java"), *pom.parent.glob("*.java")]
+    folders = ["talk", client, *(["consumers"] if client.startswith("remoting") else [])]
+    sources = [path for name in folders for path in sorted((HERE / "java" / name).glob("*.java"))]
 
     def resolve(folder: Path) -> None:
         copy = ["dependency:copy-dependencies", f"-DoutputDirectory={folder}"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,9 +32,9 @@ class Served:
 
 
 @contextmanager
-def our_broker(folder: Path) -> Iterator[Served]:
-    """Our broker over a new store in `folder`."""
-    with BrokerProcess(folder, SETTINGS) as process:
+def our_broker(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Served]:
+    """Our broker over a new store in `folder`. settings: beside SETTINGS."""
+    with BrokerProcess(folder, {**SETTINGS, **(settings or {})}) as process:
         yield Served(process.namesrv, process.grpc)
         assert process.stop() == 0, process.log()
 
