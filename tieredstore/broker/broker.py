@@ -219,7 +219,13 @@ class Broker:
         )
         is_read_only = services.is_read_only
         services.sender = MessageSender(
-            store, settings, topics, groups, services.store_host, is_read_only=is_read_only
+            store,
+            settings,
+            topics,
+            groups,
+            services.store_host,
+            locks=services.locks,
+            is_read_only=is_read_only,
         )
         services.send_back = SendBack(store, settings, topics, groups, is_read_only=is_read_only)
 

@@ -56,6 +56,11 @@ class RebalanceLocks:
             and lock.until_ms > self._clock.monotonic_ms()
         )
 
+    def has_locks(self, group: str) -> bool:
+        """Tell whether any queue is locked for a group: it consumes in order."""
+        now_ms = self._clock.monotonic_ms()
+        return any(lock.until_ms > now_ms for lock in self._groups.get(group, {}).values())
+
     def remove_expired(self) -> None:
         """Forget the locks whose lease is over."""
         now_ms = self._clock.monotonic_ms()

@@ -30,6 +30,7 @@ from tieredstore.message.encoding import Message
 from tieredstore.message.names import DLQ_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
+    from tieredstore.broker.clients import RebalanceLocks
     from tieredstore.broker.settings import BrokerSettings
     from tieredstore.broker.state.groups import SubscriptionGroupManager
     from tieredstore.broker.state.topics import TopicConfig, TopicConfigManager
@@ -85,7 +86,8 @@ class SendResult(NamedTuple):
 class MessageSender:
     """Puts what producers send, after Java's checks. Used on the loop only.
 
-    store_host: of the store's records; is_read_only: whether nothing is taken from anybody.
+    store_host: of the store's records; locks: of orderly consumers, whose messages go from a retry
+    topic straight to the dead letters; is_read_only: whether nothing is taken from anybody.
     """
 
     def __init__(
@@ -96,9 +98,11 @@ class MessageSender:
         groups: SubscriptionGroupManager,
         store_host: bytes,
         *,
+        locks: RebalanceLocks | None = None,
         is_read_only: bool = False,
     ) -> None:
         self.store = store
+        self._locks = locks
         self._settings = settings
         self._topics = topics
         self._groups = groups
@@ -318,7 +322,10 @@ class MessageSender:
                 topic=message.topic,
             )
         most = request.max_reconsume_times
-        if message.reconsume_times > (config.retry_max_times if most is None else most):
+        most = config.retry_max_times if most is None else most
+        # An orderly consumer has tried as often as it may: older clients count one less.
+        is_orderly = self._locks is not None and self._locks.has_locks(group)
+        if is_orderly or message.reconsume_times > most:
             message.topic = DLQ_PREFIX + group
             message.queue_id = 0
             message.properties = props.set_property(message.properties, b"DELAY", b"-1")

@@ -123,7 +123,10 @@ def test_expired_locks_are_forgotten() -> None:
     clock = ManualClock()
     locks = RebalanceLocks(clock)
     locks.lock("g", [QueueKey("T", 0)], "1")
+    assert locks.has_locks("g")
+    assert not locks.has_locks("h")
     clock.advance(60_000)
+    assert not locks.has_locks("g")
     assert not locks.is_locked_by("g", QueueKey("T", 0), "1")
     locks.remove_expired()
     assert locks._groups == {}
