@@ -163,6 +163,25 @@ class JavaTools:
             assert "Address already in use" in log.read_text(), log.read_text()[-4000:]
         raise AssertionError("no free ports for a broker")
 
+    @contextmanager
+    def name_server(self, folder: Path) -> Iterator[str]:
+        """A Java name server on a free port, killed at the end; gives `ip:port`."""
+        port = free_ports()
+        config, log = folder / "namesrv.conf", folder / "namesrv.log"
+        config.write_text(f"listenPort={port}\nrocketmqHome={folder}\n")
+        java = ["java", "-Xmx256m", f"-Duser.home={folder / 'home'}", "-cp", self._classpath]
+        main = "org.apache.rocketmq.namesrv.NamesrvStartup"
+        with (
+            log.open("w") as errors,
+            running_process([*java, main, "-c", str(config)], errors) as process,
+        ):
+            assert process.stdout is not None
+            for line in process.stdout:
+                if "boot success" in line:
+                    yield f"127.0.0.1:{port}"
+                    return
+        raise AssertionError(f"the name server ended:\n{log.read_text()[-4000:]}")
+
     def _on_free_ports(self, command: Any) -> subprocess.CompletedProcess[str]:
         for attempt in range(3):
             arguments, extra = command(free_ports())
