@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Self
@@ -16,6 +17,7 @@ from tieredstore.broker.remoting.frame import FrameReader, encode_start
 from tieredstore.broker.remoting.handler_table import HandlerTable
 from tieredstore.broker.remoting.headers import decode_header, encode_header
 from tieredstore.broker.remoting.limits import RemotingLimits
+from tieredstore.broker.remoting.listener import TlsMode
 from tieredstore.broker.remoting.server import RemotingServer
 
 TIMEOUT_MS = 20_000
@@ -50,10 +52,16 @@ class RemotingClient:
         self._calls = calls
 
     @classmethod
-    async def open(cls, address: str, header_type: HeaderType = HeaderType.JSON) -> Self:
-        """Connect to `host:port`."""
+    async def open(
+        cls,
+        address: str,
+        header_type: HeaderType = HeaderType.JSON,
+        tls: ssl.SSLContext | None = None,
+    ) -> Self:
+        """Connect to `host:port`, with TLS where there is a context for it."""
         calls = _Calls()
-        return cls(await connect(address, calls, timeout_ms=TIMEOUT_MS), calls, header_type)
+        connection = await connect(address, calls, timeout_ms=TIMEOUT_MS, tls=tls)
+        return cls(connection, calls, header_type)
 
     async def request(
         self,
@@ -108,10 +116,13 @@ def _texts(fields: Mapping[str, object] | None) -> dict[str, str]:
 
 @asynccontextmanager
 async def serve(
-    table: HandlerTable, limits: RemotingLimits | None = None
+    table: HandlerTable,
+    limits: RemotingLimits | None = None,
+    tls: ssl.SSLContext | None = None,
+    tls_mode: TlsMode = TlsMode.PERMISSIVE,
 ) -> AsyncIterator[tuple[RemotingServer, str]]:
     """Serve a table on a free loopback port; gives the server and its address."""
-    server = RemotingServer(table, limits)
+    server = RemotingServer(table, limits, tls, tls_mode)
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     await server.start(listening)

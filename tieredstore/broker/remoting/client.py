@@ -27,7 +27,7 @@ async def connect(
     limits: RemotingLimits | None = None,
     close_listeners: Sequence[CloseListener] = (),
     timeout_ms: int = 3_000,
-    ssl_context: ssl.SSLContext | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> Connection:
     """Open a connection to `host:port`. table: who answers the server's own calls. Raises
     Unavailable, Invalid."""
@@ -42,7 +42,7 @@ async def connect(
                 lambda: Connection(table, limits, buffered, list(close_listeners)),
                 host,
                 port,
-                ssl=ssl_context,
+                ssl=tls,
             )
     except (OSError, TimeoutError) as error:
         raise Unavailable(f"{address}: no connection in {timeout_ms} ms: {error!r}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final, cast
 
 from tieredstore.broker.remoting.codes import HeaderType, RequestCode, ResponseCode
@@ -46,6 +46,7 @@ class Connection(asyncio.Protocol):
         "_loop",
         "_next_opaque",
         "_next_task",
+        "_open_listener",
         "_out",
         "_out_bytes",
         "_reader",
@@ -66,6 +67,7 @@ class Connection(asyncio.Protocol):
         limits: RemotingLimits,
         buffered: BufferedBytes,
         close_listeners: list[CloseListener],
+        open_listener: Callable[[Connection], object] | None = None,
     ) -> None:
         self.client_id = ""
         self.language = "OTHER"
@@ -76,6 +78,7 @@ class Connection(asyncio.Protocol):
         self._limits = limits
         self._shared_bytes = buffered
         self._close_listeners = close_listeners
+        self._open_listener = open_listener
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(limits.max_frame_bytes)
         self._transport: asyncio.Transport | None = None
@@ -98,6 +101,8 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.address = format_host(encode_host(peer[0], peer[1])) if peer else ""
         self.last_frame_s = self._loop.time()
+        if self._open_listener is not None:
+            self._open_listener(self)
 
     def connection_lost(self, _: Exception | None) -> None:
         self._transport = None

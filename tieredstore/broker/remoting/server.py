@@ -4,27 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from contextlib import suppress
 
 from tieredstore.broker.remoting.connection import Connection
 from tieredstore.broker.remoting.handler_table import HandlerTable
 from tieredstore.broker.remoting.limits import BufferedBytes, CloseListener, RemotingLimits
+from tieredstore.broker.remoting.listener import Listener, TlsMode
 
 _STOP_TIMEOUT_S = 3.0
 
 
 class RemotingServer:
-    """Serves one port by one table of handlers. Its sockets are bound by the caller, so that
-    nobody is answered before everything behind them is ready."""
+    """Serves one port by one table of handlers. Its socket is bound by the caller, so that nobody
+    is answered before everything behind it is ready. tls: for clients that begin with it, as
+    `tls_mode` allows."""
 
-    def __init__(self, table: HandlerTable, limits: RemotingLimits | None = None) -> None:
+    def __init__(
+        self,
+        table: HandlerTable,
+        limits: RemotingLimits | None = None,
+        tls: ssl.SSLContext | None = None,
+        tls_mode: TlsMode = TlsMode.PERMISSIVE,
+    ) -> None:
         self.table = table
         self.limits = limits or RemotingLimits()
         self.connections: set[Connection] = set()
         self._buffered = BufferedBytes(self.limits.max_buffered_bytes)
         self._close_listeners: list[CloseListener] = [self._forget]
         self._all_ended = asyncio.Event()
-        self._server: asyncio.Server | None = None
+        self._listener = Listener(
+            self._open, self.limits.idle_timeout_ms / 1000, tls=tls, mode=tls_mode
+        )
+        self._is_running = False
         self._sweep: asyncio.TimerHandle | None = None
 
     def add_close_listener(self, listener: CloseListener) -> None:
@@ -33,14 +45,18 @@ class RemotingServer:
 
     async def start(self, listening: socket.socket) -> None:
         """Begin to accept on a bound socket."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._open, sock=listening, backlog=1024)
+        self._listener.start(listening)
+        self._is_running = True
         self._plan_sweep()
 
     def _open(self) -> Connection:
-        connection = Connection(self.table, self.limits, self._buffered, self._close_listeners)
-        self.connections.add(connection)
-        return connection
+        return Connection(
+            self.table,
+            self.limits,
+            self._buffered,
+            self._close_listeners,
+            self.connections.add,  # a TLS handshake that fails opens none
+        )
 
     def _forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
@@ -65,10 +81,10 @@ class RemotingServer:
 
     async def stop(self) -> None:
         """Accept nobody any more and end every connection. Idempotent."""
-        server, self._server = self._server, None
-        if server is None:
+        if not self._is_running:
             return
-        server.close()
+        self._is_running = False
+        await self._listener.stop()
         if self._sweep is not None:
             self._sweep.cancel()
         self._all_ended.clear()

@@ -183,6 +183,7 @@ def test_i03_unsent_bytes_are_bounded_and_the_greediest_peer_is_closed() -> None
             await RemotingClient.open(address) as other,
             open_raw(address) as (_, writer),
         ):
+            assert (await other.request(ECHO)).code == 0
             writer.write(encode_command(RemotingCommand(LARGE)))
             await wait_for(lambda: len(server.connections) == 2)
             (greedy,) = (
