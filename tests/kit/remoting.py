@@ -98,7 +98,7 @@ class RemotingClient:
     async def close(self) -> None:
         """End the connection."""
         self.connection.close()
-        await wait_for(lambda: not self.connection.is_open)
+        await wait_for(lambda: self.connection.has_ended)
 
     async def __aenter__(self) -> Self:
         return self

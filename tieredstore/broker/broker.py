@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import socket
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -32,6 +33,7 @@ from tieredstore.broker.pull.puller import MessagePuller
 from tieredstore.broker.receive import ReceiveService
 from tieredstore.broker.remoting.handler_table import HandlerTable
 from tieredstore.broker.remoting.handlers.registration import make_handler_table
+from tieredstore.broker.remoting.listener import TlsMode, make_server_context
 from tieredstore.broker.remoting.registration import NameServerRegistration
 from tieredstore.broker.remoting.server import RemotingServer
 from tieredstore.broker.send.send_back import SendBack
@@ -302,10 +304,13 @@ class Broker:
             find_certificate, settings.tls_key_path, settings.tls_cert_path
         )
         table = make_handler_table(services)
-        await self._serve_remoting(table, sockets.remoting, starting)
+        tls = await asyncio.to_thread(
+            make_server_context, certificate.private_key, certificate.chain
+        )
+        await self._serve_remoting(table, sockets.remoting, tls, starting)
         self.addresses["remoting"] = self.addresses["namesrv"] = services.address
         if sockets.namesrv is not None:
-            await self._serve_remoting(table, sockets.namesrv, starting)
+            await self._serve_remoting(table, sockets.namesrv, tls, starting)
             self.addresses["namesrv"] = f"{settings.broker_ip1}:{settings.namesrv_listen_port}"
         grpc_server = GrpcServer(Service(services), certificate)
         await grpc_server.start(sockets.grpc)
@@ -313,9 +318,14 @@ class Broker:
         self.addresses["grpc"] = services.grpc_address
 
     async def _serve_remoting(
-        self, table: HandlerTable, listening: socket.socket, starting: AsyncExitStack
+        self,
+        table: HandlerTable,
+        listening: socket.socket,
+        tls: ssl.SSLContext,
+        starting: AsyncExitStack,
     ) -> None:
-        server = RemotingServer(table)
+        mode = TlsMode(self.settings.tls_server_mode)
+        server = RemotingServer(table, tls=tls, tls_mode=mode)
         server.add_close_listener(self.services.producers.remove_session)
         server.add_close_listener(self.services.consumers.remove_session)
         await server.start(listening)

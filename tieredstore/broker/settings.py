@@ -77,13 +77,21 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     tls_key_path: Annotated[
         str,
         _text(
-            "Private key of the gRPC port, PEM, a key of Java's proxy; empty: a certificate that "
+            "Private key of all ports, PEM, a key of Java's proxy; empty: a certificate that "
             "signs itself is made for each start."
         ),
     ] = field(name="tlsKeyPath", default="")
     tls_cert_path: Annotated[
         str, _text("Its certificate chain, PEM, a key of Java's proxy; goes with `tlsKeyPath`.")
     ] = field(name="tlsCertPath", default="")
+    tls_server_mode: Annotated[
+        str,
+        _text(
+            "Which clients of remoting are served, a system property of Java: those without TLS "
+            "(disabled), those with it (enforcing), both on one port (permissive).",
+            "^(disabled|permissive|enforcing)$",
+        ),
+    ] = field(name="tls.server.mode", default="permissive")
     namesrv_listen_port: Annotated[
         int,
         _int(

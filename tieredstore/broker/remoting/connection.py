@@ -372,6 +372,11 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it is left: everything was sent, or it was aborted or lost."""
+        return self._transport is None
+
+    @property
     def pending_count(self) -> int:
         """Requests that are not answered yet, parked polls among them."""
         return len(self._tasks)

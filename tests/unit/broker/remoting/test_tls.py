@@ -9,12 +9,14 @@ import pytest
 
 from tests.kit.remoting import RemotingClient, open_raw, read_until_end, serve, wait_for
 from tieredstore.broker.grpc.certificates import make_certificate
+from tieredstore.broker.remoting.codes import RequestCode
 from tieredstore.broker.remoting.command import RemotingCommand
 from tieredstore.broker.remoting.connection import Connection
 from tieredstore.broker.remoting.handler_table import HandlerTable
 from tieredstore.broker.remoting.limits import RemotingLimits
 from tieredstore.broker.remoting.listener import TlsMode, make_server_context
 from tieredstore.errors import Unavailable
+from tieredstore.testing.broker import Broker
 
 ECHO = 1001
 
@@ -121,3 +123,17 @@ def test_i03_a_client_that_says_nothing_is_closed() -> None:
             assert server.connections == set()
 
     asyncio.run(main())
+
+
+def test_a_broker_serves_tls_with_a_certificate_of_its_own_and_as_its_setting_says() -> None:
+    async def ask(address: str, tls: ssl.SSLContext | None) -> int:
+        async with await RemotingClient.open(address, tls=tls) as client:
+            return (await client.request(RequestCode.GET_BROKER_CLUSTER_INFO)).code
+
+    with Broker() as broker:
+        assert asyncio.run(ask(broker.remoting, client_side())) == 0
+        assert asyncio.run(ask(broker.remoting, None)) == 0
+    with Broker(properties={"tls.server.mode": "enforcing"}) as broker:
+        assert asyncio.run(ask(broker.remoting, client_side())) == 0
+        with pytest.raises(Unavailable):
+            asyncio.run(ask(broker.remoting, None))
