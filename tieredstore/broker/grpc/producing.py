@@ -80,4 +80,11 @@ class Producing:
         entry.status.CopyFrom(make_status(code))
         if code is Code.OK:
             entry.offset = result.queue_offset
+            entry.recall_handle = result.recall_handle
         return entry
+
+    async def recall_message(self, request: Any, call: Call) -> Any:  # noqa: ARG002
+        """Take back a message that is to be delivered later."""
+        topic = read_topic(request.topic)
+        message_id = await self._broker.sender.recall(topic, topic, request.recall_handle)
+        return RecallMessageResponse(status=make_status(Code.OK), message_id=message_id)

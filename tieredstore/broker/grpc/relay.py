@@ -166,8 +166,10 @@ class _Front(_Side):
             self.close()
             return
         loop = asyncio.get_running_loop()
+        back = _Side()
+        back.other = self  # before it connects: the server speaks at once
         try:
-            transport, back = await loop.create_connection(_Side, LOOPBACK, port)
+            transport, _ = await loop.create_connection(lambda: back, LOOPBACK, port)
         except OSError as error:
             logger.warning("gRPC port: no connection to the server behind it: %s", error)
             self.close()
@@ -177,7 +179,6 @@ class _Front(_Side):
             return
         self._relayed_port = transport.get_extra_info("sockname")[1]
         self._relay.name_peer(self._relayed_port, self._peer)
-        back.other = self
         self.other = back
         transport.write(bytes(self._pending))
         self._pending.clear()

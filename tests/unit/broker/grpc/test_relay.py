@@ -13,6 +13,7 @@ import pytest
 
 from tieredstore.broker.grpc.call import Call
 from tieredstore.broker.grpc.certificates import Certificate, make_certificate
+from tieredstore.broker.grpc.relay import Ports, Relay
 from tieredstore.broker.grpc.server import GrpcServer
 from tieredstore.broker.grpc.statuses import Code, make_status
 from tieredstore.broker.grpc.stubs import SERVICE_NAME, find_message
@@ -194,5 +195,27 @@ def test_large_requests_pass_both_ways() -> None:
             response = await call(request.SerializeToString(), timeout=60)
             assert response.status.message.encode() == body
         await server.stop()
+
+    asyncio.run(run())
+
+
+def test_what_the_server_says_first_is_not_lost() -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello")
+        await read_end(reader)
+        writer.close()
+
+    async def run() -> None:
+        async with await asyncio.start_server(greet, "127.0.0.1", 0) as behind:
+            relay = Relay(Ports(behind.sockets[0].getsockname()[1], None), 100)
+            listener = socket.create_server(("127.0.0.1", 0))
+            await relay.start(listener)
+            port = listener.getsockname()[1]
+            for _ in range(200):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(b"P")
+                assert await asyncio.wait_for(reader.readexactly(5), 5) == b"hello"
+                writer.close()
+            await relay.stop()
 
     asyncio.run(run())
