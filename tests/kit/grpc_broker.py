@@ -33,6 +33,7 @@ from tieredstore.broker.settings import load_broker_settings
 from tieredstore.broker.state.groups import SubscriptionGroupManager
 from tieredstore.broker.state.offsets import ConsumerOffsetManager
 from tieredstore.broker.state.topics import TopicConfigManager
+from tieredstore.broker.transactions.service import TransactionService
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.message.hosts import LOCALHOST
 
@@ -155,6 +156,11 @@ async def serving_grpc(
             clock=clock,
         )
         await services.receive.start()
+        services.transactions = TransactionService(
+            store, settings, services.sender, services.offsets, services.producers, clock
+        )
+        await services.transactions.load()
+        services.transactions.start()
         service = Service(services, long_polling_timeout_ms)
         server = GrpcServer(service, certificate)
         listener = socket.create_server(("127.0.0.1", 0))
@@ -165,6 +171,7 @@ async def serving_grpc(
         finally:
             services.hold.stop()
             await services.receive.stop()
+            await services.transactions.stop()
             await server.stop()
 
 

@@ -75,6 +75,9 @@ def convert_sent_message(message: Any, topic: str, peer: str, now_ms: int, max_b
     table = _check_user_properties(message.user_properties)
     table[props.UNIQ_KEY] = system.message_id
     _add_system_properties(table, system, now_ms)
+    if is_transactional(system):
+        # A producer has no group in this protocol: the topic stands for it, as in Java's proxy.
+        table[props.PGROUP] = topic
     body, sys_flag = _convert_body(message.body, system, max_body)
     try:
         encoded = props.encode_properties(table)

@@ -17,11 +17,16 @@ from tieredstore.broker.grpc.statuses import (
     make_status,
 )
 from tieredstore.broker.grpc.stubs import (
+    RecallMessageResponse,
     SendMessageResponse,
     SendResultEntry,
+    find_message,
+    list_values,
 )
 from tieredstore.broker.send.sender import SendRequest
+from tieredstore.broker.transactions.messages import CommitOrRollback
 from tieredstore.errors import TieredStoreError
+from tieredstore.message.ids import is_offset_message_id
 
 if TYPE_CHECKING:
     from tieredstore.broker.services import BrokerServices
@@ -29,6 +34,13 @@ if TYPE_CHECKING:
 
 MAX_MESSAGES: Final = 1_024
 """Of one call."""
+_RESOLUTION_NUMBERS: Final = list_values("TransactionResolution")
+_RESOLUTIONS: Final = {
+    _RESOLUTION_NUMBERS["COMMIT"]: CommitOrRollback.COMMIT,
+    _RESOLUTION_NUMBERS["ROLLBACK"]: CommitOrRollback.ROLLBACK,
+}
+
+_EndTransactionResponse: Final = find_message("EndTransactionResponse")
 
 
 class Producing:
@@ -71,8 +83,9 @@ class Producing:
         request = SendRequest(group=message.topic, message=message)
         try:
             if is_transactional(system):
-                raise Rejected(Code.UNSUPPORTED, "transactions are not supported")
-            result = await self._broker.sender.send(request)
+                result = await self._broker.transactions.prepare(request)
+            else:
+                result = await self._broker.sender.send(request)
         except TieredStoreError as error:
             entry.status.CopyFrom(convert_error(error))
             return entry
@@ -81,7 +94,23 @@ class Producing:
         if code is Code.OK:
             entry.offset = result.queue_offset
             entry.recall_handle = result.recall_handle
+            if is_transactional(system):
+                # Where the half message is: a restart of the broker forgets no transaction.
+                entry.transaction_id = result.message_id
         return entry
+
+    async def end_transaction(self, request: Any, call: Call) -> Any:  # noqa: ARG002
+        """Commit or roll back a half message."""
+        resolution = _RESOLUTIONS.get(request.resolution)
+        if resolution is None:
+            raise Rejected(Code.BAD_REQUEST, "resolution: expected COMMIT or ROLLBACK")
+        if not is_offset_message_id(request.transaction_id):
+            raise Rejected(
+                Code.INVALID_TRANSACTION_ID,
+                f"transaction id {request.transaction_id!r}: expected one that a send returned",
+            )
+        await self._broker.transactions.end_by_id(request.transaction_id, resolution)
+        return _EndTransactionResponse(status=make_status(Code.OK))
 
     async def recall_message(self, request: Any, call: Call) -> Any:  # noqa: ARG002
         """Take back a message that is to be delivered later."""

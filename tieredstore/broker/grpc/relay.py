@@ -96,6 +96,7 @@ class _Side(asyncio.Protocol):
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self.other: _Side | None = None
+        self.has_ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -106,11 +107,13 @@ class _Side(asyncio.Protocol):
             other.transport.write(data)
 
     def eof_received(self) -> bool:
+        """Pass the end on; once both have said it, both are closed."""
+        self.has_ended = True
         other = self.other
-        if other is not None and other.transport is not None and other.transport.can_write_eof():
-            other.transport.write_eof()
-            return True
-        return False
+        if other is None or other.transport is None or other.has_ended:
+            return False
+        other.transport.write_eof()
+        return True
 
     def pause_writing(self) -> None:
         if self.other is not None and self.other.transport is not None:
@@ -183,9 +186,6 @@ class _Front(_Side):
         transport.write(bytes(self._pending))
         self._pending.clear()
         self.transport.resume_reading()
-
-    def eof_received(self) -> bool:
-        return super().eof_received() if self.other is not None else False
 
     def connection_lost(self, error: Exception | None) -> None:
         self._stop_timer()

@@ -51,6 +51,7 @@ class Service:
             "Heartbeat": telemetry.heartbeat,
             "NotifyClientTermination": telemetry.notify_client_termination,
             "SendMessage": producing.send_message,
+            "EndTransaction": producing.end_transaction,
             "RecallMessage": producing.recall_message,
             "AckMessage": consuming.ack_message,
             "ChangeInvisibleDuration": consuming.change_invisible_duration,

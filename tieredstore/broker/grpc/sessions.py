@@ -71,11 +71,17 @@ class GrpcSession:
     def notify_consumers_changed(self, group: str) -> None:
         """Do nothing: the server gives messages to members as they ask."""
 
-    def check_transaction(self, message: StoredMessage, transaction_id: str, group: str) -> None:  # noqa: ARG002
-        """Ask the producer to say again what became of a transaction."""
+    def check_transaction(
+        self,
+        message: StoredMessage,
+        transaction_id: str,  # noqa: ARG002
+        group: str,  # noqa: ARG002
+    ) -> None:
+        """Ask the producer to say again what became of a transaction: it answers with the place of
+        the half message."""
         command = TelemetryCommand()
         recover = command.recover_orphaned_transaction_command
-        recover.transaction_id = transaction_id
+        recover.transaction_id = message.offset_message_id
         recover.message.CopyFrom(make_transaction_message(message))
         self.send(command)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import grpc
 import grpc.aio
@@ -199,23 +199,38 @@ def test_large_requests_pass_both_ways() -> None:
     asyncio.run(run())
 
 
-def test_what_the_server_says_first_is_not_lost() -> None:
-    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"hello")
-        await read_end(reader)
-        writer.close()
+class Greeter(asyncio.Protocol):
+    """A server that speaks at once."""
 
+    open: ClassVar[set[Greeter]] = set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.open.add(self)
+        cast("asyncio.Transport", transport).write(b"hello")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.open.discard(self)
+
+
+def test_what_the_server_says_first_is_not_lost() -> None:
     async def run() -> None:
-        async with await asyncio.start_server(greet, "127.0.0.1", 0) as behind:
+        loop = asyncio.get_running_loop()
+        async with await loop.create_server(Greeter, "127.0.0.1", 0) as behind:
             relay = Relay(Ports(behind.sockets[0].getsockname()[1], None), 100)
             listener = socket.create_server(("127.0.0.1", 0))
             await relay.start(listener)
-            port = listener.getsockname()[1]
-            for _ in range(200):
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            for _ in range(100):
+                reader, writer = await asyncio.open_connection(*listener.getsockname())
                 writer.write(b"P")
                 assert await asyncio.wait_for(reader.readexactly(5), 5) == b"hello"
                 writer.close()
+                await writer.wait_closed()
+            for _ in range(1000):
+                if not relay.connections and not Greeter.open:
+                    break
+                await asyncio.sleep(0.01)
+            else:
+                raise AssertionError("connections that were closed are still there")
             await relay.stop()
 
     asyncio.run(run())

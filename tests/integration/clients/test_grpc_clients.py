@@ -1,0 +1,172 @@
+"""The published gRPC clients of four languages at their own defaults, each in its own process,
+against our broker: Python and Node without TLS, Java and Go with it, at the same port."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.kit.clients.collected import bodies, wait_for_messages
+from tests.kit.clients.grpc_lab import (
+    LANGUAGES,
+    RETRIES,
+    WITH_PUSH,
+    Lab,
+    lab_broker,
+    start_client,
+)
+from tests.kit.clients.served import Served
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with lab_broker(tmp_path_factory.mktemp("lab")) as found:
+        yield found
+
+
+@pytest.fixture(params=LANGUAGES, scope="module")
+def lab(request: pytest.FixtureRequest, served: Served) -> Iterator[Lab]:
+    with start_client(request.param) as client:
+        yield Lab(request.param, client, served)
+
+
+@pytest.fixture
+def push_lab(lab: Lab) -> Lab:
+    if lab.language not in WITH_PUSH:
+        pytest.skip(f"the {lab.language} client has no push consumer")
+    return lab
+
+
+def test_a_message_is_received_as_it_was_sent_and_once(lab: Lab) -> None:
+    topic = lab.topic("simple")
+    lab.start_producer(topic)
+    lab.call("start_simple", name="c", group=f"simple_{lab.language}", topic=topic)
+    sent = lab.send(
+        topic, "hello ✓", tag="a", keys=["k1", "k2"], properties={"colour": "blue", "näme": "ü"}
+    )
+    (message,) = lab.receive_bodies(1)
+    assert message["body"] == "hello ✓"
+    assert message["message_id"] == sent["message_id"]
+    assert message["tag"] == "a"
+    assert sorted(message["keys"]) == ["k1", "k2"]
+    assert message["properties"] == {"colour": "blue", "näme": "ü"}
+    assert message["attempt"] == 1
+    assert lab.call("receive", name="c", count=32, invisible_s=30) == []
+    lab.call("stop", name="c")
+    lab.call("stop", name="p")
+
+
+def test_a_large_message_comes_whole(lab: Lab) -> None:
+    topic = lab.topic("large")
+    lab.start_producer(topic)
+    lab.call("start_simple", name="c", group=f"other_{lab.language}", topic=topic)
+    lab.send(topic, "0123456789abcdef", times=3 << 16)
+    (message,) = lab.receive_bodies(1)
+    assert message["body"] == "0123456789abcdef" * (3 << 16)
+    lab.call("stop", name="c")
+    lab.call("stop", name="p")
+
+
+def test_a_message_that_is_given_back_comes_again(lab: Lab) -> None:
+    topic = lab.topic("change")
+    lab.start_producer(topic)
+    lab.call("start_simple", name="c", group=f"other_{lab.language}", topic=topic)
+    lab.send(topic, "again")
+    (first,) = receive_some(lab)
+    lab.call("change_invisible", name="c", message_id=first["message_id"], seconds=1)
+    (second,) = receive_some(lab)
+    assert (first["attempt"], second["attempt"]) == (1, 2)
+    lab.call("ack", name="c", message_id=second["message_id"])
+    lab.call("stop", name="c")
+    lab.call("stop", name="p")
+
+
+def receive_some(lab: Lab) -> Any:
+    for _ in range(10):
+        if found := lab.call("receive", name="c", count=32, invisible_s=30):
+            return found
+    raise AssertionError("no message came")
+
+
+def test_a_push_consumer_gets_all_by_tag(push_lab: Lab) -> None:
+    lab, topic = push_lab, push_lab.topic("push")
+    lab.start_producer(topic)
+    lab.call("start_push", name="c", group=f"push_{lab.language}", topic=topic, expression="a || b")
+    for number in range(30):
+        lab.send(topic, f"body {number}", tag="abc"[number % 3])
+    found = wait_for_messages(lab.client, topic, 20)
+    assert sorted(bodies(found)) == sorted(f"body {n}" for n in range(30) if n % 3 < 2)
+    lab.call("stop", name="c")
+    lab.call("stop", name="p")
+
+
+def test_a_message_that_fails_is_tried_again_and_then_a_dead_letter(push_lab: Lab) -> None:
+    lab, topic = push_lab, push_lab.topic("retry")
+    group = f"retry_{lab.language}"
+    lab.start_producer(topic)
+    lab.call("start_push", name="c", group=group, topic=topic, fail_times=99)
+    lab.send(topic, "poison")
+    found = wait_for_messages(lab.client, topic, RETRIES + 1)
+    assert [message["attempt"] for message in sorted(found, key=lambda m: m["attempt"])] == [
+        1 + number for number in range(RETRIES + 1)
+    ]
+    lab.call("start_simple", name="d", group=f"other_{lab.language}", topic=f"%DLQ%{group}")
+    dead: list[Any] = []
+    for _ in range(15):
+        dead = lab.call("receive", name="d", count=32, invisible_s=30)
+        if dead:
+            break
+    assert bodies(dead) == ["poison"]
+    lab.call("stop", name="d")
+    lab.call("stop", name="c")
+    lab.call("stop", name="p")
+
+
+def test_message_groups_keep_their_order(push_lab: Lab) -> None:
+    lab, topic = push_lab, push_lab.topic("fifo")
+    lab.start_producer(topic)
+    lab.call("start_push", name="c", group=f"fifo_{lab.language}", topic=topic)
+    for number in range(30):
+        lab.send(topic, f"{number:02d}", message_group=f"g{number % 3}")
+    wait_for_messages(lab.client, topic, 30)
+    found = lab.client.call("collected", topic=topic)
+    for group in range(3):
+        own = [message["body"] for message in found if int(message["body"]) % 3 == group]
+        assert own == sorted(own)
+        assert len(set(own)) == 10
+    lab.call("stop", name="c")
+    lab.call("stop", name="p")
+
+
+def test_a_delayed_message_comes_when_it_is_due_and_not_once_it_is_recalled(lab: Lab) -> None:
+    topic = lab.topic("delay")
+    lab.start_producer(topic)
+    lab.call("start_simple", name="c", group=f"other_{lab.language}", topic=topic)
+    lab.send(topic, "now")
+    sent = lab.send(topic, "later", delay_ms=4_000)
+    if lab.language != "go":  # that version cannot recall
+        taken_back = lab.send(topic, "never", delay_ms=4_000)
+        assert taken_back["recall_handle"]
+        lab.call("recall", name="p", topic=topic, recall_handle=taken_back["recall_handle"])
+    first, second = lab.receive_bodies(2)
+    assert [first["body"], second["body"]] == ["now", "later"]
+    assert second["at_ms"] >= sent["at_ms"] + 3_000
+    assert bodies(lab.call("receive", name="c", count=32, invisible_s=30)) == []
+    lab.call("stop", name="c")
+    lab.call("stop", name="p")
+
+
+def test_a_transaction_is_committed_rolled_back_or_asked_about(lab: Lab) -> None:
+    topic = lab.topic("transaction")
+    lab.start_producer(topic, transactional=True)
+    lab.call("start_simple", name="c", group=f"other_{lab.language}", topic=topic)
+    for end in ("commit", "rollback", "leave open"):
+        lab.call("send_in_transaction", name="p", topic=topic, body=end, end=end)
+    found = lab.receive_bodies(2)
+    assert sorted(bodies(found)) == ["commit", "leave open"]
+    assert set(lab.call("checked")) == {"leave open"}
+    assert bodies(lab.call("receive", name="c", count=32, invisible_s=30)) == []
+    lab.call("stop", name="c")
+    lab.call("stop", name="p")
