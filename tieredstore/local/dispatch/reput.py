@@ -192,7 +192,9 @@ class Reput:
             self.dispatcher.dispatch(read_rows(rows[start : start + PASS_ROWS * ROW_FIELDS]))
         # Without a row too: an interrupted put may have begun the next file alone.
         self.offset = max(before, waiting.end_offset)
-        return self.offset > before
+        # What was scanned before may come once more, as at a start: only an empty answer has armed
+        # the wake.
+        return waiting.end_offset > waiting.begin_offset or self.offset > before
 
     def _stop_for(self, error: Exception) -> None:
         passing = find_passing(error)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kit.local_stores import FOREVER, START_MS, plain, put_all, running, small_config
+from tests.kit.waiting import wait_for
 from tieredstore.clock import ManualClock
 from tieredstore.errors import Exhausted
 from tieredstore.local.put import rows as put_rows
@@ -149,8 +151,6 @@ def test_messages_that_a_stop_left_undispatched_are_dispatched_by_the_next_start
 
 @pytest.mark.parametrize("dropped", [False, True])
 def test_messages_are_dispatched_without_being_waited_for(tmp_path: Path, dropped: bool) -> None:
-    import time
-
     with running(small_config(tmp_path / "s")) as store:
         deadline = time.monotonic() + 30
         for number in range(5):
@@ -160,6 +160,15 @@ def test_messages_are_dispatched_without_being_waited_for(tmp_path: Path, droppe
             while store.get_max_offset_in_queue("T", 0) <= number:
                 assert time.monotonic() < deadline
                 time.sleep(0.001)
+
+
+def test_after_a_restart_messages_are_dispatched_without_being_waited_for(tmp_path: Path) -> None:
+    config = small_config(tmp_path / "s")
+    for number in range(4):
+        with running(config) as store:
+            time.sleep(0.05)  # the dispatch has found that nothing waits
+            store.put_message(plain(number=number))
+            wait_for(lambda: store.get_max_offset_in_queue("T", 0) == number + 1)  # noqa: B023
 
 
 def test_c01_store_times_do_not_go_back_behind_messages_dispatched_at_the_start(
