@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.kit.local_stores import START_MS
-from tieredstore.broker.clients import ProducerManager
+from tieredstore.broker.clients import ProducerManager, RebalanceLocks
 from tieredstore.broker.delay.hook import DelayHook
 from tieredstore.broker.delay.schedule import ScheduleMessageService
 from tieredstore.broker.delay.timers import TimerMessageService
@@ -57,9 +57,11 @@ class Producing:
             self.store, self.hook, delays_ms, root / "config", clock
         )
         self.timers = TimerMessageService(self.store, self.hook, root / "config", clock)
-        self.sender = MessageSender(self.store, self.settings, self.topics, self.groups, STORE_HOST)
+        self.locks = RebalanceLocks(clock)
+        self.sender = MessageSender(
+            self.store, self.settings, self.topics, self.groups, STORE_HOST, locks=self.locks
+        )
         self.send_back = SendBack(self.store, self.settings, self.topics, self.groups)
-
         self.offsets = ConsumerOffsetManager(root / "config", clock)
         self.producers = ProducerManager(clock)
         self.transactions = TransactionService(

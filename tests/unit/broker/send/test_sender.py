@@ -12,6 +12,7 @@ from tieredstore.broker.refused import RefusalReason, Refused
 from tieredstore.broker.send.queue_choice import consistent_hash
 from tieredstore.broker.send.sender import SendRequest
 from tieredstore.broker.state.topics import TopicConfig
+from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import DURABLE, PutMessageResult, PutMessageStatus
 from tieredstore.message.encoding import Message
 from tieredstore.message.ids import parse_offset_message_id
@@ -206,6 +207,18 @@ async def test_a_client_s_own_retry_ends_with_the_dead_letters(tmp_path: Path) -
         await parts.sender.send(SendRequest("g", message, max_reconsume_times=2))
         assert [m.reconsume_times for m in parts.read("%RETRY%g")] == [16]
         assert [m.reconsume_times for m in parts.read("%DLQ%g")] == [17, 3]
+
+
+@on_loop
+async def test_a_message_that_an_orderly_consumer_gives_up_is_a_dead_letter(tmp_path: Path) -> None:
+    with producing(tmp_path) as parts:
+        parts.locks.lock("g", [QueueKey("T", 0)], "client")
+        await parts.send("%RETRY%g", queue_id=0, properties={"DELAY": "3"})
+        found = parts.read("%DLQ%g")[0]
+        assert found.get_property("DELAY") == "-1"
+        parts.clock.advance(60_000)  # the lock ends
+        await parts.send("%RETRY%g", queue_id=0)
+        assert len(parts.read("%RETRY%g")) == 1
 
 
 @on_loop
