@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -48,27 +49,15 @@ def reading(tier: str, folder: Path) -> Iterator[str]:
         process.communicate()
 
 
-def tail(address: str, topic: str) -> list[dict[str, object]]:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tieredstore",
-            "tail",
-            topic,
-            "--from-start",
-            "--no-follow",
-            "--output",
-            "ndjson",
-            "--at",
-            address,
-        ],
-        capture_output=True,
-        cwd=ROOT,
-        check=False,
-    )
+def rows_of(*words: str) -> list[dict[str, object]]:
+    done = subprocess.run([*VERB, *words, *NDJSON], capture_output=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     return [orjson.loads(line) for line in done.stdout.splitlines()]
+
+
+def tail(address: str, topic: str, body: str = "text") -> list[dict[str, object]]:
+    places = ["--from-start", "--no-follow", "--body", body, "--at", address]
+    return rows_of("tail", topic, *places)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -80,25 +69,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def cat(tier: str, topic: str) -> list[dict[str, object]]:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tieredstore",
-            "cat",
-            "--tier",
-            tier,
-            "--topic",
-            topic,
-            "--output",
-            "ndjson",
-        ],
-        capture_output=True,
-        cwd=ROOT,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [orjson.loads(line) for line in done.stdout.splitlines()]
+    return rows_of("cat", "--tier", tier, "--topic", topic)
 
 
 def place(row: dict[str, object]) -> tuple[int, int]:
@@ -122,6 +93,24 @@ def test_the_history_is_served_beside_its_live_broker(tmp_path: Path) -> None:
         assert files(tier_folder) == before
         subprocess.run(send, input=b"more\n", cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         assert broker.flush_tier() == 1
+
+
+def test_what_a_java_broker_wrote_is_served_at_its_offsets(
+    tmp_path: Path, public_a: Path, public_a_manifest: dict[str, Any]
+) -> None:
+    expected: dict[str, dict[tuple[int, int], tuple[str, str]]] = {}
+    for message in public_a_manifest["messages"]:
+        if message.get("tiered"):
+            there = message["queueId"], message["queueOffset"]
+            what = message["uniqKey"], message["bodySHA256"]
+            expected.setdefault(message["topic"], {})[there] = what
+    assert sum(map(len, expected.values())) > 1000
+    with reading(f"file://{public_a / 'tiered'}", tmp_path / "reader") as address:
+        for topic, messages in expected.items():
+            rows = tail(address, topic, "sha256")
+            found = {place(row): (row["msg_id"], row["body"]) for row in rows}
+            assert found == messages
+            assert len(rows) == len(messages)
 
 
 def test_what_would_write_has_no_permission_and_offsets_are_kept(tmp_path: Path) -> None:
