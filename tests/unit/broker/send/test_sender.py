@@ -90,7 +90,7 @@ async def test_without_automatic_topics_an_unknown_one_is_refused(tmp_path: Path
     ],
 )
 @on_loop
-async def test_i05_java_s_verdict(
+async def test_i05_a_send_is_refused_with_java_s_code(
     tmp_path: Path, topic: str, queue_id: int, body: bytes, reason: RefusalReason
 ) -> None:
     with producing(tmp_path) as parts:
