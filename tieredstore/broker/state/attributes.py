@@ -12,6 +12,7 @@ _CLEANUP_POLICIES: Final = frozenset({"DELETE"})
 _MESSAGE_TYPES: Final = frozenset(
     {"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY"}
 )
+_FROM_WHERE: Final = frozenset({"CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_LAST_OFFSET"})
 _INT64_MAX: Final = 2**63 - 1
 
 
@@ -33,6 +34,11 @@ TOPIC_ATTRIBUTES: Final[Mapping[str, Callable[[str], bool]]] = {
 """Attribute of a topic -> whether a value is one that the store can do: no batch queues and no
 compaction are made here."""
 
+GROUP_ATTRIBUTES: Final[Mapping[str, Callable[[str], bool]]] = {
+    "consumeFromWhere": _one_of(_FROM_WHERE),
+}
+"""Attribute of a group -> whether a value is possible. Ours: where consumers of gRPC begin."""
+
 FIXED_ATTRIBUTES: Final = frozenset({"queue.type", "cleanup.policy"})
 """Attributes that a topic keeps for life."""
 
@@ -52,23 +58,26 @@ def parse_attributes(text: str) -> dict[str, str]:
 
 
 def change_attributes(
-    current: Mapping[str, str] | None, changes: Mapping[str, str]
+    current: Mapping[str, str] | None,
+    changes: Mapping[str, str],
+    possible: Mapping[str, Callable[[str], bool]] = TOPIC_ATTRIBUTES,
 ) -> dict[str, str]:
-    """Return the attributes of a topic after changes; current: None for a topic that is new.
+    """Return the attributes of a topic, or a group, after changes; current: None for one that is
+    new. changes: as `parse_attributes` returns them, or as JSON has them.
 
     Raises Invalid for an attribute that is unknown or fixed, and for a value that is not possible.
     """
     changed = dict(current or {})
-    for sign, key in ((word[0], word[1:]) for word in changes):
-        accepts = TOPIC_ATTRIBUTES.get(key)
-        if accepts is None:
-            known = ", ".join(TOPIC_ATTRIBUTES)
-            raise Invalid(f"attributes: unsupported key {key!r}, expected one of {known}")
+    for sign, key in ((word[:1], word[1:]) for word in changes):
+        accepts = possible.get(key)
+        if accepts is None or sign not in ("+", "-"):
+            known = ", ".join(f"+{name}" for name in possible)
+            raise Invalid(f"attributes: unsupported key {sign + key!r}, expected one of {known}")
         value = changes[sign + key]
         if sign == "+" and not accepts(value):
             raise Invalid(f"attributes: {key}={value!r} is not supported")
         if current is None and sign == "-":
-            raise Invalid(f"attributes: a new topic has nothing to remove, found -{key}")
+            raise Invalid(f"attributes: what is new has nothing to remove, found -{key}")
         is_same = current is not None and current.get(key) == value and sign == "+"
         if current is not None and key in FIXED_ATTRIBUTES and not is_same:
             raise Invalid(f"attributes: {key} cannot be changed")

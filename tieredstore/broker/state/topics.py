@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+import aiofiles.os
 import msgspec
 
 from tieredstore.broker.settings import BrokerSettings
@@ -24,6 +25,8 @@ DEFAULT_TOPIC: Final = "TBW102"
 
 _MAX_TOPIC_LENGTH: Final = 127
 _MAX_RETRY_TOPIC_LENGTH: Final = 255
+_DATABASES: Final = ("topics", "metadata", "rdb")
+"""Where Java keeps its configuration with `storeType=defaultRocksDB` and other settings."""
 _ILLEGAL: Final = re.compile(r"[^%|a-zA-Z0-9_-]")
 
 
@@ -66,6 +69,19 @@ class TopicConfigManager(ConfigManager):
         self._settings = settings
         self._topics: dict[str, TopicConfig] = {}
         self._listeners: list[TopicListener] = []
+
+    async def load(self) -> None:
+        """Read the file as `ConfigManager.load`. Raises also Invalid where a Java broker has kept
+        its configuration in a database."""
+        for name in _DATABASES:
+            database = self.path.parent / name
+            if await aiofiles.os.path.exists(database / "CURRENT"):
+                raise Invalid(
+                    f"{database}: expected the broker's configuration in JSON files, found a "
+                    "database; Java's exportMetadataInRocksDB writes it as JSON",
+                    path=str(database),
+                )
+        await super().load()
 
     def find_topic(self, topic: str) -> TopicConfig | None:
         return self._topics.get(topic)

@@ -11,6 +11,7 @@ from tieredstore.broker.remoting.connection import Connection
 from tieredstore.broker.remoting.handler_table import HandlerTable
 from tieredstore.broker.remoting.handlers.fields import read_bool, read_text
 from tieredstore.broker.services import BrokerServices
+from tieredstore.broker.state.attributes import GROUP_ATTRIBUTES, change_attributes
 from tieredstore.broker.state.groups import SubscriptionGroupConfig, check_group_name
 from tieredstore.errors import Invalid
 
@@ -34,19 +35,16 @@ class GroupHandlers:
     async def update_group(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
-        """Make or change one group."""
+        """Make or change one group. Its attributes are changes: `+key`."""
         try:
             config = msgspec.json.decode(request.body_bytes, type=SubscriptionGroupConfig)
             check_group_name(config.group_name)
+            known = self._groups.list_groups().get(config.group_name)
+            current = None if known is None else known.attributes
+            attributes = change_attributes(current, config.attributes, GROUP_ATTRIBUTES)
         except (msgspec.MsgspecError, Invalid) as error:
             raise Refused(RefusalReason.INVALID_PARAMETER, f"group: {error}") from None
-        if config.attributes:
-            raise Refused(
-                RefusalReason.INVALID_PARAMETER,
-                f"group {config.group_name}: attributes of groups are not supported, found "
-                f"{', '.join(config.attributes)}",
-            )
-        self._groups.update_group(config)
+        self._groups.update_group(msgspec.structs.replace(config, attributes=attributes))
         await self._groups.persist()
         return RemotingCommand(ResponseCode.SUCCESS)
 

@@ -47,6 +47,26 @@ def test_a_group_is_made_changed_listed_and_deleted(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_attributes_of_a_group_are_changes(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with (
+            broker_services(tmp_path) as broker,
+            client_of(broker, register_handlers) as client,
+        ):
+            first = {"consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"}
+            for changes, after in (
+                ({f"+{key}": value for key, value in first.items()}, first),
+                ({}, first),
+                ({"-consumeFromWhere": ""}, {}),
+            ):
+                group = {"groupName": "G", "attributes": changes}
+                answer = await client.request(UPDATE, {}, json.dumps(group).encode())
+                assert answer.code == ResponseCode.SUCCESS, answer.remark
+                assert broker.groups.list_groups()["G"].attributes == after
+
+    asyncio.run(run())
+
+
 def test_what_no_group_may_be_is_refused(tmp_path: Path) -> None:
     async def run() -> None:
         async with (
@@ -60,6 +80,8 @@ def test_what_no_group_may_be_is_refused(tmp_path: Path) -> None:
                 b'{"groupName":"%s"}' % (b"g" * 121),
                 b'{"groupName":"G","retryMaxTimes":"x"}',
                 b'{"groupName":"G","attributes":{"+priority.factor":"1"}}',
+                b'{"groupName":"G","attributes":{"+consumeFromWhere":"HERE"}}',
+                b'{"groupName":"G","attributes":{"consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET"}}',
             ):
                 answer = await client.request(UPDATE, {}, body)
                 assert answer.code == ResponseCode.INVALID_PARAMETER, body

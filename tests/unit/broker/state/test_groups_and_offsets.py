@@ -1,0 +1,89 @@
+"""The tables of groups and of their offsets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from tieredstore.broker.settings import BrokerSettings
+from tieredstore.broker.state.groups import SubscriptionGroupConfig, SubscriptionGroupManager
+from tieredstore.broker.state.offsets import ConsumerOffsetManager
+
+
+def test_a_group_is_made_when_it_is_asked_for(tmp_path: Path) -> None:
+    groups = SubscriptionGroupManager(tmp_path, BrokerSettings())
+    assert groups.find_group("G") == SubscriptionGroupConfig(group_name="G")
+    assert list(groups.list_groups()) == ["G"]
+    for name in ("a b", " ", "g" * 121):
+        assert groups.find_group(name) is None
+    assert groups.delete_group("G")
+    assert not groups.delete_group("G")
+
+
+def test_a_group_is_not_made_where_that_is_not_allowed(tmp_path: Path) -> None:
+    settings = BrokerSettings(auto_create_subscription_group=False)
+    groups = SubscriptionGroupManager(tmp_path, settings)
+    assert groups.find_group("G") is None
+    groups.update_group(SubscriptionGroupConfig(group_name="G"))
+    assert groups.find_group("G") is not None
+
+
+def test_what_java_wrote_of_groups_is_kept(tmp_path: Path) -> None:
+    async def run() -> None:
+        path = tmp_path / "subscriptionGroup.json"
+        policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 5000}}
+        path.write_text(
+            json.dumps(
+                {
+                    "forbiddenTable": {"G": {"T": 1}},
+                    "subscriptionGroupTable": {
+                        "G": {"groupName": "G", "groupRetryPolicy": policy, "brokerId": 2}
+                    },
+                }
+            )
+        )
+        groups = SubscriptionGroupManager(tmp_path, BrokerSettings())
+        await groups.load()
+        groups.find_group("H")
+        await groups.persist()
+        table = json.loads(path.read_bytes())
+        assert table["forbiddenTable"] == {"G": {"T": 1}}
+        assert table["subscriptionGroupTable"]["G"]["groupRetryPolicy"] == policy
+        assert table["subscriptionGroupTable"]["G"]["brokerId"] == 2
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def offsets(tmp_path: Path) -> ConsumerOffsetManager:
+    """Offsets of two groups in two topics."""
+    offsets = ConsumerOffsetManager(tmp_path)
+    for group, topic, queue_id, offset in (
+        ("G", "T", 0, 5),
+        ("G", "T", 1, 6),
+        ("G", "U", 0, 7),
+        ("H", "T", 0, 8),
+    ):
+        offsets.commit_offset(group, topic, queue_id, offset)
+    return offsets
+
+
+def test_offsets_are_found_by_group_topic_and_queue(offsets: ConsumerOffsetManager) -> None:
+    assert offsets.query_offset("G", "T", 1) == 6
+    assert offsets.query_offset("G", "T", 2) is None
+    assert offsets.query_offset("nobody", "T", 0) is None
+    assert offsets.list_offsets("G", "T") == {0: 5, 1: 6}
+    assert offsets.list_topics("G") == {"T", "U"}
+    assert offsets.list_groups("T") == {"G", "H"}
+    offsets.commit_offset("G", "T", 0, 1)  # a reset
+    assert offsets.query_offset("G", "T", 0) == 1
+
+
+def test_offsets_of_a_topic_or_group_are_removed(offsets: ConsumerOffsetManager) -> None:
+    offsets.remove_topic("T")
+    assert offsets.list_keys() == [("G", "U")]
+    offsets.remove_group("G")
+    assert offsets.list_keys() == []

@@ -1,0 +1,65 @@
+"""Keys of a broker.conf that the broker acts on."""
+
+from __future__ import annotations
+
+import pytest
+
+from tieredstore.broker.settings import (
+    BROKER_FIELDS_BY_KEY,
+    BrokerSettings,
+    list_settings,
+    load_broker_settings,
+    update_settings,
+)
+from tieredstore.config import FIELDS_BY_KEY
+from tieredstore.errors import Invalid
+from tieredstore.java_settings import UNSUPPORTED_SETTINGS
+
+
+def test_keys_are_read_by_java_s_names_and_others_are_left_out() -> None:
+    settings = load_broker_settings(
+        {"listenPort": "0", "autoCreateTopicEnable": "FALSE", "brokerName": "a", "x": "y"}, "conf"
+    )
+    assert settings.listen_port == 0
+    assert not settings.auto_create_topic_enable
+    assert settings.broker_name == "a"
+    assert settings.default_topic_queue_nums == 8
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("listenPort", "70000"), ("listenPort", "x"), ("longPollingEnable", "1"), ("brokerId", "1")],
+)
+def test_a_bad_value_is_refused_with_its_key(key: str, value: str) -> None:
+    with pytest.raises(Invalid, match=f"conf: {key}"):
+        load_broker_settings({key: value}, "conf")
+
+
+def test_a_key_that_is_read_is_not_named_as_not_supported() -> None:
+    unsupported = frozenset[str]().union(*UNSUPPORTED_SETTINGS.values())
+    assert not unsupported & BROKER_FIELDS_BY_KEY.keys()
+
+
+def test_settings_of_the_store_have_its_defaults() -> None:
+    for key in BROKER_FIELDS_BY_KEY.keys() & FIELDS_BY_KEY.keys():
+        assert BROKER_FIELDS_BY_KEY[key].default == FIELDS_BY_KEY[key].default, key
+
+
+def test_name_servers_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", "a:9876;b:9876")
+    assert BrokerSettings().namesrv_addr == "a:9876;b:9876"
+    monkeypatch.delenv("NAMESRV_ADDR")
+    assert BrokerSettings().namesrv_addr == ""
+
+
+def test_changes_at_run_time_are_taken_all_or_none() -> None:
+    settings = BrokerSettings()
+    changed = update_settings(
+        settings, {"transactionCheckMax": "4", "brokerPermission": "6"}, "update"
+    )
+    assert list(changed) == ["transactionCheckMax"]
+    assert list_settings(settings)["transactionCheckMax"] == "4"
+    for wrong in ({"listenPort": "1"}, {"transactionCheckMax": "x"}, {"nobody": "1"}):
+        with pytest.raises(Invalid, match=f"update: {next(iter(wrong))}"):
+            update_settings(settings, {"transactionCheckInterval": "9", **wrong}, "update")
+    assert settings.transaction_check_interval_ms == 30_000
