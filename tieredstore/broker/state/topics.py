@@ -78,7 +78,7 @@ class TopicConfigManager(ConfigManager):
             if await aiofiles.os.path.exists(database / "CURRENT"):
                 raise Invalid(
                     f"{database}: expected the broker's configuration in JSON files, found a "
-                    "database; Java's exportMetadataInRocksDB writes it as JSON",
+                    "database: export it by mqadmin rocksDBConfigToJson, and move it away",
                     path=str(database),
                 )
         await super().load()
