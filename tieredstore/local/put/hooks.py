@@ -30,8 +30,14 @@ class HookedPuts:
     def put(self, message: Message) -> PutMessageResult:
         """Put a message as the hooks leave it, unless one of them ends the put. Raises what a hook
         raises; then nothing is stored."""
-        found = self._run(message)
-        return found if isinstance(found, PutMessageResult) else self._put(found)
+        # What `_run` does, without the call.
+        for hook in self._hooks:
+            found = hook(message)
+            if found is not None:
+                if isinstance(found, PutMessageResult):
+                    return found
+                message = found
+        return self._put(message)
 
     def put_batch(self, messages: Sequence[Message]) -> PutMessageResult:
         """Put messages as the hooks leave them: none of them when a hook ends the put of one."""

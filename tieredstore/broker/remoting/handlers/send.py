@@ -37,8 +37,8 @@ _SHORT_NAMES: Final = {
     "maxReconsumeTimes": "l",
     "batch": "m",
 }
+_OK: Final = PutMessageStatus.PUT_OK
 _CODES: Final[Mapping[PutMessageStatus, ResponseCode]] = {
-    PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
     PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
     PutMessageStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
     PutMessageStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
@@ -165,7 +165,9 @@ def _respond(sent: SendResult) -> RemotingCommand:
     }
     if sent.recall_handle:
         fields["recallHandle"] = sent.recall_handle
-    return RemotingCommand(_CODES[sent.status], fields)
+    status = sent.status
+    code = 0 if status is _OK else _CODES[status]  # the hash of an enum takes long
+    return RemotingCommand(code, fields)
 
 
 async def _wait(sent: Awaitable[SendResult]) -> RemotingCommand:
