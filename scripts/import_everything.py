@@ -22,14 +22,20 @@ from tieredstore.errors import Invalid
 from tieredstore.properties import PluginProperties
 
 OPTIONAL = {
+    "aiofiles",
+    "aiohttp",
     "boto3",
     "botocore",
+    "cryptography",
     "deltalake",
     "fsspec",
+    "google",
+    "grpc",
     "jinja2",
     "matplotlib",
     "obstore",
     "pandas",
+    "prometheus_client",
     "pyarrow",
     "pyiceberg",
     "pyspark",

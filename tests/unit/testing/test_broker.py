@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import urllib.request
+from pathlib import Path
 
 import orjson
 
+from tests.kit.paths import ROOT
+from tests.kit.waiting import wait_for
 from tieredstore.broker.clients import Subscription
 from tieredstore.broker.pull.puller import PullRequest
+from tieredstore.broker.remoting.codes import RequestCode
+from tieredstore.cli.remote import BrokerClient
 from tieredstore.message.record import Message
 from tieredstore.testing import Broker
 
@@ -98,3 +106,39 @@ def test_time_that_is_advanced_ends_waits_of_the_loop() -> None:
         broker.advance(seconds=HOUR_S + 1)
         waiting.result(30)
         assert broker.services.clock.now_ms() - before_ms >= HOUR_S * 1000
+
+
+def test_a_delayed_message_comes_when_its_time_was_advanced_to() -> None:
+    with Broker() as broker, BrokerClient(broker.remoting) as client:
+        for level, delay in (("DELAY", "16"), ("TIMER_DELAY_SEC", "3600")):
+            client.send(f"late_{level}", b"late", {level: delay})
+        broker.advance(seconds=1500)
+        assert not count(client, "late_DELAY")
+        broker.advance(seconds=301)  # level 16: 30 minutes
+        wait_for(lambda: count(client, "late_DELAY") == 1)
+        assert not count(client, "late_TIMER_DELAY_SEC")
+        broker.advance(seconds=1801)
+        wait_for(lambda: count(client, "late_TIMER_DELAY_SEC") == 1)
+
+
+def count(client: BrokerClient, topic: str) -> int:
+    code = RequestCode.GET_MAX_OFFSET
+    return sum(client.find_offset(code, topic, queue) for queue in client.find_queues(topic))
+
+
+def test_the_fixture_gives_each_test_a_broker_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "test_application.py").write_text(
+        "seen = set()\n\n\n"
+        "def test_one(rocketmq_broker):\n    seen.add(rocketmq_broker.namesrv)\n\n\n"
+        "def test_two(rocketmq_broker):\n    assert rocketmq_broker.folder.exists()\n"
+    )
+    plugin = "tieredstore.testing.pytest_plugin"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", plugin, "-p", "no:cacheprovider", tmp_path],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert "2 passed" in done.stdout, done.stdout + done.stderr

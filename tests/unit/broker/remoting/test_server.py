@@ -70,7 +70,7 @@ def test_a_request_gets_its_response_with_the_header_type_of_the_request(
 def test_pipelined_requests_are_matched_by_opaque_whatever_their_order() -> None:
     async def main() -> None:
         async with serve(table()) as (_, address), await RemotingClient.open(address) as client:
-            slow = asyncio.ensure_future(client.request(ECHO_LATER, {"n": "slow", "delay": "0.1"}))
+            slow = asyncio.ensure_future(client.request(ECHO_LATER, {"n": "slow", "delay": "2"}))
             many = await asyncio.gather(
                 *(client.request(ECHO, {"n": n}, b"x" * n) for n in range(2_000))
             )
