@@ -33,6 +33,7 @@ from tieredstore.broker.pull.puller import MessagePuller
 from tieredstore.broker.receive import ReceiveService
 from tieredstore.broker.remoting.handler_table import HandlerTable
 from tieredstore.broker.remoting.handlers.registration import make_handler_table
+from tieredstore.broker.remoting.limits import RemotingLimits
 from tieredstore.broker.remoting.listener import TlsMode, make_server_context
 from tieredstore.broker.remoting.registration import NameServerRegistration
 from tieredstore.broker.remoting.server import RemotingServer
@@ -66,6 +67,9 @@ class Broker:
     loaded, services start, and only then does anybody listen. `stop` does the reverse. What blocks
     for long (load, shutdown) runs in a thread.
     """
+
+    limits = RemotingLimits()
+    """What one remoting connection, and all together, may cost."""
 
     def __init__(
         self, loaded: LoadedConfig, settings: BrokerSettings, clock: Clock = SYSTEM_CLOCK
@@ -193,7 +197,7 @@ class Broker:
         starting.callback(services.hold.stop)
         services.store.set_message_arriving_listener(services.hold.tell_arrived)
         starting.callback(services.store.set_message_arriving_listener, None)
-        self._start_periodic("ClientHousekeeping", SILENCE_CHECK_MS, self._remove_silent, starting)
+        self._start_periodic("ClientHousekeeping", SILENCE_CHECK_MS, self.remove_silent, starting)
 
     async def _start_delays(self, services: BrokerServices, starting: AsyncExitStack) -> None:
         delays_ms = parse_delay_levels(self.settings.message_delay_level)
@@ -291,7 +295,8 @@ class Broker:
         starting.push_async_callback(task.stop)
         self._health_of.append(lambda: [task.health()])
 
-    async def _remove_silent(self) -> None:
+    async def remove_silent(self) -> None:
+        """Take clients for gone of whom nothing was heard for long."""
         self.services.producers.remove_silent()
         self.services.consumers.remove_silent()
         self.services.locks.remove_expired()
@@ -325,7 +330,7 @@ class Broker:
         starting: AsyncExitStack,
     ) -> None:
         mode = TlsMode(self.settings.tls_server_mode)
-        server = RemotingServer(table, tls=tls, tls_mode=mode)
+        server = RemotingServer(table, self.limits, tls=tls, tls_mode=mode)
         server.add_close_listener(self.services.producers.remove_session)
         server.add_close_listener(self.services.consumers.remove_session)
         await server.start(listening)

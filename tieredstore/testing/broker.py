@@ -23,11 +23,22 @@ from typing import Any, Final, Self, TypeVar, cast
 
 from tieredstore.broker import broker as served
 from tieredstore.broker.development import development_properties
+from tieredstore.broker.remoting.limits import RemotingLimits
 from tieredstore.broker.services import BrokerServices
 from tieredstore.testing.moving_time import MovingClock, MovingLoop
 
 START_SECONDS: Final = 60
+_NEVER_MS: Final = 1000 * 365 * 86_400_000
 _T = TypeVar("_T")
+
+
+class _Served(served.Broker):
+    """Time that a test lets pass at once makes nobody silent: clients had no chance to speak."""
+
+    limits = RemotingLimits(idle_timeout_ms=_NEVER_MS)
+
+    async def remove_silent(self) -> None:
+        """Take nobody for gone."""
 
 
 class Broker:
@@ -79,9 +90,7 @@ class Broker:
         self._thread = threading.Thread(target=_run_loop, args=(loop,), name="broker", daemon=True)
         self._thread.start()
         self._loop = loop
-        broker = served.Broker.from_properties(
-            properties, origin="testing.Broker", clock=self.clock
-        )
+        broker = _Served.from_properties(properties, origin="testing.Broker", clock=self.clock)
         try:
             self.run(broker.start(), START_SECONDS)
         except BaseException:
