@@ -81,8 +81,10 @@ class PeriodicTask:
 
     async def _pause(self) -> None:
         interval_ms = self._interval_ms() << min(self._failures, _MAX_DOUBLINGS)
+        # Not wait_for: a cancellation that meets a wake would be lost in it.
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), interval_ms / 1000)
+            async with asyncio.timeout(interval_ms / 1000):
+                await self._wake.wait()
         self._wake.clear()
 
     def _note_failure(self, error: Exception) -> None:

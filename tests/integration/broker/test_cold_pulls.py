@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.consuming import (
+    GROUP,
     TOPIC,
     ServedBroker,
     join,
@@ -160,12 +160,46 @@ async def look_at_cold_ends(client: RemotingClient, broker: ServedBroker) -> Non
     assert await ask(RequestCode.GET_EARLIEST_MSG_STORETIME) == earliest
     time_ms = first.store_timestamp_ms
     assert await ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=time_ms) == {"offset": "0"}
-    for key, place in itertools.product(("k1-0", "U1-0"), (first.physical_offset,)):
+    for key in ("k1-0", "U1-0"):
         found = await client.request(
             RequestCode.QUERY_MESSAGE, {"topic": TOPIC, "key": key, "maxNum": 8, **FULL}
         )
         assert [m.body for m in split_records(found.body_bytes)] == [body_of(1, 0)], found
-        viewed = await client.request(
-            RequestCode.VIEW_MESSAGE_BY_ID, {"offset": place, "topic": TOPIC}
-        )
-        assert [m.body for m in split_records(viewed.body_bytes)] == [body_of(1, 0)]
+
+
+def test_a_cold_message_that_is_sent_back_is_that_one_and_no_other(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with (
+            tiered(tmp_path, "FORCE") as broker,
+            await RemotingClient.open(broker.address) as client,
+        ):
+            await join(client, "c")
+            messages = [
+                Message.create(TOPIC, b"%d" % n, queue_id=n % 2, uniq_key=f"U{n}") for n in range(4)
+            ]
+            await broker.put(*messages)
+            local_store(broker).flush()
+            await asyncio.to_thread(tiered_store(broker).dispatcher.scan, force=True)
+            cold = split_records((await pull_messages(client, 0, 1)).body_bytes)[0]
+            assert (bytes(cold.body), cold.physical_offset) == (b"1", 0)
+            beside = local_store(broker).look_message_by_offset(0)
+            assert beside is not None
+            assert bytes(beside.body) == b"0"  # what the byte that it names holds here
+            sent = {
+                "group": GROUP,
+                "offset": cold.physical_offset,
+                "delayLevel": -1,
+                "originMsgId": cold.msg_id,
+                "originTopic": TOPIC,
+            }
+            for message_id, code in (("U1", 0), ("U9", ResponseCode.SYSTEM_ERROR)):
+                response = await client.request(
+                    RequestCode.CONSUMER_SEND_MSG_BACK, sent | {"originMsgId": message_id}
+                )
+                assert response.code == code
+            local = local_store(broker)
+            await asyncio.to_thread(local.wait_until_dispatched)
+            letters = local.get_message("x", f"%DLQ%{GROUP}", 0, 0, 9).messages
+            assert [message.body for message in letters] == [b"1"]
+
+    asyncio.run(run())

@@ -86,3 +86,22 @@ def test_a_stop_cancels_a_round() -> None:
         assert ended == ["cancelled"]
 
     asyncio.run(run())
+
+
+def test_a_stop_right_behind_a_wake_ends_the_task() -> None:
+    async def run() -> None:
+        async def work() -> None:
+            rounds.append(1)
+
+        rounds: list[int] = []
+        for turns in range(6):
+            task = PeriodicTask("work", NEVER_MS, work)
+            task.start()
+            await asyncio.sleep(0.001)
+            task.wake()
+            for _ in range(turns):  # the cancellation meets the wake at each of its steps
+                await asyncio.sleep(0)
+            await task.stop()
+            assert task.health().state is ServiceState.STOPPED
+
+    asyncio.run(asyncio.wait_for(run(), 30))

@@ -51,8 +51,11 @@ def count_out(metrics: Metrics, topic: str, group: str, count: int) -> None:
 
 
 def waits_for_messages(result: GetMessageResult, offset: int) -> bool:
-    """Tell whether an answer means that the message at `offset` has not come yet."""
-    return result.status in _NOT_YET or (result.status in _NO_QUEUE and offset == 0)
+    """Tell whether an answer means that the message at `offset` has not come yet. A queue that is
+    not there is one of those, unless the reader is sent to its beginning."""
+    return result.status in _NOT_YET or (
+        result.status in _NO_QUEUE and result.next_begin_offset == offset
+    )
 
 
 class MessagePuller:

@@ -3,6 +3,7 @@ requests between clients (324, 325, 326)."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -12,7 +13,6 @@ from tieredstore.broker.refused import RefusalReason, Refused
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
 from tieredstore.broker.remoting.handlers.fields import read_int, read_text
-from tieredstore.broker.remoting.handlers.query import find_by_place
 from tieredstore.broker.send.sender import SendRequest
 from tieredstore.errors import Invalid, TieredStoreError, Unavailable
 from tieredstore.message import properties as props
@@ -91,10 +91,11 @@ class _DirectHandlers:
         session = self._find_consumer(request)
         message_id = read_text(request, "msgId")
         _, _, physical_offset = parse_offset_message_id(message_id)
-        message = await find_by_place(
-            self._broker, physical_offset, request.ext_fields.get("topic", "")
-        )
-        if message is None:
+        look = self._broker.store.look_message_by_offset
+        message = await asyncio.to_thread(look, physical_offset)
+        topic = request.ext_fields.get("topic")
+        # The id of a message from the tier may be that of any other one here.
+        if message is None or (topic and message.topic != topic):
             raise Refused(RefusalReason.SYSTEM_ERROR, f"message {message_id} is not there")
         fields = request.ext_fields | {"brokerName": self._broker.settings.broker_name}
         return await _relay(session, request, fields, bytes(message.raw))

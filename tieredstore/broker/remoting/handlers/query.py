@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.broker.refused import RefusalReason, Refused
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
 from tieredstore.broker.remoting.handlers.fields import read_bool, read_int, read_text
-from tieredstore.contracts.message_store import GetRequest
 
 if TYPE_CHECKING:
     from tieredstore.broker.remoting.connection import Connection
     from tieredstore.broker.remoting.handler_table import HandlerTable
     from tieredstore.broker.services import BrokerServices
-    from tieredstore.contracts.message_store import MessageStore
     from tieredstore.message.record import StoredMessage
 
 UNIQUE_KEY_COUNT: Final = 32
 """How many messages an id finds: a resent message has the id of the first."""
 MAX_COUNT: Final = 1024
+_FOREVER_MS: Final = 2**63 - 1
 
 
 def register_handlers(table: HandlerTable, broker: BrokerServices) -> None:
@@ -65,11 +65,11 @@ class _QueryHandlers:
         )
 
     async def view(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Find the message at a byte of the commit log. One that is in the tier alone is looked for
-        in the queues of its topic, which newer clients name."""
+        """Find the message at a byte of the local commit log. One that is in the tier alone is
+        found by its key or its place in the queue: its record names another byte."""
         physical_offset = read_int(request, "offset")
-        topic = request.ext_fields.get("topic", "")
-        message = await find_by_place(self._broker, physical_offset, topic)
+        look = self._broker.store.look_message_by_offset
+        message = await asyncio.to_thread(look, physical_offset)
         if message is None:
             raise Refused(
                 RefusalReason.SYSTEM_ERROR,
@@ -78,36 +78,23 @@ class _QueryHandlers:
         return RemotingCommand(ResponseCode.SUCCESS, body=message.raw)
 
 
-async def find_by_place(
-    broker: BrokerServices, physical_offset: int, topic: str = ""
+async def find_message(
+    broker: BrokerServices, physical_offset: int, message_id: str, topics: Sequence[str]
 ) -> StoredMessage | None:
-    """Find the message at a byte of the commit log, also when only the tier has it: then in the
-    queues of its topic, where one is named."""
+    """Find the message that a client has: by the byte of the commit log that its record names, and
+    by its id (UNIQ_KEY) where another one, or none, is there.
+
+    A record that came from the tier names a byte of its queue's file there, at which the local log
+    may hold any other. topics: where a message with that id may be.
+    """
     found = await asyncio.to_thread(broker.store.look_message_by_offset, physical_offset)
-    config = broker.topics.find_topic(topic) if found is None else None
-    for queue_id in range(0 if config is None else config.read_queue_nums):
-        found = await _find_in_queue(broker.store, topic, queue_id, physical_offset)
-        if found is not None:
-            break
-    return found
-
-
-async def _find_in_queue(
-    store: MessageStore, topic: str, queue_id: int, physical_offset: int
-) -> StoredMessage | None:
-    """Bisect a queue: its messages stand in the order of the log."""
-    low = store.get_min_offset_in_queue(topic, queue_id)
-    high = store.get_max_offset_in_queue(topic, queue_id)
-    while low < high:
-        middle = (low + high) // 2
-        result = await store.get_async(GetRequest(topic, queue_id, middle, 1))
-        if not result.messages:
-            return None
-        message = result.messages[0]
-        if message.physical_offset == physical_offset:
-            return message
-        if message.physical_offset < physical_offset:
-            low = message.queue_offset + 1
-        else:
-            high = middle
+    if found is not None and found.msg_id == message_id:
+        return found
+    for topic in topics:
+        named = await asyncio.to_thread(
+            broker.store.query_message, topic, message_id, UNIQUE_KEY_COUNT, 0, _FOREVER_MS
+        )
+        for message in named:
+            if message.uniq_key == message_id:
+                return message
     return None
