@@ -2,13 +2,19 @@
 package main
 
 import (
+	"os"
 	"runtime/debug"
 
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
 )
 
 func main() {
-	Serve(map[string]Verb{"version": version})
+	// The client would log into a folder of the root: `user.home` is no variable of a shell.
+	os.Setenv(rmq.CLIENT_LOG_ROOT, os.Getenv("HOME")+"/logs")
+	rmq.ResetLogger()
+	verbs := Messaging()
+	verbs["version"] = version
+	Serve(verbs)
 }
 
 func version(Request) (any, error) {
