@@ -118,7 +118,6 @@ async def serving_grpc(
     properties: dict[str, str] | None = None,
     certificate: Certificate | None = None,
     clock: Clock = SYSTEM_CLOCK,
-    long_polling_timeout_ms: int = 20_000,
 ) -> AsyncIterator[GrpcBroker]:
     """Serve over a store under a folder."""
     settings = load_broker_settings({"brokerName": "broker-a", **(properties or {})}, "test")
@@ -161,7 +160,7 @@ async def serving_grpc(
         )
         await services.transactions.load()
         services.transactions.start()
-        service = Service(services, long_polling_timeout_ms)
+        service = Service(services)
         server = GrpcServer(service, certificate)
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]

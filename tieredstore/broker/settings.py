@@ -74,6 +74,15 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     grpc_server_port: Annotated[
         int, _int("Port of gRPC, a key of Java's proxy; 0: a free one.", 0, 65_535)
     ] = field(name="grpcServerPort", default=8081)
+    grpc_max_long_polling_ms: Annotated[
+        int,
+        _int(
+            "How long a gRPC consumer waits for messages at most, ms, a key of Java's proxy.",
+            1,
+            120_000,
+            runtime=True,
+        ),
+    ] = field(name="grpcClientConsumerMaxLongPollingTimeoutMillis", default=20_000)
     tls_key_path: Annotated[
         str,
         _text(

@@ -50,7 +50,7 @@ def lab_broker(folder: Path) -> Iterator[Served]:
                 )
             )
     (config / "subscriptionGroup.json").write_bytes(groups.encode())
-    with our_broker(folder) as served:
+    with our_broker(folder, {"grpcClientConsumerMaxLongPollingTimeoutMillis": "3000"}) as served:
         yield served
 
 

@@ -14,7 +14,7 @@ from tieredstore.broker.grpc.conversion import (
 )
 from tieredstore.broker.grpc.messages import make_received_message
 from tieredstore.broker.grpc.sessions import Sessions
-from tieredstore.broker.grpc.settings import DEFAULT_REQUEST_TIMEOUT_MS, LONG_POLLING_TIMEOUT_MS
+from tieredstore.broker.grpc.settings import DEFAULT_REQUEST_TIMEOUT_MS
 from tieredstore.broker.grpc.statuses import Code, Rejected, join_statuses, make_status
 from tieredstore.broker.grpc.stubs import (
     AckMessageResponse,
@@ -117,14 +117,15 @@ class Consuming:
     def _find_polling_ms(self, request: Any, call: Call) -> int:
         """How long to wait for messages, below what is left for the call."""
         remaining_ms = call.remaining_ms()
+        longest_ms = self._broker.settings.grpc_max_long_polling_ms
         if request.HasField("long_polling_timeout"):
-            wait_ms = min(read_duration_ms(request.long_polling_timeout), LONG_POLLING_TIMEOUT_MS)
+            wait_ms = min(read_duration_ms(request.long_polling_timeout), longest_ms)
         else:
             session = self._sessions.find(call.client_id)
             timeout_ms = DEFAULT_REQUEST_TIMEOUT_MS
             if session is not None and session.settings is not None:
                 timeout_ms = read_duration_ms(session.settings.request_timeout) or timeout_ms
-            wait_ms = LONG_POLLING_TIMEOUT_MS
+            wait_ms = longest_ms
             if remaining_ms is not None:
                 wait_ms = min(max(remaining_ms - timeout_ms // 2, MIN_POLLING_MS), wait_ms)
         if remaining_ms is not None:

@@ -16,7 +16,6 @@ from tieredstore.broker.grpc.consuming import Consuming
 from tieredstore.broker.grpc.producing import Producing
 from tieredstore.broker.grpc.routes import Routes
 from tieredstore.broker.grpc.sessions import Sessions
-from tieredstore.broker.grpc.settings import LONG_POLLING_TIMEOUT_MS
 from tieredstore.broker.grpc.statuses import Code, Rejected, convert_error, make_status
 from tieredstore.broker.grpc.stubs import find_class, list_methods
 from tieredstore.broker.grpc.telemetry import Telemetry
@@ -37,12 +36,10 @@ logger = logging.getLogger(__name__)
 class Service:
     """All methods that are served, by name."""
 
-    def __init__(
-        self, broker: BrokerServices, long_polling_timeout_ms: int = LONG_POLLING_TIMEOUT_MS
-    ) -> None:
+    def __init__(self, broker: BrokerServices) -> None:
         self.sessions = Sessions()
         routes = Routes(broker)
-        telemetry = Telemetry(broker, self.sessions, long_polling_timeout_ms)
+        telemetry = Telemetry(broker, self.sessions)
         producing = Producing(broker)
         consuming = Consuming(broker, self.sessions)
         self._answers: dict[str, Answer] = {

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 PRODUCER_ATTEMPTS: Final = 3
 RECEIVE_BATCH_SIZE: Final = 32
-LONG_POLLING_TIMEOUT_MS: Final = 20_000
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 3_000
 _DEFAULT_DELAYS_S: Final = (
     *(1, 5, 10, 30),
@@ -29,7 +28,7 @@ def merge_settings(
     asked: Any,
     group: SubscriptionGroupConfig | None,
     max_body_bytes: int,
-    long_polling_timeout_ms: int = LONG_POLLING_TIMEOUT_MS,
+    long_polling_timeout_ms: int,
 ) -> Any:
     """Make the Settings that answer a client's own: the same ones with the server's values.
 

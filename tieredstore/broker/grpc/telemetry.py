@@ -30,12 +30,9 @@ _NotifyClientTerminationResponse: Final = find_message("NotifyClientTerminationR
 class Telemetry:
     """The streams on which clients say their settings and get commands."""
 
-    def __init__(
-        self, broker: BrokerServices, sessions: Sessions, long_polling_timeout_ms: int
-    ) -> None:
+    def __init__(self, broker: BrokerServices, sessions: Sessions) -> None:
         self._broker = broker
         self._sessions = sessions
-        self._long_polling_timeout_ms = long_polling_timeout_ms
 
     async def telemetry(
         self, commands: AsyncIterator[Any], call: Call
@@ -100,7 +97,7 @@ class Telemetry:
                 settings,
                 group,
                 self._broker.settings.max_message_size_bytes,
-                self._long_polling_timeout_ms,
+                self._broker.settings.grpc_max_long_polling_ms,
             )
             session.update_settings(settings)
             self._register(session)

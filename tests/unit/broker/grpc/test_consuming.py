@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import grpc.aio
 import pytest
 
 from tests.kit.grpc_broker import GrpcBroker, GrpcClient, codes, serving_grpc
+from tieredstore.broker.grpc.call import Call
 from tieredstore.broker.grpc.conversion import read_duration_ms, write_duration_ms
 from tieredstore.broker.grpc.stubs import find_message, list_values
 from tieredstore.broker.send.sender import SendRequest
@@ -154,6 +156,20 @@ def test_without_messages_the_answer_comes_before_the_deadline(tmp_path: Path) -
         assert codes([responses[0].status]) == ["MESSAGE_NOT_FOUND"]
         responses = await client.receive(ask(wait_ms=None), timeout_s=1)
         assert codes([responses[0].status]) == ["MESSAGE_NOT_FOUND"]
+
+    with_client(tmp_path, test)
+
+
+def test_i07_a_receive_without_time_does_not_wait(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        call = Call({"x-mq-client-id": "c"}, deadline_s=asyncio.get_running_loop().time())
+        for request in (ask(wait_ms=20_000), ask(wait_ms=None)):
+            async with (
+                asyncio.timeout(4),
+                aclosing(broker.service.stream("ReceiveMessage", request, call)) as responses,
+            ):
+                statuses = [response.status async for response in responses]
+            assert codes(statuses) == ["MESSAGE_NOT_FOUND"]
 
     with_client(tmp_path, test)
 
