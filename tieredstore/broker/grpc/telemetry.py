@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.broker.clients import SQL92, TAG, ConsumerSettings, Subscription
 from tieredstore.broker.grpc.call import Call
-from tieredstore.broker.grpc.conversion import read_topic
+from tieredstore.broker.grpc.conversion import read_group, read_topic
 from tieredstore.broker.grpc.sessions import GrpcSession, Sessions, make_status_command
 from tieredstore.broker.grpc.settings import find_consumer_group, merge_settings
 from tieredstore.broker.grpc.statuses import Code, Rejected, convert_error, make_status
@@ -66,11 +66,14 @@ class Telemetry:
             self._register(session)
         return _HeartbeatResponse(status=make_status(Code.OK))
 
-    async def notify_client_termination(self, request: Any, call: Call) -> Any:  # noqa: ARG002
+    async def notify_client_termination(self, request: Any, call: Call) -> Any:
         """Forget a client that goes."""
         session = self._sessions.find(call.client_id)
         if session is not None:
             self._close(session)
+            if request.HasField("group"):
+                # What it has taken is for others now, if its time would be renewed.
+                self._broker.receive.release_client(read_group(request.group), call.client_id)
         return _NotifyClientTerminationResponse(status=make_status(Code.OK))
 
     async def _read(self, commands: AsyncIterator[Any], session: GrpcSession) -> None:
