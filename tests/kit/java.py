@@ -79,6 +79,11 @@ class JavaTools:
         self._classpath = classpath
         self._flags = flags
 
+    def command(self, main: str, folder: Path) -> list[str]:
+        """The command that runs a class of RocketMQ; `folder` gets its logs."""
+        where = [f"-Duser.home={folder / 'home'}", f"-Drocketmq.home.dir={folder}"]
+        return ["java", *self._flags, *where, "-cp", self._classpath, main]
+
     @classmethod
     def resolve(cls) -> JavaTools | str:
         """The tools, or the reason why there are none (then the lane is skipped)."""

@@ -170,8 +170,9 @@ def decode_commands(data: bytes) -> list[RemotingCommand]:
     frames.add(data)
     commands: list[RemotingCommand] = []
     while (frame := frames.take()) is not None:
-        command = decode_header(frame.header_type, frame.header)
-        command.body = frame.body
+        header_type, header, body = frame
+        command = decode_header(header_type, header)
+        command.body = body
         commands.append(command)
     return commands
 

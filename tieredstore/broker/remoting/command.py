@@ -19,7 +19,7 @@ RESPONSE_FLAG: Final = 1
 ONE_WAY_FLAG: Final = 2
 
 
-class RemotingCommand(msgspec.Struct):
+class RemotingCommand(msgspec.Struct, gc=False):
     """A request or a response.
 
     A handler returns `RemotingCommand(code, ext_fields, body, remark=…)`; opaque, flag and header

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _JOINED_BYTES: Final = 64 << 10
 """Up to this size, pieces are joined and written in one; above, handed over as they are."""
+_BUFFERS: Final = (bytes, bytearray, memoryview)
 _MAX_OPAQUE: Final = 0x7FFFFFFF
 _log = logging.getLogger(__name__)
 
@@ -151,8 +152,9 @@ class Connection(asyncio.Protocol):
         high_water_bytes = self._limits.high_water_bytes
         try:
             while not self._is_paused and (frame := reader.take()) is not None:
-                command = decode_header(frame.header_type, frame.header)
-                command.body = frame.body
+                header_type, header, body = frame
+                command = decode_header(header_type, header)
+                command.body = body
                 has_frame = True
                 if command.flag & RESPONSE_FLAG:
                     self._take_response(command)
@@ -228,12 +230,12 @@ class Connection(asyncio.Protocol):
     def send(self, command: RemotingCommand) -> None:
         """Write a command as it is, at the end of this turn of the loop. Does nothing once the
         connection has ended."""
-        if not self.is_open:
+        if self._transport is None:
             return
         body = command.body
         out = self._out
         header = encode_header(command)
-        if isinstance(body, bytes | bytearray | memoryview):
+        if isinstance(body, _BUFFERS):
             size = len(body)
             out.append(encode_start(command.header_type, header, size))
             if size:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 from tieredstore.errors import Invalid
 
@@ -20,12 +20,8 @@ class BadFrame(Invalid):
     """Bytes that are no frame: nothing behind them can be understood."""
 
 
-class Frame(NamedTuple):
-    """One frame as it came."""
-
-    header_type: int
-    header: bytes
-    body: bytes
+Frame: TypeAlias = tuple[int, bytes, bytes]
+"""Header type, header and body of one frame as it came."""
 
 
 def encode_start(header_type: int, header: bytes, body_size: int) -> bytes:
@@ -79,26 +75,24 @@ class FrameReader:
         if available < 2 * _WORD_SIZE:
             if available >= _WORD_SIZE:
                 self._check_length(_LENGTH.unpack_from(data, position)[0])
-            self._needed = 2 * _WORD_SIZE
-            self._keep_rest()
+            self._wait_for(2 * _WORD_SIZE)
             return None
         length, word = _START.unpack_from(data, position)
-        self._check_length(length)
+        if not _WORD_SIZE <= length <= self._limit:
+            self._check_length(length)
         header_size = word & MAX_HEADER_BYTES
         if header_size > length - _WORD_SIZE:
             raise BadFrame(
                 f"frame: expected a header of at most {length - _WORD_SIZE} bytes, "
                 f"found {header_size}"
             )
-        end = position + _WORD_SIZE + length
-        if end > len(data):
-            self._needed = _WORD_SIZE + length
-            self._keep_rest()
+        if length + _WORD_SIZE > available:
+            self._wait_for(_WORD_SIZE + length)
             return None
+        self._position = end = position + _WORD_SIZE + length
         header_start = position + 2 * _WORD_SIZE
         body_start = header_start + header_size
-        self._position = end
-        return Frame(word >> 24, data[header_start:body_start], data[body_start:end])
+        return word >> 24, data[header_start:body_start], data[body_start:end]
 
     def _check_length(self, length: int) -> None:
         if not _WORD_SIZE <= length <= self._limit:
@@ -106,8 +100,9 @@ class FrameReader:
                 f"frame: expected a length of {_WORD_SIZE} to {self._limit} bytes, found {length}"
             )
 
-    def _keep_rest(self) -> None:
+    def _wait_for(self, needed: int) -> None:
         """Keep the bytes of an unfinished frame, and not those of the frames before it."""
+        self._needed = needed
         if self._position < len(self._data):
             self._rest = bytearray(self._data[self._position :])
         self._data, self._position = b"", 0

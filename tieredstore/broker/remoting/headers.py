@@ -30,6 +30,7 @@ class _JsonHeader(msgspec.Struct, omit_defaults=True, gc=False):
     ext_fields: dict[str, str] | None = msgspec.field(name="extFields", default=None)
 
 
+_JSON_TYPE: Final = HeaderType.JSON
 _decode_json = msgspec.json.Decoder(RemotingCommand).decode
 _encode_json = msgspec.json.Encoder().encode
 
@@ -60,7 +61,9 @@ def _decode_json_loosely(header: bytes) -> RemotingCommand:
 def decode_json_header(header: bytes) -> RemotingCommand:
     """Read a JSON header. Raises BadFrame."""
     try:
-        return _decode_json(header)
+        command = _decode_json(header)
+        command.header_type = _JSON_TYPE  # whatever a field of this name says
+        return command
     except (msgspec.DecodeError, ValueError, RecursionError):
         pass
     try:
@@ -175,19 +178,21 @@ def encode_rocketmq_header(command: RemotingCommand) -> bytes:
 # --- both -----------------------------------------------------------------------------------------
 
 
+_JSON: Final = int(HeaderType.JSON)  # members of an enum are slow to compare with
+_ROCKETMQ: Final = int(HeaderType.ROCKETMQ)
+
+
 def decode_header(header_type: int, header: bytes) -> RemotingCommand:
     """Read a header of either type. Raises BadFrame."""
-    if header_type == HeaderType.JSON:
-        command = decode_json_header(header)
-        command.header_type = HeaderType.JSON
-        return command
-    if header_type == HeaderType.ROCKETMQ:
+    if header_type == _JSON:
+        return decode_json_header(header)
+    if header_type == _ROCKETMQ:
         return decode_rocketmq_header(header)
     raise BadFrame(f"frame: expected header type 0 (JSON) or 1 (ROCKETMQ), found {header_type}")
 
 
 def encode_header(command: RemotingCommand) -> bytes:
     """Write a header of the command's type. Raises Invalid."""
-    if command.header_type == HeaderType.JSON:
+    if command.header_type is HeaderType.JSON:
         return encode_json_header(command)
     return encode_rocketmq_header(command)
