@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.broker.send.rebuilding import rebuild
 from tieredstore.contracts.message_store import PutMessageResult, PutMessageStatus
+from tieredstore.errors import Unavailable
 
 if TYPE_CHECKING:
     from tieredstore.broker.delay.hook import DelayHook
@@ -18,10 +19,6 @@ _NEVER: Final = frozenset(
     {PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED}
 )
 _log = logging.getLogger(__name__)
-
-
-class NotNow(Exception):
-    """The store takes no message now: the same one is tried again later."""
 
 
 class Delivery:
@@ -51,4 +48,4 @@ class Delivery:
         if result.status in _NEVER:
             _log.error("%s: dropped, %s/%d does not take it: %s", where, topic, queue_id, result)
             return None
-        raise NotNow(f"{where}: {result.status.name}: {result.reason}")
+        raise Unavailable(f"{where}: {result.status.name}: {result.reason}")

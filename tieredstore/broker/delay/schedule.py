@@ -8,14 +8,13 @@ after a crash some messages come again, none is left out.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tieredstore.broker.delay.delivery import Delivery, NotNow
+from tieredstore.broker.delay.delivery import Delivery
 from tieredstore.broker.periodic import PeriodicTask
 from tieredstore.broker.state.config_manager import ConfigManager, DataVersion
 from tieredstore.clock import SYSTEM_CLOCK, Clock
@@ -40,7 +39,6 @@ _MIN_TIME_MS: Final = 1 << 32
 """A tags code below is no time: the unit had an address, or was made from tags."""
 _BATCH: Final = 32
 _MAX_BATCH_BYTES: Final = 1 << 20
-_log = logging.getLogger(__name__)
 
 
 class _Table(msgspec.Struct, kw_only=True, rename="camel"):
@@ -108,8 +106,9 @@ class ScheduleMessageService:
         return self._task.health()
 
     async def deliver_due(self) -> int:
-        """Deliver what is due now; returns how many messages. A level that cannot be read does not
-        keep the others from being delivered; the first error is raised then."""
+        """Deliver what is due now; returns how many messages. A level that cannot be read, or a
+        message that the store does not take now, does not keep the other levels from being
+        delivered; the first error is raised then."""
         count = 0
         failure: TieredStoreError | None = None
         for level, delay_ms in enumerate(self._delays_ms, start=1):
@@ -122,8 +121,6 @@ class ScheduleMessageService:
                 while delivered := await self._deliver_batch(level, delay_ms):
                     count += delivered
                     await asyncio.sleep(0)  # others have their turn
-            except NotNow as error:
-                _log.warning("level %d: waits: %s", level, error)
             except TieredStoreError as error:
                 failure = failure or error
         if failure is not None:
@@ -132,7 +129,7 @@ class ScheduleMessageService:
 
     async def _deliver_batch(self, level: int, delay_ms: int) -> int:
         """Deliver some messages of a level; returns by how many offsets it went on, 0 when the
-        next one is not due. Raises NotNow."""
+        next one is not due. Raises Unavailable when the store takes nothing now."""
         queue_id = level - 1
         maximum = self._store.get_max_offset_in_queue(SCHEDULE_TOPIC, queue_id)
         start = self.offsets.find_offset(level)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 import aiofiles
 import msgspec
 
-from tieredstore.broker.delay.delivery import Delivery, NotNow
+from tieredstore.broker.delay.delivery import Delivery
 from tieredstore.broker.delay.hook import TIMER_PRECISION_MS
 from tieredstore.broker.delay.timer_slots import TimerSlots
 from tieredstore.broker.periodic import PeriodicTask
@@ -141,17 +141,13 @@ class TimerMessageService:
 
     async def deliver_due(self) -> int:
         """Read what is new in the timer topic and deliver what is due now; returns how many
-        messages were delivered."""
+        messages were delivered. Raises Unavailable when the store takes none now."""
         await self._read_topic()
         count = 0
         slots = self.progress.slots
         while (first := slots.find_first()) is not None and first[0] <= self._clock.now_ms():
             slot_ms, offsets = first
-            try:
-                count += await self._deliver_slot(slot_ms, offsets)
-            except NotNow as error:
-                _log.warning("timer messages of %d: wait: %s", slot_ms, error)
-                break
+            count += await self._deliver_slot(slot_ms, offsets)
             slots.remove(slot_ms)
             progress = self.progress
             progress.delivered_until_ms = max(progress.delivered_until_ms, slot_ms)
@@ -202,7 +198,8 @@ class TimerMessageService:
             progress.slots.add_recall(slot_ms, recalled)
 
     async def _deliver_slot(self, slot_ms: int, offsets: array[int]) -> int:
-        """Deliver the messages of one slot, but for those that were recalled. Raises NotNow."""
+        """Deliver the messages of one slot, but for those that were recalled. Raises Unavailable
+        when the store takes nothing now; what was delivered then does not come again."""
         count = done = 0
         last: PutMessageResult | None = None
         try:

@@ -12,6 +12,7 @@ from tests.kit.loops import on_loop
 from tests.kit.producing import Producing, producing
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.message_store import DURABLE, PutMessageResult, PutMessageStatus
+from tieredstore.errors import Unavailable
 
 
 async def _deliver(parts: Producing) -> int:
@@ -94,7 +95,8 @@ async def test_what_the_store_does_not_take_now_is_delivered_later(tmp_path: Pat
             lambda message: busy if is_busy and bytes(message.body) == b"2" else None
         )
         parts.clock.advance(1000)
-        await _deliver(parts)
+        with pytest.raises(Unavailable, match="OS_PAGE_CACHE_BUSY"):
+            await _deliver(parts)
         is_busy = False
         await _deliver(parts)
         assert [bytes(message.body) for message in parts.read()] == [b"1", b"2"]

@@ -12,10 +12,11 @@ from tests.kit.remoting import RemotingClient, wait_for
 from tests.kit.running_broker import running_broker
 from tieredstore.broker.broker import Broker
 from tieredstore.broker.remoting.codes import HeaderType
+from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.message.batch import BatchItem, encode_batch
 from tieredstore.message.ids import parse_offset_message_id
 from tieredstore.message.properties import encode_properties
-from tieredstore.message.record import StoredMessage
+from tieredstore.message.record import StoredMessage, decode_record
 
 PROPERTIES = {"UNIQ_KEY": "U1", "TAGS": "a", "KEYS": "k1 k2", "ünï": "çødé"}
 
@@ -207,3 +208,60 @@ async def test_a_message_that_is_sent_back_comes_again_and_ends_with_the_dead_le
         assert dead.get_property("DLQ_ORIGIN_TOPIC") == "T"
         nowhere = await client.request(36, {**back, "offset": 10**9})
         assert (nowhere.code, (await client.request(36, back)).code) == (1, 29)
+
+
+@on_loop
+async def test_under_sync_flush_each_kind_is_answered_and_delivered(tmp_path: Path) -> None:
+    keys = {"flushDiskType": "SYNC_FLUSH", "messageDelayLevel": "1s"}
+    async with (
+        running_broker(tmp_path, SYSTEM_CLOCK, **keys) as broker,
+        await RemotingClient.open(broker.services.address) as client,
+    ):
+        items = [BatchItem(0, b"batched", b"UNIQ_KEY\x01B\x02")]
+        half = {"TRAN_MSG": "true", "PGROUP": "g", "UNIQ_KEY": "H"}
+        prepared = await client.request(310, _fields(properties=half), b"committed")
+        for code, properties, body in (
+            (310, {}, b"plain"),
+            (310, {"DELAY": "1"}, b"by level"),
+            (310, {"TIMER_DELAY_SEC": "2"}, b"by time"),
+        ):
+            assert (await client.request(code, _fields(properties=properties), body)).code == 0
+        assert (await client.request(320, _fields(m=True), encode_batch(items))).code == 0
+        end = {
+            "producerGroup": "g",
+            "commitLogOffset": int(prepared.ext_fields["msgId"][16:], 16),
+            "tranStateTableOffset": prepared.ext_fields["queueOffset"],
+            "commitOrRollback": 8,
+        }
+        assert (await client.request(37, end)).code == 0
+        wanted = {b"plain", b"by level", b"by time", b"batched", b"committed"}
+        await wait_for(lambda: {bytes(message.body) for message in _read(broker)} == wanted)
+        assert (await client.request(37, {**end, "producerGroup": "other"})).code == 1
+        assert (await client.request(37, {**end, "commitOrRollback": 5})).code == 29
+
+
+@on_loop
+async def test_a_producer_is_asked_what_became_of_its_transaction(tmp_path: Path) -> None:
+    keys = {"transactionTimeOut": "1", "transactionCheckInterval": "100"}
+    async with (
+        running_broker(tmp_path, SYSTEM_CLOCK, **keys) as broker,
+        await RemotingClient.open(broker.services.address) as client,
+    ):
+        beat = b'{"clientID":"p","producerDataSet":[{"groupName":"g"}],"consumerDataSet":[]}'
+        assert (await client.request(34, {}, beat)).code == 0
+        half = {"TRAN_MSG": "true", "PGROUP": "g", "UNIQ_KEY": "H"}
+        await client.request(310, _fields(properties=half), b"asked")
+        asked = await client.next_call()
+        message = decode_record(asked.body_bytes)
+        assert (asked.code, message.topic, message.queue_id) == (39, "T", 1)
+        fields = asked.ext_fields
+        assert (fields["transactionId"], fields["msgId"]) == ("H", "H")
+        end = {
+            "producerGroup": "g",
+            "commitLogOffset": fields["commitLogOffset"],
+            "tranStateTableOffset": fields["tranStateTableOffset"],
+            "commitOrRollback": 8,
+            "fromTransactionCheck": True,
+        }
+        client.send_one_way(37, end)
+        await wait_for(lambda: [bytes(found.body) for found in _read(broker)] == [b"asked"])
