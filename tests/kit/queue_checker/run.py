@@ -1,42 +1,55 @@
-"""A load on a broker that is killed again and again; gives its history."""
+"""Loads on a broker that is killed again and again; gives their histories."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tests.kit.clients.broker_process import BrokerProcess
 from tests.kit.clients.program import ClientProcess
-from tests.kit.queue_checker.checker import Delivered, History, Place
+from tests.kit.queue_checker.checker import Delivered, History, Place, Sent
 from tests.kit.queue_checker.loads import Load
 
 BETWEEN_KILLS_S = 20.0
 CATCH_UP_S = 120.0
 
 
-def run_load(load: Load, reader: ClientProcess, broker: BrokerProcess, kills: int) -> History:
+def run_loads(
+    loads: Sequence[Load], reader: ClientProcess, broker: BrokerProcess, kills: int
+) -> dict[str, History]:
     """Send and consume while the broker is killed every 20 s and started again; afterwards wait
-    until the consumer has everything, and read all queues from their beginning.
+    until the consumers have everything, and read all queues from their beginning.
 
-    reader: runs `Readers`.
+    reader: runs `Readers`. Returns a history for each topic.
     """
-    load.start(broker)
+    for load in loads:
+        load.start(broker)
     for _ in range(kills):
         time.sleep(BETWEEN_KILLS_S)
         broker.kill()
         broker.start()
     time.sleep(BETWEEN_KILLS_S / 2)
-    sent = load.stop_sending()
-    missing = {one.body for one in sent if one.is_acknowledged}
+    sent = {load.topic: load.stop_sending() for load in loads}
     deadline = time.monotonic() + CATCH_UP_S
+    histories = {}
+    for load in loads:
+        consumed = _consume_all(load, sent[load.topic], deadline)
+        load.stop_consuming()
+        read = read_all(reader, broker, load.topic)
+        histories[load.topic] = History(sent[load.topic], read, consumed)
+    return histories
+
+
+def _consume_all(load: Load, sent: Iterable[Sent], deadline: float) -> list[Delivered]:
+    """What the consumer has once it has all that was acknowledged; or what it has by then."""
+    missing = {one.body for one in sent if one.is_acknowledged}
     while True:
         consumed = load.consumed()
         missing -= {one.body for one in consumed}
         if not missing or time.monotonic() > deadline:
-            break
+            return consumed
         time.sleep(0.5)
-    load.stop_consuming()
-    return History(sent, read_all(reader, broker, load.topic), consumed)
 
 
 def read_all(

@@ -1,0 +1,175 @@
+"""What lives only in the tier is read through the front door as if it had never left."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.kit.clients.collected import FAST_CLIENT
+from tests.kit.clients.program import ClientProcess, Program
+from tests.kit.queue_checker.checker import Place
+from tests.kit.waiting import wait_for
+from tieredstore.testing.broker import Broker
+
+QUEUES = range(4)
+"""Of a topic that a send makes."""
+SMALL = {
+    "mappedFileSizeCommitLog": str(1 << 16),
+    "mappedFileSizeConsumeQueue": str(20 * 1000),
+    "deleteCommitLogFilesInterval": "0",
+    "readAheadCacheSizeBytes": str(1 << 20),
+}
+"""Files of some 250 messages, which go one after the other."""
+LEVELS = ("NOT_IN_DISK", "NOT_IN_MEM", "FORCE")
+
+
+@pytest.fixture(scope="module")
+def client(java_remoting: Program) -> Iterator[ClientProcess]:
+    with java_remoting.start("Loads", "Collectors", "Readers", options=FAST_CLIENT) as process:
+        yield process
+
+
+class ColdBroker:
+    """A broker of one topic, on a disk that looks nearly full: what is not needed goes when it is
+    cleaned."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        self._broker = broker
+        self._topic = topic
+        self.namesrv = broker.namesrv
+        self._local = cast(Any, broker.services.store).next_store
+        self._local.cleaning._disk._measure = lambda _: 0.86
+
+    def count(self, queue_id: int) -> int:
+        """The end of a queue."""
+        return cast(int, self._local.get_max_offset_in_queue(self._topic, queue_id))
+
+    def local_minimum(self, queue_id: int) -> int:
+        """Where a queue begins in the local store."""
+        return cast(int, self._local.get_min_offset_in_queue(self._topic, queue_id))
+
+    def clean(self) -> None:
+        """Delete all files that nobody needs."""
+        self._local.flush()
+        while self._local.cleaning.run_once().log_files:
+            pass
+
+    def move_border(self) -> None:
+        """Upload all, and delete the local files of it."""
+        self._broker.flush_tier()
+        self.clean()
+
+    @contextmanager
+    def moving_border(self) -> Iterator[None]:
+        """Meanwhile it moves all the time."""
+        over = threading.Event()
+        failures: list[BaseException] = []
+
+        def move() -> None:
+            try:
+                while not over.wait(0.05):
+                    self.move_border()
+            except BaseException as error:
+                failures.append(error)
+
+        mover = threading.Thread(target=move)
+        mover.start()
+        try:
+            yield
+        finally:
+            over.set()
+            mover.join()
+        assert failures == []
+
+
+@contextmanager
+def _cold_broker(folder: Path, topic: str, level: str) -> Iterator[ColdBroker]:
+    with Broker(folder, {**SMALL, "tieredStorageLevel": level}) as broker:
+        yield ColdBroker(broker, topic)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_queue_is_read_from_its_head_while_the_border_moves(
+    client: ClientProcess, tmp_path: Path, level: str
+) -> None:
+    topic = f"Cold-{level}"
+    with _cold_broker(tmp_path, topic, level) as broker:
+        client.call("start_reader", namesrv=broker.namesrv, group="readers")
+        client.call("start_load", namesrv=broker.namesrv, topic=topic, groups=4, pause_ms=1)
+        wait_for(lambda: sum(broker.count(queue_id) for queue_id in QUEUES) > 1500)
+        broker.move_border()
+        with broker.moving_border():
+            read = {queue_id: _read(client, topic, queue_id) for queue_id in QUEUES}
+        sent = client.call("stop_load")
+        wanted = {Place(queue, offset): f"{g}-{n}" for g, n, queue, offset in sent}
+        broker.move_border()
+        cold = [queue_id for queue_id in QUEUES if broker.local_minimum(queue_id) > 500]
+        assert cold, "no queue went cold"
+        for queue_id, rows in read.items():
+            assert rows == [
+                [offset, wanted[Place(queue_id, offset)]] for offset in range(len(rows))
+            ]
+        assert all(len(read[queue_id]) > 500 for queue_id in cold)
+        _consume_all(client, broker.namesrv, topic, wanted)
+        _look_up(client, topic, cold[0], wanted)
+
+
+def _read(client: ClientProcess, topic: str, queue_id: int) -> list[list[Any]]:
+    """From offset 0 to what is the end now, in small pulls."""
+    queue: dict[str, Any] = {"topic": topic, "queue_id": queue_id}
+    assert client.call("min_offset", **queue) == 0
+    end = client.call("max_offset", **queue)
+    rows: list[list[Any]] = client.call("read_queue", **{**queue, "from": 0}, until=end, most=7)
+    return rows
+
+
+def _consume_all(client: ClientProcess, namesrv: str, topic: str, wanted: dict[Place, str]) -> None:
+    """A new group begins at the head: it is given each message, once."""
+    client.call("collect", name=topic, namesrv=namesrv, group="pushed", topics=[topic])
+    wait_for(lambda: client.call("collected_count", topic=topic) >= len(wanted))
+    rows = client.call("places", topic=topic)
+    client.call("stop_collecting", name=topic)
+    assert sorted(rows) == sorted([body, *place] for place, body in wanted.items())
+
+
+def _look_up(client: ClientProcess, topic: str, queue_id: int, wanted: dict[Place, str]) -> None:
+    """Offsets, keys and times on both sides of the border."""
+    queue: dict[str, Any] = {"topic": topic, "queue_id": queue_id}
+    end = max(place.queue_offset for place in wanted if place.queue_id == queue_id) + 1
+    assert client.call("min_offset", **queue) == 0
+    assert client.call("max_offset", **queue) == end
+    times = {}
+    for offset in (0, end // 2, end - 1):
+        key = wanted[Place(queue_id, offset)]
+        (found,) = client.call("query_by_key", topic=topic, key=key)
+        assert (found["body"], found["queue_offset"]) == (key, offset)
+        times[offset] = found["store_timestamp"]
+    assert client.call("earliest_time", **queue) == times[0]
+    for offset, time_ms in times.items():
+        first = client.call("search_offset", **queue, time_ms=time_ms)
+        assert first <= offset
+        assert client.call("search_offset", **queue, time_ms=time_ms + 1) > offset
+    assert client.call("search_offset", **queue, time_ms=0) == 0
+
+
+def test_without_a_tier_a_queue_begins_where_the_local_store_does(
+    client: ClientProcess, tmp_path: Path
+) -> None:
+    topic = "Cold-DISABLE"
+    with _cold_broker(tmp_path, topic, "DISABLE") as broker:
+        client.call("start_reader", namesrv=broker.namesrv, group="readers")
+        client.call("start_load", namesrv=broker.namesrv, topic=topic, groups=4, pause_ms=1)
+        wait_for(lambda: sum(broker.count(queue_id) for queue_id in QUEUES) > 1500)
+        client.call("stop_load")
+        broker.clean()
+        (queue_id, *_) = [q for q in QUEUES if broker.local_minimum(q)]
+        queue: dict[str, Any] = {"topic": topic, "queue_id": queue_id}
+        first, end = broker.local_minimum(queue_id), broker.count(queue_id)
+        assert client.call("min_offset", **queue) == first
+        rows = client.call("read_queue", **{**queue, "from": first}, until=end)
+        assert [offset for offset, _ in rows] == list(range(first, end))
