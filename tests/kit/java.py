@@ -104,6 +104,18 @@ class JavaTools:
         classpath, _, flags = done.stdout[done.stdout.index("/") :].partition("\n")
         return cls(classpath, flags.split())
 
+    def run_class(self, name: str, text: str) -> str:
+        """Run one of our classes that reads all of its input and then answers."""
+        done = subprocess.run(
+            ["java", "-Xmx256m", "-cp", self._classpath, name],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=CHECK_TIMEOUT_S,
+        )
+        return done.stdout
+
     def check(self, mode: str, root: Path, manifest: Manifest, work: Path) -> Report:
         """check.sh over `root` (it works on a copy): mode is `tiered` or `local`."""
         work.mkdir(parents=True)
