@@ -41,6 +41,7 @@ from tieredstore.broker.send.send_back import SendBack
 from tieredstore.broker.send.sender import MessageSender
 from tieredstore.broker.services import BrokerServices
 from tieredstore.broker.settings import BrokerSettings, load_broker_settings
+from tieredstore.broker.state.format import check_format
 from tieredstore.broker.state.groups import SubscriptionGroupManager
 from tieredstore.broker.state.offsets import ConsumerOffsetManager
 from tieredstore.broker.state.persisting import PersistService
@@ -155,6 +156,7 @@ class Broker:
 
     async def _load_config(self, services: BrokerServices, starting: AsyncExitStack) -> None:
         folder, settings = services.config_folder, self.settings
+        await asyncio.to_thread(check_format, folder)
         persisting = PersistService(lambda: settings.flush_consumer_offset_interval_ms)
         services.persisting = persisting
         services.topics = TopicConfigManager(folder, settings, self.clock)

@@ -23,6 +23,7 @@ VERBS = {
     "broker": "Run a broker.",
     "cat": "Print messages of a topic.",
     "compact": "Put what is in many small files into few.",
+    "config": "Back up and restore a broker's topics, groups and offsets.",
     "copy": "Copy a tier to another place.",
     "dev": "Run a broker for the development of applications.",
     "doctor": "Try what a place for a tier really does.",
