@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.broker.refused import RefusalReason, Refused
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _FIRST_LEVEL: Final = 3
 """Delay level of the first retry; each further one waits one level longer."""
+_MAX_CANDIDATES: Final = 32
+_FOREVER_MS: Final = (1 << 63) - 1
 _DELIVERY_PROPERTIES: Final = (b"REAL_TOPIC", b"REAL_QID", b"TIMER_OUT_MS", b"TIMER_ENQUEUE_MS")
 
 
@@ -49,13 +52,16 @@ class SendBack:
         message: StoredMessage | int,
         delay_level: int = 0,
         max_reconsume_times: int | None = None,
+        origin: tuple[str, str] | None = None,
     ) -> bool:
         """Deliver a message to a group once more, after a delay; returns whether it became a dead
         letter instead.
 
         message: or the byte of the commit log where it starts; delay_level: 0: three and one more
         for each time that it was consumed, below 0: dead letter; max_reconsume_times: None: the
-        group's. Raises Refused.
+        group's; origin: topic and id (UNIQ_KEY, or offset message id) of the message that is meant.
+        A message from the tier names a place in it, not in the commit log: it is found by its id
+        then. Raises Refused.
         """
         config = self._find_group(group)
         if config.retry_queue_nums <= 0:
@@ -68,7 +74,7 @@ class SendBack:
                 f"the topic[{topic}] sending message is forbidden",
                 topic=topic,
             )
-        stored = self._look_up(message) if isinstance(message, int) else message
+        stored = await self._find(message, origin) if isinstance(message, int) else message
         most = config.retry_max_times if max_reconsume_times is None else max_reconsume_times
         if delay_level < 0 or stored.reconsume_times >= most:
             await self._put_dead_letter(group, stored, stored.reconsume_times + 1)
@@ -117,19 +123,32 @@ class SendBack:
             )
         return config
 
-    def _look_up(self, physical_offset: int) -> StoredMessage:
+    async def _find(self, physical_offset: int, origin: tuple[str, str] | None) -> StoredMessage:
+        reason = "no message starts there"
         try:
             found = self.store.look_message_by_offset(physical_offset)
         except (Corrupt, Invalid) as error:
-            raise Refused(
-                RefusalReason.SYSTEM_ERROR,
-                f"look message by offset failed, {physical_offset}: {error}",
-            ) from error
-        if found is None:
-            raise Refused(
-                RefusalReason.SYSTEM_ERROR, f"look message by offset failed, {physical_offset}"
+            found, reason = None, str(error)
+        if found is not None and (origin is None or _has_id(found, origin[1])):
+            return found
+        if origin is not None:
+            topic, message_id = origin
+            # It may be a look into the tier.
+            candidates = await asyncio.to_thread(
+                self.store.query_message, topic, message_id, _MAX_CANDIDATES, 0, _FOREVER_MS
             )
-        return found
+            for candidate in candidates:
+                if _has_id(candidate, message_id):
+                    return candidate
+            reason = f"nor is there a message {message_id} of {topic}"
+        raise Refused(
+            RefusalReason.SYSTEM_ERROR,
+            f"look message by offset failed, {physical_offset}: {reason}",
+        )
+
+
+def _has_id(message: StoredMessage, message_id: str) -> bool:
+    return message_id in (message.uniq_key, message.offset_message_id)
 
 
 def _complete(stored: StoredMessage, level: int, *, is_dead: bool) -> bytes:

@@ -106,3 +106,19 @@ async def test_a_group_without_retry_queues_drops_the_message(tmp_path: Path) ->
         message = await _consumed(parts)
         assert not await parts.send_back.send_back("g", message)
         assert parts.topics.find_topic("%RETRY%g") is None
+
+
+@on_loop
+async def test_a_message_whose_place_is_another_one_is_found_by_its_id(tmp_path: Path) -> None:
+    with producing(tmp_path) as parts:
+        other = await _consumed(parts)
+        sent = await parts.send(body=b"meant", queue_id=0, uniq_key="MEANT")
+        parts.store.wait_until_dispatched()
+        # A message that was read from the tier: what it says of its place is true there.
+        for place in (other.physical_offset, other.physical_offset + 1, 10**9):
+            await parts.send_back.send_back("g", place, origin=("T", "MEANT"))
+        await parts.send_back.send_back("g", sent.physical_offset, origin=("T", sent.message_id))
+        assert [bytes(message.body) for message in _aside(parts)] == [b"meant"] * 4
+        with pytest.raises(Refused) as raised:
+            await parts.send_back.send_back("g", other.physical_offset, origin=("T", "unknown"))
+    assert raised.value.reason is RefusalReason.SYSTEM_ERROR
