@@ -1,6 +1,6 @@
 """Measure what a broker takes over remoting: ours, and Java's 5.5.0 with the same broker.conf.
 
-    python -m benchmarks.broker [--only ours|java] [--seconds 4] [--rows send,batch,…]
+    python -m benchmarks.broker [--only ours|java] [--seconds 4] [--rows "send;…"]
 
 The load is a Go program (`load/`), so that it is not the limit. Broker and load have a core each
 (`taskset`). Needs `go`, `taskset`, and `java` and `mvn` for the peer. Prints a table: messages/s,
@@ -34,8 +34,6 @@ ROWS = {
     "batch of 32": ("--mode", "batch", "--in-flight", "8"),
     "pull of 32": ("--mode", "pull"),
 }
-WARM_SECONDS = 12.0
-"""A JVM takes so long until its rate is even."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -137,14 +135,17 @@ def run_row(load: Path, name: str, port: int, pid: int, seconds: float) -> Row:
     return Row(name, count / found["seconds"], used / max(count, 1) * 1e6, latency, found["busy"])
 
 
-def measure(who: str, load: Path, rows: Sequence[str], seconds: float) -> list[Row]:
-    """Run rows against one broker with an empty store."""
+def measure(
+    who: str, load: Path, rows: Sequence[str], seconds: float, warm_seconds: float
+) -> list[Row]:
+    """Run rows against one broker with an empty store, after sends that do not count: a JVM takes
+    seconds until its rate is even."""
     with tempfile.TemporaryDirectory(prefix="broker-bench-") as folder:
         port = free_ports()
         conf = write_conf(Path(folder), port)
         log = Path(folder, "log")
         with running(command_of(who, conf), port, log) as pid:
-            run_row(load, "send", port, pid, WARM_SECONDS)
+            run_row(load, "send", port, pid, warm_seconds)
             found = [run_row(load, name, port, pid, seconds) for name in rows]
     return found
 
@@ -154,6 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=["ours", "java"])
     parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--warm-seconds", type=float, default=12)
     parser.add_argument("--rows", default=";".join(ROWS), help="names, joined by ;")
     arguments = parser.parse_args()
     if shutil.which("taskset") is None:
@@ -161,7 +163,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="broker-load-") as folder:
         load = build_load(Path(folder))
         for who in [arguments.only] if arguments.only else ["ours", "java"]:
-            for row in measure(who, load, arguments.rows.split(";"), arguments.seconds):
+            rows = arguments.rows.split(";")
+            for row in measure(who, load, rows, arguments.seconds, arguments.warm_seconds):
                 p50, p99, p999 = row.latency_us
                 print(
                     f"{who:5} {row.name:18} {row.rate:>10,.0f} msg/s {row.cpu_us:>8.1f} µs CPU"
