@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(self._limits.high_water_bytes)
         peer = transport.get_extra_info("peername")
-        self.address = format_host(encode_host(peer[0], peer[1])) if peer else ""
+        self.address = _write_address(*peer[:2]) if peer else ""
         self.last_frame_s = self._loop.time()
         if self._open_listener is not None:
             self._open_listener(self)
@@ -394,3 +394,8 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             _log.warning("%s: the connection is closed: %s", self.address, reason)
             self._transport.abort()
+
+
+def _write_address(host: str, port: int) -> str:
+    """Write the address of a peer as records hold it: the zone of a link-local one is left out."""
+    return format_host(encode_host(host.partition("%")[0], port))

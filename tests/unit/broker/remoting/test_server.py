@@ -19,6 +19,7 @@ from tieredstore.broker.remoting.codes import HeaderType, ResponseCode
 from tieredstore.broker.remoting.command import ONE_WAY_FLAG, RemotingCommand
 from tieredstore.broker.remoting.connection import Connection
 from tieredstore.broker.remoting.handler_table import HandlerTable
+from tieredstore.broker.remoting.limits import BufferedBytes, RemotingLimits
 from tieredstore.errors import Busy, Corrupt, Exhausted, Invalid, Unavailable
 from tieredstore.message.buffers import Buffer
 
@@ -225,5 +226,29 @@ def test_a_stopped_server_has_ended_all_connections() -> None:
             await wait_for(lambda: not any(client.connection.is_open for client in clients))
             with pytest.raises(Unavailable):
                 await RemotingClient.open(address)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        (("10.0.0.1", 5), "10.0.0.1:5"),
+        (("fe80::1%eth0", 5, 0, 2), "[fe80:0:0:0:0:0:0:1]:5"),
+        (None, ""),
+    ],
+)
+def test_a_peer_has_an_address_that_records_can_hold(
+    peer: tuple[object, ...] | None, address: str
+) -> None:
+    class Accepted(asyncio.Transport):
+        def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+            pass
+
+    async def main() -> None:
+        limits = RemotingLimits()
+        connection = Connection(table(), limits, BufferedBytes(limits.max_buffered_bytes), [])
+        connection.connection_made(Accepted({"peername": peer}))
+        assert connection.address == address
 
     asyncio.run(main())
