@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable
 from typing import TYPE_CHECKING, Final
 
@@ -86,6 +87,7 @@ class TransactionService:
         self._retention_ms = retention_ms
         self._table = HalfTable()
         self._unwritten: list[int] = []  # half offsets for the next op message
+        self._unasked: Counter[str] = Counter()  # of this round, by producer group
         self._checks = PeriodicTask(
             "TransactionalMessageCheckService",
             lambda: settings.transaction_check_interval_ms,
@@ -211,6 +213,9 @@ class TransactionService:
                     _log.warning("half message %d: waits for the next round: %s", offset, error)
             if not number % _BATCH:
                 await asyncio.sleep(0)  # others have their turn
+        for group, unasked in self._unasked.items():
+            _log.warning("%d half messages of %r: no producer is connected", unasked, group)
+        self._unasked.clear()
         self._commit_offsets()
         return count
 
@@ -247,7 +252,7 @@ class TransactionService:
         group = half.get_property("PGROUP") or ""
         session = self._producers.find_session(group)
         if session is None:
-            _log.warning("half message %d: no producer of %r is connected", offset, group)
+            self._unasked[group] += 1
             return 0
         shown = show_to_producer(message, result, half.store_host_bytes, queue)
         session.check_transaction(shown, half.msg_id, group)
