@@ -17,6 +17,8 @@ from tieredstore.broker.state.groups import SubscriptionGroupConfig, Subscriptio
 LANGUAGES: Final = ("python", "java", "node", "go")
 WITH_PUSH: Final = ("python", "java", "node")
 """The Go client of this version has a consumer that asks, and none that is called."""
+POLL: Final = {"grpcClientConsumerMaxLongPollingTimeoutMillis": "3000"}
+"""Consumers that are called wait for their poll when they close."""
 RETRIES: Final = 2
 """Deliveries after the first in the groups `retry_…`."""
 
@@ -32,10 +34,9 @@ def start_client(language: str) -> ClientProcess:
     return program_or_skip(go_program()).start()
 
 
-@contextmanager
-def lab_broker(folder: Path) -> Iterator[Served]:
-    """Our broker with the groups `KIND_LANGUAGE`: simple, push, retry and fifo. All begin with the
-    first message."""
+def write_groups(folder: Path) -> None:
+    """Make the groups `KIND_LANGUAGE` for a broker in a folder: simple, push, retry, fifo, other.
+    All begin with the first message."""
     config = folder / "store" / "config"
     config.mkdir(parents=True)
     groups = SubscriptionGroupManager(config, load_broker_settings({}, "lab"))
@@ -50,7 +51,13 @@ def lab_broker(folder: Path) -> Iterator[Served]:
                 )
             )
     (config / "subscriptionGroup.json").write_bytes(groups.encode())
-    with our_broker(folder, {"grpcClientConsumerMaxLongPollingTimeoutMillis": "3000"}) as served:
+
+
+@contextmanager
+def lab_broker(folder: Path) -> Iterator[Served]:
+    """Our broker with the groups of `write_groups`."""
+    write_groups(folder)
+    with our_broker(folder, POLL) as served:
         yield served
 
 
