@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final, Self, cast
+from typing import Final, Protocol, Self, cast, runtime_checkable
 
 from tieredstore import registry
 from tieredstore.broker.clients import ConsumerManager, ProducerManager, RebalanceLocks
@@ -56,9 +56,18 @@ from tieredstore.message.hosts import encode_host
 from tieredstore.service_thread import MonitoredServices, ServiceHealth
 
 SILENCE_CHECK_MS: Final = 10_000
+STORE_STOP_S: Final = 12
+"""How long a stop waits for the store, whose tier may not answer."""
 ABORT_FILE: Final = "abort"
 """In a store's root while it is open: it was not stopped cleanly when a start finds it."""
 _log = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class FlushedStore(Protocol):
+    """A store that can be brought to disk."""
+
+    def flush(self) -> None: ...
 
 
 class Broker:
@@ -80,6 +89,8 @@ class Broker:
         self.clock = clock
         self.addresses: dict[str, str] = {}
         """Where it listens, `ip:port` by what it speaks there."""
+        self.is_abandoned = False
+        """Whether a stop has left the store to recover: the process is to end without it."""
         self._running = AsyncExitStack()
         self._services: BrokerServices | None = None
         self._health_of: list[Callable[[], list[ServiceHealth]]] = []
@@ -138,7 +149,7 @@ class Broker:
         was_clean = not await asyncio.to_thread(abort_file.exists)
         begin = time.monotonic()
         await asyncio.to_thread(store.load)
-        starting.push_async_callback(asyncio.to_thread, store.shutdown)
+        starting.push_async_callback(self._shut_down, store)
         seconds = time.monotonic() - begin
         tier = await asyncio.to_thread(find_tier, store)
         for line in list_start_lines(store, tier, was_clean=was_clean, recovery_seconds=seconds):
@@ -360,6 +371,24 @@ class Broker:
         running, self._running = self._running, AsyncExitStack()
         await running.aclose()
 
+    async def _shut_down(self, store: HostedStore) -> None:
+        """Shut the store down; one that waits for a tier that does not answer is brought to disk
+        and left to recover at its next start, which loses nothing."""
+        ending = asyncio.ensure_future(asyncio.to_thread(store.shutdown))
+        done, _ = await asyncio.wait({ending}, timeout=STORE_STOP_S)
+        if done:
+            await ending
+            return
+        self.is_abandoned = True
+        _log.warning(
+            "the store has not stopped in %d s (does its tier answer?): it is brought to disk, and "
+            "recovers at its next start",
+            STORE_STOP_S,
+        )
+        local = find_innermost(store)
+        if isinstance(local, FlushedStore):
+            await asyncio.wait({asyncio.ensure_future(asyncio.to_thread(local.flush))}, timeout=5)
+
     def health(self) -> list[ServiceHealth]:
         """Return how each background loop of the broker and its store is."""
         own = [health for find in self._health_of for health in find()]
@@ -379,3 +408,10 @@ def _add_tier_topics(services: BrokerServices) -> None:
             topic_name=topic, read_queue_nums=count, write_queue_nums=count, perm=PERM_READ
         )
         services.topics.update_topic(config)
+
+
+def find_innermost(store: object) -> object:
+    """Find the store that plugins wrap."""
+    while (inner := getattr(store, "next_store", None)) is not None:
+        store = inner
+    return store

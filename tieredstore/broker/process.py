@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 import time
@@ -87,3 +88,8 @@ async def _serve(make_broker: Callable[[], Broker], announce: Callable[[Broker],
         seconds = time.monotonic() - begin
         level = logging.WARNING if seconds > STOP_SECONDS else logging.INFO
         _log.log(level, "stopped in %.1f s", seconds)
+        if broker.is_abandoned:
+            # A thread still waits for the tier, and would hold the process up.
+            logging.shutdown()
+            sys.stdout.flush()
+            os._exit(0)

@@ -142,3 +142,31 @@ def test_a_broker_that_is_killed_says_what_it_recovered(tmp_path: Path) -> None:
         log = broker.log.read_text()
     assert "was not stopped cleanly: recovered in" in log
     assert "tier: file://" in log
+
+
+def test_a_tier_that_never_answers_does_not_hold_a_stop_up(tmp_path: Path) -> None:
+    async def live(broker: BrokerProcess, load: Load) -> None:
+        running = asyncio.create_task(load.run(broker.addresses["remoting"]))
+        await load.wait_for_enough()
+        assert await asyncio.to_thread(broker.end, signal.SIGTERM) == 0
+        await running
+
+    async def run() -> None:
+        load = Load()
+        keys = {
+            "tieredBackendServiceProvider": "tests.kit.hanging_provider:HangingProvider",
+            "tieredStoreGroupCommitTimeout": "1",
+        }
+        with BrokerProcess(tmp_path, **keys) as broker:
+            await live(broker, load)
+            assert "brought to disk" not in broker.log.read_text()
+            # The next one begins with the upload of what the first has left.
+            (tmp_path / "hang").touch()
+            await asyncio.to_thread(broker.start)
+            await live(broker, load)
+            assert "brought to disk" in broker.log.read_text()
+            (tmp_path / "hang").unlink()
+            await asyncio.to_thread(broker.start)
+            check(load, await read_all(broker.addresses["remoting"]))
+
+    asyncio.run(run())
