@@ -63,9 +63,10 @@ REFUSED_VALUES: Mapping[str, tuple[str, str]] = {
         "true",
         "consume queues in files and in RocksDB at the same time are not built",
     ),
-    "aclEnable": ("true", "access control is not built"),
-    "authenticationEnabled": ("true", "authentication is not built"),
-    "authorizationEnabled": ("true", "authorization is not built"),
+    "aclEnable": (
+        "true",
+        "RocketMQ's first access control is not built; the second is (docs/access.md)",
+    ),
 }
 """Key -> (value, reason): settings whose absence would weaken durability or security."""
 
@@ -182,8 +183,7 @@ _ACCESS_CONTROL = """
 aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond authConfigPath
 authenticationMetadataProvider authenticationProvider authenticationStrategy
 authenticationWhitelist authorizationMetadataProvider authorizationProvider authorizationStrategy
-authorizationWhitelist clusterName configName initAuthenticationUser
-innerClientAuthenticationCredentials migrateAuthFromV1Enabled
+authorizationWhitelist clusterName configName innerClientAuthenticationCredentials
 statefulAuthenticationCacheExpiredSecond statefulAuthenticationCacheMaxNum
 statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum userCacheExpiredSecond
 userCacheMaxNum userCacheRefreshSecond

@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Final, Protocol, Self, cast, runtime_checkable
 
 from tieredstore import registry
+from tieredstore.broker.auth.access import AccessControl
+from tieredstore.broker.auth.acls import AclManager
+from tieredstore.broker.auth.users import UserManager
 from tieredstore.broker.clients import ConsumerManager, ProducerManager, RebalanceLocks
 from tieredstore.broker.delay.hook import DelayHook
 from tieredstore.broker.delay.schedule import ScheduleMessageService
@@ -31,6 +34,7 @@ from tieredstore.broker.ports import Sockets, bind_ports
 from tieredstore.broker.pull.hold import PullHold
 from tieredstore.broker.pull.puller import MessagePuller
 from tieredstore.broker.receive import ReceiveService
+from tieredstore.broker.remoting.access import GuardedTable
 from tieredstore.broker.remoting.handler_table import HandlerTable
 from tieredstore.broker.remoting.handlers.registration import make_handler_table
 from tieredstore.broker.remoting.limits import RemotingLimits
@@ -178,7 +182,12 @@ class Broker:
         persisting.register(services.topics, at_once=True)
         persisting.register(services.groups, at_once=True)
         persisting.register(services.offsets)
+        users, acls = UserManager(folder, self.clock), AclManager(folder, self.clock)
+        persisting.register(users, at_once=True)
+        persisting.register(acls, at_once=True)
         await persisting.load()
+        services.access = AccessControl(settings, users, acls)
+        await services.access.load()
         services.topics.add_system_topics()
         if services.is_read_only:
             _add_tier_topics(services)
@@ -322,6 +331,8 @@ class Broker:
             find_certificate, settings.tls_key_path, settings.tls_cert_path
         )
         table = make_handler_table(services)
+        if services.access.is_enabled:
+            table = GuardedTable(table, services.access)
         tls = await asyncio.to_thread(
             make_server_context, certificate.private_key, certificate.chain
         )
@@ -330,7 +341,10 @@ class Broker:
         if sockets.namesrv is not None:
             await self._serve_remoting(table, sockets.namesrv, tls, starting)
             self.addresses["namesrv"] = f"{settings.broker_ip1}:{settings.namesrv_listen_port}"
-        grpc_server = GrpcServer(Service(services), certificate)
+        grpc_server = GrpcServer(
+            Service(services, access=services.access if services.access.is_enabled else None),
+            certificate,
+        )
         await grpc_server.start(sockets.grpc)
         starting.push_async_callback(grpc_server.stop)
         self.addresses["grpc"] = services.grpc_address

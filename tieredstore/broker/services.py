@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tieredstore.broker.auth.access import AccessControl
 from tieredstore.broker.clients import ConsumerManager, ProducerManager, RebalanceLocks
 from tieredstore.broker.delay.schedule import ScheduleMessageService
 from tieredstore.broker.delay.timers import TimerMessageService
@@ -69,6 +70,7 @@ class BrokerServices:
     receive: ReceiveService = field(init=False)
     route: RouteTable = field(init=False)
     key_values: KeyValueManager = field(init=False)
+    access: AccessControl = field(init=False)
 
     @property
     def config_folder(self) -> Path:

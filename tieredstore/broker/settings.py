@@ -206,6 +206,36 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
         bool, _text("Whether consumers may filter by SQL92 expressions.", runtime=True)
     ] = field(name="enablePropertyFilter", default=False)
 
+    # Access
+    authentication_enabled: Annotated[
+        bool, _text("Whether requests are refused that no user has signed.")
+    ] = field(name="authenticationEnabled", default=False)
+    authorization_enabled: Annotated[
+        bool,
+        _text(
+            "Whether requests are refused that no policy of their user allows; goes with "
+            "`authenticationEnabled`."
+        ),
+    ] = field(name="authorizationEnabled", default=False)
+    init_authentication_user: Annotated[
+        str,
+        Meta(
+            description="The first super user, made at the start where it is not there: "
+            '`{"username":"…","password":"…"}`.',
+            extra={"secret": True},
+        ),
+    ] = field(name="initAuthenticationUser", default="")
+    migrate_auth_from_v1_enabled: Annotated[
+        bool,
+        _text(
+            "Whether users and rules of `plain_acl.yml` (in `conf/` of ROCKETMQ_HOME, else in "
+            "`config/` of the store) are made where they are not there."
+        ),
+    ] = field(name="migrateAuthFromV1Enabled", default=False)
+
+    def __repr__(self) -> str:
+        return f"BrokerSettings({self.broker_name!r})"  # secrets are among them
+
 
 BROKER_FIELDS_BY_KEY: Final = fields_by_key(BrokerSettings)
 
@@ -216,8 +246,12 @@ def load_broker_settings(properties: Mapping[str, str], origin: str) -> BrokerSe
 
 
 def list_settings(settings: BrokerSettings) -> dict[str, str]:
-    """List all settings by their Java names, as text."""
-    return {key: _show(getattr(settings, info.name)) for key, info in BROKER_FIELDS_BY_KEY.items()}
+    """List all settings by their Java names, as text, without those that are secrets."""
+    return {
+        key: _show(getattr(settings, info.name))
+        for key, info in BROKER_FIELDS_BY_KEY.items()
+        if not (get_meta(info).extra or {}).get("secret")
+    }
 
 
 def update_settings(

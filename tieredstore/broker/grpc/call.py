@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tieredstore.broker.auth.users import User
+
 CLIENT_ID = "x-mq-client-id"
 LANGUAGE = "x-mq-language"
 CLIENT_VERSION = "x-mq-client-version"
@@ -15,12 +17,14 @@ CLIENT_VERSION = "x-mq-client-version"
 class Call:
     """One call: its metadata (lower-case names), who makes it (`ip:port`), and until when.
 
-    deadline_s: of the loop's clock, None when the client set none.
+    deadline_s: of the loop's clock, None when the client set none. user: who signed it, where calls
+    are checked.
     """
 
     metadata: Mapping[str, str] = field(default_factory=dict)
     peer: str = "127.0.0.1:0"
     deadline_s: float | None = None
+    user: User | None = None
 
     @property
     def client_id(self) -> str:

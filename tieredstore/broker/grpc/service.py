@@ -11,6 +11,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
+from tieredstore.broker.auth.access import AccessControl
+from tieredstore.broker.grpc.access import GrpcAccess
 from tieredstore.broker.grpc.call import Call
 from tieredstore.broker.grpc.consuming import Consuming
 from tieredstore.broker.grpc.producing import Producing
@@ -34,12 +36,13 @@ logger = logging.getLogger(__name__)
 
 
 class Service:
-    """All methods that are served, by name."""
+    """All methods that are served, by name. access: checks calls; None: nobody does."""
 
-    def __init__(self, broker: BrokerServices) -> None:
+    def __init__(self, broker: BrokerServices, access: AccessControl | None = None) -> None:
+        guard = self._guard = None if access is None else GrpcAccess(access)
         self.sessions = Sessions()
         routes = Routes(broker)
-        telemetry = Telemetry(broker, self.sessions)
+        telemetry = Telemetry(broker, self.sessions, guard)
         producing = Producing(broker)
         consuming = Consuming(broker, self.sessions)
         self._answers: dict[str, Answer] = {
@@ -69,6 +72,8 @@ class Service:
         try:
             if not call.client_id and method not in _WITHOUT_CLIENT_ID:
                 raise Rejected(Code.CLIENT_ID_REQUIRED, "x-mq-client-id is missing")
+            if self._guard is not None:
+                self._guard.check(method, request, call)
             return await self._answers[method](request, call)
         except TieredStoreError as error:
             return _RESPONSES[method](status=convert_error(error))
@@ -81,6 +86,8 @@ class Service:
         try:
             if not call.client_id:
                 raise Rejected(Code.CLIENT_ID_REQUIRED, "x-mq-client-id is missing")
+            if self._guard is not None:
+                self._guard.check(method, request, call)
             async with aclosing(self._streams[method](request, call)) as responses:
                 async for response in responses:
                     yield response

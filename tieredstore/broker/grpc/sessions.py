@@ -45,6 +45,7 @@ class GrpcSession:
         self.client_id = call.client_id
         self.address = call.peer
         self.language = call.language
+        self.user = call.user
         self.settings: Any = None
         self.commands: asyncio.Queue[Any] = asyncio.Queue(_COMMAND_LIMIT)
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.broker.clients import SQL92, TAG, ConsumerSettings, Subscription
+from tieredstore.broker.grpc.access import GrpcAccess
 from tieredstore.broker.grpc.call import Call
 from tieredstore.broker.grpc.conversion import read_group, read_topic
 from tieredstore.broker.grpc.sessions import GrpcSession, Sessions, make_status_command
@@ -30,7 +31,10 @@ _NotifyClientTerminationResponse: Final = find_message("NotifyClientTerminationR
 class Telemetry:
     """The streams on which clients say their settings and get commands."""
 
-    def __init__(self, broker: BrokerServices, sessions: Sessions) -> None:
+    def __init__(
+        self, broker: BrokerServices, sessions: Sessions, access: GrpcAccess | None = None
+    ) -> None:
+        self._access = access
         self._broker = broker
         self._sessions = sessions
 
@@ -88,6 +92,8 @@ class Telemetry:
 
     def _take_settings(self, session: GrpcSession, settings: Any) -> Any:
         try:
+            if self._access is not None:
+                self._access.check_settings(settings, session.user, session.address)
             name = find_consumer_group(settings)
             group = None
             if name is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +41,11 @@ class ConfigManager(ABC):
     """Keeps one file: `load` it once, `mark_changed` with each change, `persist` now and then.
 
     All of it belongs to one event loop. A subclass says what is in the file.
+
+    file_mode: rights of the file.
     """
+
+    file_mode = 0o644
 
     def __init__(self, path: Path, clock: Clock = SYSTEM_CLOCK) -> None:
         self.path = path
@@ -123,7 +128,7 @@ class ConfigManager(ABC):
     async def _write(self, data: bytes) -> None:
         await aiofiles.os.makedirs(self.path.parent, exist_ok=True)
         temporary = self._named(".tmp")
-        async with aiofiles.open(temporary, "wb") as file:
+        async with aiofiles.open(temporary, "wb", opener=self._open) as file:
             await file.write(data)
             await file.flush()
             await asyncio.to_thread(sync_file, file.fileno())
@@ -132,6 +137,15 @@ class ConfigManager(ABC):
             await self._rename(self.path, self._named(".bak"))
         await self._rename(temporary, self.path)
         await asyncio.to_thread(sync_folder, self.path.parent)
+
+    def _open(self, path: str, flags: int) -> int:
+        fd = os.open(path, flags, self.file_mode)
+        try:
+            os.fchmod(fd, os.fstat(fd).st_mode & self.file_mode)  # one that was left behind
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
 
     async def _rename(self, path: Path, new_path: Path) -> None:
         await aiofiles.os.replace(path, new_path)

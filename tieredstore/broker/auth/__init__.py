@@ -1,0 +1,1 @@
+"""Users, their signatures, and what they may do."""
