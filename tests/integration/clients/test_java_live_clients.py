@@ -1,0 +1,89 @@
+"""What goes through the broker to live Java clients: questions of mqadmin, offsets set back,
+replies to requests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.kit.clients.collected import FAST_CLIENT, bodies, wait_for_messages
+from tests.kit.clients.program import ClientProcess, Program
+from tests.kit.clients.served import Served, our_broker
+
+TOPIC, GROUP = "LiveTopic", "LiveGroup"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with our_broker(tmp_path_factory.mktemp("ours")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def client(java_remoting: Program, served: Served) -> Iterator[ClientProcess]:
+    """mqadmin, a producer, and a consumer that answers requests and has had one message."""
+    classes = ("Admin", "Producers", "Collectors")
+    with java_remoting.start(*classes, options=FAST_CLIENT) as found:
+        found.call("start_producer", name="p", namesrv=served.namesrv, group="LiveProducers")
+        found.call("send", name="p", topic=TOPIC, body="first", keys="k")
+        found.call(
+            "collect",
+            name="c",
+            namesrv=served.namesrv,
+            group=GROUP,
+            topics=[TOPIC],
+            reply_with="re: ",
+        )
+        wait_for_messages(found, TOPIC, 1)
+        yield found
+
+
+def run(client: ClientProcess, served: Served, *arguments: str) -> str:
+    printed: str = client.call("mqadmin", args=[*arguments, "-n", served.namesrv])
+    return printed
+
+
+def find_client_id(client: ClientProcess, served: Served) -> str:
+    lines = run(client, served, "consumerConnection", "-g", GROUP).splitlines()
+    [line] = [line for line in lines if "V5_5_0" in line]
+    return line.split()[0]
+
+
+def test_how_a_consumer_is(client: ClientProcess, served: Served) -> None:
+    client_id = find_client_id(client, served)
+    printed = run(client, served, "consumerStatus", "-g", GROUP)
+    assert client_id in printed
+    assert "Rebalance OK" in printed
+    one = run(client, served, "consumerStatus", "-g", GROUP, "-i", client_id)
+    assert TOPIC in one
+    assert "#Consumer MQ Detail#" in one
+
+
+def test_a_consumer_consumes_a_message_directly(client: ClientProcess, served: Served) -> None:
+    [first] = [m for m in client.call("collected", topic=TOPIC) if m["body"] == "first"][:1]
+    before = len(client.call("collected", topic=TOPIC))
+    client_id = find_client_id(client, served)
+    asked = ("-t", TOPIC, "-i", first["properties"]["UNIQ_KEY"], "-g", GROUP, "-d", client_id)
+    printed = run(client, served, "queryMsgByUniqueKey", *asked)
+    assert "CR_SUCCESS" in printed, printed
+    assert bodies(client.call("collected", topic=TOPIC)[before:]) == ["first"]
+
+
+def test_a_reply_reaches_who_asked(client: ClientProcess) -> None:
+    request: dict[str, Any] = {"name": "p", "topic": TOPIC, "body": "are you there"}
+    assert client.call("request", **request) == "re: are you there"
+
+
+def test_a_live_group_goes_on_from_the_offsets_that_it_is_given(
+    client: ClientProcess, served: Served
+) -> None:
+    before = len(client.call("collected", topic=TOPIC))
+    printed = run(client, served, "resetOffsetByTime", "-g", GROUP, "-t", TOPIC, "-s", "0")
+    assert "labBroker" in printed
+    deadline = time.monotonic() + 60
+    while "first" not in bodies(client.call("collected", topic=TOPIC)[before:]):
+        assert time.monotonic() < deadline, client.log()
+        time.sleep(0.1)
