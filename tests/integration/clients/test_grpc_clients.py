@@ -83,9 +83,9 @@ def test_a_message_that_is_given_back_comes_again(lab: Lab) -> None:
     lab.call("stop", name="p")
 
 
-def receive_some(lab: Lab) -> Any:
+def receive_some(lab: Lab, name: str = "c") -> Any:
     for _ in range(10):
-        if found := lab.call("receive", name="c", count=32, invisible_s=30):
+        if found := lab.call("receive", name=name, count=32, invisible_s=30):
             return found
     raise AssertionError("no message came")
 
@@ -136,6 +136,27 @@ def test_message_groups_keep_their_order(push_lab: Lab) -> None:
         own = [message["body"] for message in found if int(message["body"]) % 3 == group]
         assert own == sorted(own)
         assert len(set(own)) == 10
+    lab.call("stop", name="c")
+    lab.call("stop", name="p")
+
+
+def test_what_a_message_group_cannot_consume_is_a_dead_letter_and_it_goes_on(push_lab: Lab) -> None:
+    lab, topic = push_lab, push_lab.topic("poison")
+    group = f"poison_{lab.language}"
+    lab.start_producer(topic)
+    lab.call("start_push", name="c", group=group, topic=topic, poison="poison")
+    lab.send(topic, "poison", message_group="g")
+    lab.send(topic, "behind it", message_group="g")
+    found = wait_for_messages(lab.client, topic, RETRIES + 2)
+    assert bodies(lab.client.call("collected", topic=topic)) == [
+        *["poison"] * (RETRIES + 1),
+        "behind it",
+    ]
+    assert len(found) == RETRIES + 2
+    lab.call("start_simple", name="d", group=f"other_{lab.language}", topic=f"%DLQ%{group}")
+    (dead,) = receive_some(lab, "d")
+    assert dead["body"] == "poison"
+    lab.call("stop", name="d")
     lab.call("stop", name="c")
     lab.call("stop", name="p")
 

@@ -35,18 +35,19 @@ def start_client(language: str) -> ClientProcess:
 
 
 def write_groups(folder: Path) -> None:
-    """Make the groups `KIND_LANGUAGE` for a broker in a folder: simple, push, retry, fifo, other.
+    """Make the groups `KIND_LANGUAGE` for a broker in a folder: simple, push, retry, fifo, poison,
+    other.
     All begin with the first message."""
     config = folder / "store" / "config"
     config.mkdir(parents=True)
     groups = SubscriptionGroupManager(config, load_broker_settings({}, "lab"))
     for language in LANGUAGES:
-        for kind in ("simple", "push", "retry", "fifo", "other"):
+        for kind in ("simple", "push", "retry", "fifo", "poison", "other"):
             groups.update_group(
                 SubscriptionGroupConfig(
                     group_name=f"{kind}_{language}",
-                    consume_message_orderly=kind == "fifo",
-                    retry_max_times=RETRIES if kind == "retry" else 16,
+                    consume_message_orderly=kind in {"fifo", "poison"},
+                    retry_max_times=RETRIES if kind in {"retry", "poison"} else 16,
                     attributes={"consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"},
                 )
             )

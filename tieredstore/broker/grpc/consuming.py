@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,6 +55,8 @@ class Consuming:
     def __init__(self, broker: BrokerServices, sessions: Sessions) -> None:
         self._broker = broker
         self._sessions = sessions
+        self._waiting: set[asyncio.Future[list[Received]]] = set()
+        self._is_stopped = False
 
     async def receive_message(self, request: Any, call: Call) -> AsyncGenerator[Any, None]:
         """Give messages to a consumer, for a time; or say, in due time, that there are none."""
@@ -89,7 +92,7 @@ class Consuming:
         if self._broker.topics.find_topic(topic) is None:
             raise Rejected(Code.TOPIC_NOT_FOUND, f"topic {topic}: not found")
         now_ms = self._broker.clock.now_ms()
-        received: list[Received] = await self._broker.receive.receive(
+        received = await self._wait(
             ReceiveRequest(
                 group=group.group_name,
                 topic=topic,
@@ -104,6 +107,26 @@ class Consuming:
             )
         )
         return received, request.message_queue.topic
+
+    async def _wait(self, request: ReceiveRequest) -> list[Received]:
+        """Take messages or wait for them; nobody waits any more once the service stops."""
+        taking = asyncio.ensure_future(self._broker.receive.receive(request))
+        self._waiting.add(taking)
+        try:
+            received: list[Received] = await taking
+        except asyncio.CancelledError:
+            if self._is_stopped:
+                return []
+            raise
+        finally:
+            self._waiting.discard(taking)
+        return received
+
+    def stop(self) -> None:
+        """Let all who wait go."""
+        self._is_stopped = True
+        for taking in list(self._waiting):
+            taking.cancel()
 
     def _find_group(self, resource: Any) -> SubscriptionGroupConfig:
         name = read_group(resource)

@@ -44,7 +44,7 @@ class Service:
         routes = Routes(broker)
         telemetry = Telemetry(broker, self.sessions, guard)
         producing = Producing(broker)
-        consuming = Consuming(broker, self.sessions)
+        consuming = self._consuming = Consuming(broker, self.sessions)
         self._answers: dict[str, Answer] = {
             "QueryRoute": routes.query_route,
             "QueryAssignment": routes.query_assignment,
@@ -98,7 +98,9 @@ class Service:
             yield _RESPONSES[method](status=make_status(Code.INTERNAL_SERVER_ERROR))
 
     async def stop(self) -> None:
-        """End the telemetry streams: clients connect anew when there is a server again."""
+        """End the telemetry streams and the calls that wait for messages: clients connect anew when
+        there is a server again."""
+        self._consuming.stop()
         self.sessions.end_all()
 
 

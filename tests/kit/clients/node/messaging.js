@@ -70,7 +70,8 @@ serve({
     const consume = async (view) => {
       if (!collected.has(view.topic)) collected.set(view.topic, []);
       collected.get(view.topic).push(describe(view));
-      return view.deliveryAttempt <= (request.fail_times ?? 0) ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+      const failed = view.deliveryAttempt <= (request.fail_times ?? 0) || view.body.toString() === request.poison;
+      return failed ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
     };
     const own = { consumerGroup: request.group, subscriptions: subscriptions(request), messageListener: { consume } };
     await start(request, new PushConsumer({ ...options(request), ...own }));

@@ -40,16 +40,17 @@ class Checker(TransactionChecker):  # type: ignore[misc]
 
 
 class Collector(MessageListener):  # type: ignore[misc]
-    """Collects; fails the deliveries of each body that `fail_times` names."""
+    """Collects; fails the first deliveries of a message, and every one of a body."""
 
-    def __init__(self, fail_times: int) -> None:
+    def __init__(self, fail_times: int, poison: str) -> None:
         self._fail_times = fail_times
+        self._poison = poison
 
     def consume(self, message: Any) -> Any:
         described = describe(message)
         with LOCK:
             COLLECTED[message.topic].append(described)
-        failed = described["attempt"] <= self._fail_times
+        failed = described["attempt"] <= self._fail_times or described["body"] == self._poison
         return ConsumeResult.FAILURE if failed else ConsumeResult.SUCCESS
 
 
@@ -124,7 +125,7 @@ def start_push(request: dict[str, Any]) -> None:
     consumer = PushConsumer(
         configure(request),
         request["group"],
-        Collector(request.get("fail_times", 0)),
+        Collector(request.get("fail_times", 0), request.get("poison", "")),
         {request["topic"]: FilterExpression(request.get("expression", "*"))},
     )
     consumer.startup()

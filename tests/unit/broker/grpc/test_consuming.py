@@ -184,6 +184,20 @@ def test_a_consumer_that_waits_gets_the_message_that_comes(tmp_path: Path) -> No
     with_client(tmp_path, test)
 
 
+def test_a_consumer_that_waits_is_answered_when_the_service_stops(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        waiting = asyncio.create_task(receive(client, ask(wait_ms=18_000)))
+        for _ in range(1000):
+            if broker.services.hold.count:
+                break
+            await asyncio.sleep(0.01)
+        async with asyncio.timeout(10):
+            await broker.service.stop()
+            assert await waiting == []
+
+    with_client(tmp_path, test)
+
+
 def test_tags_and_sql_choose_messages(tmp_path: Path) -> None:
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         for number, tag in enumerate("abc"):

@@ -106,11 +106,13 @@ public class Messaging {
 
     private static Object startPush(JsonObject request) throws ClientException {
         int failTimes = Talk.number(request, "fail_times", 0);
+        String poison = Talk.text(request, "poison", null);
         CLIENTS.put(name(request), PROVIDER.newPushConsumerBuilder()
             .setClientConfiguration(configuration(request)).setConsumerGroup(Talk.text(request, "group", null))
             .setSubscriptionExpressions(subscription(request)).setMessageListener(view -> {
                 COLLECTED.computeIfAbsent(view.getTopic(), topic -> new CopyOnWriteArrayList<>()).add(describe(view));
-                return view.getDeliveryAttempt() <= failTimes ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+                boolean failed = view.getDeliveryAttempt() <= failTimes || body(view).equals(poison);
+                return failed ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
             }).build());
         return null;
     }
