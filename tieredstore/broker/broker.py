@@ -176,7 +176,9 @@ class Broker:
         services.persisting = persisting
         services.topics = TopicConfigManager(folder, settings, self.clock)
         services.groups = SubscriptionGroupManager(folder, settings, self.clock)
-        services.offsets = ConsumerOffsetManager(folder, self.clock)
+        services.offsets = ConsumerOffsetManager(
+            folder, self.clock, has_lmq=services.store_config.enable_lmq
+        )
         services.key_values = KeyValueManager(folder, self.clock)
         persisting.register(services.key_values, at_once=True)
         persisting.register(services.topics, at_once=True)

@@ -1,5 +1,5 @@
 """`ConsumerOffsetManager`: how far each group has consumed each queue, in
-`config/consumerOffset.json`."""
+`config/consumerOffset.json`, or where Java has it with `enableLmq`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 
 from tieredstore.broker.state.config_manager import ConfigManager, DataVersion
 from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.message.names import LMQ_PREFIX
 
 _SEPARATOR: Final = "@"
 
@@ -19,14 +20,23 @@ _SEPARATOR: Final = "@"
 class _Table(msgspec.Struct, kw_only=True, rename="camel"):
     offset_table: dict[str, dict[int, int]]
     pull_offset_table: dict[str, dict[int, int]] = {}
+    lmq_offset_table: dict[str, int] = {}
     data_version: DataVersion | None = None
 
 
 class ConsumerOffsetManager(ConfigManager):
-    """Offsets by group, topic and queue: each is the offset of the next message to consume."""
+    """Offsets by group, topic and queue: each is the offset of the next message to consume.
 
-    def __init__(self, config_folder: Path, clock: Clock = SYSTEM_CLOCK) -> None:
-        super().__init__(config_folder / "consumerOffset.json", clock)
+    has_lmq: whether light message queues are on (`enableLmq`). Java has all offsets in a file of
+    another name then, those of light queues, which have one queue each, in a table of their own.
+    """
+
+    def __init__(
+        self, config_folder: Path, clock: Clock = SYSTEM_CLOCK, *, has_lmq: bool = False
+    ) -> None:
+        name = "lmqConsumerOffset.json" if has_lmq else "consumerOffset.json"
+        super().__init__(config_folder / name, clock)
+        self._has_lmq = has_lmq
         self._offsets: dict[tuple[str, str], dict[int, int]] = {}
         self._pull_offsets: dict[str, dict[int, int]] = {}  # Java's, passed on
 
@@ -68,19 +78,23 @@ class ConsumerOffsetManager(ConfigManager):
 
     def encode(self) -> bytes:
         table = _Table(
-            offset_table={
-                f"{topic}{_SEPARATOR}{group}": queues
-                for (group, topic), queues in self._offsets.items()
-            },
+            offset_table={},
             pull_offset_table=self._pull_offsets,
             data_version=self.data_version,
         )
+        for (group, topic), queues in self._offsets.items():
+            key = f"{topic}{_SEPARATOR}{group}"
+            if self._has_lmq and topic.startswith(LMQ_PREFIX) and queues.keys() == {0}:
+                table.lmq_offset_table[key] = queues[0]
+            else:
+                table.offset_table[key] = queues
         return msgspec.json.format(msgspec.json.encode(table), indent=1)
 
     def decode(self, data: bytes) -> None:
         table = msgspec.json.decode(data, type=_Table)
         offsets: dict[tuple[str, str], dict[int, int]] = {}
-        for key, queues in table.offset_table.items():
+        lmq = {key: {0: offset} for key, offset in table.lmq_offset_table.items()}
+        for key, queues in (lmq | table.offset_table).items():
             topic, separator, group = key.partition(_SEPARATOR)
             if not separator:
                 raise ValueError(f"offsetTable: expected topic@group, found {key!r}")

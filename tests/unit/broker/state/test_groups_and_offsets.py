@@ -87,3 +87,23 @@ def test_offsets_of_a_topic_or_group_are_removed(offsets: ConsumerOffsetManager)
     assert offsets.list_keys() == [("G", "U")]
     offsets.remove_group("G")
     assert offsets.list_keys() == []
+
+
+def test_with_light_queues_offsets_are_where_java_has_them(tmp_path: Path) -> None:
+    async def run() -> None:
+        path = tmp_path / "lmqConsumerOffset.json"
+        path.write_text(
+            '{"lmqOffsetTable":{"%LMQ%x@G":7},"offsetTable":{"T@G":{0:5}},"pullOffsetTable":{}}'
+        )
+        offsets = ConsumerOffsetManager(tmp_path, has_lmq=True)
+        await offsets.load()
+        assert offsets.query_offset("G", "%LMQ%x", 0) == 7
+        assert offsets.query_offset("G", "T", 0) == 5
+        offsets.commit_offset("G", "%LMQ%x", 0, 8)
+        await offsets.persist()
+        table = json.loads(path.read_bytes())
+        assert table["lmqOffsetTable"] == {"%LMQ%x@G": 8}
+        assert table["offsetTable"] == {"T@G": {"0": 5}}
+        assert not (tmp_path / "consumerOffset.json").exists()
+
+    asyncio.run(run())

@@ -1,0 +1,107 @@
+"""Files of `config/` pass from a Java broker to ours and back."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.kit.clients.program import ClientProcess, Program
+from tests.kit.clients.served import Served, our_broker
+from tests.kit.java import JavaTools
+from tests.kit.waiting import wait_for
+
+FILES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json")
+
+
+class _Admin:
+    """mqadmin at one broker."""
+
+    def __init__(self, client: ClientProcess, served: Served) -> None:
+        self._client = client
+        self._namesrv = served.namesrv
+        wait_for(lambda: bool(self._find_addresses()))
+        [self.address] = self._find_addresses()
+
+    def _find_addresses(self) -> list[str]:
+        return [row[3] for row in self.rows("clusterList") if "labBroker" in row]
+
+    def rows(self, *arguments: str) -> list[list[str]]:
+        """Run one command; returns the words of each line."""
+        printed = self._client.call("mqadmin", args=[*arguments, "-n", self._namesrv])
+        assert "Exception" not in printed, printed
+        return [line.split() for line in printed.splitlines() if line.strip()]
+
+    def make_topic(self, name: str, queues: str) -> None:
+        """Make a topic, and a group of its name."""
+        at = ("-b", self.address)
+        self.rows("updateTopic", *at, "-t", name, "-r", queues, "-w", queues)
+        self.rows("updateSubGroup", *at, "-g", name, "-r", "3")
+
+    def consume(self, name: str) -> None:
+        """Have the group consume one message of the topic's first queue."""
+        send = ("sendMessage", "-t", name, "-p", "x", "-b", "labBroker", "-i", "0")
+        wait_for(lambda: self.rows(*send)[-1][2:3] == ["SEND_OK"])
+        self._client.call("collect", name=name, namesrv=self._namesrv, group=name, topics=[name])
+        wait_for(lambda: self.offset_of(name) == "1")
+        self._client.call("stop_collecting", name=name)
+
+    def queues_of(self, name: str) -> str:
+        """How many queues a topic has."""
+        rows = self.rows("topicRoute", "-t", name, "-l")
+        return next(row[3] for row in rows if "labBroker" in row)
+
+    def offset_of(self, name: str) -> str | None:
+        """How far the group has consumed its topic's first queue."""
+        arguments = ["consumerProgress", "-g", name, "-n", self._namesrv]
+        printed = self._client.call("mqadmin", args=arguments)  # fails without any offset
+        found = re.search(rf"^{name} +labBroker +0 +\d+ +(\d+) ", printed, re.MULTILINE)
+        return None if found is None else found[1]
+
+
+@contextmanager
+def _java_broker(folder: Path) -> Iterator[Served]:
+    """A Java broker without light message queues: with them it has offsets in another file."""
+    java = JavaTools.resolve()
+    if isinstance(java, str):
+        pytest.skip(f"no Java side: {java}")
+    with java.hold(folder / "store", "brokerName=labBroker", "enableLmq=false") as held:
+        yield Served(held.namesrv)
+        held.stop()
+
+
+def _take(source: Path, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        shutil.copy(source / name, target / name)
+
+
+@pytest.mark.slow  # three starts of brokers
+def test_java_s_files_are_read_and_ours_by_java(tmp_path: Path, java_remoting: Program) -> None:
+    java, ours = tmp_path / "java", tmp_path / "ours"
+    java.mkdir()
+    with java_remoting.start("Admin", "Collectors") as client:
+        with _java_broker(java) as served:
+            admin = _Admin(client, served)
+            admin.make_topic("JavaTopic", "3")
+            admin.consume("JavaTopic")
+        _take(java / "store" / "config", ours / "store" / "config")
+        with our_broker(ours) as served:
+            admin = _Admin(client, served)
+            assert admin.queues_of("JavaTopic") == "3"
+            assert admin.offset_of("JavaTopic") == "1"
+            admin.make_topic("OurTopic", "5")
+            admin.consume("OurTopic")
+        table = json.loads((ours / "store" / "config" / FILES[1]).read_bytes())
+        groups = table["subscriptionGroupTable"]
+        assert groups["JavaTopic"]["retryMaxTimes"] == groups["OurTopic"]["retryMaxTimes"] == 3
+        _take(ours / "store" / "config", java / "store" / "config")
+        with _java_broker(java) as served:
+            admin = _Admin(client, served)
+            assert (admin.queues_of("JavaTopic"), admin.queues_of("OurTopic")) == ("3", "5")
+            wait_for(lambda: admin.offset_of("OurTopic") == "1")
