@@ -30,7 +30,7 @@ LOCK = threading.Lock()
 
 
 def configure(request: dict[str, Any]) -> ClientConfiguration:
-    return ClientConfiguration(request["grpc"], Credentials())
+    return ClientConfiguration(request["grpc"], Credentials(*request.get("credentials", ())))
 
 
 class Checker(TransactionChecker):  # type: ignore[misc]
