@@ -19,6 +19,7 @@ from tieredstore.contracts.message_store import (
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.local.batch_reads import get_batches
 from tieredstore.local.log.commit_log import CommitLogReader
+from tieredstore.local.log.joined_read import NOTHING_JOINED, read_joined
 from tieredstore.local.log.record_check import QueuePlaces, check_message, check_stored_record
 from tieredstore.local.queues.batch_consume_queue import BatchConsumeQueue
 from tieredstore.local.queues.batch_consume_queue_store import BatchConsumeQueueStore
@@ -134,7 +135,9 @@ class StoreReads(MessageReader, ABC):
         wanted = min(units_left, max(max_count, 32))
         while units_left > 0:
             units = queue.read_units(offset, min(wanted, units_left))
-            for physical_offset, size, tags_code in units.tolist():
+            rows = units.tolist()
+            joined = NOTHING_JOINED if message_filter else read_joined(log, rows[:max_count])
+            for physical_offset, size, tags_code in rows:
                 if messages:
                     in_memory = log_end - physical_offset <= self._in_memory_bytes
                     max_bytes, most = (
@@ -159,7 +162,9 @@ class StoreReads(MessageReader, ABC):
                     result.next_begin_offset = offset
                     continue
                 try:
-                    record = log.get(physical_offset, size)
+                    record = joined.find(physical_offset, size)
+                    if record is None:
+                        record = log.get(physical_offset, size)
                     message = (
                         None
                         if record is None
