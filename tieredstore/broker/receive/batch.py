@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 from collections.abc import AsyncIterator, Sequence
 from itertools import groupby
@@ -13,6 +14,7 @@ from tieredstore.broker.receive.handles import Receipt, encode_handle
 from tieredstore.broker.receive.progress import Entry, QueueProgress
 from tieredstore.broker.receive.requests import Received, ReceiveRequest
 from tieredstore.broker.receive.state import ReceiveState
+from tieredstore.broker.refused import RefusalReason, Refused
 from tieredstore.clock import Clock
 from tieredstore.contracts.message_store import GetRequest, MessageFilter, MessageReader
 from tieredstore.errors import TieredStoreError
@@ -28,6 +30,13 @@ MAX_RENEW_MS: Final = 3 * 3_600_000
 _POSTPONE_MS: Final = 1_000
 """How long what could not be done with a message now is left alone."""
 _log = logging.getLogger(__name__)
+
+
+class _Burial(enum.Enum):
+    DONE = 0
+    LATER = 1
+    NOWHERE = 2
+    """There are no dead letters here: the message goes out again."""
 
 
 class DeadLetters(Protocol):
@@ -110,8 +119,14 @@ class Batch:
                 gone.append(entry.offset)
             elif self._max_attempts is None or entry.attempts < self._max_attempts:
                 messages.append(message)
-            elif await self._bury(progress, entry, message):
-                gone.append(entry.offset)
+            else:
+                match await self._bury(progress, entry, message):
+                    case _Burial.DONE:
+                        gone.append(entry.offset)
+                    case _Burial.NOWHERE:
+                        messages.append(message)
+                    case _Burial.LATER:
+                        self._postpone(progress, entry)
         if gone and self._state.is_current(progress):
             self._state.record(progress, Done(progress.number, gone))
         return messages
@@ -149,10 +164,21 @@ class Batch:
         if self._state.is_current(progress):
             self._state.record(progress, Renewed(progress.number, [entry.offset], later_ms))
 
-    async def _bury(self, progress: QueueProgress, entry: Entry, message: StoredMessage) -> bool:
+    async def _bury(self, progress: QueueProgress, entry: Entry, message: StoredMessage) -> _Burial:
         try:
             await self._dead_letters.send_to_dead_letters(progress.group, message, entry.attempts)
+        except Refused as error:
+            if error.reason is RefusalReason.NO_PERMISSION:  # a broker that takes no messages
+                return _Burial.NOWHERE
+            return self._bury_later(progress, entry, error)
         except TieredStoreError as error:
+            return self._bury_later(progress, entry, error)
+        self._state.dead_letter_groups.discard(progress.group)
+        return _Burial.DONE
+
+    def _bury_later(self, progress: QueueProgress, entry: Entry, error: Exception) -> _Burial:
+        if progress.group not in self._state.dead_letter_groups:  # once, not each second
+            self._state.dead_letter_groups.add(progress.group)
             _log.warning(
                 "%s, queue %d, offset %d: cannot be a dead letter of %s now: %s",
                 progress.topic,
@@ -161,9 +187,7 @@ class Batch:
                 progress.group,
                 error,
             )
-            self._postpone(progress, entry)
-            return False
-        return True
+        return _Burial.LATER
 
     async def _read_new(
         self,

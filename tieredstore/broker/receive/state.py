@@ -46,6 +46,8 @@ class ReceiveState:
 
     The consumer offset in `offsets` is told after each change, and followed where somebody else
     sets it: ahead, everything before it is done; back, the group begins again there.
+
+    dead_letter_groups: those whose dead letters cannot be stored now, as the log says.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class ReceiveState:
         default_from_where: str = FROM_LAST,
     ) -> None:
         self.attempts = Attempts()
+        self.dead_letter_groups: set[str] = set()
         self._journal = journal
         self._store = store
         self._topics = topics

@@ -12,6 +12,7 @@ import pytest
 from tests.kit.receiving import Receiving, bodies
 from tieredstore.broker.receive import AckStatus
 from tieredstore.broker.receive.handles import Receipt, decode_handle, encode_handle
+from tieredstore.broker.refused import RefusalReason, Refused
 from tieredstore.errors import Invalid, Unavailable
 
 OK, INVALID = AckStatus.OK, AckStatus.INVALID_RECEIPT_HANDLE
@@ -184,6 +185,32 @@ def test_a_dead_letter_that_cannot_be_stored_is_tried_again(tmp_path: Path) -> N
         assert await on.receive() == []
         assert on.dead.letters == [("G", "0", 1)]
         assert on.offset() == 1
+
+    drive(tmp_path, test, retry_max_times=0)
+
+
+def test_where_there_are_no_dead_letters_a_message_goes_out_again(tmp_path: Path) -> None:
+    async def test(on: Receiving) -> None:
+        on.put(1)
+        on.dead.error = Refused(RefusalReason.NO_PERMISSION, "read-only")
+        for attempt in (1, 2, 3):
+            assert [one.delivery_attempt for one in await on.receive()] == [attempt]
+            on.clock.advance(30_000)
+
+    drive(tmp_path, test, retry_max_times=0)
+
+
+def test_dead_letters_that_cannot_be_stored_are_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(on: Receiving) -> None:
+        on.put(3)
+        await on.receive()
+        on.dead.error = Unavailable("full")
+        for _ in range(3):
+            on.clock.advance(30_000)
+            assert await on.receive() == []
+        assert caplog.text.count("cannot be a dead letter") == 1
 
     drive(tmp_path, test, retry_max_times=0)
 
