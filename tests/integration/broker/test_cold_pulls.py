@@ -197,9 +197,17 @@ def test_a_cold_message_that_is_sent_back_is_that_one_and_no_other(tmp_path: Pat
                     RequestCode.CONSUMER_SEND_MSG_BACK, sent | {"originMsgId": message_id}
                 )
                 assert response.code == code
+            # Other clients than Java's name the place: of a message that is here, or of none.
+            for place, code in ((beside, 0), (cold, ResponseCode.SYSTEM_ERROR)):
+                topic = TOPIC if place is beside else "another"
+                response = await client.request(
+                    RequestCode.CONSUMER_SEND_MSG_BACK,
+                    sent | {"originMsgId": place.offset_message_id, "originTopic": topic},
+                )
+                assert response.code == code
             local = local_store(broker)
             await asyncio.to_thread(local.wait_until_dispatched)
             letters = local.get_message("x", f"%DLQ%{GROUP}", 0, 0, 9).messages
-            assert [message.body for message in letters] == [b"1"]
+            assert [bytes(message.body) for message in letters] == [b"1", b"0"]
 
     asyncio.run(run())

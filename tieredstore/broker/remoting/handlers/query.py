@@ -88,7 +88,7 @@ async def find_message(
     may hold any other. topics: where a message with that id may be.
     """
     found = await asyncio.to_thread(broker.store.look_message_by_offset, physical_offset)
-    if found is not None and found.msg_id == message_id:
+    if found is not None and _has_id(found, message_id, topics):
         return found
     for topic in topics:
         named = await asyncio.to_thread(
@@ -98,3 +98,10 @@ async def find_message(
             if message.uniq_key == message_id:
                 return message
     return None
+
+
+def _has_id(message: StoredMessage, message_id: str, topics: Sequence[str]) -> bool:
+    """Tell whether a message has an id, as clients name it: UNIQ_KEY, or (Go, C++) where it is."""
+    return message.msg_id == message_id or (
+        message.offset_message_id == message_id.upper() and message.topic in topics
+    )
