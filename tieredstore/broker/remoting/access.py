@@ -190,6 +190,9 @@ def list_wants(request: RemotingCommand, cluster: str) -> Iterator[Want]:
             if group := fields.get("consumerGroup"):
                 yield want_group(group, _PUB, _SUB)
             return
+        case RequestCode.END_TRANSACTION if not fields.get("topic"):  # of clients before 5.2
+            yield want_topic("", _PUB)
+            return
     topics, groups, actions = _BY_FIELDS.get(code, ((), (), ()))
     wants = [want_topic(fields[name], *actions) for name in topics if fields.get(name)]
     wants += [want_group(fields[name], *actions) for name in groups if fields.get(name)]

@@ -22,7 +22,7 @@ from tieredstore.broker.grpc.call import Call
 from tieredstore.broker.grpc.service import Service
 from tieredstore.broker.grpc.statuses import Code
 from tieredstore.broker.grpc.stubs import find_message
-from tieredstore.broker.remoting.access import read_credentials
+from tieredstore.broker.remoting.access import list_wants, read_credentials
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
 from tieredstore.errors import Invalid
@@ -309,6 +309,12 @@ def test_s01_credentials_are_not_shown() -> None:
     found = read_credentials(RemotingCommand(code=1, ext_fields=fields))
     assert repr(found) == "Credentials('a')"
     assert "c2VjcmV0" not in str(NotAuthenticated("x"))
+
+
+def test_the_end_of_a_transaction_without_a_topic_wants_all_topics() -> None:
+    for fields, expected in (({}, "Topic:"), ({"topic": "orders"}, "Topic:orders")):
+        request = RemotingCommand(code=RequestCode.END_TRANSACTION, ext_fields=fields)
+        assert [str(want) for want in list_wants(request, "c1")] == [expected]
 
 
 def test_authorization_without_authentication_is_refused(tmp_path: Path) -> None:
