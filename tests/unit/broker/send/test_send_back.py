@@ -122,3 +122,18 @@ async def test_a_message_whose_place_is_another_one_is_found_by_its_id(tmp_path:
         with pytest.raises(Refused) as raised:
             await parts.send_back.send_back("g", other.physical_offset, origin=("T", "unknown"))
     assert raised.value.reason is RefusalReason.SYSTEM_ERROR
+
+
+@on_loop
+async def test_a_dead_letter_keeps_nothing_of_an_earlier_delay(tmp_path: Path) -> None:
+    with producing(tmp_path) as parts:
+        await parts.send(queue_id=0, properties={"DELAY": "1", "k": "v"})
+        parts.clock.advance(1000)
+        parts.store.wait_until_dispatched()
+        await parts.schedule.deliver_due()
+        delivered = parts.read()[0]
+        assert delivered.get_property("REAL_TOPIC") == "T"
+        await parts.send_back.send_back("g", delivered, -1)
+        properties = parts.read("%DLQ%g")[0].properties
+    assert (properties["DELAY"], properties["k"], properties["RETRY_TOPIC"]) == ("0", "v", "T")
+    assert not properties.keys() & {"REAL_TOPIC", "REAL_QID"}
