@@ -10,7 +10,6 @@ from tieredstore.broker.auth.users import User
 
 CLIENT_ID = "x-mq-client-id"
 LANGUAGE = "x-mq-language"
-CLIENT_VERSION = "x-mq-client-version"
 
 
 @dataclass(slots=True)
@@ -35,11 +34,6 @@ class Call:
     def language(self) -> str:
         """The language as the metadata name it: any text, the Node client says HTTP."""
         return self.metadata.get(LANGUAGE, "")
-
-    @property
-    def client_version(self) -> str:
-        """The client's version, any text."""
-        return self.metadata.get(CLIENT_VERSION, "")
 
     def remaining_ms(self) -> int | None:
         """Return what is left until the deadline, 0 at least; None without one."""

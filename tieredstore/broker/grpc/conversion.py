@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tieredstore.broker.grpc.statuses import Code, Rejected
-from tieredstore.broker.grpc.stubs import Resource
 from tieredstore.message.names import DLQ_PREFIX, RETRY_PREFIX, find_name_fault
 
 _NAMESPACE_SEPARATOR = "%"
@@ -34,15 +33,6 @@ def _read_name(resource: Any, code: Code, what: str) -> str:
         if name.startswith(prefix):
             return f"{prefix}{namespace}{_NAMESPACE_SEPARATOR}{name.removeprefix(prefix)}"
     return f"{namespace}{_NAMESPACE_SEPARATOR}{name}"
-
-
-def make_resource(full_name: str, like: Any) -> Any:
-    """Make the resource of a name in the namespace of the resource that it was asked with."""
-    namespace: str = like.resource_namespace
-    if not namespace:
-        return Resource(name=full_name)
-    name = full_name.replace(f"{namespace}{_NAMESPACE_SEPARATOR}", "", 1)
-    return Resource(resource_namespace=namespace, name=name)
 
 
 def read_duration_ms(duration: Any) -> int:

@@ -170,11 +170,6 @@ def is_transactional(system: Any) -> bool:
     return bool(system.message_type == _TYPES["TRANSACTION"])
 
 
-def is_delayed(system: Any) -> bool:
-    """Tell whether a message is to be delivered later, by its system properties."""
-    return bool(system.HasField("delivery_timestamp"))
-
-
 def _convert_body(body: bytes, system: Any, max_body: int) -> tuple[bytes, int]:
     if not body:
         raise Rejected(Code.MESSAGE_BODY_EMPTY, "the body is empty")
