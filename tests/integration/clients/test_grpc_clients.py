@@ -32,11 +32,8 @@ def lab(request: pytest.FixtureRequest, served: Served) -> Iterator[Lab]:
         yield Lab(request.param, client, served)
 
 
-@pytest.fixture
-def push_lab(lab: Lab) -> Lab:
-    if lab.language not in WITH_PUSH:
-        pytest.skip(f"the {lab.language} client has no push consumer")
-    return lab
+has_push = pytest.mark.parametrize("lab", WITH_PUSH, indirect=True)
+"""Go's client has no push consumer."""
 
 
 def test_a_message_is_received_as_it_was_sent_and_once(lab: Lab) -> None:
@@ -90,8 +87,9 @@ def receive_some(lab: Lab, name: str = "c") -> Any:
     raise AssertionError("no message came")
 
 
-def test_a_push_consumer_gets_all_by_tag(push_lab: Lab) -> None:
-    lab, topic = push_lab, push_lab.topic("push")
+@has_push
+def test_a_push_consumer_gets_all_by_tag(lab: Lab) -> None:
+    topic = lab.topic("push")
     lab.start_producer(topic)
     lab.call("start_push", name="c", group=f"push_{lab.language}", topic=topic, expression="a || b")
     for number in range(30):
@@ -102,8 +100,9 @@ def test_a_push_consumer_gets_all_by_tag(push_lab: Lab) -> None:
     lab.call("stop", name="p")
 
 
-def test_a_message_that_fails_is_tried_again_and_then_a_dead_letter(push_lab: Lab) -> None:
-    lab, topic = push_lab, push_lab.topic("retry")
+@has_push
+def test_a_message_that_fails_is_tried_again_and_then_a_dead_letter(lab: Lab) -> None:
+    topic = lab.topic("retry")
     group = f"retry_{lab.language}"
     lab.start_producer(topic)
     lab.call("start_push", name="c", group=group, topic=topic, fail_times=99)
@@ -124,8 +123,9 @@ def test_a_message_that_fails_is_tried_again_and_then_a_dead_letter(push_lab: La
     lab.call("stop", name="p")
 
 
-def test_message_groups_keep_their_order(push_lab: Lab) -> None:
-    lab, topic = push_lab, push_lab.topic("fifo")
+@has_push
+def test_message_groups_keep_their_order(lab: Lab) -> None:
+    topic = lab.topic("fifo")
     lab.start_producer(topic)
     lab.call("start_push", name="c", group=f"fifo_{lab.language}", topic=topic)
     for number in range(30):
