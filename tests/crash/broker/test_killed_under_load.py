@@ -32,7 +32,7 @@ FAULTS: list[tuple[Fault, tuple[str, ...], range]] = [
     (cut_body(10), ("GetObject",), range(2, 10**6, 7)),
 ]
 """What the proxy does, for ever: which request of these operations, counted from 1."""
-FIFO_TOPIC, FIFO_GROUP = "CheckedFifo", "fifo"
+FIFO_TOPIC = "CheckedFifo"
 
 
 @pytest.fixture(scope="module")
@@ -79,10 +79,10 @@ def _check(
     settings: Mapping[str, str],
     kills: int,
 ) -> None:
-    _write_fifo_config(folder / "store" / "config")
+    _write_fifo_topic(folder / "store" / "config")
     loads = [
         RemotingLoad(remoting, f"Checked-{folder.name}"),
-        GrpcLoad(grpc, FIFO_TOPIC, FIFO_GROUP),
+        GrpcLoad(grpc, FIFO_TOPIC),
     ]
     with BrokerProcess(folder, settings) as broker:
         histories = run_loads(loads, remoting, broker, kills)
@@ -96,16 +96,10 @@ def _check(
             assert read_all(remoting, broker, topic) == history.read
 
 
-def _write_fifo_config(folder: Path) -> None:
-    """A topic of message groups, and a consumer group that takes each of them in order."""
+def _write_fifo_topic(folder: Path) -> None:
+    """A topic of message groups."""
     topic = {"topicName": FIFO_TOPIC, "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
     attributes = {"attributes": {"message.type": "FIFO"}}
-    first = {"attributes": {"consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"}}
-    group = {"groupName": FIFO_GROUP, "consumeMessageOrderly": True} | first
-    tables = {
-        "topics.json": {"topicConfigTable": {FIFO_TOPIC: topic | attributes}},
-        "subscriptionGroup.json": {"subscriptionGroupTable": {FIFO_GROUP: group}},
-    }
+    table = {"topicConfigTable": {FIFO_TOPIC: topic | attributes}}
     folder.mkdir(parents=True)
-    for name, table in tables.items():
-        (folder / name).write_text(json.dumps(table))
+    (folder / "topics.json").write_text(json.dumps(table))

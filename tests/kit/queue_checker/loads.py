@@ -14,19 +14,20 @@ PAUSE_MS = 10
 
 
 class Load(Protocol):
-    """Message groups that send to one topic, and a consumer that takes them in order."""
+    """Message groups that send to one topic; a load may have a consumer that takes them in
+    order."""
 
     @property
     def topic(self) -> str: ...
 
     def start(self, broker: BrokerProcess) -> None:
-        """Begin to send and to consume."""
+        """Begin to send, and to consume where there is a consumer."""
 
     def stop_sending(self) -> list[Sent]:
         """End the sends; all of them, each group in order."""
 
-    def consumed(self) -> list[Delivered]:
-        """What the consumer was given so far, in arrival order."""
+    def consumed(self) -> list[Delivered] | None:
+        """What the consumer was given so far, in arrival order; None without one."""
 
     def stop_consuming(self) -> None:
         """End the consumer."""
@@ -59,26 +60,24 @@ class RemotingLoad:
 
 @dataclass(frozen=True, slots=True)
 class GrpcLoad:
-    """Java over gRPC: messages with a message group, a push consumer of a FIFO group. client: runs
-    `GroupLoads`. The topic and the group must be there."""
+    """Java over gRPC: messages with a message group, and no consumer. client: runs `GroupLoads`.
+    The topic must be there."""
 
     client: ClientProcess
     topic: str
-    group: str
 
     def start(self, broker: BrokerProcess) -> None:
         load: dict[str, Any] = {"topic": self.topic, "groups": GROUPS, "pause_ms": PAUSE_MS}
         self.client.call("start_load", grpc=broker.grpc, **load)
-        self.client.call("collect", grpc=broker.grpc, topic=self.topic, group=self.group)
 
     def stop_sending(self) -> list[Sent]:
         return [_sent(row) for row in self.client.call("stop_load")]
 
-    def consumed(self) -> list[Delivered]:
-        return [Delivered(body) for (body,) in self.client.call("places")]
+    def consumed(self) -> list[Delivered] | None:
+        return None
 
     def stop_consuming(self) -> None:
-        self.client.call("stop_collecting")
+        pass
 
 
 def _sent(row: list[Any]) -> Sent:

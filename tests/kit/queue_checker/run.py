@@ -41,11 +41,13 @@ def run_loads(
     return histories
 
 
-def _consume_all(load: Load, sent: Iterable[Sent], deadline: float) -> list[Delivered]:
+def _consume_all(load: Load, sent: Iterable[Sent], deadline: float) -> list[Delivered] | None:
     """What the consumer has once it has all that was acknowledged; or what it has by then."""
     missing = {one.body for one in sent if one.is_acknowledged}
     while True:
         consumed = load.consumed()
+        if consumed is None:
+            return None
         missing -= {one.body for one in consumed}
         if not missing or time.monotonic() > deadline:
             return consumed

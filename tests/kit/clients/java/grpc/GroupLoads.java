@@ -4,30 +4,23 @@ import java.time.Duration;
 import java.util.*;
 import java.util.concurrent.*;
 import org.apache.rocketmq.client.apis.*;
-import org.apache.rocketmq.client.apis.consumer.*;
 import org.apache.rocketmq.client.apis.producer.Producer;
 
 /**
- * Sends by message groups until it is stopped, whatever happens to the broker, and consumes in order meanwhile. `start_load` (grpc, topic,
+ * Sends by message groups until it is stopped, whatever happens to the broker. `start_load` (grpc, topic,
  * groups, pause_ms) has one thread for each message group, which sends `GROUP-NUMBER`, one after the other, never twice. `stop_load` gives
- * [group, number] for what was acknowledged, [group, number, error] for the rest. `collect` (grpc, topic, group) starts a push consumer,
- * `places` gives [body] of all that it was given, in order of arrival.
+ * [group, number] for what was acknowledged, [group, number, error] for the rest.
  */
 public class GroupLoads {
     private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
     private static final List<Future<List<Object[]>>> SENT = new ArrayList<>();
-    private static final List<Object[]> CONSUMED = Collections.synchronizedList(new ArrayList<>());
     private static volatile boolean running;
     private static Producer producer;
-    private static PushConsumer consumer;
     private static ExecutorService threads;
 
     public static void register(Talk talk) {
         talk.verb("start_load", GroupLoads::start);
         talk.verb("stop_load", GroupLoads::stop);
-        talk.verb("collect", GroupLoads::collect);
-        talk.verb("stop_collecting", request -> { consumer.close(); return null; });
-        talk.verb("places", request -> { synchronized (CONSUMED) { return new ArrayList<>(CONSUMED); } });
     }
 
     private static ClientConfiguration configuration(JsonObject request) {
@@ -71,18 +64,5 @@ public class GroupLoads {
         for (Future<List<Object[]>> sent : SENT) all.addAll(sent.get(30, TimeUnit.SECONDS));
         threads.shutdown();
         return all;
-    }
-
-    private static Object collect(JsonObject request) throws Exception {
-        consumer = PROVIDER.newPushConsumerBuilder()
-            .setClientConfiguration(configuration(request))
-            .setConsumerGroup(request.get("group").getAsString())
-            .setSubscriptionExpressions(Map.of(request.get("topic").getAsString(), new FilterExpression("*", FilterExpressionType.TAG)))
-            .setMessageListener(message -> {
-                CONSUMED.add(new Object[] {StandardCharsets.UTF_8.decode(message.getBody()).toString()});
-                return ConsumeResult.SUCCESS;
-            })
-            .build();
-        return null;
     }
 }
