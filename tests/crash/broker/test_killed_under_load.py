@@ -14,7 +14,7 @@ from tests.kit.clients.program import ClientProcess, Program
 from tests.kit.object_store.fixtures import new_bucket
 from tests.kit.object_store.servers import CREDENTIALS, REGION, Servers
 from tests.kit.queue_checker.checker import check_history
-from tests.kit.queue_checker.loads import GrpcLoad, RemotingLoad
+from tests.kit.queue_checker.loads import GrpcLoad, Load, RemotingLoad
 from tests.kit.queue_checker.run import read_all, run_loads
 from tieredstore.testing.fault_proxy.faults import cut_body, lose_reply, lose_request, slow_down
 from tieredstore.testing.fault_proxy.http import Credentials, Fault
@@ -80,7 +80,7 @@ def _check(
     kills: int,
 ) -> None:
     _write_fifo_topic(folder / "store" / "config")
-    loads = [
+    loads: list[Load] = [
         RemotingLoad(remoting, f"Checked-{folder.name}"),
         GrpcLoad(grpc, FIFO_TOPIC),
     ]
