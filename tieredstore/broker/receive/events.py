@@ -109,8 +109,25 @@ class Attempted(msgspec.Struct, array_like=True, tag=9, frozen=True):
     offsets: list[int]
 
 
+class Counted(msgspec.Struct, array_like=True, tag=10, frozen=True):
+    """The highest generation that was given to a delivery, in a snapshot. `queue` says nothing."""
+
+    queue: int
+    generation: int
+
+
 Event: TypeAlias = (
-    Opened | Given | Done | Changed | Renewed | GivenBack | Advanced | Closed | Kept | Attempted
+    Opened
+    | Given
+    | Done
+    | Changed
+    | Renewed
+    | GivenBack
+    | Advanced
+    | Closed
+    | Kept
+    | Attempted
+    | Counted
 )
 
 _encoder: Final = msgspec.msgpack.Encoder()

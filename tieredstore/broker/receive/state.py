@@ -12,6 +12,7 @@ from tieredstore.broker.receive.events import (
     Attempted,
     Changed,
     Closed,
+    Counted,
     Event,
     Given,
     Kept,
@@ -195,6 +196,8 @@ class ReceiveState:
                 progress = queues[event.queue_id] = QueueProgress(event)
                 self._by_number[event.queue] = progress
                 self._last_number = max(self._last_number, event.queue)
+            case Counted(generation=generation):
+                self._generation = max(self._generation, generation)
             case Closed():
                 if (found := self._by_number.get(event.queue)) is not None:
                     self._forget(found)
@@ -227,6 +230,8 @@ class ReceiveState:
             del self._queues[progress.group, progress.topic]
 
     def _snapshot(self) -> Iterator[Event]:
+        # A clock that is set back must not bring an old handle back.
+        yield Counted(0, self._generation)
         now_ms = self._clock.now_ms()
         for progress in self.list_queues():
             if self._topics.find_topic(progress.topic) is None:

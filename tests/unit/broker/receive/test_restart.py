@@ -108,6 +108,23 @@ def test_message_groups_wait_after_a_restart_as_before(tmp_path: Path) -> None:
     drive(tmp_path, test)
 
 
+def test_a_clock_that_is_set_back_brings_no_handle_back(tmp_path: Path) -> None:
+    async def test(on: Receiving) -> None:
+        on.put(1)
+        handles = set()
+        for _ in range(3):
+            received = await on.receive()
+            handles.add(received[0].handle)
+            on.service.give_back("G", "T", received)
+            for _ in range(2):
+                await on.kill()
+                await on.start()
+            on.clock.set(on.clock.now_ms() - 3_600_000)
+        assert len(handles) == 3
+
+    drive(tmp_path, test)
+
+
 def test_where_a_new_group_began_is_kept(tmp_path: Path) -> None:
     async def test(on: Receiving) -> None:
         on.put(3)
