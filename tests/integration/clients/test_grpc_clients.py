@@ -140,8 +140,9 @@ def test_message_groups_keep_their_order(lab: Lab) -> None:
     lab.call("stop", name="p")
 
 
-def test_what_a_message_group_cannot_consume_is_a_dead_letter_and_it_goes_on(push_lab: Lab) -> None:
-    lab, topic = push_lab, push_lab.topic("poison")
+@has_push
+def test_what_a_message_group_cannot_consume_is_a_dead_letter_and_it_goes_on(lab: Lab) -> None:
+    topic = lab.topic("poison")
     group = f"poison_{lab.language}"
     lab.start_producer(topic)
     lab.call("start_push", name="c", group=group, topic=topic, poison="poison")
