@@ -149,6 +149,12 @@ class QueueProgress:
             if entry.client_id and now_ms < entry.visible_at_ms < before_ms
         ]
 
+    def end_renewals(self) -> None:
+        """Let all messages go out again when their time is over. After a crash nobody knows
+        whether they had reached their client: one that never came would be renewed for hours."""
+        for entry in self.entries.values():
+            entry.client_id = ""
+
     def apply(self, event: Event) -> None:
         """Let an event happen."""
         match event:

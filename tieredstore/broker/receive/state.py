@@ -81,6 +81,7 @@ class ReceiveState:
             self._replay(event)
         for progress in list(self._by_number.values()):
             self._check(progress)
+            progress.end_renewals()
         await self.rotate()
 
     async def rotate(self) -> None:

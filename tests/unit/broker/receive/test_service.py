@@ -535,19 +535,34 @@ def test_the_time_is_renewed_for_three_hours(tmp_path: Path) -> None:
     drive(tmp_path, test)
 
 
-def test_the_time_is_renewed_after_a_restart_and_not_after_a_change(tmp_path: Path) -> None:
+def test_the_time_is_not_renewed_after_a_change(tmp_path: Path) -> None:
     async def test(on: Receiving) -> None:
         on.put(2)
         on.live.add(("G", "c1"))
         received = await on.receive(invisible_ms=60_000, auto_renew=True, client_id="c1")
         await on.service.change_invisible("G", "T", received[1].handle, 55_000)
-        await on.kill()
-        await on.start()
         on.clock.advance(54_000)
         await on.service.renew()
         on.clock.advance(54_000)
         assert bodies(await on.receive()) == [1]
         assert await on.service.ack("G", "T", received[0].handle) is OK
+
+    drive(tmp_path, test)
+
+
+def test_the_time_is_not_renewed_after_a_crash_that_may_have_cut_the_delivery_off(
+    tmp_path: Path,
+) -> None:
+    async def test(on: Receiving) -> None:
+        on.put(1)
+        on.live.add(("G", "c1"))
+        await on.receive(invisible_ms=60_000, auto_renew=True, client_id="c1")
+        await on.kill()
+        await on.start()
+        on.clock.advance(54_000)
+        await on.service.renew()
+        on.clock.advance(6_000)
+        assert bodies(await on.receive()) == [0]
 
     drive(tmp_path, test)
 
