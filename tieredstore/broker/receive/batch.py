@@ -16,7 +16,12 @@ from tieredstore.broker.receive.requests import Received, ReceiveRequest
 from tieredstore.broker.receive.state import ReceiveState
 from tieredstore.broker.refused import RefusalReason, Refused
 from tieredstore.clock import Clock
-from tieredstore.contracts.message_store import GetRequest, MessageFilter, MessageReader
+from tieredstore.contracts.message_store import (
+    GetMessageStatus,
+    GetRequest,
+    MessageFilter,
+    MessageReader,
+)
 from tieredstore.errors import TieredStoreError
 from tieredstore.message import properties as props
 from tieredstore.message.record import StoredMessage
@@ -29,6 +34,8 @@ MAX_RENEW_MS: Final = 3 * 3_600_000
 """How long the broker renews the time of a message."""
 _POSTPONE_MS: Final = 1_000
 """How long what could not be done with a message now is left alone."""
+_NOT_READ: Final = GetMessageStatus.OFFSET_FOUND_NULL
+"""A store that cannot tell now does not say either that the message is gone."""
 _log = logging.getLogger(__name__)
 
 
@@ -89,9 +96,12 @@ class Batch:
         progress.is_read = True
         try:
             messages: list[StoredMessage] = []
+            seen: set[int] = set()
             while len(messages) < room and (
                 due := progress.pop_due(self._clock.now_ms(), room - len(messages))
             ):
+                due = [entry for entry in due if entry.offset not in seen]
+                seen.update(entry.offset for entry in due)
                 popped += [(entry, entry.generation, entry.visible_at_ms) for entry in due]
                 messages += await self._read_due(progress, due)
             waiting: list[StoredMessage] = []
@@ -117,6 +127,8 @@ class Batch:
         async for entry, message in self._read(progress, due):
             if message is None:
                 gone.append(entry.offset)
+            elif progress.is_held_up(entry, self._clock.now_ms()):
+                continue
             elif self._max_attempts is None or entry.attempts < self._max_attempts:
                 messages.append(message)
             else:
@@ -152,7 +164,8 @@ class Batch:
                 )
                 found = {message.queue_offset: message for message in result.messages}
                 upto = result.next_begin_offset
-                if result.min_offset <= first < result.max_offset and upto <= first:
+                is_there = result.min_offset <= first < result.max_offset
+                if upto <= first and (is_there or result.status is _NOT_READ):
                     self._postpone(progress, entries[position])
                     position += 1
                 while position < len(entries) and entries[position].offset < max(upto, first + 1):

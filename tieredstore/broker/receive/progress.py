@@ -140,6 +140,16 @@ class QueueProgress:
         for entry in entries:
             heapq.heappush(self._dues, (entry.visible_at_ms, entry.generation, [entry.offset]))
 
+    def is_held_up(self, entry: Entry, now_ms: int) -> bool:
+        """Tell whether a message has to wait for an earlier one of its message group that does not
+        go out now."""
+        for earlier in self._orders.get(entry.message_group or "", {}).values():
+            if earlier is entry:
+                return False
+            if earlier.visible_at_ms > now_ms:
+                return True
+        return False
+
     def list_renewable(self, now_ms: int, before_ms: int) -> list[Entry]:
         """List the messages whose time the broker renews and that would go out again before a
         time."""
@@ -214,6 +224,8 @@ class QueueProgress:
         for offset in sorted((*offsets, *waiting)) if waiting else offsets:
             if offset not in self.entries:
                 self._add(Entry(offset, groups.get(offset)))
+        # What they wait for may have been acknowledged while they were read.
+        self.push_due(entry for offset in waiting if self._is_first(entry := self.entries[offset]))
         given_out = [self.entries[offset] for offset in offsets]
         for entry in given_out:
             entry.attempts += 1

@@ -136,6 +136,39 @@ class ReceiveModel(RuleBasedStateMachine):
             for sent in chosen:
                 sent.is_done = True
 
+    @rule(
+        names=st.lists(st.sampled_from(["", "a"]), min_size=1, max_size=4),
+        max_count=st.sampled_from([1, 2]),
+        turns=st.integers(1, 3),
+        acknowledged=st.sampled_from([1, 2, 1_000]),
+    )
+    def receive_while_others_acknowledge(
+        self, names: list[str], max_count: int, turns: int, acknowledged: int
+    ) -> None:
+        chosen = [sent for sent in self.sent if self.is_out(sent)][:acknowledged]
+        if not chosen or self.list_ready()[1]:
+            return
+        self.put(queue_id=chosen[0].queue_id, names=names)
+        ready, _ = self.list_ready()
+
+        async def both() -> list[Received]:
+            call = asyncio.ensure_future(self.on.receive(max_count, fifo=self.fifo))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            handles = [sent.handle for sent in chosen]
+            statuses = await self.on.service.ack_all("G", "T", handles)
+            assert set(statuses) == {AckStatus.OK}
+            return await call
+
+        received = self.run(both())
+        for sent in chosen:
+            sent.is_done = True
+        got = bodies(received)
+        assert len(set(got)) == len(got) >= min(max_count, len(ready))
+        assert set(got) <= self.list_ready()[0]
+        self.note(received, 30_000)
+        self.receive(max_count=1_000, invisible_ms=20_000)  # all that may go out does
+
     @rule(data=st.data())
     def acknowledge_by_an_old_handle(self, data: st.DataObject) -> None:
         old = self.handles - {sent.handle for sent in self.sent if self.is_out(sent)}

@@ -13,6 +13,7 @@ from tests.kit.receiving import Receiving, bodies
 from tieredstore.broker.receive import AckStatus
 from tieredstore.broker.receive.handles import Receipt, decode_handle, encode_handle
 from tieredstore.broker.refused import RefusalReason, Refused
+from tieredstore.contracts.message_store import GetMessageResult, GetMessageStatus
 from tieredstore.errors import Invalid, Unavailable
 
 OK, INVALID = AckStatus.OK, AckStatus.INVALID_RECEIPT_HANDLE
@@ -273,6 +274,100 @@ def test_a_message_of_a_group_that_failed_goes_out_before_those_behind_it(tmp_pa
         await on.service.ack("G", "T", again[1].handle)
         on.clock.advance(30_000)
         assert bodies(await on.receive(fifo=True)) == [0, 2]
+
+    drive(tmp_path, test)
+
+
+def test_what_waits_goes_out_though_the_one_before_it_is_done_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(on: Receiving) -> None:
+        on.put(1, message_group="a")
+        (first,) = await on.receive(fifo=True)
+        on.put(5, message_group="a")
+        get = on.store.get_async
+
+        async def acknowledge_at_the_third(request: Any) -> Any:
+            if request.offset == 3:
+                assert await on.service.ack("G", "T", first.handle) is OK
+            return await get(request)
+
+        monkeypatch.setattr(on.store, "get_async", acknowledge_at_the_third)
+        assert await on.receive(max_count=1, fifo=True) == []
+        on.put(1, message_group="a")
+        assert bodies(await on.receive(fifo=True)) == [1, 2, 3, 4, 5, 6]
+
+    drive(tmp_path, test)
+
+
+def test_a_poll_gets_what_the_one_before_it_is_done_of_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(on: Receiving) -> None:
+        on.put(1, message_group="a")
+        (first,) = await on.receive(fifo=True)
+        on.put(5, message_group="a")
+        get = on.store.get_async
+
+        async def acknowledge_at_the_third(request: Any) -> Any:
+            if request.offset == 3:
+                await on.service.ack("G", "T", first.handle)
+            return await get(request)
+
+        monkeypatch.setattr(on.store, "get_async", acknowledge_at_the_third)
+        async with asyncio.timeout(20):
+            assert bodies(await on.receive(max_count=1, fifo=True, poll_ms=60_000)) == [1]
+
+    drive(tmp_path, test)
+
+
+@pytest.mark.parametrize("says_range", [False, True])
+def test_a_message_group_stops_at_a_message_that_cannot_be_read_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says_range: bool
+) -> None:
+    async def test(on: Receiving) -> None:
+        on.put(3, message_group="a")
+        on.put(1, message_group="b")
+        await on.receive(fifo=True)
+        on.put(1, message_group="a")
+        on.clock.advance(30_000)
+        get = on.store.get_async
+
+        async def not_the_first(request: Any) -> Any:
+            if request.offset == 0:
+                found = (0, 5) if says_range else (0, 0)
+                return GetMessageResult(GetMessageStatus.OFFSET_FOUND_NULL, 0, *found)
+            return await get(request)
+
+        monkeypatch.setattr(on.store, "get_async", not_the_first)
+        assert bodies(await on.receive(fifo=True)) == [3]
+        assert await on.receive(fifo=True) == []
+        monkeypatch.undo()
+        on.clock.advance(1_000)
+        assert bodies(await on.receive(fifo=True)) == [0, 1, 2, 4]
+
+    drive(tmp_path, test)
+
+
+def test_what_is_behind_a_message_that_is_gone_goes_out_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(on: Receiving) -> None:
+        on.put(3, message_group="a")
+        await on.receive(fifo=True)
+        on.clock.advance(30_000)
+        get = on.store.get_async
+
+        async def begins_at_1(request: Any) -> Any:
+            if request.offset == 0:
+                return GetMessageResult(GetMessageStatus.OFFSET_TOO_SMALL, 1, 1, 3)
+            return await get(request)
+
+        monkeypatch.setattr(on.store, "get_async", begins_at_1)
+        again = await on.receive(fifo=True)
+        assert bodies(again) == [1, 2]
+        assert [one.delivery_attempt for one in again] == [2, 2]
+        assert on.offset() == 1
 
     drive(tmp_path, test)
 
