@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import select
+import selectors
 import signal
 import socket
 import subprocess
@@ -109,12 +109,13 @@ class BrokerProcess:
         assert self._process.stdout is not None
         deadline = time.monotonic() + START_TIMEOUT_S
         line = b""
-        while not line.endswith(b"\n"):
-            left_s = deadline - time.monotonic()
-            ready = select.select([self._process.stdout], [], [], max(0.0, left_s))[0]
-            byte = os.read(self._process.stdout.fileno(), 1) if ready else b""
-            assert byte, f"the broker did not start:\n{self.log()}"
-            line += byte
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while not line.endswith(b"\n"):
+                ready = selector.select(max(0.0, deadline - time.monotonic()))
+                byte = os.read(self._process.stdout.fileno(), 1) if ready else b""
+                assert byte, f"the broker did not start:\n{self.log()}"
+                line += byte
         return line
 
     def _end(self, number: int) -> int:
