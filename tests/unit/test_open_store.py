@@ -218,12 +218,12 @@ def test_the_package_shows_what_it_offers() -> None:
 def test_what_a_configuration_is_warned_of_is_logged_when_its_store_is_made(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    misspelt = {"tieredStoreGroupCommitCuont": "1", "autoCreateTopicEnable": "true"}
+    misspelt = {"tieredStoreGroupCommitCuont": "1", "accountStatsEnable": "true"}
     with tieredstore.open_store({**keys(tmp_path / "store"), **misspelt}):
         pass
     misspelt_line, unsupported_line = (record.getMessage() for record in caplog.records)
     assert misspelt_line.endswith("did you mean tieredStoreGroupCommitCount?")
-    assert unsupported_line == "open_store: keys that are not supported: autoCreateTopicEnable"
+    assert unsupported_line == "open_store: keys that are not supported: accountStatsEnable"
 
 
 def test_a_path_without_anything_is_invalid_and_says_what_may_stand_there(tmp_path: Path) -> None:

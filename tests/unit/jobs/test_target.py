@@ -114,7 +114,7 @@ def test_what_a_configuration_is_warned_of_is_logged_for_who_writes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     conf = tmp_path / "broker.conf"
-    conf.write_text("tieredStoreCommitLogMaxSiz=1\nautoCreateTopicEnable=true\n")
+    conf.write_text("tieredStoreCommitLogMaxSiz=1\naccountStatsEnable=true\n")
     resolve_target(
         f"file://{tmp_path}/tier", tmp_path / "s", cluster=CLUSTER, broker=BROKER, config=conf
     )
@@ -122,4 +122,4 @@ def test_what_a_configuration_is_warned_of_is_logged_for_who_writes(
     assert first.endswith(
         "key tieredStoreCommitLogMaxSiz; did you mean tieredStoreCommitLogMaxSize?"
     )
-    assert second.endswith("keys that are not supported: autoCreateTopicEnable")
+    assert second.endswith("keys that are not supported: accountStatsEnable")
