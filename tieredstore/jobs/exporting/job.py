@@ -310,13 +310,14 @@ def _commit_once(
 def _positions(
     plan: Plan, request: ExportRequest, written: Sequence[WriteOutcome]
 ) -> dict[str, Position]:
-    """Where each queue goes on, with the last message of it that was exported."""
+    """Where each queue goes on, with the last message of it that was exported. The ranges of a
+    queue stand in the order of their offsets."""
     last: dict[str, LastRow] = {}
     begins: dict[str, int] = {}
     for ranges, outcome in zip(plan.tasks, written, strict=True):
         for item, row in zip(ranges, outcome.ranges, strict=True):
-            begins[item.queue] = min(item.from_offset, begins.get(item.queue, item.from_offset))
-            if row.queue_offset is not None and row.queue_offset >= _marked(last.get(item.queue)):
+            begins.setdefault(item.queue, item.from_offset)
+            if row.queue_offset is not None:
                 last[item.queue] = row
     found = {}
     for queue, position in plan.positions.items():
@@ -331,10 +332,6 @@ def _positions(
             # it is tried again.
             found[queue] = Position(begins[queue])
     return found
-
-
-def _marked(row: LastRow | None) -> int:
-    return -1 if row is None or row.queue_offset is None else row.queue_offset
 
 
 def _group_small_files(
