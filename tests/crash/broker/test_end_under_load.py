@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.broker_process import BrokerProcess
+from tests.kit.clients.broker_process import BrokerProcess
 from tests.kit.remoting import RemotingClient
 from tieredstore.broker.remoting.codes import RequestCode
 from tieredstore.errors import TieredStoreError
@@ -124,7 +124,7 @@ def test_l11_what_was_acknowledged_is_there_after_each_life(
     async def run() -> None:
         load = Load()
         keys = {"flushDiskType": flush, "tieredStoreGroupCommitTimeout": "100"}
-        with BrokerProcess(tmp_path, **keys) as broker:
+        with BrokerProcess(tmp_path, keys) as broker:
             for _ in range(LIVES):
                 await live(broker, load)
                 await asyncio.to_thread(broker.start)
@@ -139,7 +139,7 @@ def test_a_broker_that_is_killed_says_what_it_recovered(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         broker.kill()
         broker.start()
-        log = broker.log.read_text()
+        log = broker.log_path.read_text()
     assert "was not stopped cleanly: recovered in" in log
     assert "tier: file://" in log
 
@@ -157,14 +157,14 @@ def test_a_tier_that_never_answers_does_not_hold_a_stop_up(tmp_path: Path) -> No
             "tieredBackendServiceProvider": "tests.kit.hanging_provider:HangingProvider",
             "tieredStoreGroupCommitTimeout": "1",
         }
-        with BrokerProcess(tmp_path, **keys) as broker:
+        with BrokerProcess(tmp_path, keys) as broker:
             await live(broker, load)
-            assert "brought to disk" not in broker.log.read_text()
+            assert "brought to disk" not in broker.log_path.read_text()
             # The next one begins with the upload of what the first has left.
             (tmp_path / "hang").touch()
             await asyncio.to_thread(broker.start)
             await live(broker, load)
-            assert "brought to disk" in broker.log.read_text()
+            assert "brought to disk" in broker.log_path.read_text()
             (tmp_path / "hang").unlink()
             await asyncio.to_thread(broker.start)
             check(load, await read_all(broker.addresses["remoting"]))

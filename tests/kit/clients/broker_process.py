@@ -15,6 +15,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
+from tests.kit.paths import ROOT
+
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 PORTS = ("listenPort", "namesrvListenPort", "grpcServerPort", "metricsPromExporterPort")
@@ -54,6 +56,7 @@ class BrokerProcess:
             **{name: str(port) for name, port in self.ports.items()},
             **(settings or {}),
         }
+        self.log_path = folder / "broker.log"
         self._process: subprocess.Popen[bytes] | None = None
         self.addresses: dict[str, str] = {}
         """What its first line said: `remoting`, `namesrv`, `grpc`, …, each `host:port`."""
@@ -75,23 +78,28 @@ class BrokerProcess:
         conf = self.folder / "broker.conf"
         conf.write_text("".join(f"{name}={value}\n" for name, value in self._settings.items()))
         command = [sys.executable, "-m", "tieredstore.cli.main", "broker", "-c", str(conf)]
-        with (self.folder / "broker.log").open("ab") as log:
+        with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},  # configurations name test modules
             )
         self.addresses = json.loads(self._first_line())
 
     def kill(self) -> None:
         """SIGKILL, as `kill -9`."""
-        self._end(signal.SIGKILL)
+        self.end(signal.SIGKILL)
 
     def stop(self) -> int:
         """SIGTERM; returns the exit status."""
-        return self._end(signal.SIGTERM)
+        return self.end(signal.SIGTERM)
 
     def log(self) -> str:
         """The end of its log."""
-        return (self.folder / "broker.log").read_text(errors="replace")[-4000:]
+        return self.log_path.read_text(errors="replace")[-4000:]
 
     def __enter__(self) -> Self:
         try:
@@ -118,7 +126,8 @@ class BrokerProcess:
                 line += byte
         return line
 
-    def _end(self, number: int) -> int:
+    def end(self, number: int) -> int:
+        """Send a signal and wait for the end; returns the exit status, 0 when it does not run."""
         process, self._process = self._process, None
         if process is None:
             return 0
