@@ -56,11 +56,13 @@ def test_java_reads_what_our_cleaning_left(
         "diskSpaceCleanForciblyRatio": "30",
     }
     store = DefaultMessageStore(config_from_properties(conf, origin="test").config)
+    store.cleaning._disk._measure = lambda _: 0.1  # no round of its own deletes anything
     store.load()
     store.start()
     try:
         messages = list(fill(store))
         store.flush()
+        store.wait_until_dispatched()  # what is not dispatched yet is kept
         store.cleaning._disk._measure = lambda _: 0.5
         assert store.cleaning.run_once().log_files == 2
         wanted = [

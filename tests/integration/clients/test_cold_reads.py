@@ -100,8 +100,7 @@ def test_a_queue_is_read_from_its_head_while_the_border_moves(
     topic = f"Cold-{level}"
     with _cold_broker(tmp_path, topic, level) as broker:
         client.call("start_reader", namesrv=broker.namesrv, group="readers")
-        client.call("start_load", namesrv=broker.namesrv, topic=topic, groups=4, pause_ms=1)
-        wait_for(lambda: sum(broker.count(queue_id) for queue_id in QUEUES) > 1500)
+        _load(client, broker, topic)
         broker.move_border()
         with broker.moving_border():
             read = {queue_id: _read(client, topic, queue_id) for queue_id in QUEUES}
@@ -117,6 +116,13 @@ def test_a_queue_is_read_from_its_head_while_the_border_moves(
         assert all(len(read[queue_id]) > 500 for queue_id in cold)
         _consume_all(client, broker.namesrv, topic, wanted)
         _look_up(client, topic, cold[0], wanted)
+
+
+def _load(client: ClientProcess, broker: ColdBroker, topic: str) -> None:
+    """Send, with a limit: a slow machine must not be given more than it can read again."""
+    load = {"topic": topic, "groups": 4, "pause_ms": 1, "most": 3000}
+    client.call("start_load", namesrv=broker.namesrv, **load)
+    wait_for(lambda: sum(broker.count(queue_id) for queue_id in QUEUES) > 1500)
 
 
 def _read(client: ClientProcess, topic: str, queue_id: int) -> list[list[Any]]:
@@ -163,8 +169,7 @@ def test_without_a_tier_a_queue_begins_where_the_local_store_does(
     topic = "Cold-DISABLE"
     with _cold_broker(tmp_path, topic, "DISABLE") as broker:
         client.call("start_reader", namesrv=broker.namesrv, group="readers")
-        client.call("start_load", namesrv=broker.namesrv, topic=topic, groups=4, pause_ms=1)
-        wait_for(lambda: sum(broker.count(queue_id) for queue_id in QUEUES) > 1500)
+        _load(client, broker, topic)
         client.call("stop_load")
         broker.clean()
         (queue_id, *_) = [q for q in QUEUES if broker.local_minimum(q)]

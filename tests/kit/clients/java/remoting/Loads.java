@@ -7,8 +7,9 @@ import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.message.*;
 
 /**
- * Sends until it is stopped, whatever happens to the broker: `start_load` (namesrv, topic, groups, pause_ms) has one thread for each message
- * group, which sends `GROUP-NUMBER` to the group's queue, one after the other, never twice. `stop_load` gives all that was sent:
+ * Sends until it is stopped, whatever happens to the broker: `start_load` (namesrv, topic, groups, pause_ms, and most, the messages of a
+ * group, if there is a limit) has one thread for each message group, which sends `GROUP-NUMBER` to the group's queue, one after the other,
+ * never twice. `stop_load` gives all that was sent:
  * [group, number, queue_id, queue_offset] for what the broker acknowledged, [group, number, error] for the rest, each group in order.
  */
 public class Loads {
@@ -31,20 +32,23 @@ public class Loads {
         producer.setPollNameServerInterval(1000);
         producer.start();
         int groups = request.get("groups").getAsInt();
+        String topic = request.get("topic").getAsString();
+        long pauseMs = request.get("pause_ms").getAsLong();
+        int most = request.has("most") ? request.get("most").getAsInt() : Integer.MAX_VALUE;
         SENT.clear();
         running = true;
         threads = Executors.newFixedThreadPool(groups);
         for (int g = 0; g < groups; g++) {
             String group = "g" + g;
-            SENT.add(threads.submit(() -> send(request.get("topic").getAsString(), group, request.get("pause_ms").getAsLong())));
+            SENT.add(threads.submit(() -> send(topic, group, pauseMs, most)));
         }
         return null;
     }
 
-    private static List<Object[]> send(String topic, String group, long pauseMs) throws InterruptedException {
+    private static List<Object[]> send(String topic, String group, long pauseMs, int most) throws InterruptedException {
         List<Object[]> sent = new ArrayList<>();
         SelectMessageQueueByHash selector = new SelectMessageQueueByHash();
-        for (int number = 0; running; number++) {
+        for (int number = 0; running && number < most; number++) {
             try {
                 byte[] body = (group + "-" + number).getBytes(StandardCharsets.UTF_8);
                 SendResult result = producer.send(new Message(topic, "", group + "-" + number, body), selector, group);
