@@ -26,7 +26,7 @@ CORE = (ROOT / "setup.py", ROOT / "tieredstore" / "message" / "_core.c")
 """The compiled core is built with the installation, where there is a compiler."""
 EXTRAS = {"core": "broker,s3", "spark": "broker,s3,spark", "dev": "dev"}
 """Each holds those before it."""
-FIND_JAVA = "from tieredstore.spark.java import java_home; java_home()"
+FIND_JAVA = "from tieredstore.spark.sessions.java import java_home; java_home()"
 
 
 def fail(message: str) -> None:

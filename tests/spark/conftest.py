@@ -11,7 +11,7 @@ import pytest
 from tests.kit.paths import ROOT
 from tests.kit.spark.cluster import CLUSTER_CONF, TEST_CONF, Cluster, cluster_of_two, end
 from tieredstore.errors import Invalid
-from tieredstore.spark.java import java_home
+from tieredstore.spark.sessions.java import java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,7 +20,7 @@ from tests.kit.spark.errands import Errand, outcomes
 from tests.kit.spark.offsets import OFFSETS, offsets_once_enabled
 from tests.kit.tier_builder import small_tier
 from tieredstore.spark import build_zip
-from tieredstore.spark.java import java_home
+from tieredstore.spark.sessions.java import java_home
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import damage
 from tieredstore.scan.holes import find_lost_units
-from tieredstore.scan.time_search import narrow_by_time
+from tieredstore.scan.time_search.search import narrow_by_time
 
 RANGE_BYTES = 128 << 20
 """Commit log bytes of one range, about."""
@@ -69,7 +69,7 @@ def plan(
     Messages whose units are lost are ranges of their own, the reading of which tells so.
 
     Ranges with time bounds hold messages of other times as well, which are left out where they are
-    read. Costs a few hundred small reads a queue at most (`time_search.narrow_by_time`); without
+    read. Costs a few hundred small reads a queue at most (`narrow_by_time`); without
     `search_times` none, and all messages are read and compared. Raises Corrupt, Unavailable.
     """
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from tieredstore.errors import Invalid
-from tieredstore.spark.shipping import ship
+from tieredstore.spark.sessions.shipping import ship
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tieredstore.spark.shipping import build_zip
+from tieredstore.spark.sessions.shipping import build_zip
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from pyspark.accumulators import AccumulatorParam
 from pyspark.errors import PySparkException
 
 from tieredstore.errors import Corrupt, Fenced, Invalid, TieredStoreError, Unavailable
-from tieredstore.spark.shipping import is_connect
+from tieredstore.spark.sessions.shipping import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -120,8 +120,7 @@ def test_a_queue_is_read_from_its_head_while_the_border_moves(
 
 def _load(client: ClientProcess, broker: ColdBroker, topic: str) -> None:
     """Send, with a limit: a slow machine must not be given more than it can read again."""
-    load = {"topic": topic, "groups": 4, "pause_ms": 1, "most": 3000}
-    client.call("start_load", namesrv=broker.namesrv, **load)
+    client.call("start_load", namesrv=broker.namesrv, topic=topic, groups=4, pause_ms=1, most=3000)
     wait_for(lambda: sum(broker.count(queue_id) for queue_id in QUEUES) > 1500)
 
 

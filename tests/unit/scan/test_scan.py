@@ -33,7 +33,7 @@ from tieredstore.scan.keys.search import find_by_key, find_by_message_id
 from tieredstore.scan.plan import ScanRange, plan
 from tieredstore.scan.read.batches import read_batches
 from tieredstore.scan.rows import COLUMNS, BodyForm, message_row
-from tieredstore.scan.time_search import find_first
+from tieredstore.scan.time_search.search import find_first
 from tieredstore.scan.verify.verification import verify
 
 Key = tuple[str, int, int]

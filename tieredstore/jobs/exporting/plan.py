@@ -21,8 +21,8 @@ from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.holes import find_lost_units
 from tieredstore.scan.plan import ScanRange, plan
 from tieredstore.scan.segments.tail import find_committed_end
-from tieredstore.scan.store_times import read_times
-from tieredstore.scan.time_search import find_first, narrow_by_time
+from tieredstore.scan.time_search.search import find_first, narrow_by_time
+from tieredstore.scan.time_search.store_times import read_times
 from tieredstore.scan.times import format_time
 
 

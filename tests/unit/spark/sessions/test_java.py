@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tieredstore.errors import Invalid
-from tieredstore.spark.java import java_home
+from tieredstore.spark.sessions.java import java_home
 
 
 def jdk(home: Path, version: str) -> Path:

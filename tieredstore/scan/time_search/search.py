@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from tieredstore.errors import Corrupt
 from tieredstore.scan.extents import QueueReader
-from tieredstore.scan.store_times import read_times, read_times_at
+from tieredstore.scan.time_search.store_times import read_times, read_times_at
 
 READ_WHOLE_BYTES = 8 << 20
 """Commit log bytes up to which the times of all messages are read: over a network that takes no

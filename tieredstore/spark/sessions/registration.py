@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tieredstore.spark.session import PUSH_DOWN
-from tieredstore.spark.shipping import is_connect, ship
+from tieredstore.spark.sessions.session import PUSH_DOWN
+from tieredstore.spark.sessions.shipping import is_connect, ship
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,7 +28,7 @@ from tieredstore.scan import time_search
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.plan import plan
 from tieredstore.scan.read.batches import read_batches
-from tieredstore.scan.time_search import find_first, narrow_by_time
+from tieredstore.scan.time_search.search import find_first, narrow_by_time
 
 LOG = SegmentId(f"{BROKER}/orders/0", FileSegmentType.COMMIT_LOG, 0)
 SECOND, MINUTE = 1_000, 60_000

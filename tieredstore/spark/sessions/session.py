@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tieredstore.errors import Invalid
-from tieredstore.spark.java import java_home
+from tieredstore.spark.sessions.java import java_home
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
