@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def make_handler_table(services: BrokerServices) -> HandlerTable:
     """Make the table of a broker whose parts are all made."""
     table = HandlerTable()
-    for module in pkgutil.iter_modules(handlers.__path__, f"{handlers.__name__}."):
+    for module in pkgutil.walk_packages(handlers.__path__, f"{handlers.__name__}."):
         register = getattr(import_module(module.name), "register_handlers", None)
         if register is not None:
             register(table, services)

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.kit.broker_services import broker_services, client_of
 from tests.kit.local_stores import plain, put_all
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
-from tieredstore.broker.remoting.handlers.broker import register_handlers
+from tieredstore.broker.remoting.handlers.admin.broker import register_handlers
 from tieredstore.broker.state.topics import TopicConfig
 from tieredstore.clock import ManualClock
 

@@ -13,7 +13,7 @@ from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
 from tieredstore.broker.remoting.connection import Connection
 from tieredstore.broker.remoting.handler_table import HandlerTable
-from tieredstore.broker.remoting.handlers.connections import register_handlers
+from tieredstore.broker.remoting.handlers.admin.connections import register_handlers
 from tieredstore.broker.services import BrokerServices
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.kit.broker_services import broker_services, client_of
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
-from tieredstore.broker.remoting.handlers.groups import register_handlers
+from tieredstore.broker.remoting.handlers.admin.groups import register_handlers
 
 UPDATE = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
 

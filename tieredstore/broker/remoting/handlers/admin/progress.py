@@ -12,12 +12,12 @@ from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
 from tieredstore.broker.remoting.connection import Connection
 from tieredstore.broker.remoting.handler_table import HandlerTable
-from tieredstore.broker.remoting.handlers.fields import read_bool, read_int, read_text
-from tieredstore.broker.remoting.handlers.queue_maps import (
+from tieredstore.broker.remoting.handlers.admin.queue_maps import (
     encode_members,
     encode_object,
     encode_queue_map,
 )
+from tieredstore.broker.remoting.handlers.fields import read_bool, read_int, read_text
 from tieredstore.broker.services import BrokerServices
 from tieredstore.broker.state.topics import TopicConfig
 from tieredstore.contracts.dispatch_source import QueueKey

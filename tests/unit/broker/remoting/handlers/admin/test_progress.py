@@ -16,7 +16,7 @@ from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
 from tieredstore.broker.remoting.connection import Connection
 from tieredstore.broker.remoting.handler_table import HandlerTable
-from tieredstore.broker.remoting.handlers.progress import register_handlers
+from tieredstore.broker.remoting.handlers.admin.progress import register_handlers
 from tieredstore.broker.services import BrokerServices
 from tieredstore.broker.state.topics import TopicConfig
 from tieredstore.clock import ManualClock

@@ -11,7 +11,7 @@ import pytest
 from tests.kit.broker_services import broker_services, client_of
 from tests.kit.local_stores import plain, put_all
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
-from tieredstore.broker.remoting.handlers.topics import register_handlers
+from tieredstore.broker.remoting.handlers.admin.topics import register_handlers
 from tieredstore.local.topic_table import read_topics
 
 UPDATE = RequestCode.UPDATE_AND_CREATE_TOPIC
