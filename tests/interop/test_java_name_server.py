@@ -66,3 +66,19 @@ def test_a_broker_is_found_through_a_java_name_server_while_it_runs(
             queues = orjson.loads(find_route(address, "orders").body_bytes)["queueDatas"]
             assert [found["perm"] for found in queues] == [4]
         assert find_route(address, "orders").code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_a_java_broker_registers_with_ours(java: JavaTools, tmp_path: Path) -> None:
+    def list_brokers() -> list[str]:
+        route = orjson.loads(find_route(broker.namesrv, "TBW102").body_bytes)
+        return [found["brokerName"] for found in route["brokerDatas"]]
+
+    with Broker(properties={"brokerName": "broker-a"}) as broker:
+        settings = (f"namesrvAddr={broker.namesrv}", "brokerName=java-broker")
+        with java.hold(tmp_path / "store", *settings) as held:
+            wait_until(lambda: list_brokers() == ["broker-a", "java-broker"])
+            answer = ask(broker.namesrv, RequestCode.GET_BROKER_CLUSTER_INFO)
+            clusters = orjson.loads(answer.body_bytes)
+            assert list(clusters["brokerAddrTable"]) == ["broker-a", "java-broker"]
+            held.stop()
+            assert list_brokers() == ["broker-a"]

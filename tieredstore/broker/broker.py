@@ -206,6 +206,7 @@ class Broker:
             services.groups,
             lambda: services.address,
             is_read_only=services.is_read_only,
+            clock=self.clock,
         )
         persisting.start()
         starting.push_async_callback(persisting.stop)
@@ -323,6 +324,7 @@ class Broker:
         """Take clients for gone of whom nothing was heard for long."""
         self.services.producers.remove_silent()
         self.services.consumers.remove_silent()
+        self.services.route.others.remove_silent()
         self.services.locks.remove_expired()
 
     async def _listen(
@@ -362,6 +364,7 @@ class Broker:
         server = RemotingServer(table, self.limits, tls=tls, tls_mode=mode)
         server.add_close_listener(self.services.producers.remove_session)
         server.add_close_listener(self.services.consumers.remove_session)
+        server.add_close_listener(self.services.route.others.remove_session)
         await server.start(listening)
         starting.push_async_callback(server.stop)
 

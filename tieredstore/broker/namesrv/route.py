@@ -1,12 +1,13 @@
-"""RouteTable: where the topics of this broker are, as a name server tells clients."""
+"""RouteTable: where topics are, as a name server tells clients: here, and at brokers that have
+registered."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
-import orjson
+import msgspec
 
+from tieredstore.broker.namesrv.registered import MASTER_ID, QueueData, RegisteredBrokers
 from tieredstore.broker.settings import BrokerSettings
 from tieredstore.broker.state.groups import SubscriptionGroupManager
 from tieredstore.broker.state.topics import (
@@ -16,17 +17,17 @@ from tieredstore.broker.state.topics import (
     TopicConfigManager,
     check_topic_name,
 )
+from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.errors import Invalid
 from tieredstore.message.names import RETRY_PREFIX
 
-MASTER_ID: Final = "0"
-
 
 class RouteTable:
-    """Routes of one broker. Nothing is kept: each answer is made of the topics as they are now.
+    """Routes of this broker and of others. Nothing is kept of this one: each answer is made of the
+    topics as they are now.
 
     address: gives `ip:port` where clients reach the broker. is_read_only: nobody may write to any
-    topic.
+    topic. others: brokers for which this one is the name server.
     """
 
     def __init__(
@@ -37,12 +38,14 @@ class RouteTable:
         address: Callable[[], str],
         *,
         is_read_only: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._settings = settings
         self._topics = topics
         self._groups = groups
         self._address = address
         self._is_read_only = is_read_only
+        self.others = RegisteredBrokers(clock)
         self.is_write_wiped = False
         """Whether an operator has asked that routes let nobody write (205), until 327."""
 
@@ -75,56 +78,71 @@ class RouteTable:
 
     def encode_route(self, topic: str) -> bytes | None:
         """Write a topic's TopicRouteData as JSON; None for an unknown topic."""
+        queues = self.others.find_queues(topic)
+        brokers = [self.others.describe(found.broker_name) for found in queues]
         found = self.find_topic(topic)
-        if found is None:
+        if found is not None:
+            queues.insert(0, self._describe_queues(found))
+            brokers.insert(0, self.describe_broker())
+        if not queues:
             return None
-        settings = self._settings
-        name = settings.broker_name
-        return orjson.dumps(
-            {
-                "brokerDatas": [
-                    {
-                        "brokerAddrs": {MASTER_ID: self.address},
-                        "brokerName": name,
-                        "cluster": settings.broker_cluster_name,
-                        "enableActingMaster": False,
-                    }
-                ],
-                "filterServerTable": {},
-                "queueDatas": [
-                    {
-                        "brokerName": name,
-                        "perm": self.find_permission(found),
-                        "readQueueNums": found.read_queue_nums,
-                        "topicSysFlag": found.topic_sys_flag,
-                        "writeQueueNums": found.write_queue_nums,
-                    }
-                ],
-            }
+        return msgspec.json.encode(
+            {"brokerDatas": brokers, "filterServerTable": {}, "queueDatas": queues}
         )
 
-    def encode_clusters(self) -> bytes:
-        """Write the ClusterInfo: one cluster of one broker."""
-        settings = self._settings
-        name, cluster = settings.broker_name, settings.broker_cluster_name
-        broker = {
-            "brokerAddrs": {MASTER_ID: self.address},
-            "brokerName": name,
-            "cluster": cluster,
+    def _describe_queues(self, topic: TopicConfig) -> QueueData:
+        return QueueData(
+            self._settings.broker_name,
+            topic.read_queue_nums,
+            topic.write_queue_nums,
+            self.find_permission(topic),
+            topic.topic_sys_flag,
+        )
+
+    def describe_broker(self) -> dict[str, object]:
+        """Return this broker as its BrokerData."""
+        return {
+            "brokerAddrs": {str(MASTER_ID): self.address},
+            "brokerName": self._settings.broker_name,
+            "cluster": self._settings.broker_cluster_name,
             "enableActingMaster": False,
         }
-        return orjson.dumps(
-            {"brokerAddrTable": {name: broker}, "clusterAddrTable": {cluster: [name]}}
-        )
 
-    def list_topics(self) -> list[str]:
-        """List all topics, as a name server knows them."""
-        return sorted(self._topics.list_topics())
+    def encode_clusters(self) -> bytes:
+        """Write the ClusterInfo: this broker and those that have registered."""
+        brokers = [self.describe_broker(), *self.others.list_brokers()]
+        clusters: dict[str, list[object]] = {}
+        for broker in brokers:
+            clusters.setdefault(str(broker["cluster"]), []).append(broker["brokerName"])
+        table = {str(broker["brokerName"]): broker for broker in brokers}
+        return msgspec.json.encode({"brokerAddrTable": table, "clusterAddrTable": clusters})
 
-    def list_cluster_topics(self, cluster: str) -> list[str]:
-        """List the topics of a cluster: all, or none."""
-        return self.list_topics() if cluster == self._settings.broker_cluster_name else []
+    def encode_member_group(self, cluster: str, name: str) -> bytes:
+        """Write which addresses a broker's name has: none for an unknown one."""
+        members: object = {}
+        if name == self._settings.broker_name:
+            members = self.describe_broker()["brokerAddrs"]
+        elif name in self.others:
+            members = self.others.describe(name)["brokerAddrs"]
+        group = {"brokerAddrs": members, "brokerName": name, "cluster": cluster}
+        return msgspec.json.encode({"brokerMemberGroup": group})
+
+    def list_topics(self, cluster: str | None = None) -> dict[str, int]:
+        """List all topics, or those of a cluster, with their system flags."""
+        topics = self.others.list_topics(cluster)
+        if cluster in {None, self._settings.broker_cluster_name}:
+            topics |= {
+                name: topic.topic_sys_flag for name, topic in self._topics.list_topics().items()
+            }
+        return dict(sorted(topics.items()))
+
+    def count_own_topics(self) -> int:
+        """Return how many topics this broker has."""
+        return len(self._topics.list_topics())
 
     def list_system_topics(self) -> list[str]:
-        """List what a name server calls system topics: the names of cluster and broker."""
-        return sorted({self._settings.broker_cluster_name, self._settings.broker_name})
+        """List what a name server calls system topics: the names of clusters and brokers."""
+        names = {self._settings.broker_cluster_name, self._settings.broker_name}
+        for broker in self.others.list_brokers():
+            names |= {str(broker["cluster"]), str(broker["brokerName"])}
+        return sorted(names)

@@ -1,42 +1,53 @@
-"""What a name server answers (100 to 106, 205 to 219, 224, 304, 327): routes, topics, keys."""
+"""Where topics are (105, 106, 205, 206, 216, 217, 224, 304, 311 to 313, 327)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
 
-import orjson
+import msgspec
 
+from tieredstore.broker.namesrv.registered import QueueData
 from tieredstore.broker.refused import RefusalReason, Refused
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
 from tieredstore.broker.remoting.handlers.fields import read_text
 from tieredstore.broker.state.topics import TopicConfig, check_topic_name
+from tieredstore.java_json import quote_integer_keys
 
 if TYPE_CHECKING:
     from tieredstore.broker.remoting.connection import Connection
     from tieredstore.broker.remoting.handler_table import HandlerTable
     from tieredstore.broker.services import BrokerServices
 
+_UNIT: Final = 1
+_UNIT_SUBSCRIPTION: Final = 2
+_UNIT_FLAGS: Final = _UNIT | _UNIT_SUBSCRIPTION
+"""What Java's TopicSysFlag says of a topic."""
+
+
+class _TopicRoute(msgspec.Struct, rename="camel"):
+    queue_datas: list[QueueData]
+
 
 def register_handlers(table: HandlerTable, broker: BrokerServices) -> None:
-    """Serve the codes of a name server, for this broker alone: others are not registered here."""
-    handlers = _NameServerHandlers(broker)
+    """Serve them."""
+    handlers = _RouteHandlers(broker)
     table.register(RequestCode.GET_ROUTEINFO_BY_TOPIC, handlers.find_route)
     table.register(RequestCode.GET_BROKER_CLUSTER_INFO, handlers.find_clusters)
     table.register(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, handlers.list_topics)
     table.register(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, handlers.list_system_topics)
     table.register(RequestCode.GET_TOPICS_BY_CLUSTER, handlers.list_cluster_topics)
+    table.register(RequestCode.GET_UNIT_TOPIC_LIST, handlers.list_unit_topics)
+    table.register(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, handlers.list_unit_subscriptions)
+    table.register(RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, handlers.list_mixed_topics)
     table.register(RequestCode.DELETE_TOPIC_IN_NAMESRV, handlers.delete_topic)
     table.register(RequestCode.REGISTER_TOPIC_IN_NAMESRV, handlers.register_topic)
     table.register(RequestCode.WIPE_WRITE_PERM_OF_BROKER, handlers.wipe_write_permission)
     table.register(RequestCode.ADD_WRITE_PERM_OF_BROKER, handlers.add_write_permission)
-    table.register(RequestCode.PUT_KV_CONFIG, handlers.put_key_value)
-    table.register(RequestCode.GET_KV_CONFIG, handlers.find_key_value)
-    table.register(RequestCode.DELETE_KV_CONFIG, handlers.delete_key_value)
-    table.register(RequestCode.GET_KVLIST_BY_NAMESPACE, handlers.list_key_values)
 
 
-class _NameServerHandlers:
+class _RouteHandlers:
     def __init__(self, broker: BrokerServices) -> None:
         self._broker = broker
         self._route = broker.route
@@ -56,7 +67,7 @@ class _NameServerHandlers:
         return RemotingCommand(ResponseCode.SUCCESS, body=route)
 
     def find_clusters(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Answer which brokers there are: this one."""
+        """Answer which brokers there are."""
         return RemotingCommand(ResponseCode.SUCCESS, body=self._route.encode_clusters())
 
     def list_topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -77,42 +88,79 @@ class _NameServerHandlers:
         request: RemotingCommand,
     ) -> RemotingCommand:
         """Answer with the topics of a cluster."""
-        return _answer_topics(self._route.list_cluster_topics(read_text(request, "cluster")))
+        return _answer_topics(self._route.list_topics(read_text(request, "cluster")))
+
+    def list_unit_topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Answer with the topics of a unit."""
+        return self._list_flagged(lambda flag: bool(flag & _UNIT))
+
+    def list_unit_subscriptions(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """Answer with the topics to which a unit subscribes."""
+        return self._list_flagged(lambda flag: bool(flag & _UNIT_SUBSCRIPTION))
+
+    def list_mixed_topics(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """Answer with those of them that are of no unit."""
+        return self._list_flagged(lambda flag: flag & _UNIT_FLAGS == _UNIT_SUBSCRIPTION)
+
+    def _list_flagged(self, wants: Callable[[int], bool]) -> RemotingCommand:
+        return _answer_topics(
+            name for name, flag in self._route.list_topics().items() if wants(flag)
+        )
 
     def delete_topic(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Forget a topic's route. There is none without the topic, which is deleted by
-        DELETE_TOPIC_IN_BROKER; a topic that is still there keeps its route."""
-        read_text(request, "topic")
+        """Forget where other brokers have a topic. A topic that is here keeps its route until
+        DELETE_TOPIC_IN_BROKER deletes it."""
+        self._route.others.delete_topic(
+            read_text(request, "topic"), request.ext_fields.get("clusterName", "")
+        )
         return RemotingCommand(ResponseCode.SUCCESS)
 
     def register_topic(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Make a topic that is not there, as its TopicRouteData says for this broker."""
+        """Note where a topic is, as its TopicRouteData says; here it is made, if it is not there.
+        One that names a broker of which nobody knows is refused as a whole."""
         topic = read_text(request, "topic")
         check_topic_name(topic)
-        if self._broker.topics.find_topic(topic) is None:
-            self._broker.topics.update_topic(self._read_topic(topic, request.body_bytes))
+        name = self._broker.settings.broker_name
+        queues = self._read_queues(topic, request.body_bytes)
+        for found in queues:
+            if found.broker_name != name:
+                self._route.others.put_queues(topic, found)
+            elif self._broker.topics.find_topic(topic) is None:
+                self._broker.topics.update_topic(
+                    TopicConfig(
+                        topic_name=topic,
+                        read_queue_nums=found.read_queue_nums,
+                        write_queue_nums=found.write_queue_nums,
+                        perm=found.perm,
+                    )
+                )
         return RemotingCommand(ResponseCode.SUCCESS)
 
-    def _read_topic(self, topic: str, route: bytes) -> TopicConfig:
-        name = self._broker.settings.broker_name
+    def _read_queues(self, topic: str, route: bytes) -> list[QueueData]:
         try:
-            for queues in orjson.loads(route)["queueDatas"]:
-                if queues["brokerName"] == name:
-                    return TopicConfig(
-                        topic_name=topic,
-                        read_queue_nums=int(queues["readQueueNums"]),
-                        write_queue_nums=int(queues["writeQueueNums"]),
-                        perm=int(queues["perm"]),
-                    )
-        except (ValueError, TypeError, KeyError) as error:
+            queues = msgspec.json.decode(quote_integer_keys(route), type=_TopicRoute).queue_datas
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise Refused(
-                RefusalReason.INVALID_PARAMETER, f"route of topic {topic}: {error!r}", topic=topic
-            ) from error
-        raise Refused(
-            RefusalReason.INVALID_PARAMETER,
-            f"route of topic {topic}: expected queues of broker {name}, found none",
-            topic=topic,
-        )
+                RefusalReason.INVALID_PARAMETER, f"route of topic {topic}: {error}", topic=topic
+            ) from None
+        known = {self._broker.settings.broker_name}
+        unknown = [
+            found.broker_name
+            for found in queues
+            if found.broker_name not in known and found.broker_name not in self._route.others
+        ]
+        if unknown or not queues:
+            raise Refused(
+                RefusalReason.INVALID_PARAMETER,
+                f"route of topic {topic}: expected queues of brokers that have registered, found "
+                f"{', '.join(unknown) or 'none'}",
+                topic=topic,
+            )
+        return queues
 
     # --- the permission to write ----------------------------------------------------------------
 
@@ -121,7 +169,7 @@ class _NameServerHandlers:
         connection: Connection,
         request: RemotingCommand,
     ) -> RemotingCommand:
-        """Let routes say that nobody may write to this broker, before it is stopped."""
+        """Let routes say that nobody may write to a broker, before it is stopped."""
         return self._set_wiped(request, "wipeTopicCount", is_wiped=True)
 
     def add_write_permission(
@@ -135,51 +183,16 @@ class _NameServerHandlers:
     def _set_wiped(
         self, request: RemotingCommand, count_field: str, *, is_wiped: bool
     ) -> RemotingCommand:
-        count = 0
-        if read_text(request, "brokerName") == self._broker.settings.broker_name:
-            if self._route.is_write_wiped != is_wiped:
-                count = len(self._route.list_topics())
+        name = read_text(request, "brokerName")
+        if name == self._broker.settings.broker_name:
+            is_new = self._route.is_write_wiped != is_wiped
             self._route.is_write_wiped = is_wiped
+            count = self._route.count_own_topics() if is_new else 0
+        else:
+            count = self._route.others.set_writable(name, is_writable=not is_wiped)
         return RemotingCommand(ResponseCode.SUCCESS, {count_field: str(count)})
 
-    # --- keys -----------------------------------------------------------------------------------
 
-    def put_key_value(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Keep a text."""
-        self._broker.key_values.put(
-            read_text(request, "namespace"), read_text(request, "key"), read_text(request, "value")
-        )
-        return RemotingCommand(ResponseCode.SUCCESS)
-
-    def find_key_value(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Answer with a text."""
-        namespace, key = read_text(request, "namespace"), read_text(request, "key")
-        value = self._broker.key_values.find(namespace, key)
-        if value is None:
-            raise Refused(
-                RefusalReason.QUERY_NOT_FOUND,
-                f"No config item, Namespace: {namespace} Key: {key}",
-            )
-        return RemotingCommand(ResponseCode.SUCCESS, {"value": value})
-
-    def delete_key_value(
-        self,
-        connection: Connection,
-        request: RemotingCommand,
-    ) -> RemotingCommand:
-        """Forget a text."""
-        self._broker.key_values.delete(read_text(request, "namespace"), read_text(request, "key"))
-        return RemotingCommand(ResponseCode.SUCCESS)
-
-    def list_key_values(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Answer with all texts of a namespace."""
-        namespace = read_text(request, "namespace")
-        values = self._broker.key_values.list_namespace(namespace)
-        if values is None:
-            raise Refused(RefusalReason.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
-        return RemotingCommand(ResponseCode.SUCCESS, body=orjson.dumps({"table": dict(values)}))
-
-
-def _answer_topics(topics: list[str], broker_address: str | None = None) -> RemotingCommand:
-    body = orjson.dumps({"brokerAddr": broker_address, "topicList": topics})
+def _answer_topics(topics: Iterable[str], broker_address: str | None = None) -> RemotingCommand:
+    body = msgspec.json.encode({"brokerAddr": broker_address, "topicList": list(topics)})
     return RemotingCommand(ResponseCode.SUCCESS, body=body)
