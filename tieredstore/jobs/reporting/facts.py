@@ -39,7 +39,8 @@ class Ages:
 class QueueFacts:
     """Messages of a queue, or of a part of it. Times are epoch ms, None where nothing was read.
 
-    first_offset: queue offset of the first message; None without any.
+    first_offset: queue offset of the first message; None without any. holes, hole_offsets: runs of
+    messages that were never uploaded, or have expired, between others, and how many these are.
     """
 
     first_offset: int | None = None
@@ -47,6 +48,8 @@ class QueueFacts:
     newest_ms: int | None = None
     sizes: Sizes = field(default_factory=Sizes)
     ages: Ages = field(default_factory=Ages)
+    holes: int = 0
+    hole_offsets: int = 0
 
     def merge(self, other: QueueFacts) -> None:
         self.first_offset = _find_least(self.first_offset, other.first_offset)
@@ -54,6 +57,8 @@ class QueueFacts:
         self.newest_ms = _find_most(self.newest_ms, other.newest_ms)
         self.sizes.merge(other.sizes)
         self.ages.merge(other.ages)
+        self.holes += other.holes
+        self.hole_offsets += other.hole_offsets
 
 
 @dataclass(slots=True)

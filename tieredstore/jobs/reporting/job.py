@@ -21,6 +21,7 @@ from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue, load_catalogue
 from tieredstore.scan.findings import Severity
+from tieredstore.scan.intervals import subtract_intervals
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanRange
 from tieredstore.tier_url import show_url
@@ -101,8 +102,12 @@ def run_report(
 def _pin(catalogue: TierCatalogue, now_ms: int | None) -> Pin:
     return Pin(
         int(time.time() * 1000) if now_ms is None else now_ms,
-        {queue_name(queue): queue.consume_queue_max_offset for queue in catalogue.queues},
+        {queue_name(queue): _end_of(queue) for queue in catalogue.queues},
     )
+
+
+def _end_of(queue: QueueFiles) -> int:
+    return max(queue.consume_queue_max_offset, queue.recorded_end)
 
 
 def _tasks(
@@ -118,8 +123,8 @@ def _tasks(
 
 
 def _ranges(queue: QueueFiles, until: int, keys_percent: int) -> Iterator[ScanRange]:
-    """A queue in pieces of about TASK_BYTES to read, told from the listing alone: nothing is read
-    while planning, for there may be very many queues."""
+    """A queue in pieces of about TASK_BYTES to read, and what is missing between them, told from
+    the listing alone: nothing is read while planning, for there may be very many queues."""
     spans = [(low, min(high, until)) for low, high in queue.unit_spans() if low < until]
     messages = sum(high - low for low, high in spans)
     log_bytes = sum(extent.size_bytes for extent in queue.commit_log)
@@ -131,6 +136,10 @@ def _ranges(queue: QueueFiles, until: int, keys_percent: int) -> Iterator[ScanRa
             last = min(first + step, high)
             size = to_read * (last - first) // (high - low)
             yield ScanRange(queue, first, last, size)
+    if spans or queue.recorded_end:
+        start = min([*(low for low, _ in spans), *(low for low, _ in queue.lost_units())])
+        for low, high in subtract_intervals(start, until, spans):
+            yield ScanRange(queue, low, high, 0)
 
 
 def _write(

@@ -82,7 +82,7 @@ def summarise(
         "index_bytes": sum(extent.size_bytes for extent in indexes),
         "segments": whole.segments + len(indexes),
         "objects": objects,
-        "holes": whole.holes,
+        "holes": whole.facts.holes,
         **_record_sizes(whole.facts.sizes),
         "min_store_timestamp": whole.facts.oldest_ms,
         "max_store_timestamp": whole.facts.newest_ms,
@@ -111,7 +111,6 @@ class _Topic:
         self.index_bytes = 0
         self.segments = 0
         self.objects = 0
-        self.holes = 0
         self.facts = QueueFacts()
         self.cost = Cost()
 
@@ -121,7 +120,6 @@ class _Topic:
         self.unit_bytes += _size(queue.consume_queue)
         self.segments += len(queue.commit_log) + len(queue.consume_queue)
         self.objects += _objects(queue)
-        self.holes += len(_holes(queue))
         self.facts.merge(facts)
         self.cost.add(cost)
 
@@ -132,7 +130,6 @@ class _Topic:
         self.index_bytes += other.index_bytes
         self.segments += other.segments
         self.objects += other.objects
-        self.holes += other.holes
         self.facts.merge(other.facts)
         self.cost.add(other.cost)
 
@@ -147,7 +144,7 @@ class _Topic:
             "index_bytes": self.index_bytes,
             "segments": self.segments,
             "objects": self.objects,
-            "holes": self.holes,
+            "holes": self.facts.holes,
             **_record_sizes(sizes),
             "min_store_timestamp": self.facts.oldest_ms,
             "max_store_timestamp": self.facts.newest_ms,
@@ -171,8 +168,8 @@ def _queue_row(queue: QueueFiles, facts: QueueFacts, cost: Cost) -> Row:
         "segments": len(queue.commit_log) + len(queue.consume_queue),
         "objects": objects,
         "bytes_an_object": queue.size_bytes / objects if objects else None,
-        "holes": len(_holes(queue)),
-        "hole_offsets": sum(high - low for low, high in _holes(queue)),
+        "holes": facts.holes,
+        "hole_offsets": facts.hole_offsets,
         **_record_sizes(facts.sizes),
         "min_store_timestamp": facts.oldest_ms,
         "max_store_timestamp": facts.newest_ms,
@@ -260,8 +257,3 @@ def _objects(queue: QueueFiles) -> int:
 
 def _objects_of(extent: SegmentExtent) -> int:
     return 0 if extent.listing is None else extent.listing.objects
-
-
-def _holes(queue: QueueFiles) -> list[tuple[int, int]]:
-    """Queue offsets [from, until) between those that segments have."""
-    return [(before[1], after[0]) for before, after in pairwise(queue.unit_spans())]

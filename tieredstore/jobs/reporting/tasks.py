@@ -20,6 +20,8 @@ from tieredstore.scan.arrow.columns import ArrowColumns
 from tieredstore.scan.catalogue import QueueFiles
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Finding
+from tieredstore.scan.holes import find_lost_units, make_lost_finding
+from tieredstore.scan.intervals import subtract_intervals
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanRange, store_time
 from tieredstore.scan.read.batches import read_batches, unit_blocks
@@ -68,8 +70,9 @@ def look(task: ReportTask) -> Facts:
         for scan_range in task.ranges:
             name = queue_name(scan_range.queue)
             queue = facts.queues.setdefault(name, QueueFacts())
+            look_at = _look_at_gap if scan_range.is_lost else _look_at
             try:
-                _look_at(provider, scan_range, task, queue, facts)
+                look_at(provider, scan_range, task, queue, facts)
             except Corrupt as error:
                 facts.add_finding(str(error))
     finally:
@@ -124,6 +127,24 @@ def _look_at(
             ):
                 topic.values[kind].frequent.add(values)
                 topic.values[kind].distinct.add(values)
+
+
+def _look_at_gap(
+    provider: SegmentProvider,
+    gap: ScanRange,
+    task: ReportTask,
+    queue: QueueFacts,
+    facts: Facts,
+) -> None:
+    """Tell lost units from a hole among queue offsets that no segment has."""
+    del task
+    with QueueReader(provider, gap.queue) as reader:
+        lost = find_lost_units(reader)
+    holes = subtract_intervals(gap.from_offset, gap.until_offset, lost)
+    for low, high in subtract_intervals(gap.from_offset, gap.until_offset, holes):
+        facts.add_finding(str(make_lost_finding(gap.queue, low, high).to_error()))
+    queue.holes += len(holes)
+    queue.hole_offsets += sum(high - low for low, high in holes)
 
 
 def _age_borders(

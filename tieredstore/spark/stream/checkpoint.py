@@ -9,6 +9,7 @@ by that a topic that was made again is told from one that went on. What differs 
 |---|---|
 | `3=112` | queue 3, where another one would follow |
 | `112+x9Kf2` | the mark is of the message at the offset: there was none in front of it |
+| `112-4.x9Kf2` | the mark is of the message 4 in front of it: those nearer could not be read |
 | `112.x9Kf2<100` | the queue is new in this batch, which takes it from offset 100 on |
 | `#7` | from here on the topic has the id 7 in the metadata; `#`: no id is known |
 | `1/112.x9Kf2` | queues of broker 1 of `@brokers`, counted from 0; `;` is between two brokers |
@@ -38,16 +39,16 @@ INCARNATIONS, BEGINS = "@incarnations", "@begins"
 _WHAT = "the checkpoint's offset"
 _MARK_BITS = 30
 _MARK_CHARS = 5
-_QUEUE = re.compile(r"(?:(\d+)=)?(\d+)(?:([.+])([A-Za-z0-9_-]{5}))?(?:<(\d+))?", re.ASCII)
+_QUEUE = re.compile(r"(?:(\d+)=)?(\d+)(?:(-\d+\.|[.+])([A-Za-z0-9_-]{5}))?(?:<(\d+))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
     """By what a queue is known again.
 
-    topic_id: the topic's in the metadata. message: queue offset of a message at the position (in
-    front of it, or behind). mark: 30 bits of its store time, stored size and body CRC. described:
-    these, for people, where the message was read and not only its mark. None where unknown.
+    topic_id: the topic's in the metadata. message: queue offset of a message in front of the
+    position, or there. mark: 30 bits of its store time, stored size and body CRC. described: these,
+    for people, where the message was read and not only its mark. None where unknown.
     """
 
     topic_id: int | None = None
@@ -127,9 +128,10 @@ class StreamOffset:
             name = "" if key[2] == expected else f"{key[2]}="
             expected = key[2] + 1
             mark = ""
-            if known.mark is not None and known.message in {position.offset - 1, position.offset}:
-                sign = "." if known.message == position.offset - 1 else "+"
-                mark = sign + _show_mark(known.mark)
+            if known.mark is not None and known.message is not None:
+                distance = position.offset - known.message
+                sign = {0: "+", 1: "."}.get(distance, f"-{distance}.")
+                mark = sign + _show_mark(known.mark) if distance >= 0 else ""
             begin = f"<{self.begins[key]}" if key in self.begins else ""
             yield f"{name}{position.offset}{mark}{begin}"
 
@@ -189,8 +191,8 @@ def _read_queues(words: Iterable[str]) -> Iterator[tuple[int, Position, int | No
         offset = int(offset_text)
         known = Incarnation(topic_id)
         if mark is not None:
-            witness = offset - 1 if sign == "." else offset
-            known = Incarnation(topic_id, witness, _read_mark(mark))
+            distance = {"+": 0, ".": 1}[sign] if len(sign) == 1 else int(sign[1:-1])
+            known = Incarnation(topic_id, offset - distance, _read_mark(mark))
         yield queue_id, Position(offset, known), None if begin is None else int(begin)
 
 

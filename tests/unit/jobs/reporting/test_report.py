@@ -283,6 +283,23 @@ def test_holes_and_expired_messages_are_told(tmp_path: Path) -> None:
     assert (row["holes"], row["hole_offsets"]) == (1, 4)
 
 
+@pytest.mark.parametrize("missing", [0, 80, 160], ids=["first", "middle", "last"])
+@pytest.mark.parametrize("with_state", [False, True])
+def test_lost_units_are_damage_and_no_hole(tmp_path: Path, missing: int, with_state: bool) -> None:
+    builder = TierBuilder(tmp_path / "t", messages_per_segment=4)
+    builder.queue("t", 0, [message("t", 0, n) for n in range(12)])
+    builder.built.metadata.flush()
+    segment = SegmentId(f"{BROKER}/t/0", FileSegmentType.CONSUME_QUEUE, missing)
+    builder.built.path(segment).unlink()
+    state = builder.built.state if with_state else None
+    totals = ran(locate(builder.built.url, state=state), tmp_path / "to")
+    known = with_state or missing == 80  # nobody else knows of what is gone at an end
+    assert (totals["holes"], totals["damage"] > 0) == (0, known)
+    assert any(f"{segment}" in text for text in totals["damage_met"]) == known
+    [row] = rows(tmp_path / "to", "queues")
+    assert (row["messages"], row["holes"], row["hole_offsets"]) == (8, 0, 0)
+
+
 class Killed(Exception):
     pass
 

@@ -52,7 +52,7 @@ def test_any_offset_comes_back(seed: int) -> None:
     for _ in range(dice.randint(0, 30)):
         key = dice.choice(topics), dice.choice(brokers), dice.randint(0, 9)
         offset = dice.choice([0, 1, 7, 2**63 - 1])
-        message = dice.choice([None, offset, offset - 1])
+        message = dice.choice([None, offset, offset - 1, offset - 2, offset - 999])
         mark = None if message is None else dice.getrandbits(30)
         known = Incarnation(dice.choice([None, 0, 7]), message, mark)
         positions[key] = Position(offset, known)

@@ -307,6 +307,28 @@ def test_a_topic_that_was_made_again_fails_and_both_are_named(
         reader.partitions(start, end)
 
 
+@pytest.mark.parametrize("damaged", [1, 2, 5])
+def test_a_topic_that_was_made_again_is_told_though_the_messages_at_the_offset_are_damaged(
+    tier: GrowingTier, damaged: int
+) -> None:
+    tier.append("orders", 0, 12)
+    [log] = tier.segments("orders", 0, LOG)
+    each = log.stat().st_size // 12
+    data = bytearray(log.read_bytes())
+    data[(10 - damaged) * each : 11 * each] = bytes((damaged + 1) * each)
+    log.write_bytes(data)
+    reader = reader_of(tier, maxOffsetsPerTrigger="10")
+    start = through_json(reader.initialOffset())
+    end = latest(reader, start)
+    assert offsets(end) == {("orders", 0): 10}
+    assert end["orders"].startswith("10-")
+    assert latest(reader_of(tier), end) != end  # it goes on
+    tier.make_again("orders")
+    tier.append("orders", 0, 12, body_bytes=101)
+    with pytest.raises(Invalid, match="orders/0: the topic was made again"):
+        reader_of(tier).latestOffset(end, ReadAllAvailable())
+
+
 def test_a_new_queue_that_was_made_again_before_its_batch_is_planned_again(
     tier: GrowingTier,
 ) -> None:
