@@ -24,12 +24,13 @@ from tieredstore.broker.delay.timers import TimerMessageService
 from tieredstore.broker.grpc.certificates import find_certificate
 from tieredstore.broker.grpc.server import GrpcServer
 from tieredstore.broker.grpc.service import Service
+from tieredstore.broker.history import FollowTier, TierHistory
 from tieredstore.broker.namesrv.key_values import KeyValueManager
 from tieredstore.broker.namesrv.route import RouteTable
-from tieredstore.broker.operations.health import find_described, find_tier
+from tieredstore.broker.operations.health import find_tier
 from tieredstore.broker.operations.operations import Operations
 from tieredstore.broker.operations.start_report import list_start_lines
-from tieredstore.broker.periodic import PeriodicTask
+from tieredstore.broker.periodic import MAX_DOUBLINGS, PeriodicTask
 from tieredstore.broker.ports import Sockets, bind_ports
 from tieredstore.broker.pull.hold import PullHold
 from tieredstore.broker.pull.puller import MessagePuller
@@ -50,7 +51,7 @@ from tieredstore.broker.state.groups import SubscriptionGroupManager
 from tieredstore.broker.state.offsets import ConsumerOffsetManager
 from tieredstore.broker.state.persisting import PersistService
 from tieredstore.broker.state.statistics import SAMPLE_INTERVAL_MS, BrokerStatistics
-from tieredstore.broker.state.topics import PERM_READ, TopicConfig, TopicConfigManager
+from tieredstore.broker.state.topics import TopicConfigManager
 from tieredstore.broker.transactions.service import TransactionService
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import LoadedConfig, config_from_properties, read_broker_conf
@@ -86,7 +87,12 @@ class Broker:
     """What one remoting connection, and all together, may cost."""
 
     def __init__(
-        self, loaded: LoadedConfig, settings: BrokerSettings, clock: Clock = SYSTEM_CLOCK
+        self,
+        loaded: LoadedConfig,
+        settings: BrokerSettings,
+        clock: Clock = SYSTEM_CLOCK,
+        *,
+        follow_tier: FollowTier | None = None,
     ) -> None:
         self.loaded = loaded
         self.settings = settings
@@ -96,6 +102,7 @@ class Broker:
         self.is_abandoned = False
         """Whether a stop has left the store to recover: the process is to end without it."""
         self._running = AsyncExitStack()
+        self._follow_tier = follow_tier
         self._services: BrokerServices | None = None
         self._health_of: list[Callable[[], list[ServiceHealth]]] = []
 
@@ -132,6 +139,7 @@ class Broker:
         services.grpc_address = f"{settings.broker_ip1}:{settings.grpc_server_port}"
         await self._load_config(services, starting)
         self._make_clients(services, starting)
+        self._follow_history(services, starting)
         await self._start_delays(services, starting)
         self._make_senders(services)
         await self._start_transactions(services, starting)
@@ -192,7 +200,7 @@ class Broker:
         await services.access.load()
         services.topics.add_system_topics()
         if services.is_read_only:
-            _add_tier_topics(services)
+            TierHistory(services, None).update_topics()
 
         def forget_deleted(topic: str) -> None:
             if services.topics.find_topic(topic) is None:
@@ -211,6 +219,17 @@ class Broker:
         persisting.start()
         starting.push_async_callback(persisting.stop)
         self._health_of.append(lambda: [persisting.health()])
+
+    def _follow_history(self, services: BrokerServices, starting: AsyncExitStack) -> None:
+        if self._follow_tier is not None:
+            history = TierHistory(services, self._follow_tier)
+            self._start_periodic(
+                "TierFollower",
+                lambda: self.settings.read_only_refresh_interval_ms,
+                history.follow,
+                starting,
+                max_doublings=1,
+            )
 
     def _make_clients(self, services: BrokerServices, starting: AsyncExitStack) -> None:
         services.producers = ProducerManager(self.clock)
@@ -311,11 +330,12 @@ class Broker:
     def _start_periodic(
         self,
         name: str,
-        interval_ms: int,
+        interval_ms: int | Callable[[], int],
         run: Callable[[], Awaitable[object]],
         starting: AsyncExitStack,
+        max_doublings: int = MAX_DOUBLINGS,
     ) -> None:
-        task = PeriodicTask(name, interval_ms, run)
+        task = PeriodicTask(name, interval_ms, run, max_doublings)
         task.start()
         starting.push_async_callback(task.stop)
         self._health_of.append(lambda: [task.health()])
@@ -413,20 +433,6 @@ class Broker:
         own = [health for find in self._health_of for health in find()]
         store = self.services.store
         return [*own, *(store.health() if isinstance(store, MonitoredServices) else ())]
-
-
-def _add_tier_topics(services: BrokerServices) -> None:
-    """Make the topics of a tier known, to be read; of those that are known nothing changes but the
-    number of queues."""
-    described = find_described(services.store)
-    queues: dict[str, int] = {}
-    for key in () if described is None else described.list_tier_queues():
-        queues[key.topic] = max(queues.get(key.topic, 0), key.queue_id + 1)
-    for topic, count in queues.items():
-        config = TopicConfig(
-            topic_name=topic, read_queue_nums=count, write_queue_nums=count, perm=PERM_READ
-        )
-        services.topics.update_topic(config)
 
 
 def find_innermost(store: object) -> object:

@@ -11,13 +11,13 @@ from typing import Final
 from tieredstore.errors import TieredStoreError
 from tieredstore.service_thread import ServiceHealth, ServiceState
 
-_MAX_DOUBLINGS: Final = 5
+MAX_DOUBLINGS: Final = 5
 _log = logging.getLogger(__name__)
 
 
 class PeriodicTask:
     """Awaits `run` every `interval_ms`; after an error a round waits twice as long as the last one,
-    32 times as long at most.
+    doubled `max_doublings` times at most.
 
     interval_ms: a number, or a call that gives it anew for each round (a setting that may change).
     """
@@ -27,8 +27,10 @@ class PeriodicTask:
         name: str,
         interval_ms: int | Callable[[], int],
         run: Callable[[], Awaitable[object]],
+        max_doublings: int = MAX_DOUBLINGS,
     ) -> None:
         self.name = name
+        self._max_doublings = max_doublings
         self._interval_ms: Callable[[], int] = (
             interval_ms if callable(interval_ms) else lambda: interval_ms
         )
@@ -80,7 +82,7 @@ class PeriodicTask:
                 self._failures, self._error = 0, None
 
     async def _pause(self) -> None:
-        interval_ms = self._interval_ms() << min(self._failures, _MAX_DOUBLINGS)
+        interval_ms = self._interval_ms() << min(self._failures, self._max_doublings)
         # Not wait_for: a cancellation that meets a wake would be lost in it.
         with suppress(TimeoutError):
             async with asyncio.timeout(interval_ms / 1000):

@@ -128,6 +128,15 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
         int, _int("What the broker lets clients do: 4 read, 2 write, 6 both.", 0, 7, runtime=True)
     ] = field(name="brokerPermission", default=6)
 
+    read_only_refresh_interval_ms: Annotated[
+        int,
+        _int(
+            "Ours. With `--read-only`: time between two looks at what the tier has got, ms.",
+            1,
+            runtime=True,
+        ),
+    ] = field(name="readOnlyRefreshInterval", default=30_000)
+
     # Operations
     metrics_exporter_type: Annotated[
         str,

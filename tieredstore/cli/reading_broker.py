@@ -11,10 +11,11 @@ import msgspec
 from tieredstore.broker.broker import Broker
 from tieredstore.broker.settings import load_broker_settings
 from tieredstore.config import LoadedConfig, StorageLevel, read_broker_conf
+from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Invalid
-from tieredstore.jobs.metadata.job import RebuildOptions, run_rebuild_metadata
-from tieredstore.jobs.start import start_run
+from tieredstore.jobs.metadata.following import TierFollower
 from tieredstore.scan.location import METADATA_FILE, TierLocation, locate, place_tier
+from tieredstore.tier.store import TieredMessageStore
 
 MARK: Final = "read-only-broker"
 """A file in the state directory of such a broker: nobody else's is ever used."""
@@ -24,21 +25,25 @@ PERM_READ: Final = 4
 def make_reading_broker(
     tier: str, state: Path, *, config: Path | None, cluster: str | None, broker: str | None
 ) -> Broker:
-    """Make the broker; it knows what the tier has now. state: keeps the offsets of its groups, and
-    is made if it is not there. config: a broker.conf, of which ports and names count. Raises
-    Invalid, Unavailable."""
+    """Make the broker; it knows what the tier has now, and looks again while it runs. state: keeps
+    the offsets of its groups, and is made if it is not there. config: a broker.conf, of which
+    ports, names and times count. Raises Invalid, Unavailable."""
     location = locate(tier, cluster=cluster, broker=broker, config=config)
     _prepare(state)
-    with start_run("rebuild-metadata", {}, has_journal=False) as run:
-        report = run_rebuild_metadata(run, location, state, RebuildOptions(for_reader=True))
+    follower = TierFollower.open(location, state)
+
+    def follow(store: object) -> list[QueueKey]:
+        assert isinstance(store, TieredMessageStore)
+        return follower.follow(store)
+
     names = {
-        "brokerName": str(report["broker"]),
+        "brokerName": follower.broker,
         "brokerClusterName": location.config.broker_cluster_name,
     }
     properties = (read_broker_conf(config) if config is not None else {}) | names
     settings = load_broker_settings(properties, str(config or "command line"))
     settings.broker_permission = PERM_READ
-    return Broker(_load(location, state, names["brokerName"]), settings)
+    return Broker(_load(location, state, names["brokerName"]), settings, follow_tier=follow)
 
 
 def _prepare(state: Path) -> None:

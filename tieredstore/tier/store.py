@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -36,7 +37,7 @@ from tieredstore.tier.writing import TierWriter
 
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
-    from tieredstore.contracts.segment import SegmentProvider
+    from tieredstore.contracts.segment import SegmentId, SegmentListing, SegmentProvider
 
 READ_THREADS = 8
 """Threads in which the reads of coroutines wait for the backend."""
@@ -263,6 +264,21 @@ class TieredMessageStore(TieredReads):
     def list_tier_queues(self) -> list[QueueKey]:
         """List the queues that the tier has; none while it is switched off."""
         return [QueueKey(file.topic, file.queue_id) for file in self.flat_files.files()]
+
+    def reload(
+        self,
+        queues: Iterable[QueueKey],
+        listings: Mapping[SegmentId, SegmentListing],
+        *,
+        reload_index: bool,
+    ) -> None:
+        """Read from now on what the metadata, as it is on the disk, and a listing have of some
+        queues, and with `reload_index` of the index. For a SLAVE over a tier that another process
+        writes. Raises Unavailable, Corrupt."""
+        self._metadata.load()
+        self.flat_files.reload(queues, listings)
+        if reload_index:
+            self.index.reload()
 
     # Topics
 

@@ -4,49 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
 
+from tests.kit.clients.reading_broker import reading_broker
 from tests.kit.paths import ROOT
+from tests.kit.consuming import TOPIC, join, pull_messages, split_records
 from tests.kit.remoting import RemotingClient
+from tests.kit.waiting import wait_for
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
+from tieredstore.broker.send.sender import SendRequest
+from tieredstore.message.record import Message
 from tieredstore.testing.broker import Broker
 
 VERB = [sys.executable, "-m", "tieredstore"]
-READ_ONLY = ["broker", "--read-only"]
 NDJSON = ["--output", "ndjson"]
-PORTS = "listenPort=0\ngrpcServerPort=0\nmetricsPromExporterPort=0\n"
-
-
-@contextmanager
-def reading(tier: str, folder: Path) -> Iterator[str]:
-    """The remoting address of a read-only broker."""
-    folder.mkdir(exist_ok=True)
-    conf = folder / "broker.conf"
-    conf.write_text(f"{PORTS}bindAddress=127.0.0.1\nbrokerIP1=127.0.0.1\n")
-    command = [*VERB, *READ_ONLY, "--tier", tier]
-    command += ["--state", str(folder / "state"), "-c", str(conf)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
-    try:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        line = process.stdout.readline()
-        assert line, process.stderr.read()
-        yield orjson.loads(line)["remoting"]
-        process.send_signal(signal.SIGTERM)
-        _, log = process.communicate(timeout=60)
-        assert process.returncode == 0, log
-    finally:
-        process.kill()
-        process.communicate()
+SUSPENDS = 2
+SOON = {"readOnlyRefreshInterval": "100"}
 
 
 def rows_of(*words: str) -> list[dict[str, object]]:
@@ -86,13 +65,55 @@ def test_the_history_is_served_beside_its_live_broker(tmp_path: Path) -> None:
         tier = f"file://{tier_folder}"
         expected = sorted((place(row), row["body"]) for row in cat(tier, "orders"))
         before = files(tier_folder)
-        with reading(tier, tmp_path / "reader") as address:
-            found = sorted((place(row), row["body"]) for row in tail(address, "orders"))
+        with reading_broker(tier, tmp_path / "reader") as addresses:
+            found = sorted((place(row), row["body"]) for row in tail(addresses["remoting"], "orders"))
             assert found == expected
             assert len(found) == 200
         assert files(tier_folder) == before
         subprocess.run(send, input=b"more\n", cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         assert broker.flush_tier() == 1
+
+
+def test_what_its_broker_uploads_meanwhile_is_served_too(tmp_path: Path) -> None:
+    async def wait_for_more(address: str) -> bytes:
+        """A pull that is parked at the end of the queue is answered with what comes."""
+        async with await RemotingClient.open(address) as client:
+            await join(client, "c")
+            await asyncio.to_thread(send, TOPIC, "new")  # it may come before the pull does: both ways it is answered
+            response = await pull_messages(
+                client, 1, 0, sysFlag=SUSPENDS, suspendTimeoutMillis=30_000
+            )
+            [message] = split_records(response.body_bytes)
+            return bytes(message.body)
+
+    def send(topic: str, body: str) -> None:
+        broker.run(put(topic, body))
+        broker.flush_tier()
+
+    async def put(topic: str, body: str) -> None:
+        await broker.services.sender.send(
+            SendRequest("p", Message.create(topic, body.encode(), queue_id=0))
+        )
+
+    with Broker() as broker:
+        send(TOPIC, "old")
+        tier = f"file://{broker.folder / 'tier'}"
+        with reading_broker(tier, tmp_path / "reader", SOON) as addresses:
+            remoting = addresses["remoting"]
+            assert [row["body"] for row in tail(remoting, TOPIC)] == ["old"]
+            assert asyncio.run(wait_for_more(remoting)) == b"new"
+            send("later", "first")
+            wait_for(lambda: ["later"] == list_topics(remoting, "later"))
+            assert [row["body"] for row in tail(remoting, "later")] == ["first"]
+            cast(Any, broker.services.store).delete_topics({"later"})
+            wait_for(lambda: list_topics(remoting, "later") == [])
+            assert [row["body"] for row in tail(remoting, TOPIC)] == ["old", "new"]
+
+
+def list_topics(address: str, topic: str) -> list[object]:
+    return [
+        row["topic"] for row in rows_of("topic", "list", "--at", address) if row["topic"] == topic
+    ]
 
 
 def test_what_a_java_broker_wrote_is_served_at_its_offsets(
@@ -105,9 +126,9 @@ def test_what_a_java_broker_wrote_is_served_at_its_offsets(
             what = message["uniqKey"], message["bodySHA256"]
             expected.setdefault(message["topic"], {})[there] = what
     assert sum(map(len, expected.values())) > 1000
-    with reading(f"file://{public_a / 'tiered'}", tmp_path / "reader") as address:
+    with reading_broker(f"file://{public_a / 'tiered'}", tmp_path / "reader") as addresses:
         for topic, messages in expected.items():
-            rows = tail(address, topic, "sha256")
+            rows = tail(addresses["remoting"], topic, "sha256")
             found = {place(row): (row["msg_id"], row["body"]) for row in rows}
             assert found == messages
             assert len(rows) == len(messages)
@@ -139,8 +160,8 @@ def test_what_would_write_has_no_permission_and_offsets_are_kept(tmp_path: Path)
         tier = tmp_path / "tier"
         shutil.copytree(broker.folder / "tier", tier)
     for expected in (None, 3):
-        with reading(f"file://{tier}", tmp_path / "reader") as address:
-            known = asyncio.run(use(address))
+        with reading_broker(f"file://{tier}", tmp_path / "reader") as addresses:
+            known = asyncio.run(use(addresses["remoting"]))
             if expected is not None:
                 assert known == expected
 

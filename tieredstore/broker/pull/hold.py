@@ -58,11 +58,12 @@ class Watch:
         woken, self._is_woken = self._is_woken, False
         return woken
 
-    def wake(self, arrived: ArrivedMessages) -> None:
-        """Let the read go on, unless its filter wants none of the messages."""
+    def wake(self, arrived: ArrivedMessages | None = None) -> None:
+        """Let the read go on, unless its filter wants none of the messages (None: unknown ones)."""
         wants = self._message_filter
         if self._is_woken or (
             wants is not None
+            and arrived is not None
             and not any(map(wants.is_matched_by_consume_queue, arrived.tags_codes.tolist()))
         ):
             return
@@ -123,13 +124,20 @@ class PullHold:
         except RuntimeError:  # the loop was closed meanwhile
             self._loop = None
 
+    def wake(self, queues: Iterable[QueueKey]) -> None:
+        """Wake the reads that wait for some queues, whatever came there."""
+        for key in queues:
+            self._wake_queue(key, None)
+
     def _wake(self) -> None:
         self._is_scheduled = False
         while self._arrived:
             arrived = self._arrived.popleft()
-            key = QueueKey(arrived.topic, arrived.queue_id)
-            for watch in (*self._watches.get(key, ()), *self._watches.get(arrived.topic, ())):
-                watch.wake(arrived)
+            self._wake_queue(QueueKey(arrived.topic, arrived.queue_id), arrived)
+
+    def _wake_queue(self, key: QueueKey, arrived: ArrivedMessages | None) -> None:
+        for watch in (*self._watches.get(key, ()), *self._watches.get(key.topic, ())):
+            watch.wake(arrived)
 
     def watch(self, queue: QueueKey, message_filter: MessageFilter | None = None) -> Watch:
         """Watch one queue, for messages that a filter may want. Entering it raises Busy when too

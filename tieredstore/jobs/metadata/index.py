@@ -127,9 +127,16 @@ def find_index(task: IndexTask) -> list[FoundIndex]:
     """Find what the index segments of a task say. Raises Unavailable."""
     provider = task.location.connect()
     try:
-        return [_find(provider, extent, Tally(task.probes)) for extent in task.extents]
+        return find_each_index(provider, task.extents, task.probes)
     finally:
         provider.close()
+
+
+def find_each_index(
+    provider: SegmentProvider, extents: Iterable[SegmentExtent], probes: Probes
+) -> list[FoundIndex]:
+    """Find what some index segments say of the topics of probes. Raises Unavailable."""
+    return [_find(provider, extent, Tally(probes)) for extent in extents]
 
 
 def _find(provider: SegmentProvider, extent: SegmentExtent, tally: Tally) -> FoundIndex:

@@ -33,7 +33,7 @@ from tieredstore.tier.writing import take_right
 from tieredstore.tier_url import show_url
 
 _TASK_QUEUES = 500
-_SPREAD = 32
+SPREAD = 32
 """Messages of a queue that are looked up where those at its ends tell nothing."""
 
 
@@ -41,14 +41,12 @@ _SPREAD = 32
 class RebuildOptions:
     """exact_times: read every message, not the first and the last of each segment, for its times.
     force: replace metadata that is there. take_over: end another writer's right where the backend
-    can. dry_run: write nothing and take no right. for_reader: take no right either: the state is a
-    reader's own, and a writer may be at work; what it adds meanwhile is not seen."""
+    can. dry_run: write nothing and take no right."""
 
     exact_times: bool = False
     force: bool = False
     take_over: bool = False
     dry_run: bool = False
-    for_reader: bool = False
 
 
 def run_rebuild_metadata(
@@ -62,15 +60,15 @@ def run_rebuild_metadata(
     """Make the metadata of a broker's part of a tier, in a state directory (a broker's
     `storePathRootDir`), from the tier alone. Returns the report (`docs/jobs.md`).
 
-    The broker is that of `location`, or the only one there. Holds the writer epoch meanwhile,
-    unless it is for a reader. Raises Invalid (no such broker, metadata that is there), Fenced (a
+    The broker is that of `location`, or the only one there. Holds the writer epoch
+    meanwhile. Raises Invalid (no such broker, metadata that is there), Fenced (a
     writer lives), Unavailable.
     """
     options = options or RebuildOptions()
     with ExitStack() as stack:
         provider = location.connect()
         stack.callback(provider.close)
-        broker = location.broker or _find_only_broker(provider)
+        broker = location.broker or find_only_broker(provider)
         config = place_tier(location.config, location.url, state=state)
         files = StateFiles(msgspec.structs.replace(config, broker_name=broker), state)
         files.check_free()
@@ -83,7 +81,7 @@ def run_rebuild_metadata(
 
         moment_ms = run.do_once("moment", moment, int)
         check_writer = _check_nothing
-        if not options.dry_run and not options.for_reader:
+        if not options.dry_run:
             epoch = take_right(stack, provider, broker, state, take_over=options.take_over)
             check_writer = epoch.check
         catalogue = load_catalogue(provider, broker=broker)
@@ -115,10 +113,12 @@ def run_rebuild_metadata(
 
 
 def _check_nothing() -> None:
-    """A dry run and a reader have no right that could be lost."""
+    """A dry run has no right that could be lost."""
 
 
-def _find_only_broker(provider: SegmentProvider) -> str:
+def find_only_broker(provider: SegmentProvider) -> str:
+    """Return the broker whose messages a tier has. Raises Invalid where there are several, or
+    none."""
     found = sorted({item.id.path.split("/", 1)[0] for item in provider.list()})
     if len(found) != 1:
         raise Invalid(
@@ -171,7 +171,7 @@ def _topic_ids(
     votes = [*index, *find_unsealed(state, location.config, Probes.of(queues))]
     if others := set(list_undecided_topics(topics, votes)):
         again = [queue for queue in listed if queue.topic in others]
-        more = _find_queues(run, location, again, "queues again", exact_times=False, spread=_SPREAD)
+        more = _find_queues(run, location, again, "queues again", exact_times=False, spread=SPREAD)
         votes += _find_index(run, location, extents, "index again", more)
         votes += find_unsealed(state, location.config, Probes.of(more))
     return topic_ids(topics, votes)

@@ -88,16 +88,29 @@ def find_queues(task: QueuesTask) -> list[FoundQueue]:
     """Find the metadata of the queues of a task. Raises Unavailable."""
     provider = task.location.connect()
     try:
-
-        def find(queue: QueueFiles) -> FoundQueue:
-            return find_queue(provider, queue, exact_times=task.exact_times, spread=task.spread)
-
-        if provider.capabilities.rewritable:  # files, which do not keep us waiting
-            return [find(queue) for queue in task.queues]
-        with ThreadPoolExecutor(_THREADS, "rebuild") as pool:
-            return list(pool.map(find, task.queues))
+        return find_each_queue(
+            provider, task.queues, exact_times=task.exact_times, spread=task.spread
+        )
     finally:
         provider.close()
+
+
+def find_each_queue(
+    provider: SegmentProvider,
+    queues: Sequence[QueueFiles],
+    *,
+    exact_times: bool = False,
+    spread: int = 0,
+) -> list[FoundQueue]:
+    """Find the metadata of some queues, in their order, as `find_queue` does."""
+
+    def find(queue: QueueFiles) -> FoundQueue:
+        return find_queue(provider, queue, exact_times=exact_times, spread=spread)
+
+    if provider.capabilities.rewritable:  # files, which do not keep us waiting
+        return [find(queue) for queue in queues]
+    with ThreadPoolExecutor(_THREADS, "rebuild") as pool:
+        return list(pool.map(find, queues))
 
 
 def find_queue(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
@@ -111,7 +111,7 @@ class FlatFileStore:
         )
         run_worker_pool(recover_next, threads, "tiered-recovery")
 
-    def _recover(self, key: QueueKey, listings: dict[SegmentId, SegmentListing]) -> None:
+    def _recover(self, key: QueueKey, listings: Mapping[SegmentId, SegmentListing]) -> None:
         file = self._make_file(key)
         try:
             file.recover(listings)
@@ -122,6 +122,24 @@ class FlatFileStore:
             return
         with self._lock:
             self._files[key] = file
+
+    def reload(
+        self, keys: Iterable[QueueKey], listings: Mapping[SegmentId, SegmentListing]
+    ) -> None:
+        """Open queues anew, as the metadata and a listing have them now; those that the metadata
+        has no more are closed. Who is reading one goes on with what it has. For a tier that another
+        process writes. Raises Unavailable."""
+        for key in keys:
+            with self._lock:
+                before = self._files.get(key)
+                self._broken.pop(key, None)
+            if self.metadata.queue(*key) is not None:
+                self._recover(key, listings)
+            with self._lock:
+                if self._files.get(key) is before:  # it has gone, or cannot be opened
+                    self._files.pop(key, None)
+            if before is not None:
+                before.close()
 
     def _make_file(self, key: QueueKey) -> FlatMessageFile:
         file = FlatMessageFile(

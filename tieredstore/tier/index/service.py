@@ -133,6 +133,11 @@ class IndexStoreService:
         self._next_expiry_ms = self._clock.monotonic_ms() + self._config.delete_file_interval_ms
         self.checkpoint()
 
+    def reload(self) -> None:
+        """Open the segments that the metadata has now: what another process, which writes the tier,
+        has added or removed. Raises Unavailable."""
+        self._uploaded = tuple(self.segments.load(is_writer=False))
+
     def start(self) -> None:
         """Run the loop that syncs, uploads and expires."""
         self._open_writer()

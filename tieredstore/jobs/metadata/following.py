@@ -1,0 +1,186 @@
+"""The metadata of a tier that another process writes, for a reader that goes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from tieredstore.clock import SYSTEM_CLOCK, Clock, ManualClock
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS
+from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.errors import Invalid
+from tieredstore.jobs.metadata.found import Found
+from tieredstore.jobs.metadata.index import (
+    FoundIndex,
+    Probes,
+    find_each_index,
+    list_undecided_topics,
+    topic_ids,
+)
+from tieredstore.jobs.metadata.job import SPREAD, find_only_broker
+from tieredstore.jobs.metadata.queues import FoundQueue, find_each_queue
+from tieredstore.jobs.metadata.state_files import StateFiles
+from tieredstore.scan.catalogue import (
+    Listings,
+    QueueFiles,
+    SegmentExtent,
+    catalogue_of,
+    gather,
+    list_tier,
+)
+from tieredstore.scan.location import TierLocation, place_tier
+from tieredstore.tier.store import TieredMessageStore
+
+UNREADABLE = "queue-unreadable"
+
+
+class Changes(NamedTuple):
+    """What a look found: the queues that have changed, came or went and that no store has taken in
+    yet; whether index segments did; and the listing of the broker's part."""
+
+    queues: list[QueueKey]
+    has_index: bool
+    listings: Listings
+
+
+class TierFollower:
+    """Keeps the metadata in a reader's state directory as one broker's part of a tier is.
+
+    No right to write is taken, and nothing is written in the tier. A look is one listing; only of
+    queues whose files have changed since the last one a few ranges are read, and index segments
+    once. Not thread-safe.
+    """
+
+    def __init__(
+        self, location: TierLocation, broker: str, state: Path, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self.broker = broker
+        self._clock = clock
+        config = place_tier(location.config, location.url, state=state)
+        self._files = StateFiles(msgspec.structs.replace(config, broker_name=broker), state)
+        self._seen: dict[QueueKey, QueueFiles] = {}
+        self._found: dict[QueueKey, FoundQueue] = {}
+        self._seen_index: tuple[SegmentExtent, ...] = ()
+        self._index: dict[int, FoundIndex] = {}
+        self._more_votes: list[FoundIndex] = []
+        self._asked_topics: set[str] = set()
+        self._changed: set[QueueKey] = set()
+        self._has_new_index = False
+
+    @classmethod
+    def open(
+        cls, location: TierLocation, state: Path, clock: Clock = SYSTEM_CLOCK
+    ) -> TierFollower:
+        """Look at a tier for the first time. The broker is that of `location`, or the only one
+        there. Raises Invalid, Unavailable."""
+        provider = location.connect()
+        try:
+            broker = location.broker or find_only_broker(provider)
+            follower = cls(location, broker, state, clock)
+            if not follower.look(provider).queues:
+                raise Invalid(f"{provider.url}: no broker {broker!r} in the tier")
+            follower._settle()
+            return follower
+        finally:
+            provider.close()
+
+    def follow(self, store: TieredMessageStore) -> list[QueueKey]:
+        """Look, and let a store over that state directory read what there is now; returns the
+        queues that have changed. What fails is made up for by the next call. Raises
+        Unavailable."""
+        changes = self.look(store.flat_files.provider)
+        if changes.queues or changes.has_index:
+            store.reload(changes.queues, changes.listings, reload_index=changes.has_index)
+            self._settle()
+        return changes.queues
+
+    def look(self, provider: SegmentProvider) -> Changes:
+        """List the tier, look at what has changed, and write the metadata anew if anything has.
+        Raises Unavailable."""
+        listings = list_tier(provider, self.broker)
+        catalogue = catalogue_of(provider.url, gather(provider, listings), listings)
+        self._look_at_queues(provider, {QueueKey(q.topic, q.queue_id): q for q in catalogue.queues})
+        topics = {key.topic for key in self._found}
+        extents = catalogue.indexes.get(self.broker, ())
+        if extents != self._seen_index or topics - self._asked_topics:
+            self._look_at_index(provider, extents, topics - self._asked_topics)
+            self._has_new_index |= extents != self._seen_index
+            self._seen_index, self._asked_topics = extents, topics
+        if self._changed or self._has_new_index:
+            self._write()
+        return Changes(sorted(self._changed), self._has_new_index, listings)
+
+    def _settle(self) -> None:
+        self._changed.clear()
+        self._has_new_index = False
+
+    def _look_at_queues(
+        self, provider: SegmentProvider, queues: dict[QueueKey, QueueFiles]
+    ) -> None:
+        wanted = {key: queue for key, queue in queues.items() if self._seen.get(key) != queue}
+        found = find_each_queue(provider, list(wanted.values()))
+        for (key, queue), one in zip(wanted.items(), found, strict=True):
+            if key in self._found and any(f.kind == UNREADABLE for f in one.findings):
+                continue  # it may be changing right now: the next look tells
+            self._seen[key], self._found[key] = queue, one
+            self._changed.add(key)
+        for key in self._seen.keys() - queues.keys():
+            del self._seen[key], self._found[key]
+            self._changed.add(key)
+
+    def _look_at_index(
+        self, provider: SegmentProvider, extents: Sequence[SegmentExtent], new_topics: set[str]
+    ) -> None:
+        """Ask new segments for the ids of all topics, and those that may name a new topic again."""
+        sizes = {extent.base_offset: extent.size_bytes for extent in extents}
+        self._index = {
+            base: index for base, index in self._index.items() if sizes.get(base) == index.size_bytes
+        }
+        since_ms = self._find_begin_ms(new_topics)
+        asked = [
+            extent
+            for extent in extents
+            if (known := self._index.get(extent.base_offset)) is None
+            or (known.damage is None and known.latest_ms >= since_ms)
+        ]
+        queues = self._found.values()
+        for index in find_each_index(provider, asked, Probes.of(queues)):
+            self._index[index.base_offset] = index
+        topics = sorted({key.topic for key in self._found})
+        others = set(list_undecided_topics(topics, self._list_votes()))
+        if others and asked:
+            # Neither the first nor the last message of them is in the index.
+            again = [self._seen[key] for key in self._found if key.topic in others]
+            more = find_each_queue(provider, again, spread=SPREAD)
+            self._more_votes += find_each_index(provider, asked, Probes.of(more))
+
+    def _find_begin_ms(self, topics: Iterable[str]) -> int:
+        """The store time of the first message of some topics; beyond all times without one."""
+        wanted = set(topics)
+        return min(
+            (
+                segment.begin_ms
+                for key, queue in self._found.items()
+                if key.topic in wanted
+                for segment in queue.segments
+                if segment.begin_ms != NEVER_WRITTEN_MS
+            ),
+            default=2**63,
+        )
+
+    def _list_votes(self) -> list[FoundIndex]:
+        return [*self._index.values(), *self._more_votes]
+
+    def _write(self) -> None:
+        now_ms = self._clock.now_ms()
+        topics = sorted({key.topic for key in self._found})
+        ids = topic_ids(topics, self._list_votes())
+        indexes = [self._index[base] for base in sorted(self._index)]
+        queues = [self._found[key] for key in sorted(self._found)]
+        found = Found(self.broker, queues, indexes, ids, now_ms)
+        for replaced in self._files.replace(found.fill, ManualClock(now_ms), force=True):
+            replaced.unlink()
