@@ -1,4 +1,4 @@
-"""What a broker that only reads a tier knows of it: topics, and messages that come while it runs."""
+"""What a broker that only reads a tier knows of it: its topics, and what comes while it runs."""
 
 from __future__ import annotations
 

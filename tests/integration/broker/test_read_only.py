@@ -13,8 +13,8 @@ import orjson
 import pytest
 
 from tests.kit.clients.reading_broker import reading_broker
-from tests.kit.paths import ROOT
 from tests.kit.consuming import TOPIC, join, pull_messages, split_records
+from tests.kit.paths import ROOT
 from tests.kit.remoting import RemotingClient
 from tests.kit.waiting import wait_for
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
@@ -66,7 +66,9 @@ def test_the_history_is_served_beside_its_live_broker(tmp_path: Path) -> None:
         expected = sorted((place(row), row["body"]) for row in cat(tier, "orders"))
         before = files(tier_folder)
         with reading_broker(tier, tmp_path / "reader") as addresses:
-            found = sorted((place(row), row["body"]) for row in tail(addresses["remoting"], "orders"))
+            found = sorted(
+                (place(row), row["body"]) for row in tail(addresses["remoting"], "orders")
+            )
             assert found == expected
             assert len(found) == 200
         assert files(tier_folder) == before
@@ -79,7 +81,9 @@ def test_what_its_broker_uploads_meanwhile_is_served_too(tmp_path: Path) -> None
         """A pull that is parked at the end of the queue is answered with what comes."""
         async with await RemotingClient.open(address) as client:
             await join(client, "c")
-            await asyncio.to_thread(send, TOPIC, "new")  # it may come before the pull does: both ways it is answered
+            await asyncio.to_thread(
+                send, TOPIC, "new"
+            )  # it may come before the pull does: both ways it is answered
             response = await pull_messages(
                 client, 1, 0, sysFlag=SUSPENDS, suspendTimeoutMillis=30_000
             )
@@ -103,7 +107,7 @@ def test_what_its_broker_uploads_meanwhile_is_served_too(tmp_path: Path) -> None
             assert [row["body"] for row in tail(remoting, TOPIC)] == ["old"]
             assert asyncio.run(wait_for_more(remoting)) == b"new"
             send("later", "first")
-            wait_for(lambda: ["later"] == list_topics(remoting, "later"))
+            wait_for(lambda: list_topics(remoting, "later") == ["later"])
             assert [row["body"] for row in tail(remoting, "later")] == ["first"]
             cast(Any, broker.services.store).delete_topics({"later"})
             wait_for(lambda: list_topics(remoting, "later") == [])

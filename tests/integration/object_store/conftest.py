@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.kit.clients.fixtures import java_remoting
 from tests.kit.object_store.fixtures import credentials, new_bucket, servers
 from tests.kit.object_store.servers import CREDENTIALS, NAMES, ObjectStore, Servers
 from tests.kit.s3.backoff import no_backoff
 from tieredstore.testing.fault_proxy.http import Credentials
 from tieredstore.testing.fault_proxy.proxy import FaultProxy
 
-__all__ = ["credentials", "no_backoff", "servers"]
+__all__ = ["credentials", "java_remoting", "no_backoff", "servers"]
 
 
 @pytest.fixture(params=NAMES)

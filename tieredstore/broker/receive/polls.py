@@ -83,7 +83,7 @@ class _Group(Watch):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NEVER
 
-    def wake(self, arrived: ArrivedMessages) -> None:  # noqa: ARG002
+    def wake(self, arrived: ArrivedMessages | None = None) -> None:  # noqa: ARG002
         self.release()
 
     def release(self) -> None:

@@ -72,9 +72,7 @@ class TierFollower:
         self._has_new_index = False
 
     @classmethod
-    def open(
-        cls, location: TierLocation, state: Path, clock: Clock = SYSTEM_CLOCK
-    ) -> TierFollower:
+    def open(cls, location: TierLocation, state: Path, clock: Clock = SYSTEM_CLOCK) -> TierFollower:
         """Look at a tier for the first time. The broker is that of `location`, or the only one
         there. Raises Invalid, Unavailable."""
         provider = location.connect()
@@ -138,7 +136,9 @@ class TierFollower:
         """Ask new segments for the ids of all topics, and those that may name a new topic again."""
         sizes = {extent.base_offset: extent.size_bytes for extent in extents}
         self._index = {
-            base: index for base, index in self._index.items() if sizes.get(base) == index.size_bytes
+            base: index
+            for base, index in self._index.items()
+            if sizes.get(base) == index.size_bytes
         }
         since_ms = self._find_begin_ms(new_topics)
         asked = [

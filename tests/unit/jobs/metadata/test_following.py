@@ -70,9 +70,7 @@ class Reader:
     def size(self, topic: str, queue_id: int) -> int:
         """Bytes of units that the metadata knows."""
         path = f"{BROKER}/{topic}/{queue_id}"
-        return sum(
-            e.size for e in self.metadata().segments(path, FileSegmentType.CONSUME_QUEUE)
-        )
+        return sum(e.size for e in self.metadata().segments(path, FileSegmentType.CONSUME_QUEUE))
 
 
 @pytest.fixture
