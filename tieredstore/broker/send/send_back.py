@@ -109,6 +109,7 @@ class SendBack:
         result = await wait_until_durable(self.store.put_message(message))
         if result.status not in STORED:
             raise make_refusal(result)
+        await self._topics.wait_until_persisted(topic)
 
     def _find_group(self, group: str) -> SubscriptionGroupConfig:
         if self._is_read_only or not self._settings.broker_permission & 2:

@@ -121,16 +121,17 @@ class MessageSender:
         return sent if isinstance(sent, SendResult) else await sent
 
     def submit(self, request: SendRequest) -> SendResult | Awaitable[SendResult]:
-        """Put a message: its result, or what to wait for where a flush has to confirm it. Raises
-        Refused."""
-        return self.put(self.accept(request))
+        """Put a message: its result, or what to wait for where a flush has to confirm it, or its
+        topic is new. Raises Refused."""
+        message = self.accept(request)
+        return self.put(message, message.topic)
 
-    def put(self, message: Message) -> SendResult | Awaitable[SendResult]:
-        """Put a message that was accepted, as `submit` does."""
+    def put(self, message: Message, topic: str) -> SendResult | Awaitable[SendResult]:
+        """Put a message that was accepted, as `submit` does. topic: where it is to be read."""
         result = self.store.put_message(message)
-        if result.durable is DURABLE:
+        if result.durable is DURABLE and self._topics.is_persisted(topic):
             return self._conclude(message, result)
-        return self._wait(message, result)
+        return self._wait(message, result, topic)
 
     def accept(self, request: SendRequest) -> Message:
         """Check a message and complete it: topic, queue, properties. Raises Refused."""
@@ -202,9 +203,7 @@ class MessageSender:
             for message in messages
         ]
         result = self.store.put_messages(batch)
-        if result.durable is not DURABLE:
-            result = await wait_until_durable(result)
-        sent = self._conclude(shared, result)
+        sent = await self._wait(shared, result, shared.topic)
         return sent._replace(message_id=",".join(self._list_ids(batch, result)))
 
     def _complete(self, properties: bytes, pairs: list[bytes]) -> bytes:
@@ -249,8 +248,11 @@ class MessageSender:
         await self.send(SendRequest(group, message, default_topic=""))
         return recalled.message_id
 
-    async def _wait(self, message: Message, result: PutMessageResult) -> SendResult:
-        return self._conclude(message, await wait_until_durable(result))
+    async def _wait(self, message: Message, result: PutMessageResult, topic: str) -> SendResult:
+        if result.durable is not DURABLE:
+            result = await wait_until_durable(result)
+        await self._topics.wait_until_persisted(topic)
+        return self._conclude(message, result)
 
     def _conclude(self, message: Message, result: PutMessageResult) -> SendResult:
         status = result.status

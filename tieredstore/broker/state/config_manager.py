@@ -53,7 +53,8 @@ class ConfigManager(ABC):
         self.on_change: Callable[[], None] = lambda: None
         """Called with each change; the persist service sets it."""
         self._clock = clock
-        self._is_changed = False
+        self._changes = 0
+        self._persisted = 0  # of the changes, those that the file has
         self._persisting = asyncio.Lock()
 
     @abstractmethod
@@ -68,14 +69,14 @@ class ConfigManager(ABC):
     @property
     def is_changed(self) -> bool:
         """Whether there is something to persist."""
-        return self._is_changed
+        return self._changes != self._persisted
 
     def mark_changed(self, *, is_new_version: bool = True) -> None:
         """Note that the file is to be written; with a new version others fetch the table again."""
         if is_new_version:
             self.data_version.counter += 1
             self.data_version.timestamp = self._clock.now_ms()
-        self._is_changed = True
+        self._changes += 1
         self.on_change()
 
     async def load(self) -> None:
@@ -103,7 +104,7 @@ class ConfigManager(ABC):
             with wrap_os_errors("set aside", self.path):
                 await aiofiles.os.rename(self.path, aside)
             _log.error("%s; it is now %s, and %s is used", damage, aside.name, backup.name)
-            self._is_changed = True
+            self._changes += 1
         elif found:
             _log.warning("%s: is not there or empty, %s is used", self.path, backup.name)
 
@@ -115,15 +116,12 @@ class ConfigManager(ABC):
 
     async def _persist(self, *, always: bool) -> None:
         async with self._persisting:
-            if not (self._is_changed or always):
+            if not (self.is_changed or always):
                 return
-            self._is_changed = False
-            try:
-                with wrap_os_errors("write", self.path):
-                    await self._write(self.encode())
-            except BaseException:
-                self._is_changed = True
-                raise
+            changes = self._changes
+            with wrap_os_errors("write", self.path):
+                await self._write(self.encode())
+            self._persisted = changes
 
     async def _write(self, data: bytes) -> None:
         await aiofiles.os.makedirs(self.path.parent, exist_ok=True)

@@ -69,6 +69,7 @@ class TopicConfigManager(ConfigManager):
         self._settings = settings
         self._topics: dict[str, TopicConfig] = {}
         self._listeners: list[TopicListener] = []
+        self._changed: dict[str, int] = {}  # the last change of a topic that is not persisted
 
     async def load(self) -> None:
         """Read the file as `ConfigManager.load`. Raises also Invalid where a Java broker has kept
@@ -104,6 +105,18 @@ class TopicConfigManager(ConfigManager):
             return False
         self._tell(topic)
         return True
+
+    def is_persisted(self, topic: str) -> bool:
+        """Tell whether the file has a topic as it is now."""
+        if self._changed and not self.is_changed:
+            self._changed.clear()
+        return self._changed.get(topic, 0) <= self._persisted
+
+    async def wait_until_persisted(self, topic: str) -> None:
+        """Wait until the file has a topic as it is now: before a message in it is acknowledged,
+        which nobody could read after a crash otherwise. Raises Unavailable or Exhausted."""
+        if not self.is_persisted(topic):
+            await self.persist()
 
     def create_on_send(
         self, topic: str, default_topic: str, queue_nums: int, sys_flag: int = 0
@@ -177,6 +190,7 @@ class TopicConfigManager(ConfigManager):
 
     def _tell(self, topic: str) -> None:
         self.mark_changed()
+        self._changed[topic] = self._changes
         for listener in self._listeners:
             listener(topic)
 

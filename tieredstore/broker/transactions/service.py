@@ -148,7 +148,7 @@ class TransactionService:
             )
         message = self._sender.accept(request)
         queue_id = message.queue_id
-        sent = self._sender.put(make_half(message))
+        sent = self._sender.put(make_half(message), message.topic)
         if isinstance(sent, SendResult):
             return sent._replace(queue_id=queue_id)
         return _name_queue(sent, queue_id)

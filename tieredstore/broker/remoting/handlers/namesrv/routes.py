@@ -119,7 +119,9 @@ class _RouteHandlers:
         )
         return RemotingCommand(ResponseCode.SUCCESS)
 
-    def register_topic(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def register_topic(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
         """Note where a topic is, as its TopicRouteData says; here it is made, if it is not there.
         One that names a broker of which nobody knows is refused as a whole."""
         topic = read_text(request, "topic")
@@ -138,6 +140,7 @@ class _RouteHandlers:
                         perm=found.perm,
                     )
                 )
+                await self._broker.topics.persist()
         return RemotingCommand(ResponseCode.SUCCESS)
 
     def _read_queues(self, topic: str, route: bytes) -> list[QueueData]:
