@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from tieredstore.broker.descriptors import raise_limit
+
 if TYPE_CHECKING:
     from tieredstore.broker.broker import Broker
 
@@ -48,6 +50,7 @@ def run_broker(make_broker: Callable[[], Broker], announce: Callable[[Broker], o
     announce: called once the broker serves. Raises what the start raises.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    raise_limit()
     with asyncio.Runner(loop_factory=_find_loop_factory()) as runner:
         runner.run(_serve(make_broker, announce))
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from tieredstore.disk.errors import EXHAUSTED
 from tieredstore.errors import Exhausted, TieredStoreError
 from tieredstore.service_thread import ServiceHealth, ServiceState
 
@@ -130,4 +131,7 @@ def find_passing(error: BaseException) -> Exhausted | None:
     """Return an error that passes by itself once the machine has room again; None for others."""
     if isinstance(error, MemoryError):
         return Exhausted("cannot go on: no memory")
+    # A call that no edge translates: a library that loads a module of its own when it needs it.
+    if isinstance(error, OSError) and error.errno in EXHAUSTED:
+        return Exhausted(f"cannot go on: {error}")
     return error if isinstance(error, Exhausted) else None

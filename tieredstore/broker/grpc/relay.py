@@ -12,6 +12,8 @@ import socket
 from dataclasses import dataclass
 from typing import Final, cast
 
+from tieredstore.broker.descriptors import leaves_room
+
 TLS_HANDSHAKE: Final = 0x16
 FIRST_BYTE_TIMEOUT_S: Final = 20.0
 """How long a client may be connected before it says its first byte."""
@@ -67,9 +69,9 @@ class Relay:
         the loopback interface; None for a port that is not the relay's."""
         return self._peers.get(relayed_port)
 
-    def admit(self, front: _Front) -> bool:
+    def admit(self, front: _Front, descriptor: int) -> bool:
         """Take a connection in, unless there are too many."""
-        if len(self._fronts) >= self._max_connections:
+        if len(self._fronts) >= self._max_connections or not leaves_room(descriptor):
             logger.warning("gRPC port: %d connections, another is refused", len(self._fronts))
             return False
         self._fronts.add(front)
@@ -144,7 +146,7 @@ class _Front(_Side):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if not self._relay.admit(self):
+        if not self._relay.admit(self, transport.get_extra_info("socket").fileno()):
             transport.abort()  # type: ignore[attr-defined]
             return
         host, port = transport.get_extra_info("peername")[:2]

@@ -17,9 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from tieredstore.broker.descriptors import leaves_room
+
 TLS_HANDSHAKE: Final = 0x16
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _RETRY_S: Final = 1.0
+_TELL_S: Final = 10.0
 _BACKLOG: Final = 1024
 _log = logging.getLogger(__name__)
 
@@ -69,6 +72,7 @@ class Listener:
         self._opening: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
         self._listening: socket.socket | None = None
+        self._told_s = -_TELL_S
 
     def start(self, listening: socket.socket) -> None:
         """Begin to accept; the socket is closed by `stop`."""
@@ -103,7 +107,17 @@ class Listener:
                     _log.error("no connection can be accepted for now: %s", error)
                     await asyncio.sleep(_RETRY_S)
                 continue
-            self._wait_for_first_byte(client)
+            if leaves_room(client.fileno()):
+                self._wait_for_first_byte(client)
+            else:
+                client.close()
+                self._tell_full()
+
+    def _tell_full(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._told_s + _TELL_S:
+            self._told_s = now_s
+            _log.error("clients are turned away: the limit of open files leaves too few for files")
 
     def _wait_for_first_byte(self, client: socket.socket) -> None:
         loop = asyncio.get_running_loop()

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import struct
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -23,6 +28,7 @@ from tieredstore.broker.remoting.connection import Connection
 from tieredstore.broker.remoting.frame import encode_start
 from tieredstore.broker.remoting.handler_table import HandlerTable
 from tieredstore.broker.remoting.limits import RemotingLimits
+from tieredstore.errors import Unavailable
 
 ECHO, LARGE, PARK = 1001, 1002, 1003
 LARGE_BYTES = 256 << 10
@@ -219,3 +225,38 @@ def test_i03_parked_requests_of_a_connection_are_bounded() -> None:
                 request.cancel()
 
     asyncio.run(main())
+
+
+def test_i03_clients_leave_descriptors_for_files() -> None:
+    async def main(folder: Path) -> None:
+        async with serve(table()) as (_, address), AsyncExitStack() as clients:
+            first = await clients.enter_async_context(await RemotingClient.open(address))
+            with few_descriptors(more=200):
+                served = 0
+                with suppress(Unavailable):
+                    while True:
+                        client = await RemotingClient.open(address)
+                        await clients.enter_async_context(client)
+                        assert (await client.request(ECHO)).code == 0
+                        served += 1
+                assert served > 20
+                with ExitStack() as files:  # as a store does that goes on
+                    for number in range(20):
+                        files.enter_context((folder / str(number)).open("wb"))
+                assert (await first.request(ECHO)).code == 0
+
+    with TemporaryDirectory() as folder:
+        asyncio.run(main(Path(folder)))
+
+
+@contextmanager
+def few_descriptors(more: int) -> Iterator[None]:
+    """Let the process open so many files more, and no others."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + more, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

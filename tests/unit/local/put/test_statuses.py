@@ -13,7 +13,8 @@ import pytest
 from tests.kit.local_stores import plain, put_all, running, small_config
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import PutMessageStatus
-from tieredstore.local.running_flags import RunningFlag
+from tieredstore.errors import Exhausted
+from tieredstore.local.running_flags import RunningFlag, find_passing
 from tieredstore.message.properties import MAX_PROPERTIES_BYTES
 from tieredstore.message.record import Message
 from tieredstore.service_thread import ServiceState
@@ -211,3 +212,9 @@ def test_l05_without_room_for_a_file_a_put_is_told_so(
         put_all(store, [msgspec.structs.replace(large)])
         stored = len([result for result in results if result.ok])
         assert store.next_offset("T", 0) == 2 + stored
+
+
+def test_an_error_of_a_library_that_found_no_descriptor_passes() -> None:
+    error = OSError(errno.EMFILE, "Too many open files", "lib/module.py")
+    assert isinstance(find_passing(error), Exhausted)
+    assert find_passing(OSError(errno.EIO, "broken")) is None
