@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tieredstore.broker.delay.delivery import Delivery
+from tieredstore.broker.own_queues import read_own_queue
 from tieredstore.broker.periodic import PeriodicTask
 from tieredstore.broker.state.config_manager import ConfigManager, DataVersion
 from tieredstore.clock import SYSTEM_CLOCK, Clock
@@ -138,9 +139,9 @@ class ScheduleMessageService:
         if start == maximum:
             return 0
         request = GetRequest(SCHEDULE_TOPIC, queue_id, start, _BATCH, _MAX_BATCH_BYTES)
-        result = await self._store.get_async(request)
+        result = await read_own_queue(self._store, request)
         if result.status is not GetMessageStatus.FOUND:
-            # Below the first, behind the last, or of a file that was deleted.
+            # Below the first, behind the last, of a file that was deleted, or damaged.
             return self._go_on(level, start, result.next_begin_offset)
         offset = start
         last: PutMessageResult | None = None

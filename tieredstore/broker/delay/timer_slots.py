@@ -39,7 +39,8 @@ class TimerSlots:
 
     def remove(self, slot_ms: int) -> None:
         """Forget the earliest slot, which is this one."""
-        assert heapq.heappop(self._times) == slot_ms
+        earliest_ms = heapq.heappop(self._times)
+        assert earliest_ms == slot_ms, (earliest_ms, slot_ms)
         del self._slots[slot_ms]
         self._recalled.pop(slot_ms, None)
 

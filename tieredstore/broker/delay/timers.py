@@ -27,6 +27,7 @@ import msgspec
 from tieredstore.broker.delay.delivery import Delivery
 from tieredstore.broker.delay.hook import TIMER_PRECISION_MS
 from tieredstore.broker.delay.timer_slots import TimerSlots
+from tieredstore.broker.own_queues import read_own_queue
 from tieredstore.broker.periodic import PeriodicTask
 from tieredstore.broker.send.recall_handles import make_recall_key
 from tieredstore.broker.state.config_manager import ConfigManager, DataVersion
@@ -166,8 +167,8 @@ class TimerMessageService:
     async def _read_batch(self, position: int) -> bool:
         """Read some messages from an offset on; tells whether there was anything."""
         progress = self.progress
-        result = await self._store.get_async(
-            GetRequest(TIMER_TOPIC, 0, position, _BATCH, _MAX_BATCH_BYTES)
+        result = await read_own_queue(
+            self._store, GetRequest(TIMER_TOPIC, 0, position, _BATCH, _MAX_BATCH_BYTES)
         )
         if result.status is GetMessageStatus.FOUND:
             for message in result.messages:
@@ -230,7 +231,7 @@ class TimerMessageService:
 
     async def _read(self, offset: int) -> StoredMessage | None:
         """A message of the topic; None when it is gone, which is told."""
-        result = await self._store.get_async(GetRequest(TIMER_TOPIC, 0, offset, 1))
+        result = await read_own_queue(self._store, GetRequest(TIMER_TOPIC, 0, offset, 1))
         if result.messages and result.messages[0].queue_offset == offset:
             return result.messages[0]
         _log.error("%s/0 at %d: lost: %s", TIMER_TOPIC, offset, result.status.name)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable
 from typing import TYPE_CHECKING, Final
 
+from tieredstore.broker.own_queues import read_own_queue
 from tieredstore.broker.periodic import PeriodicTask
 from tieredstore.broker.refused import RefusalReason, Refused
 from tieredstore.broker.send.outcome import STORED, make_refusal
@@ -233,9 +234,13 @@ class TransactionService:
             self._commit_offsets()
 
     async def _check(self, offset: int, entry: HalfEntry, now_ms: int) -> int:
-        half = self._store.look_message_by_offset(entry.physical_offset)
+        reason = "it is gone"
+        try:
+            half = self._store.look_message_by_offset(entry.physical_offset)
+        except Corrupt as error:
+            half, reason = None, str(error)
         if half is None:
-            _log.error("half message %d is gone: nobody can say what became of it", offset)
+            _log.error("half message %d: nobody can say what became of it: %s", offset, reason)
             self._end(offset)
             return 0
         queue = find_real_queue(half)
@@ -317,7 +322,7 @@ class TransactionService:
         """The messages of a queue from an offset on, up to its end as it is found."""
         while True:
             request = GetRequest(topic, 0, offset, _BATCH, _MAX_BATCH_BYTES)
-            result = await self._store.get_async(request)
+            result = await read_own_queue(self._store, request)
             for message in result.messages:
                 yield message
             is_found = result.status is GetMessageStatus.FOUND
