@@ -88,6 +88,3 @@ async def test_half_messages(tmp_path: Path) -> None:
         clock.advance(60_000)
         await parts.transactions.check()
         assert producer.asked == [BODIES[0], BODIES[2]]
-        assert parts.transactions.waiting_count == 0
-        await parts.transactions.check()
-        assert parts.transactions.waiting_count == 2

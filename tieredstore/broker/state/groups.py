@@ -14,6 +14,7 @@ from msgspec import field
 
 from tieredstore.broker.settings import BrokerSettings
 from tieredstore.broker.state.config_manager import ConfigManager, DataVersion
+from tieredstore.broker.state.topics import check_queue_nums
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.errors import Invalid
 
@@ -89,7 +90,9 @@ class SubscriptionGroupManager(ConfigManager):
         return MappingProxyType(self._groups)
 
     def update_group(self, config: SubscriptionGroupConfig) -> None:
-        """Make or replace a group."""
+        """Make or replace a group. Raises Invalid for a number of retry queues that no topic may
+        have."""
+        check_queue_nums(f"group {config.group_name}: retry topic", config.retry_queue_nums)
         if self._groups.get(config.group_name) != config:
             self._groups[config.group_name] = config
             self.mark_changed()

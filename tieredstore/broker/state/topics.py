@@ -23,6 +23,9 @@ PERM_INHERIT: Final = 1
 DEFAULT_TOPIC: Final = "TBW102"
 """The topic after which sends to unknown topics make them."""
 
+MAX_QUEUE_NUMS: Final = 65_536
+"""Queues of one topic: what goes over all of them is to end."""
+
 _MAX_TOPIC_LENGTH: Final = 127
 _MAX_RETRY_TOPIC_LENGTH: Final = 255
 _DATABASES: Final = ("topics", "metadata", "rdb")
@@ -96,7 +99,10 @@ class TopicConfigManager(ConfigManager):
         self._listeners.append(listener)
 
     def update_topic(self, config: TopicConfig) -> None:
-        """Make or replace a topic. Its attributes are those of the new config."""
+        """Make or replace a topic. Its attributes are those of the new config. Raises Invalid for a
+        number of queues that no topic may have."""
+        check_queue_nums(f"topic {config.topic_name}", config.read_queue_nums)
+        check_queue_nums(f"topic {config.topic_name}", config.write_queue_nums)
         self._put(config)
 
     def delete_topic(self, topic: str) -> bool:
@@ -232,3 +238,9 @@ def check_topic_name(topic: str) -> None:
         )
     if len(topic) > limit:
         raise Invalid(f"The specified topic is longer than topic max length {limit}.", topic=topic)
+
+
+def check_queue_nums(where: str, queue_nums: int) -> None:
+    """Raise Invalid for a number of queues that no topic may have."""
+    if not 0 <= queue_nums <= MAX_QUEUE_NUMS:
+        raise Invalid(f"{where}: expected 0 to {MAX_QUEUE_NUMS} queues, found {queue_nums}")

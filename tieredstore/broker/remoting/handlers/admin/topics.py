@@ -15,11 +15,9 @@ from tieredstore.broker.remoting.handler_table import HandlerTable
 from tieredstore.broker.remoting.handlers.fields import read_bool, read_int, read_text
 from tieredstore.broker.services import BrokerServices
 from tieredstore.broker.state.attributes import change_attributes, parse_attributes
-from tieredstore.broker.state.topics import TopicConfig, check_topic_name
+from tieredstore.broker.state.topics import MAX_QUEUE_NUMS, TopicConfig, check_topic_name
 from tieredstore.errors import Invalid
 from tieredstore.message.names import is_system_topic
-
-_MAX_QUEUE_NUMS = 65_536
 
 
 class _TopicList(msgspec.Struct, rename="camel"):
@@ -131,8 +129,8 @@ class TopicHandlers:
             raise Refused(RefusalReason.INVALID_PARAMETER, str(error), topic=topic) from None
         self._refuse_system(topic)
         for name, number, most in (
-            ("readQueueNums", config.read_queue_nums, _MAX_QUEUE_NUMS),
-            ("writeQueueNums", config.write_queue_nums, _MAX_QUEUE_NUMS),
+            ("readQueueNums", config.read_queue_nums, MAX_QUEUE_NUMS),
+            ("writeQueueNums", config.write_queue_nums, MAX_QUEUE_NUMS),
             ("perm", config.perm, 7),
         ):
             if not 0 <= number <= most:

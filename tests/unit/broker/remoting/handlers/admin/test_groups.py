@@ -47,6 +47,21 @@ def test_a_group_is_made_changed_listed_and_deleted(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_retry_topic_of_more_queues_than_a_topic_may_have_is_refused(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with (
+            broker_services(tmp_path) as broker,
+            client_of(broker, register_handlers) as client,
+        ):
+            for count in (-1, 65_537, 2**62):
+                group = {"groupName": "G", "retryQueueNums": count}
+                answer = await client.request(UPDATE, {}, json.dumps(group).encode())
+                assert answer.code == ResponseCode.INVALID_PARAMETER
+            assert "G" not in broker.groups.list_groups()
+
+    asyncio.run(run())
+
+
 def test_attributes_of_a_group_are_changes(tmp_path: Path) -> None:
     async def run() -> None:
         async with (

@@ -137,7 +137,8 @@ def test_a_topic_is_registered_with_its_queues(broker: Broker) -> None:
     assert made.code == 0
     route = ask(broker, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "made"})
     assert orjson.loads(route.body_bytes)["queueDatas"][0]["readQueueNums"] == 3
-    for wrong in (b"", b"[]", b'{"queueDatas":[{"brokerName":"other"}]}'):
+    many = orjson.dumps({"queueDatas": [queues | {"readQueueNums": 65_537}]})
+    for wrong in (b"", b"[]", b'{"queueDatas":[{"brokerName":"other"}]}', many):
         refused = ask(broker, RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": "other"}, wrong)
         assert refused.code == ResponseCode.INVALID_PARAMETER
 
