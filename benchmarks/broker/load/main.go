@@ -1,5 +1,6 @@
 // Load for a remoting broker: sends, batches or pulls, many in flight on a few connections. Frames are
-// made once and only their opaque differs, so that the broker is the limit. One line of JSON at the end.
+// made once and only their opaque differs, so that the broker is the limit. What is pulled is checked for
+// gaps and repeats. One line of JSON at the end.
 package main
 
 import (
@@ -31,12 +32,17 @@ var (
 	queues   = flag.Int("queues", 4, "queues of the topic")
 	seconds  = flag.Float64("seconds", 5, "how long")
 	most     = flag.Int64("messages", 0, "end after so many, 0: after the seconds")
+	once     = flag.Bool("once", false, "pull: read each queue once, then end")
+	commit   = flag.Bool("commit", false, "pull: commit offset 0 of the group with each pull")
+	rate     = flag.Float64("rate", 0, "send: requests a second, 0: as many as are answered")
+	behind   = flag.String("read", "", "a topic that one more connection a queue reads from the beginning meanwhile")
 )
 
 const slots = 1 << 16 // of opaque numbers
 
 type client struct {
 	conn     net.Conn
+	topic    string
 	free     chan struct{}
 	sent     [slots]int64 // nanoseconds
 	latency  []int64
@@ -102,7 +108,17 @@ func (c *client) produce(number int) {
 		places = append(places, bytes.Index(made, []byte(`"opaque":1`))+len(`"opaque":1`))
 	}
 	writer := bufio.NewWriterSize(c.conn, 256<<10)
+	pause := time.Duration(0)
+	if *rate > 0 {
+		pause = time.Duration(float64(*conns) / *rate * float64(time.Second))
+	}
+	due := time.Now()
 	for opaque := 0; !stopping.Load(); opaque = (opaque + 1) % slots {
+		if pause > 0 { // late ones are made up for
+			writer.Flush()
+			due = due.Add(pause)
+			time.Sleep(time.Until(due))
+		}
 		select {
 		case c.free <- struct{}{}:
 		default:
@@ -165,8 +181,7 @@ func (c *client) confirm() {
 		case 2: // the broker asks for less
 			c.busy++
 		default:
-			c.failed = string(head)
-			stopping.Store(true)
+			c.fail(string(head))
 		}
 		c.latency = append(c.latency, time.Now().UnixNano()-c.sent[number(head, "opaque")-100000])
 		<-c.free
@@ -177,11 +192,15 @@ func (c *client) confirm() {
 func (c *client) pull(first int) {
 	reader := bufio.NewReaderSize(c.conn, 1<<20)
 	queue, offset := first%*queues, int64(0)
+	sysFlag := "4" // it brings its subscription
+	if *commit {
+		sysFlag = "5"
+	}
 	for !stopping.Load() {
 		begin := time.Now().UnixNano()
 		c.conn.Write(frame(header(11, 0, map[string]string{
-			"consumerGroup": "load-pull", "topic": *topic, "queueId": strconv.Itoa(queue),
-			"queueOffset": strconv.FormatInt(offset, 10), "maxMsgNums": strconv.Itoa(*batch), "sysFlag": "4",
+			"consumerGroup": "load-pull", "topic": c.topic, "queueId": strconv.Itoa(queue),
+			"queueOffset": strconv.FormatInt(offset, 10), "maxMsgNums": strconv.Itoa(*batch), "sysFlag": sysFlag,
 			"commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
 			"expressionType": "TAG", "maxMsgBytes": "1048576",
 		}), nil))
@@ -190,19 +209,25 @@ func (c *client) pull(first int) {
 			return
 		}
 		code := number(head, "code")
-		if code != 0 && code != 19 && code != 21 {
-			c.failed = string(head)
-			stopping.Store(true)
+		if code != 0 && code != 19 && code != 20 && code != 21 {
+			c.fail(string(head))
 			return
 		}
 		c.latency = append(c.latency, time.Now().UnixNano()-begin)
 		found := int64(0)
 		for at := 0; at < len(body); found++ {
+			if stored := int64(binary.BigEndian.Uint64(body[at+20:])); stored != offset+found {
+				c.fail(fmt.Sprintf("%s, queue %d: expected offset %d, found %d", c.topic, queue, offset+found, stored))
+				return
+			}
 			at += int(binary.BigEndian.Uint32(body[at:]))
 		}
 		c.count(found)
 		offset = number(head, "nextBeginOffset")
-		if found == 0 {
+		if offset >= number(head, "maxOffset") {
+			if *once {
+				return
+			}
 			queue, offset = (queue+*conns)%*queues, 0
 			if *conns >= *queues {
 				queue = first % *queues
@@ -211,18 +236,28 @@ func (c *client) pull(first int) {
 	}
 }
 
+func (c *client) fail(why string) {
+	c.failed = why
+	stopping.Store(true)
+}
+
+func connect(topic string) *client {
+	conn, err := net.Dial("tcp", *address)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	return &client{conn: conn, topic: topic, free: make(chan struct{}, *inFlight)}
+}
+
 func main() {
 	flag.Parse()
 	clients := make([]*client, *conns)
+	var readers []*client
 	var reading, writing sync.WaitGroup
 	begin := time.Now()
 	for i := range clients {
-		conn, err := net.Dial("tcp", *address)
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		c := &client{conn: conn, free: make(chan struct{}, *inFlight)}
+		c := connect(*topic)
 		clients[i] = c
 		writing.Add(1)
 		if *mode == "pull" {
@@ -233,12 +268,22 @@ func main() {
 		go func() { defer reading.Done(); c.confirm() }()
 		go func() { defer writing.Done(); c.produce(i) }()
 	}
+	for i := 0; *behind != "" && i < *queues; i++ {
+		c := connect(*behind)
+		readers = append(readers, c)
+		writing.Add(1)
+		go func() { defer writing.Done(); c.pull(i) }()
+	}
+	if *once {
+		writing.Wait()
+		stopping.Store(true)
+	}
 	end := time.Duration(*seconds * float64(time.Second))
 	for time.Since(begin) < end && !stopping.Load() {
 		time.Sleep(5 * time.Millisecond)
 	}
 	stopping.Store(true)
-	for _, c := range clients {
+	for _, c := range append(clients, readers...) {
 		c.conn.SetDeadline(time.Now().Add(5 * time.Second))
 	}
 	took := time.Since(begin).Seconds()
@@ -251,7 +296,13 @@ func main() {
 	reading.Wait()
 	writing.Wait()
 	var latency []int64
-	messages, busy, failed := int64(0), int64(0), ""
+	messages, busy, read, failed := int64(0), int64(0), int64(0), ""
+	for _, c := range readers {
+		read += c.messages
+		if c.failed != "" {
+			failed = c.failed
+		}
+	}
 	for _, c := range clients {
 		latency = append(latency, c.latency...)
 		messages += c.messages
@@ -268,7 +319,7 @@ func main() {
 		return float64(latency[int(share*float64(len(latency)-1))]) / 1e3
 	}
 	json.NewEncoder(os.Stdout).Encode(map[string]any{
-		"messages": messages, "requests": len(latency), "seconds": took, "failed": failed, "busy": busy,
+		"messages": messages, "requests": len(latency), "seconds": took, "failed": failed, "busy": busy, "read": read,
 		"p50_us": at(.5), "p99_us": at(.99), "p999_us": at(.999),
 	})
 }

@@ -1,0 +1,143 @@
+"""gRPC servers that do nothing: what the transport costs before any of our own work.
+
+    python -m benchmarks.broker.bare_grpc --port 9000 --server grpcio|relay|grpclib|service
+
+Each answers SendMessage with the same bytes, and decodes nothing: `grpcio` alone, `relay` with our
+relay for plain and TLS clients in front of it, `grpclib` where it is installed. `service` serves
+nothing and prints what our Service takes for a send without any transport, µs of CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import socket
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from tieredstore.broker.grpc.call import CLIENT_ID, Call
+from tieredstore.broker.grpc.relay import LOOPBACK, Ports, Relay
+from tieredstore.broker.grpc.service import Service
+from tieredstore.broker.grpc.stubs import SERVICE_NAME, SendMessageResponse, Status, find_message
+from tieredstore.testing.broker import Broker
+
+ANSWER: bytes = SendMessageResponse(status=Status(code=20000, message="OK")).SerializeToString()
+CALLS = 20_000
+
+
+async def serve_grpcio(port: int) -> int:
+    """Serve by grpcio on a port of the loopback interface; returns it."""
+
+    async def answer(request: bytes, context: Any) -> bytes:  # noqa: ARG001
+        return ANSWER
+
+    server = grpc.aio.server()
+    method = grpc.unary_unary_rpc_method_handler(answer)
+    handlers = {"SendMessage": method}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
+    bound: int = server.add_insecure_port(f"{LOOPBACK}:{port}")
+    await server.start()
+    _KEPT.append(server)
+    return bound
+
+
+async def serve_relay(port: int) -> None:
+    """Serve by grpcio behind our relay."""
+    relay = Relay(Ports(await serve_grpcio(0), None), 100)
+    listener = socket.socket()
+    listener.bind((LOOPBACK, port))
+    await relay.start(listener)
+    _KEPT.append(relay)
+
+
+async def serve_grpclib(port: int) -> None:
+    """Serve by grpclib (HTTP/2 by h2, in Python)."""
+    from grpclib.const import (  # type: ignore[import-not-found]
+        Cardinality,
+        Handler,
+    )
+    from grpclib.encoding.base import CodecBase  # type: ignore[import-not-found]
+    from grpclib.server import Server  # type: ignore[import-not-found]
+
+    class Bytes(CodecBase):  # type: ignore[misc]
+        __content_subtype__ = "proto"
+
+        def encode(self, message: bytes, message_type: object) -> bytes:  # noqa: ARG002
+            return message
+
+        def decode(self, data: bytes, message_type: object) -> bytes:  # noqa: ARG002
+            return data
+
+    class Answering:
+        async def answer(self, stream: Any) -> None:
+            await stream.recv_message()
+            await stream.send_message(ANSWER)
+
+        def __mapping__(self) -> dict[str, Any]:
+            method = Handler(self.answer, Cardinality.UNARY_UNARY, bytes, bytes)
+            return {f"/{SERVICE_NAME}/SendMessage": method}
+
+    server = Server([Answering()], codec=Bytes())
+    await server.start(LOOPBACK, port)
+    _KEPT.append(server)
+
+
+def measure_service() -> float:
+    """Measure our Service with a real store and no transport; returns CPU µs of a send."""
+    request = find_message("SendMessageRequest")()
+    message = request.messages.add(body=b"x" * 1024)
+    message.topic.name = "load"
+    properties = message.system_properties
+    properties.tag, properties.message_id = "TagA", "01" + "0" * 32
+    properties.message_type, properties.body_encoding = 1, 1
+    data = request.SerializeToString()
+    decode = find_message("SendMessageRequest").FromString
+    call = Call({CLIENT_ID: "load"})
+    with tempfile.TemporaryDirectory() as folder, Broker(Path(folder)) as broker:
+        service = Service(broker.services)
+
+        async def send(count: int) -> None:
+            for _ in range(count):
+                response = await service.answer("SendMessage", decode(data), call)
+                assert response.status.code == 20000, response
+                response.SerializeToString()
+
+        broker.run(send(CALLS // 4))
+        begin = time.process_time()
+        broker.run(send(CALLS))
+        return (time.process_time() - begin) / CALLS * 1e6
+
+
+_KEPT: list[object] = []
+SERVERS = {"grpcio": serve_grpcio, "relay": serve_relay, "grpclib": serve_grpclib}
+
+
+def main() -> None:
+    """Serve until the end of the process."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, default=9000)
+    parser.add_argument("--server", choices=[*SERVERS, "service"], default="grpcio")
+    arguments = parser.parse_args()
+    if arguments.server == "service":
+        print(f"{measure_service():.1f} µs CPU a send")
+        return
+
+    async def serve() -> None:
+        await SERVERS[arguments.server](arguments.port)
+        await asyncio.Event().wait()
+
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(serve())
+    else:
+        uvloop.run(serve())
+
+
+if __name__ == "__main__":
+    main()
