@@ -55,6 +55,7 @@ from tieredstore.broker.state.topics import TopicConfigManager
 from tieredstore.broker.transactions.service import TransactionService
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import LoadedConfig, config_from_properties, read_broker_conf
+from tieredstore.contracts.layers import list_layers
 from tieredstore.contracts.message_store import HostedStore
 from tieredstore.message.delay_levels import parse_delay_levels
 from tieredstore.message.hosts import encode_host
@@ -424,7 +425,7 @@ class Broker:
             "recovers at its next start",
             STORE_STOP_S,
         )
-        local = find_innermost(store)
+        *_, local = list_layers(store)
         if isinstance(local, FlushedStore):
             await asyncio.wait({asyncio.ensure_future(asyncio.to_thread(local.flush))}, timeout=5)
 
@@ -433,10 +434,3 @@ class Broker:
         own = [health for find in self._health_of for health in find()]
         store = self.services.store
         return [*own, *(store.health() if isinstance(store, MonitoredServices) else ())]
-
-
-def find_innermost(store: object) -> object:
-    """Find the store that plugins wrap."""
-    while (inner := getattr(store, "next_store", None)) is not None:
-        store = inner
-    return store

@@ -355,6 +355,19 @@ class HostedStore(MessageStore, Protocol):
 
 
 @runtime_checkable
+class CleanableStore(Protocol):
+    """A store that deletes what has expired, also when it is asked to."""
+
+    def execute_delete_files_manually(self) -> None:
+        """Let the next rounds of cleaning delete what has expired, whatever the hour."""
+        ...
+
+    def clean_expired_consume_queue(self) -> int:
+        """Empty the queues whose messages have all expired; returns how many."""
+        ...
+
+
+@runtime_checkable
 class MeasuredStore(Protocol):
     """A store that counts."""
 

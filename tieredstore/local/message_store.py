@@ -115,7 +115,7 @@ class DefaultMessageStore(StoreReads):
             clock,
             self.metrics,
         )
-        """What deletes expired files; `execute_delete_files_manually` asks it to do so now."""
+        """What deletes expired files."""
 
     # Life cycle
 
@@ -384,6 +384,11 @@ class DefaultMessageStore(StoreReads):
             self._flush.sync_log()
             self._dispatch_to(end)
         return count
+
+    def execute_delete_files_manually(self) -> None:
+        """Let the next 20 rounds of cleaning delete what has expired, whatever the hour; the first
+        comes now."""
+        self.cleaning.execute_delete_files_manually()
 
     def clean_expired_consume_queue(self) -> int:
         """Empty the queues whose messages have all expired, those of system topics not; returns how

@@ -281,3 +281,43 @@ def test_offsets_are_reset_while_the_consumer_lives_and_when_it_is_gone(lab: Lab
     assert consumed() == ["3", "0"]
     lab.run("resetOffsetByTime", "-g", name, "-t", name, "-s", "now")
     assert consumed() == ["3", "3"]
+
+
+def test_offsets_of_a_group_are_given_to_another_one(lab: Lab) -> None:
+    lab.run("cloneGroupOffset", "-s", GROUP, "-d", "AdminClone", "-t", TOPIC)
+    rows = [row for row in lab.rows("consumerProgress", "-g", "AdminClone") if row[0] == TOPIC]
+    assert [row[1:5] for row in rows if row[2] == "1"] == [["labBroker", "1", "2", "2"]]
+
+
+def test_the_store_is_looked_after(lab: Lab) -> None:
+    for command in ("cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"):
+        assert "success" in lab.run(command, "-b", lab.address)
+    printed = lab.run("queryCq", "-t", TOPIC, "-q", "1", "-i", "0", "-c", "5", "-b", lab.address)
+    assert "max: 2, min: 0" in printed
+    assert printed.count("ConsumeQueueData") == 2
+
+
+def test_write_permission_keys_and_topic_permissions(lab: Lab) -> None:
+    def permission() -> str:
+        [row] = [row for row in lab.rows("topicRoute", "-t", TOPIC, "-l") if "labBroker" in row]
+        return row[-1]
+
+    assert "wipe write perm of broker[labBroker]" in lab.run("wipeWritePerm", "-b", "labBroker")
+    assert permission() == "4"
+    lab.run("addWritePerm", "-b", "labBroker")
+    assert permission() == "6"
+    lab.run("updateKvConfig", "-s", "Admin", "-k", "key", "-v", "value")
+    lab.run("deleteKvConfig", "-s", "Admin", "-k", "key")
+    lab.run("updateOrderConf", "-t", TOPIC, "-m", "put", "-v", "labBroker:2")
+    assert "labBroker:2" in lab.run("updateOrderConf", "-t", TOPIC, "-m", "get")
+    lab.run("updateOrderConf", "-t", TOPIC, "-m", "delete")
+    lab.run("updateTopicPerm", "-b", lab.address, "-t", TOPIC, "-p", "4")
+    assert permission() == "4"
+    lab.run("updateTopicPerm", "-b", lab.address, "-t", TOPIC, "-p", "6")
+    assert permission() == "6"
+
+
+def test_what_dashboards_ask(lab: Lab) -> None:
+    assert PRODUCERS in lab.run("producer", "-b", lab.address)
+    assert GROUP in lab.run("getConsumerConfig", "-g", GROUP)
+    lab.run("skipAccumulatedMessage", "-g", GROUP, "-t", TOPIC)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, Final
 
+from tieredstore.contracts.layers import list_layers
 from tieredstore.contracts.message_store import MessageStore
 from tieredstore.contracts.tier_status import DescribedTier, TierStatus
 from tieredstore.service_thread import ServiceHealth, ServiceState
@@ -60,9 +61,5 @@ def find_tier(store: MessageStore) -> TierStatus | None:
 
 def find_described(store: MessageStore) -> DescribedTier | None:
     """Find the layer of a store that has a tier."""
-    layer: object = store
-    while layer is not None:
-        if isinstance(layer, DescribedTier):
-            return layer
-        layer = getattr(layer, "next_store", None)
-    return None
+    found = (layer for layer in list_layers(store) if isinstance(layer, DescribedTier))
+    return next(found, None)

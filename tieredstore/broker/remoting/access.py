@@ -67,6 +67,10 @@ _BY_FIELDS: Final[dict[int, _Fields]] = {
     RequestCode.CONSUME_MESSAGE_DIRECTLY: _of("topic", "consumerGroup", _SUB),
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _of("topic", "group", Action.UPDATE),
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _of("topic", "group", _GET),
+    RequestCode.CLONE_GROUP_OFFSET: _of("topic", "destGroup", Action.UPDATE),
+    RequestCode.QUERY_CONSUME_QUEUE: _of("topic", "consumerGroup", _GET),
+    RequestCode.QUERY_CORRECTION_OFFSET: _of("topic", "compareGroup", _GET),
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: _of("topic", "group", Action.UPDATE),
 }
 """Fields with topics, fields with groups, and what is done with them; one of the actions is enough.
 A request without any of the fields wants it of the cluster."""
@@ -91,6 +95,10 @@ _READS: Final = frozenset(
         RequestCode.GET_BROKER_CONSUME_STATS,
         RequestCode.GET_NAMESRV_CONFIG,
         RequestCode.QUERY_DATA_VERSION,
+        RequestCode.GET_UNIT_TOPIC_LIST,
+        RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
+        RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+        RequestCode.GET_BROKER_MEMBER_GROUP,
         RequestCode.GET_ALL_PRODUCER_INFO,
         RequestCode.AUTH_GET_USER,
         RequestCode.AUTH_LIST_USERS,

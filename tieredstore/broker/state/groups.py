@@ -105,6 +105,24 @@ class SubscriptionGroupManager(ConfigManager):
         self.mark_changed()
         return True
 
+    def is_forbidden(self, group: str, topic: str, permission: int) -> bool:
+        """Tell whether a group may not do with a topic what the bits of a permission say."""
+        return bool(self._forbidden.get(group, {}).get(topic, 0) & permission)
+
+    def set_forbidden(self, group: str, topic: str, permission: int, *, is_forbidden: bool) -> None:
+        """Let a group do something with a topic, or not any more."""
+        topics = self._forbidden.setdefault(group, {})
+        before = topics.get(topic, 0)
+        bits = before | permission if is_forbidden else before & ~permission
+        if bits:
+            topics[topic] = bits
+        else:
+            topics.pop(topic, None)
+        if not topics:
+            del self._forbidden[group]
+        if bits != before:
+            self.mark_changed()
+
     def add_system_groups(self) -> None:
         """Make the groups that a Java broker makes at its start, those that are not there."""
         for group in SYSTEM_GROUPS:

@@ -263,6 +263,19 @@ class TransactionService:
         session.check_transaction(shown, half.msg_id, group)
         return 1
 
+    async def resume(self, message_id: str) -> None:
+        """Ask again about a half message that was discarded. Raises Refused for one that is not,
+        Invalid for an id that is none."""
+        _, _, physical_offset = parse_offset_message_id(message_id)
+        found = self._store.look_message_by_offset(physical_offset)
+        if found is None or found.topic != DISCARDED_TOPIC or find_real_queue(found) is None:
+            raise Refused(
+                RefusalReason.SYSTEM_ERROR,
+                f"message {message_id}: expected one of {DISCARDED_TOPIC}, found "
+                f"{'none' if found is None else found.topic}",
+            )
+        await wait_until_durable(self._put(make_renewed(found, 0)))
+
     async def _finish(self, offset: int, message: Message) -> None:
         """Put what a transaction ends with. The op message comes behind it in the log, so that it
         is never there alone."""

@@ -195,6 +195,24 @@ async def test_after_the_last_check_it_is_discarded(tmp_path: Path) -> None:
 
 
 @on_loop
+async def test_one_that_was_discarded_is_asked_about_again(tmp_path: Path) -> None:
+    with producing(tmp_path, transaction_check_max=1) as parts:
+        session = Session()
+        parts.producers.register("g", session)
+        await _prepare(parts)
+        for _ in range(3):
+            await _check(parts)
+        (discarded,) = parts.read(DISCARDED)
+        asked = len(session.asked)
+        await parts.transactions.resume(discarded.offset_message_id)
+        assert await _check(parts) == 1
+        assert len(session.asked) == asked + 1
+        half = parts.read(HALF_TOPIC)[0]
+        with pytest.raises(Refused, match=HALF_TOPIC):
+            await parts.transactions.resume(half.offset_message_id)
+
+
+@on_loop
 async def test_immunity_is_the_producer_s_to_choose(tmp_path: Path) -> None:
     with producing(tmp_path) as parts:
         parts.producers.register("g", session := Session())

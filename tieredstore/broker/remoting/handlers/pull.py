@@ -141,6 +141,12 @@ class _PullHandlers:
                     RefusalReason.NO_PERMISSION,
                     f"the consumer group[{group}] can not consume by broadcast way",
                 )
+            if broker.groups.is_forbidden(group, topic, _READ):
+                raise Refused(
+                    RefusalReason.NO_PERMISSION,
+                    f"the consumer group[{group}] is forbidden for topic[{topic}]",
+                    topic=topic,
+                )
             known = members.subscriptions.get(topic)
             if known is None:
                 raise Refused(

@@ -1,4 +1,4 @@
-"""How transactions end (37)."""
+"""How transactions end, and discarded ones that are asked about again (37, 323)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tieredstore.broker.refused import RefusalReason, Refused
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
+from tieredstore.broker.remoting.handlers.fields import read_text
 from tieredstore.broker.transactions.messages import CommitOrRollback
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def register_handlers(table: HandlerTable, broker: BrokerServices) -> None:
-    """Serve END_TRANSACTION."""
+    """Serve them."""
 
     async def end_transaction(_: Connection, command: RemotingCommand) -> RemotingCommand:
         fields = command.ext_fields
@@ -33,4 +34,9 @@ def register_handlers(table: HandlerTable, broker: BrokerServices) -> None:
         await broker.transactions.end(group, physical_offset, queue_offset, resolution)
         return RemotingCommand(ResponseCode.SUCCESS)
 
+    async def resume_check(_: Connection, command: RemotingCommand) -> RemotingCommand:
+        await broker.transactions.resume(read_text(command, "msgId"))
+        return RemotingCommand(ResponseCode.SUCCESS)
+
     table.register(RequestCode.END_TRANSACTION, end_transaction)
+    table.register(RequestCode.RESUME_CHECK_HALF_MESSAGE, resume_check)

@@ -45,7 +45,7 @@ class ConnectionHandlers:
             {
                 "connectionSet": _show_sessions(group.sessions),
                 "subscriptionTable": {
-                    topic: _show_subscription(subscription)
+                    topic: show_subscription(subscription)
                     for topic, subscription in group.subscriptions.items()
                 },
                 "consumeType": group.settings.consume_type,
@@ -109,7 +109,7 @@ class ConnectionHandlers:
             )
         found = self._broker.consumers.find_subscription(group, topic)
         answer = {"group": group, "topic": topic}
-        shown = {} if found is None else {"subscriptionData": _show_subscription(found)}
+        shown = {} if found is None else {"subscriptionData": show_subscription(found)}
         return _answer({**answer, **shown})
 
 
@@ -135,7 +135,8 @@ def _show_language(session: ClientSession) -> str:
     return session.language if session.language in known else LanguageCode.OTHER.name
 
 
-def _show_subscription(subscription: Subscription) -> dict[str, object]:
+def show_subscription(subscription: Subscription) -> dict[str, object]:
+    """Return a subscription as Java's SubscriptionData."""
     return {
         "classFilterMode": False,
         "codeSet": [],

@@ -1,6 +1,9 @@
-"""Consumer groups made, changed, deleted and listed (codes 200, 201, 207, 352)."""
+"""Consumer groups made, changed, deleted and listed (codes 200, 201, 207, 225, 352, 353)."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
 
 import msgspec
 
@@ -13,13 +16,20 @@ from tieredstore.broker.remoting.handlers.fields import read_bool, read_text
 from tieredstore.broker.services import BrokerServices
 from tieredstore.broker.state.attributes import GROUP_ATTRIBUTES, change_attributes
 from tieredstore.broker.state.groups import SubscriptionGroupConfig, check_group_name
+from tieredstore.broker.state.topics import PERM_READ
 from tieredstore.errors import Invalid
+
+
+class _GroupList(msgspec.Struct, rename="camel"):
+    group_config_list: list[SubscriptionGroupConfig]
 
 
 def register_handlers(table: HandlerTable, broker: BrokerServices) -> None:
     """Serve them. Changes are on disk before they are answered."""
     handlers = GroupHandlers(broker)
     table.register(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, handlers.update_group)
+    table.register(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, handlers.update_groups)
+    table.register(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, handlers.set_readable)
     table.register(RequestCode.DELETE_SUBSCRIPTIONGROUP, handlers.delete_group)
     table.register(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, handlers.list_groups)
     table.register(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, handlers.get_group)
@@ -36,17 +46,42 @@ class GroupHandlers:
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
         """Make or change one group. Its attributes are changes: `+key`."""
-        try:
-            config = msgspec.json.decode(request.body_bytes, type=SubscriptionGroupConfig)
-            check_group_name(config.group_name)
+        return await self._update([_decode(request, SubscriptionGroupConfig)])
+
+    async def update_groups(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """Make or change several groups, all or none."""
+        return await self._update(_decode(request, _GroupList).group_config_list)
+
+    async def _update(self, wanted: Iterable[SubscriptionGroupConfig]) -> RemotingCommand:
+        configs = []
+        for config in wanted:
             known = self._groups.list_groups().get(config.group_name)
             current = None if known is None else known.attributes
-            attributes = change_attributes(current, config.attributes, GROUP_ATTRIBUTES)
-        except (msgspec.MsgspecError, Invalid) as error:
-            raise Refused(RefusalReason.INVALID_PARAMETER, f"group: {error}") from None
-        self._groups.update_group(msgspec.structs.replace(config, attributes=attributes))
+            try:
+                check_group_name(config.group_name)
+                attributes = change_attributes(current, config.attributes, GROUP_ATTRIBUTES)
+            except Invalid as error:
+                raise Refused(RefusalReason.INVALID_PARAMETER, f"group: {error}") from None
+            configs.append(msgspec.structs.replace(config, attributes=attributes))
+        for config in configs:
+            self._groups.update_group(config)
         await self._groups.persist()
         return RemotingCommand(ResponseCode.SUCCESS)
+
+    async def set_readable(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """Let a group read a topic or not, where that is asked for; return whether it may."""
+        group, topic = read_text(request, "group"), read_text(request, "topic")
+        if "readable" in request.ext_fields:
+            readable = read_bool(request, "readable")
+            self._groups.set_forbidden(group, topic, PERM_READ, is_forbidden=not readable)
+            await self._groups.persist()
+        readable = not self._groups.is_forbidden(group, topic, PERM_READ)
+        body = msgspec.json.encode({"group": group, "topic": topic, "readable": readable})
+        return RemotingCommand(ResponseCode.SUCCESS, body=body)
 
     async def delete_group(
         self, connection: Connection, request: RemotingCommand
@@ -74,3 +109,13 @@ class GroupHandlers:
                 f"No group in this broker. group: {group}",
             )
         return RemotingCommand(ResponseCode.SUCCESS, body=msgspec.json.encode(config))
+
+
+_Body = TypeVar("_Body")
+
+
+def _decode(request: RemotingCommand, kind: type[_Body]) -> _Body:
+    try:
+        return msgspec.json.decode(request.body_bytes, type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Refused(RefusalReason.INVALID_PARAMETER, f"group: {error}") from None

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 
 from tests.kit.broker_services import broker_services, client_of
+from tests.kit.consuming import GROUP, TOPIC, ServedBroker, join, play
+from tests.kit.remoting import RemotingClient
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.handlers.admin.groups import register_handlers
 
@@ -103,3 +105,52 @@ def test_what_no_group_may_be_is_refused(tmp_path: Path) -> None:
             assert "G" not in broker.groups.list_groups()
 
     asyncio.run(run())
+
+
+def test_several_groups_are_made_at_once_or_none(tmp_path: Path) -> None:
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+
+    async def run() -> None:
+        async with (
+            broker_services(tmp_path) as broker,
+            client_of(broker, register_handlers) as client,
+        ):
+            for second, is_made in (("b/", False), ("b", True)):
+                body = {"groupConfigList": [{"groupName": "a"}, {"groupName": second}]}
+                answer = await client.request(code, {}, json.dumps(body).encode())
+                assert (answer.code == ResponseCode.SUCCESS) is is_made
+                assert ("a" in broker.groups.list_groups()) is is_made
+            assert (await client.request(code, {}, b"[]")).code == ResponseCode.INVALID_PARAMETER
+
+    asyncio.run(run())
+
+
+def test_a_group_may_be_kept_from_a_topic(tmp_path: Path) -> None:
+    code = RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN
+
+    async def scenario(broker: ServedBroker) -> None:
+        async with await RemotingClient.open(broker.address) as client:
+            await join(client, "c")
+
+            async def set_readable(**fields: object) -> bool:
+                asked = {"group": GROUP, "topic": TOPIC, **fields}
+                answer = await client.request(code, asked)
+                return bool(json.loads(answer.body_bytes)["readable"])
+
+            async def pull() -> int:
+                fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0, "queueOffset": 0}
+                asked = {**fields, "maxMsgNums": 1, "sysFlag": 0, "commitOffset": 0}
+                answer = await client.request(RequestCode.PULL_MESSAGE, asked)
+                return answer.code
+
+            assert await set_readable()
+            assert not await set_readable(readable=False)
+            assert not await set_readable()
+            assert await pull() == ResponseCode.NO_PERMISSION
+            kept = json.loads(broker.services.groups.encode())["forbiddenTable"]
+            assert kept == {GROUP: {TOPIC: 4}}
+            assert await set_readable(readable=True)
+            assert await pull() == ResponseCode.PULL_NOT_FOUND
+            assert json.loads(broker.services.groups.encode())["forbiddenTable"] == {}
+
+    play(tmp_path, scenario)
