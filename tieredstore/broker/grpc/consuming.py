@@ -66,10 +66,10 @@ class Consuming:
                 status=make_status(Code.MESSAGE_NOT_FOUND, "no new message")
             )
             return
-        yield ReceiveMessageResponse(status=make_status(Code.OK))
         now_ms = self._broker.clock.now_ms()
         given = 0
         try:
+            yield ReceiveMessageResponse(status=make_status(Code.OK))
             for one in received:
                 invisible_ms = max(0, one.invisible_until_ms - now_ms)
                 message = make_received_message(
@@ -115,6 +115,9 @@ class Consuming:
         try:
             received: list[Received] = await taking
         except asyncio.CancelledError:
+            # They may have been taken just before.
+            if not taking.cancelled() and taking.exception() is None:
+                self._broker.receive.give_back(request.group, request.topic, taking.result())
             if self._is_stopped:
                 return []
             raise

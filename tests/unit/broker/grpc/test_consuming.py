@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from tests.kit.grpc_broker import GrpcBroker, GrpcClient, codes, serving_grpc
 from tieredstore.broker.grpc.call import Call
 from tieredstore.broker.grpc.conversion import read_duration_ms, write_duration_ms
 from tieredstore.broker.grpc.stubs import find_message, list_values
+from tieredstore.broker.receive import Received, ReceiveRequest
 from tieredstore.broker.send.sender import SendRequest
 from tieredstore.broker.state.groups import SubscriptionGroupConfig
 from tieredstore.broker.state.topics import TopicConfig
@@ -321,6 +322,51 @@ def test_i07_many_polls_that_wait_end_with_their_connections(tmp_path: Path) -> 
             await asyncio.sleep(0.01)
         await send(broker, 1)
         (message,) = await receive_count(client, 1)
+        assert message.system_properties.delivery_attempt == 1
+
+    with_client(tmp_path, test)
+
+
+def ask_as(client_id: str, broker: GrpcBroker, request: Any) -> AsyncGenerator[Any, None]:
+    return broker.service.stream("ReceiveMessage", request, Call({"x-mq-client-id": client_id}))
+
+
+def test_a_client_that_goes_before_the_first_response_leaves_its_messages(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        await send(broker, 1)
+        responses = ask_as("gone", broker, ask())
+        assert codes([(await anext(responses)).status]) == ["OK"]
+        await responses.aclose()
+        (message,) = await receive(client, ask(wait_ms=0))
+        assert message.system_properties.delivery_attempt == 1
+
+    with_client(tmp_path, test)
+
+
+def test_a_call_that_is_cancelled_when_it_has_its_messages_gives_them_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        await send(broker, 1)
+        taken = broker.services.receive.receive
+
+        async def take_and_end(request: ReceiveRequest) -> list[Received]:
+            received = await taken(request)
+            # The call ends when these are there, and before it looks at them.
+            asyncio.get_running_loop().call_soon(call.cancel)
+            return received
+
+        async def run() -> None:
+            async with aclosing(ask_as("gone", broker, ask())) as responses:
+                async for _ in responses:
+                    pass
+
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.services.receive, "receive", take_and_end)
+            call = asyncio.ensure_future(run())
+            with pytest.raises(asyncio.CancelledError):
+                await call
+        (message,) = await receive(client, ask(wait_ms=0))
         assert message.system_properties.delivery_attempt == 1
 
     with_client(tmp_path, test)
