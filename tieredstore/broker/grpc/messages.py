@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import zlib
+from collections.abc import Iterable
 from typing import Any, Final
 
 from tieredstore.broker.grpc.conversion import (
     read_duration_ms,
     read_timestamp_ms,
+    read_topic,
     write_duration_ms,
     write_timestamp_ms,
 )
@@ -38,6 +40,7 @@ _ENCODINGS: Final = list_values("Encoding")
 _DIGESTS: Final = list_values("DigestType")
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _GZIP_WBITS: Final = 31
+_MAX_TIME_DIGITS: Final = 15
 RESERVED_NAMES: Final = frozenset(
     value
     for name, value in vars(props).items()
@@ -231,10 +234,12 @@ def make_received_message(
     return message
 
 
-def make_transaction_message(stored: StoredMessage) -> Any:
-    """Make the message that a producer is asked about; stored: its half message."""
+def make_transaction_message(stored: StoredMessage, topics: Iterable[Any]) -> Any:
+    """Make the message that a producer is asked about. stored: its half message. topics: resources
+    that the producer named, the message's among them if possible: it answers with that."""
     real_topic = stored.get_property(props.REAL_TOPIC) or stored.topic
-    message = _make_message(stored, Resource(name=real_topic))
+    named = (topic for topic in topics if read_topic(topic) == real_topic)
+    message = _make_message(stored, next(named, Resource(name=real_topic)))
     message.system_properties.message_type = _TYPES["TRANSACTION"]
     return message
 
@@ -268,7 +273,8 @@ def _make_message(stored: StoredMessage, topic: Any) -> Any:
     if TRACE_CONTEXT in table:
         system.trace_context = table[TRACE_CONTEXT]
     deliver_ms = table.get(props.TIMER_DELIVER_MS) or table.get(props.TIMER_OUT_MS)
-    if deliver_ms is not None and deliver_ms.isdecimal():
+    # Anybody may have written anything there: a message that cannot be made is in the way for good.
+    if deliver_ms is not None and deliver_ms.isdecimal() and len(deliver_ms) <= _MAX_TIME_DIGITS:
         write_timestamp_ms(system.delivery_timestamp, int(deliver_ms))
     if props.DLQ_ORIGIN_TOPIC in table:
         origin = system.dead_letter_queue

@@ -109,7 +109,8 @@ class Producing:
                 Code.INVALID_TRANSACTION_ID,
                 f"transaction id {request.transaction_id!r}: expected one that a send returned",
             )
-        await self._broker.transactions.end_by_id(request.transaction_id, resolution)
+        topic = read_topic(request.topic)
+        await self._broker.transactions.end_by_id(topic, request.transaction_id, resolution)
         return _EndTransactionResponse(status=make_status(Code.OK))
 
     async def recall_message(self, request: Any, call: Call) -> Any:  # noqa: ARG002

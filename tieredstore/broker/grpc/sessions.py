@@ -83,7 +83,8 @@ class GrpcSession:
         command = TelemetryCommand()
         recover = command.recover_orphaned_transaction_command
         recover.transaction_id = message.offset_message_id
-        recover.message.CopyFrom(make_transaction_message(message))
+        topics = () if self.settings is None else self.settings.publishing.topics
+        recover.message.CopyFrom(make_transaction_message(message, topics))
         self.send(command)
 
     def send_one_way(self, code: int, ext_fields: Mapping[str, str], body: Buffer) -> None:  # noqa: ARG002

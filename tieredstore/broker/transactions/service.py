@@ -173,14 +173,22 @@ class TransactionService:
             )
         await self._resolve(half, resolution)
 
-    async def end_by_id(self, message_id: str, resolution: CommitOrRollback) -> None:
-        """End a transaction as `end` does. message_id: the offset message id of its half message,
-        of a `SendResult` or of what a producer was asked about."""
+    async def end_by_id(self, topic: str, message_id: str, resolution: CommitOrRollback) -> None:
+        """End a transaction of a topic as `end` does. message_id: the offset message id of its half
+        message, of a `SendResult` or of what a producer was asked about."""
         try:
             _, _, physical_offset = parse_offset_message_id(message_id)
         except Invalid as error:
             raise Refused(RefusalReason.INVALID_PARAMETER, str(error)) from error
-        await self._resolve(self._look_up(physical_offset), resolution)
+        half = self._look_up(physical_offset)
+        found = half.get_property("REAL_TOPIC")
+        # Whoever may send to one topic ends no transaction of another one.
+        if half.topic == HALF_TOPIC and found != topic:
+            raise Refused(
+                RefusalReason.INVALID_PARAMETER,
+                f"half message {message_id}: expected one of topic {topic}, found {found}",
+            )
+        await self._resolve(half, resolution)
 
     async def _resolve(self, half: StoredMessage, resolution: CommitOrRollback) -> None:
         if half.topic != HALF_TOPIC:

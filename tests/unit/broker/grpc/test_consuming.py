@@ -21,6 +21,7 @@ from tieredstore.broker.receive import Received, ReceiveRequest
 from tieredstore.broker.send.sender import SendRequest
 from tieredstore.broker.state.groups import SubscriptionGroupConfig
 from tieredstore.broker.state.topics import TopicConfig
+from tieredstore.contracts.message_store import PutMessageStatus
 from tieredstore.message import sysflag
 from tieredstore.message.compression import compress
 from tieredstore.message.encoding import Message
@@ -146,6 +147,21 @@ def test_a_body_that_does_not_inflate_comes_as_it_is(tmp_path: Path) -> None:
         await broker.services.sender.send(SendRequest(group="P", message=message))
         (message,) = await receive_count(client, 1)
         assert message.body == b"not zlib"
+
+    with_client(tmp_path, test)
+
+
+@pytest.mark.parametrize("name", ["TIMER_DELIVER_MS", "TIMER_OUT_MS", "DLQ_ORIGIN_TOPIC"])
+@pytest.mark.parametrize("value", ["9" * 30, "9" * 15, "x", "-1", "\u0663", "\ufffd"])
+def test_no_property_keeps_a_message_from_its_consumer(
+    tmp_path: Path, name: str, value: str
+) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        message = Message.create("T", b"odd", queue_id=0, properties={name: value})
+        result = broker.services.store.put_message(message)
+        assert result.status is PutMessageStatus.PUT_OK
+        (received,) = await receive_count(client, 1)
+        assert received.body == b"odd"
 
     with_client(tmp_path, test)
 

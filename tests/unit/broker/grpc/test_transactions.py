@@ -28,10 +28,12 @@ def with_client(
     asyncio.run(run())
 
 
-async def send_half(client: GrpcClient, body: bytes, recover_ms: int | None = None) -> str:
+async def send_half(
+    client: GrpcClient, body: bytes, recover_ms: int | None = None, namespace: str = ""
+) -> str:
     request = find_message("SendMessageRequest")()
     message = request.messages.add(body=body)
-    message.topic.name = "T"
+    message.topic.name, message.topic.resource_namespace = "T", namespace
     system = message.system_properties
     system.message_id = body.hex()
     system.message_type = TYPES["TRANSACTION"]
@@ -44,8 +46,11 @@ async def send_half(client: GrpcClient, body: bytes, recover_ms: int | None = No
     return transaction_id
 
 
-async def end(client: GrpcClient, transaction_id: str, resolution: str) -> str:
+async def end(
+    client: GrpcClient, transaction_id: str, resolution: str, namespace: str = ""
+) -> str:
     request = client.make("EndTransactionRequest", topic="T", transaction_id=transaction_id)
+    request.topic.resource_namespace = namespace
     request.resolution = RESOLUTIONS[resolution]
     request.source = SOURCES["SOURCE_CLIENT"]
     return codes([(await client.call("EndTransaction", request)).status])[0]
@@ -108,5 +113,23 @@ def test_a_producer_is_asked_about_what_it_left_open(tmp_path: Path) -> None:
         assert recover.message.system_properties.message_type == TYPES["TRANSACTION"]
         assert await end(client, recover.transaction_id, "COMMIT") == "OK"
         assert await wait_for_bodies(broker, 1) == [b"left open"]
+
+    with_client(tmp_path, test, transactionTimeOut="500", transactionCheckInterval="200")
+
+
+def test_a_producer_is_asked_with_the_name_that_it_gave_the_topic(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        stream = client.open_telemetry()
+        settings = Settings()
+        settings.publishing.topics.add(name="T", resource_namespace="shop")
+        await stream.write(TelemetryCommand(settings=settings))
+        await stream.read()
+        await send_half(client, b"left open", recover_ms=1_000, namespace="shop")
+        command: Any = await asyncio.wait_for(stream.read(), 20)
+        asked = command.recover_orphaned_transaction_command
+        topic = asked.message.topic
+        assert (topic.name, topic.resource_namespace) == ("T", "shop")
+        assert await end(client, asked.transaction_id, "COMMIT") == "BAD_REQUEST"  # of topic T
+        assert await end(client, asked.transaction_id, "COMMIT", namespace="shop") == "OK"
 
     with_client(tmp_path, test, transactionTimeOut="500", transactionCheckInterval="200")

@@ -117,7 +117,7 @@ async def test_a_transaction_ends_once(tmp_path: Path) -> None:
 async def test_by_the_id_of_the_half_message(tmp_path: Path) -> None:
     with producing(tmp_path) as parts:
         sent = await _prepare(parts, b"1")
-        await parts.transactions.end_by_id(sent.message_id, COMMIT)
+        await parts.transactions.end_by_id("T", sent.message_id, COMMIT)
         assert _bodies(parts) == [b"1"]
         other = await parts.send(queue_id=2)
         for message_id, reason in (
@@ -126,8 +126,20 @@ async def test_by_the_id_of_the_half_message(tmp_path: Path) -> None:
             ("?", RefusalReason.INVALID_PARAMETER),
         ):
             with pytest.raises(Refused) as raised:
-                await parts.transactions.end_by_id(message_id, COMMIT)
+                await parts.transactions.end_by_id("T", message_id, COMMIT)
             assert raised.value.reason is reason
+
+
+@on_loop
+async def test_a_transaction_of_another_topic_is_not_ended(tmp_path: Path) -> None:
+    with producing(tmp_path) as parts:
+        sent = await _prepare(parts, b"1")
+        for resolution in (COMMIT, ROLLBACK):
+            with pytest.raises(Refused, match="expected one of topic Other, found T"):
+                await parts.transactions.end_by_id("Other", sent.message_id, resolution)
+        assert _bodies(parts) == []
+        await parts.transactions.end_by_id("T", sent.message_id, COMMIT)
+        assert _bodies(parts) == [b"1"]
 
 
 @pytest.mark.parametrize("change", [("other", 0, 0), ("g", 0, 1), ("g", 999_999, 0)])
