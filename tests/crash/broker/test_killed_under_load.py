@@ -16,6 +16,8 @@ from tests.kit.object_store.servers import CREDENTIALS, REGION, Servers
 from tests.kit.queue_checker.checker import check_history
 from tests.kit.queue_checker.loads import GrpcLoad, Load, RemotingLoad
 from tests.kit.queue_checker.run import read_all, run_loads
+from tieredstore.broker.settings import load_broker_settings
+from tieredstore.broker.state.groups import SubscriptionGroupConfig, SubscriptionGroupManager
 from tieredstore.testing.fault_proxy.faults import cut_body, lose_reply, lose_request, slow_down
 from tieredstore.testing.fault_proxy.http import Credentials, Fault
 from tieredstore.testing.fault_proxy.proxy import FaultProxy
@@ -32,7 +34,7 @@ FAULTS: list[tuple[Fault, tuple[str, ...], range]] = [
     (cut_body(10), ("GetObject",), range(2, 10**6, 7)),
 ]
 """What the proxy does, for ever: which request of these operations, counted from 1."""
-FIFO_TOPIC = "CheckedFifo"
+FIFO_TOPIC, FIFO_GROUP = "CheckedFifo", "checked_fifo"
 
 
 @pytest.fixture(scope="module")
@@ -79,10 +81,10 @@ def _check(
     settings: Mapping[str, str],
     kills: int,
 ) -> None:
-    _write_fifo_topic(folder / "store" / "config")
+    _write_fifo_config(folder / "store" / "config")
     loads: list[Load] = [
         RemotingLoad(remoting, f"Checked-{folder.name}"),
-        GrpcLoad(grpc, FIFO_TOPIC),
+        GrpcLoad(grpc, FIFO_TOPIC, FIFO_GROUP),
     ]
     with BrokerProcess(folder, settings) as broker:
         histories = run_loads(loads, remoting, broker, kills)
@@ -96,10 +98,19 @@ def _check(
             assert read_all(remoting, broker, topic) == history.read
 
 
-def _write_fifo_topic(folder: Path) -> None:
-    """A topic of message groups."""
+def _write_fifo_config(folder: Path) -> None:
+    """A topic of message groups, and a consumer group that takes them in order."""
     topic = {"topicName": FIFO_TOPIC, "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
     attributes = {"attributes": {"message.type": "FIFO"}}
     table = {"topicConfigTable": {FIFO_TOPIC: topic | attributes}}
     folder.mkdir(parents=True)
     (folder / "topics.json").write_text(json.dumps(table))
+    groups = SubscriptionGroupManager(folder, load_broker_settings({}, "checked"))
+    groups.update_group(
+        SubscriptionGroupConfig(
+            group_name=FIFO_GROUP,
+            consume_message_orderly=True,
+            attributes={"consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"},
+        )
+    )
+    (folder / "subscriptionGroup.json").write_bytes(groups.encode())

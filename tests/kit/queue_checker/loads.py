@@ -60,24 +60,26 @@ class RemotingLoad:
 
 @dataclass(frozen=True, slots=True)
 class GrpcLoad:
-    """Java over gRPC: messages with a message group, and no consumer. client: runs `GroupLoads`.
-    The topic must be there."""
+    """Java over gRPC: messages with a message group, and a push consumer. client: runs `GroupLoads`.
+    The topic must be there, and the group, one in which order matters."""
 
     client: ClientProcess
     topic: str
+    group: str
 
     def start(self, broker: BrokerProcess) -> None:
         load: dict[str, Any] = {"topic": self.topic, "groups": GROUPS, "pause_ms": PAUSE_MS}
         self.client.call("start_load", grpc=broker.grpc, **load)
+        self.client.call("start_consumer", grpc=broker.grpc, topic=self.topic, group=self.group)
 
     def stop_sending(self) -> list[Sent]:
         return [_sent(row) for row in self.client.call("stop_load")]
 
-    def consumed(self) -> list[Delivered] | None:
-        return None
+    def consumed(self) -> list[Delivered]:
+        return [Delivered(body) for body in self.client.call("consumed")]
 
     def stop_consuming(self) -> None:
-        pass
+        self.client.call("stop_consumer")
 
 
 def _sent(row: list[Any]) -> Sent:

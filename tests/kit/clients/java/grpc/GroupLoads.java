@@ -4,23 +4,30 @@ import java.time.Duration;
 import java.util.*;
 import java.util.concurrent.*;
 import org.apache.rocketmq.client.apis.*;
+import org.apache.rocketmq.client.apis.consumer.*;
 import org.apache.rocketmq.client.apis.producer.Producer;
 
 /**
  * Sends by message groups until it is stopped, whatever happens to the broker. `start_load` (grpc, topic,
  * groups, pause_ms) has one thread for each message group, which sends `GROUP-NUMBER`, one after the other, never twice. `stop_load` gives
- * [group, number] for what was acknowledged, [group, number, error] for the rest.
+ * [group, number] for what was acknowledged, [group, number, error] for the rest. `start_consumer` (grpc, topic, group) has a push
+ * consumer that acknowledges all that it is given; `consumed` gives the bodies in arrival order, `stop_consumer` ends it.
  */
 public class GroupLoads {
     private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
     private static final List<Future<List<Object[]>>> SENT = new ArrayList<>();
     private static volatile boolean running;
+    private static final List<String> CONSUMED = Collections.synchronizedList(new ArrayList<>());
     private static Producer producer;
+    private static PushConsumer consumer;
     private static ExecutorService threads;
 
     public static void register(Talk talk) {
         talk.verb("start_load", GroupLoads::start);
         talk.verb("stop_load", GroupLoads::stop);
+        talk.verb("start_consumer", GroupLoads::startConsumer);
+        talk.verb("consumed", request -> { synchronized (CONSUMED) { return new ArrayList<>(CONSUMED); } });
+        talk.verb("stop_consumer", request -> { consumer.close(); return null; });
     }
 
     private static ClientConfiguration configuration(JsonObject request) {
@@ -56,6 +63,17 @@ public class GroupLoads {
             }
         }
         return sent;
+    }
+
+    private static Object startConsumer(JsonObject request) throws Exception {
+        consumer = PROVIDER.newPushConsumerBuilder()
+            .setClientConfiguration(configuration(request)).setConsumerGroup(request.get("group").getAsString())
+            .setSubscriptionExpressions(Map.of(request.get("topic").getAsString(), new FilterExpression("*")))
+            .setMessageListener(view -> {
+                CONSUMED.add(StandardCharsets.UTF_8.decode(view.getBody()).toString());
+                return ConsumeResult.SUCCESS;
+            }).build();
+        return null;
     }
 
     private static Object stop(JsonObject request) throws Exception {
