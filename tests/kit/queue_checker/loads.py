@@ -60,8 +60,8 @@ class RemotingLoad:
 
 @dataclass(frozen=True, slots=True)
 class GrpcLoad:
-    """Java over gRPC: messages with a message group, and a push consumer. client: runs `GroupLoads`.
-    The topic must be there, and the group, one in which order matters."""
+    """Java over gRPC: messages with a message group, and a push consumer. client: runs
+    `GroupLoads`. The topic must be there, and the group, one in which order matters."""
 
     client: ClientProcess
     topic: str

@@ -32,6 +32,7 @@ from tieredstore.broker.receive.requests import (
     Received,
     ReceiveRequest,
 )
+from tieredstore.broker.state.topics import PERM_READ
 
 if TYPE_CHECKING:
     from tieredstore.broker.services import BrokerServices
@@ -41,6 +42,8 @@ MAX_BATCH_SIZE: Final = 32
 """Messages of one answer."""
 MAX_ENTRIES: Final = 1_024
 """Acknowledgements of one call."""
+MAX_ATTEMPT_ID: Final = 256
+"""Characters; clients make UUIDs."""
 MIN_RECEIVE_INVISIBLE_MS: Final = 10_000
 MIN_POLLING_MS: Final = 5_000
 DEADLINE_MARGIN_MS: Final = 200
@@ -89,8 +92,17 @@ class Consuming:
     async def _receive(self, request: Any, call: Call) -> tuple[list[Received], Any]:
         topic = read_topic(request.message_queue.topic)
         group = self._find_group(request.group)
-        if self._broker.topics.find_topic(topic) is None:
+        config = self._broker.topics.find_topic(topic)
+        if config is None:
             raise Rejected(Code.TOPIC_NOT_FOUND, f"topic {topic}: not found")
+        if not config.is_readable or not self._broker.settings.broker_permission & PERM_READ:
+            raise Rejected(Code.FORBIDDEN, f"topic {topic} may not be read")
+        if len(request.attempt_id) > MAX_ATTEMPT_ID:
+            raise Rejected(
+                Code.BAD_REQUEST,
+                f"attempt id: expected at most {MAX_ATTEMPT_ID} characters, "
+                f"found {len(request.attempt_id)}",
+            )
         now_ms = self._broker.clock.now_ms()
         received = await self._wait(
             ReceiveRequest(

@@ -17,6 +17,8 @@ from tieredstore.broker.descriptors import leaves_room
 TLS_HANDSHAKE: Final = 0x16
 FIRST_BYTE_TIMEOUT_S: Final = 20.0
 """How long a client may be connected before it says its first byte."""
+STALL_TIMEOUT_S: Final = 120.0
+"""How long a peer may take nothing of what waits for it."""
 LOOPBACK: Final = "127.0.0.1"
 _BACKLOG: Final = 1024
 _PENDING_LIMIT_BYTES: Final = 256 << 10
@@ -99,6 +101,7 @@ class _Side(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.other: _Side | None = None
         self.has_ended = False
+        self._stall: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -118,18 +121,33 @@ class _Side(asyncio.Protocol):
         return True
 
     def pause_writing(self) -> None:
+        self.limit_stall()
         if self.other is not None and self.other.transport is not None:
             self.other.transport.pause_reading()
 
     def resume_writing(self) -> None:
         if self.other is not None and self.other.transport is not None:
+            self._stop_stall()
             self.other.transport.resume_reading()
+
+    def limit_stall(self) -> None:
+        """End the connection after a while: a peer that never reads would keep its place."""
+        if self.transport is not None and self._stall is None:
+            loop = asyncio.get_running_loop()
+            self._stall = loop.call_later(STALL_TIMEOUT_S, self.transport.abort)
+
+    def _stop_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
         other = self.other
+        self._stop_stall()
         self.transport = None
         if other is not None and other.transport is not None:
             other.transport.close()
+            other.limit_stall()  # what was written goes out first
 
 
 class _Front(_Side):

@@ -73,7 +73,7 @@ class Telemetry:
     async def notify_client_termination(self, request: Any, call: Call) -> Any:
         """Forget a client that goes."""
         session = self._sessions.find(call.client_id)
-        if session is not None:
+        if session is not None and _is_same_user(session, call):
             self._close(session)
             if request.HasField("group"):
                 # What it has taken is for others now, if its time would be renewed.
@@ -145,6 +145,13 @@ def read_subscription(topic: str, expression: Any) -> Subscription:
     """Return what a FilterExpression asks of a topic."""
     kind = SQL92 if expression.type == _FILTER_SQL else TAG
     return Subscription.parse(topic, expression.expression, kind)
+
+
+def _is_same_user(session: GrpcSession, call: Call) -> bool:
+    """Tell whether a call comes from whom a session belongs to: anybody may name a client."""
+    if session.user is None or call.user is None:  # nobody is checked
+        return session.user is call.user
+    return session.user.username == call.user.username
 
 
 def _end_if_silent(session: GrpcSession) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import hashlib
 import logging
 from collections.abc import AsyncIterator, Sequence
 from itertools import groupby
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from tieredstore.broker.receive.events import Done, Given, Renewed
 from tieredstore.broker.receive.handles import Receipt, encode_handle
@@ -17,6 +18,7 @@ from tieredstore.broker.receive.state import ReceiveState
 from tieredstore.broker.refused import RefusalReason, Refused
 from tieredstore.clock import Clock
 from tieredstore.contracts.message_store import (
+    GetMessageResult,
     GetMessageStatus,
     GetRequest,
     MessageFilter,
@@ -32,11 +34,20 @@ MAX_BATCH_BYTES: Final = 64 << 20
 """Records of one answer, but for its first message."""
 MAX_RENEW_MS: Final = 3 * 3_600_000
 """How long the broker renews the time of a message."""
+_MAX_NAME: Final = 64
+"""Characters of a message group; producers of remoting may name longer ones."""
 _POSTPONE_MS: Final = 1_000
 """How long what could not be done with a message now is left alone."""
 _NOT_READ: Final = GetMessageStatus.OFFSET_FOUND_NULL
 """A store that cannot tell now does not say either that the message is gone."""
 _log = logging.getLogger(__name__)
+
+
+class _Waiting(NamedTuple):
+    """A message that was read, and waits for others of its message group."""
+
+    offset: int
+    message_group: str
 
 
 class _Burial(enum.Enum):
@@ -104,7 +115,7 @@ class Batch:
                 seen.update(entry.offset for entry in due)
                 popped += [(entry, entry.generation, entry.visible_at_ms) for entry in due]
                 messages += await self._read_due(progress, due)
-            waiting: list[StoredMessage] = []
+            waiting: list[_Waiting] = []
             next_offset = progress.next_offset
             if len(messages) < room and next_offset < end_offset:
                 next_offset = await self._read_new(progress, end_offset, room, messages, waiting)
@@ -134,14 +145,18 @@ class Batch:
             else:
                 match await self._bury(progress, entry, message):
                     case _Burial.DONE:
-                        gone.append(entry.offset)
+                        # At once: what comes of the others makes no second dead letter of it.
+                        self._finish(progress, [entry.offset])
                     case _Burial.NOWHERE:
                         messages.append(message)
                     case _Burial.LATER:
                         self._postpone(progress, entry)
-        if gone and self._state.is_current(progress):
-            self._state.record(progress, Done(progress.number, gone))
+        self._finish(progress, gone)
         return messages
+
+    def _finish(self, progress: QueueProgress, offsets: list[int]) -> None:
+        if offsets and self._state.is_current(progress):
+            self._state.record(progress, Done(progress.number, offsets))
 
     async def _read(
         self, progress: QueueProgress, due: Sequence[Entry]
@@ -164,8 +179,7 @@ class Batch:
                 )
                 found = {message.queue_offset: message for message in result.messages}
                 upto = result.next_begin_offset
-                is_there = result.min_offset <= first < result.max_offset
-                if upto <= first and (is_there or result.status is _NOT_READ):
+                if is_unread(result, first):
                     self._postpone(progress, entries[position])
                     position += 1
                 while position < len(entries) and entries[position].offset < max(upto, first + 1):
@@ -208,7 +222,7 @@ class Batch:
         end_offset: int,
         room: int,
         messages: list[StoredMessage],
-        waiting: list[StoredMessage],
+        waiting: list[_Waiting],
     ) -> int:
         """Read messages that never went out; returns the offset behind them."""
         next_offset = progress.next_offset
@@ -231,8 +245,9 @@ class Batch:
                 )
             )
             for message in result.messages:
-                if self._request.fifo and self._must_wait(progress, message, taken, stopped):
-                    waiting.append(message)
+                name = get_message_group(message) if self._request.fifo else ""
+                if self._request.fifo and self._must_wait(progress, name, taken, stopped):
+                    waiting.append(_Waiting(message.queue_offset, name))
                 else:
                     messages.append(message)
                     self._size_bytes += message.size
@@ -252,11 +267,10 @@ class Batch:
     def _must_wait(
         self,
         progress: QueueProgress,
-        message: StoredMessage,
+        name: str,
         taken: set[int],
         stopped: set[str],
     ) -> bool:
-        name = get_message_group(message)
         if name not in stopped and progress.waits(name, taken):
             stopped.add(name)
         return name in stopped
@@ -266,7 +280,7 @@ class Batch:
         progress: QueueProgress,
         next_offset: int,
         messages: list[StoredMessage],
-        waiting: list[StoredMessage],
+        waiting: list[_Waiting],
     ) -> None:
         # What somebody else finished meanwhile (the consumer offset was set) is not given.
         behind = progress.next_offset
@@ -275,14 +289,16 @@ class Batch:
             for message in messages
             if message.queue_offset >= behind or message.queue_offset in progress.entries
         ]
-        waiting = [message for message in waiting if message.queue_offset >= behind]
+        waiting = [one for one in waiting if one.offset >= behind]
         if not messages and not waiting:
             progress.skip_to(next_offset)
             self._state.commit(progress)
             return
         request, now_ms = self._request, self._clock.now_ms()
         generation, visible_at_ms = self._state.make_generation(), now_ms + request.invisible_ms
-        names = map(get_message_group, (*messages, *waiting)) if request.fifo else ()
+        names: list[str] = []
+        if request.fifo:
+            names = [*map(get_message_group, messages), *(one.message_group for one in waiting)]
         self._state.record(
             progress,
             Given(
@@ -291,14 +307,20 @@ class Batch:
                 visible_at_ms,
                 next_offset,
                 [message.queue_offset for message in messages],
-                [message.queue_offset for message in waiting],
-                list(names),
+                [one.offset for one in waiting],
+                names,
                 request.client_id if request.auto_renew else "",
                 now_ms + MAX_RENEW_MS if request.auto_renew else 0,
                 request.attempt_id,
             ),
         )
         self.received += [make_received(progress, message) for message in messages]
+
+
+def is_unread(result: GetMessageResult, offset: int) -> bool:
+    """Tell whether a message is there, or may be, and could not be read now."""
+    is_there = result.min_offset <= offset < result.max_offset
+    return result.next_begin_offset <= offset and (is_there or result.status is _NOT_READ)
 
 
 def make_received(progress: QueueProgress, message: StoredMessage) -> Received:
@@ -309,5 +331,7 @@ def make_received(progress: QueueProgress, message: StoredMessage) -> Received:
 
 
 def get_message_group(message: StoredMessage) -> str:
-    """Return a message's group; those without one are one group of their queue."""
-    return message.get_property(props.SHARDING_KEY) or ""
+    """Return a message's group, of a long name its digest; those without one are one group of their
+    queue."""
+    name = message.get_property(props.SHARDING_KEY) or ""
+    return name if len(name) <= _MAX_NAME else hashlib.sha256(name.encode()).hexdigest()

@@ -102,10 +102,15 @@ class ReceiveJournal:
 
     def append(self, event: Event) -> None:
         """Write an event. It is in the system's hands when this returns. Raises Exhausted or
-        Unavailable, and nothing of it is there then."""
+        Unavailable, or Invalid for one that is too large, and nothing of it is there then."""
         if self._is_failed:
             raise self._make_failed_error()
         payload = encode_event(event)
+        if len(payload) > _MAX_FRAME_BYTES:  # nobody would read it, nor what is behind it
+            raise Invalid(
+                f"{self._path(self._number)}: {type(event).__name__}: expected at most "
+                f"{_MAX_FRAME_BYTES} bytes, found {len(payload)}"
+            )
         self._write(_frame(payload))
         self._appended += 1
 

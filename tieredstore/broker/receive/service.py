@@ -13,7 +13,13 @@ from tieredstore.broker.periodic import PeriodicTask
 from tieredstore.broker.pull.filters import make_filter
 from tieredstore.broker.pull.hold import PullHold
 from tieredstore.broker.pull.puller import count_out
-from tieredstore.broker.receive.batch import MAX_IN_FLIGHT, Batch, DeadLetters, make_received
+from tieredstore.broker.receive.batch import (
+    MAX_IN_FLIGHT,
+    Batch,
+    DeadLetters,
+    is_unread,
+    make_received,
+)
 from tieredstore.broker.receive.events import Changed, Done, GivenBack, Renewed
 from tieredstore.broker.receive.handles import Receipt, decode_handle, encode_handle
 from tieredstore.broker.receive.journal import ReceiveJournal
@@ -33,7 +39,8 @@ from tieredstore.broker.state.offsets import ConsumerOffsetManager
 from tieredstore.broker.state.topics import TopicConfigManager
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.message_store import GetRequest, MessageStore
-from tieredstore.errors import Invalid
+from tieredstore.errors import Invalid, TieredStoreError, Unavailable
+from tieredstore.message.record import StoredMessage
 from tieredstore.metrics import Metrics
 from tieredstore.service_thread import ServiceHealth
 
@@ -222,13 +229,19 @@ class ReceiveService:
 
     async def forward_to_dead_letters(self, group: str, topic: str, handle: str) -> AckStatus:
         """Make a message a dead letter of its group, and acknowledge it. Raises what a put
-        raises."""
+        raises, and Unavailable for a message that cannot be read now."""
         found = self._find(group, topic, handle)
         if found is None:
             return AckStatus.INVALID_RECEIPT_HANDLE
         progress, entry = found
         request = GetRequest(topic, progress.queue_id, entry.offset, 1, group=group)
         result = await self._store.get_async(request)
+        if is_unread(result, entry.offset):
+            raise Unavailable(
+                f"{topic}, queue {progress.queue_id}: the message at {entry.offset} cannot be read "
+                "now",
+                offset=entry.offset,
+            )
         for message in result.messages:
             if message.queue_offset == entry.offset:
                 await self._dead_letters.send_to_dead_letters(group, message, entry.attempts)
@@ -278,6 +291,8 @@ class ReceiveService:
             await asyncio.sleep(0)
 
     async def _keep_up(self) -> None:
+        for progress in self._state.follow_offsets():
+            self._tell(progress)
         self._polls.wake_all()  # tests move clocks
         if self._journal.needs_rotation:
             await asyncio.shield(asyncio.ensure_future(self._state.rotate()))
@@ -305,6 +320,7 @@ class ReceiveService:
         count = config.read_queue_nums
         turn = self._turns.get(key, 0)
         self._turns[key] = turn + 1
+        failure: TieredStoreError | None = None
         try:
             for number in range(count):
                 queue_id = (turn + number) % count
@@ -313,10 +329,17 @@ class ReceiveService:
                     continue
                 end = self._end(progress)
                 if self._has_messages(progress, end):
-                    await batch.take(progress, end)
+                    try:
+                        await batch.take(progress, end)
+                    except TieredStoreError as error:  # the other queues go on
+                        failure = error
         except BaseException:
             self.give_back(*key, batch.received)
             raise
+        if failure is not None:
+            if not batch.received:
+                raise failure
+            _log.warning("%s of group %s: a queue is left out: %s", *reversed(key), failure)
         if batch.received and self._polls.has_parked(key):
             for progress in self._state.find_queues(*key).values():
                 self._tell(progress)
@@ -337,17 +360,23 @@ class ReceiveService:
                 for offset in attempted.offsets
                 if progress.find(offset, attempted.generation, now_ms) is not None
             ]
+            messages: list[StoredMessage] = []
             for offset in offsets:
                 get = GetRequest(progress.topic, progress.queue_id, offset, 1, group=request.group)
-                result = await self._store.get_async(get)
-                received += [
-                    make_received(progress, message)
-                    for message in result.messages
-                    if progress.find(message.queue_offset, attempted.generation, now_ms)
-                ]
-            if offsets and self._state.is_current(progress):
+                messages += (await self._store.get_async(get)).messages
+            now_ms = self._clock.now_ms()
+            messages = [
+                message
+                for message in messages
+                if progress.find(message.queue_offset, attempted.generation, now_ms) is not None
+            ]
+            if messages and self._state.is_current(progress):
+                again = [message.queue_offset for message in messages]
                 visible_at_ms = now_ms + request.invisible_ms
-                self._state.record(progress, Renewed(progress.number, offsets, visible_at_ms))
+                self._state.record(progress, Renewed(progress.number, again, visible_at_ms))
+                received += [make_received(progress, message) for message in messages]
+        if not received:
+            self._state.attempts.forget(request.group, request.topic, request.attempt_id)
         return received
 
     def _find(self, group: str, topic: str, handle: str) -> tuple[QueueProgress, Entry] | None:

@@ -134,17 +134,36 @@ class ReceiveState:
         self.commit(progress)
 
     def commit(self, progress: QueueProgress) -> None:
-        """Tell the consumer offset."""
+        """Tell the consumer offset, unless somebody else has set it: that one is followed."""
         offset = progress.done_offset
-        if offset != progress.committed_offset:
+        if offset != progress.committed_offset and not self._is_set_by_others(progress):
             progress.committed_offset = offset
             self._offsets.commit_offset(progress.group, progress.topic, progress.queue_id, offset)
+
+    def follow_offsets(self) -> list[QueueProgress]:
+        """Follow the consumer offsets that somebody else has set, and forget the queues of which
+        they were deleted; returns what has a new offset. Raises Exhausted or Unavailable."""
+        followed = []
+        for progress in filter(self._is_set_by_others, self.list_queues()):
+            offset = self._query_offset(progress)
+            if offset is None:
+                self._journal.append(Closed(progress.number))
+                self._forget(progress)
+            else:
+                followed.append(self._follow(progress, offset))
+        return followed
 
     def make_generation(self) -> int:
         """Return a number that no delivery had before, of an earlier run neither."""
         floor = self._clock.now_ms() << _GENERATIONS_A_MS
         self._generation = max(self._generation + 1, floor)
         return self._generation
+
+    def _query_offset(self, progress: QueueProgress) -> int | None:
+        return self._offsets.query_offset(progress.group, progress.topic, progress.queue_id)
+
+    def _is_set_by_others(self, progress: QueueProgress) -> bool:
+        return self._query_offset(progress) != progress.committed_offset
 
     def _begin_offset(self, group: str, topic: str, queue_id: int, *, is_new: bool) -> int:
         config = self._groups.find_group(group)

@@ -449,4 +449,12 @@ def test_grpc_calls_are_checked(tmp_path: Path) -> None:
             ):
                 assert await status_of(service, "Telemetry", commands(topic), made) is expected
 
+            # Whoever says the name of a client does not end it.
+            terminate = find_message("NotifyClientTerminationRequest")()
+            async with aclosing(service.stream("Telemetry", commands("orders"), call())) as stream:
+                assert Code((await anext(stream)).status.code) is Code.OK
+                for user, is_there in ((ADMIN, True), (GRPC_USER, False)):
+                    await service.answer("NotifyClientTermination", terminate, call(user))
+                    assert (service.sessions.find("c") is not None) is is_there
+
     asyncio.run(run())

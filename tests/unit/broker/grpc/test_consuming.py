@@ -296,6 +296,28 @@ def test_an_illegal_invisible_time_is_refused(tmp_path: Path, invisible_ms: int 
     with_client(tmp_path, test)
 
 
+def test_an_attempt_id_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        (response,) = await client.receive(ask(attempt_id="a" * 257))
+        assert codes([response.status]) == ["BAD_REQUEST"]
+        await send(broker, 1)
+        assert len(await receive(client, ask(attempt_id="a" * 256))) == 1
+
+    with_client(tmp_path, test)
+
+
+def test_a_topic_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        await send(broker, 1)
+        broker.services.topics.update_topic(
+            TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2, perm=2)
+        )
+        (response,) = await client.receive(ask(wait_ms=0))
+        assert codes([response.status]) == ["FORBIDDEN"]
+
+    with_client(tmp_path, test)
+
+
 def test_an_unknown_topic_and_a_group_that_may_not_consume(tmp_path: Path) -> None:
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         request = ask()

@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from tieredstore.broker.grpc import relay
 from tieredstore.broker.grpc.call import Call
 from tieredstore.broker.grpc.certificates import Certificate, make_certificate
 from tieredstore.broker.grpc.relay import Ports, Relay
@@ -167,6 +168,40 @@ def test_tls_without_a_certificate_is_closed() -> None:
             assert await heartbeat(channel)
 
     serve(test)
+
+
+def test_i07_a_client_that_does_not_read_loses_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(relay, "STALL_TIMEOUT_S", 0.2)
+
+    async def answer_much(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"x" * (64 << 20))  # more than all buffers on the way take
+
+    async def run() -> None:
+        backend = await asyncio.start_server(answer_much, "127.0.0.1", 0)
+        front = Relay(Ports(backend.sockets[0].getsockname()[1], None), 10)
+        listener = socket.create_server(("127.0.0.1", 0))
+        address = listener.getsockname()
+        await front.start(listener)
+        with socket.create_connection(address) as client:
+            client.sendall(b"P")
+            await wait_for_count(front, 1)
+            await wait_for_count(front, 0)
+        await front.stop()
+        backend.close()
+        await backend.wait_closed()
+
+    asyncio.run(run())
+
+
+async def wait_for_count(front: Relay, count: int) -> None:
+    for _ in range(6_000):
+        if front.connections == count:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"expected {count} connections, found {front.connections}")
 
 
 def test_large_requests_pass_both_ways() -> None:

@@ -46,9 +46,7 @@ async def send_half(
     return transaction_id
 
 
-async def end(
-    client: GrpcClient, transaction_id: str, resolution: str, namespace: str = ""
-) -> str:
+async def end(client: GrpcClient, transaction_id: str, resolution: str, namespace: str = "") -> str:
     request = client.make("EndTransactionRequest", topic="T", transaction_id=transaction_id)
     request.topic.resource_namespace = namespace
     request.resolution = RESOLUTIONS[resolution]
