@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +31,8 @@ LEVELS = ("NOT_IN_DISK", "NOT_IN_MEM", "FORCE")
 
 @pytest.fixture(scope="module")
 def client(java_remoting: Program) -> Iterator[ClientProcess]:
-    with java_remoting.start("Loads", "Collectors", "Readers", options=FAST_CLIENT) as process:
+    parts = ("Admin", "Collectors", "Loads", "Producers", "Readers")
+    with java_remoting.start(*parts, options=FAST_CLIENT) as process:
         yield process
 
 
@@ -177,3 +179,50 @@ def test_without_a_tier_a_queue_begins_where_the_local_store_does(
         assert client.call("min_offset", **queue) == first
         rows = client.call("read_queue", **{**queue, "from": first}, until=end)
         assert [offset for offset, _ in rows] == list(range(first, end))
+
+
+def test_cold_messages_are_found_by_unique_id_and_a_live_group_is_sent_back_to_them(
+    client: ClientProcess, tmp_path: Path
+) -> None:
+    topic, count = "Replayed", 300
+    with _cold_broker(tmp_path, topic, "NOT_IN_DISK") as broker:
+        client.call("start_producer", name="r", namesrv=broker.namesrv, group="r")
+        message = {"name": "r", "topic": topic, "queue_id": 0}
+        client.call("send", name="r", topic=topic, body="makes the topic")
+        sent = [
+            client.call("send_to_queue", **message, body=f"{number} ".ljust(400, "x"))
+            for number in range(count)
+        ]
+        broker.move_border()
+        last = client.call("send_to_queue", **message, body="hot")
+        cold = next(place for place in sent if place["queue_offset"] < broker.local_minimum(0))
+        for place in (cold, last):
+            found = _mqadmin(client, broker, "queryMsgByUniqueKey", topic, "-i", place["msg_id"])
+            assert re.search(rf"Queue Offset: +{place['queue_offset']}\b", found), found
+        # The id that names a byte of the commit log ends with that byte, as in Java.
+        found = _mqadmin(client, broker, "queryMsgById", topic, "-i", last["offset_msg_id"])
+        assert re.search(rf"Queue Offset: +{last['queue_offset']}\b", found), found
+        gone = _mqadmin(client, broker, "queryMsgById", topic, "-i", cold["offset_msg_id"])
+        assert "QueryMsgByIdSubCommand command failed" in gone
+
+        client.call("collect", name="r", namesrv=broker.namesrv, group="back", topics=[topic])
+        wait_for(lambda: client.call("collected_count", topic=topic) >= count + 2)
+        client.call("start_reader", namesrv=broker.namesrv, group="readers")
+        queue = {"topic": topic, "queue_id": 0}
+        time_ms = client.call("earliest_time", **queue)
+        assert client.call("search_offset", **queue, time_ms=time_ms) == 0
+        _mqadmin(client, broker, "resetOffsetByTime", topic, "-g", "back", "-s", str(time_ms))
+        wait_for(lambda: _count_deliveries(client, topic) >= 2 * (count + 1))
+        client.call("stop_collecting", name="r")
+
+
+def _mqadmin(client: ClientProcess, broker: ColdBroker, command: str, topic: str, *more: str) -> str:
+    arguments = [command, "-t", topic, *more, "-n", broker.namesrv]
+    return cast(str, client.call("mqadmin", args=arguments))
+
+
+def _count_deliveries(client: ClientProcess, topic: str) -> int:
+    """How often the messages of the first queue were delivered; each twice at most, but for the
+    few that were under way when the group was sent back."""
+    offsets = [row[2] for row in client.call("places", topic=topic) if row[1] == 0]
+    return sum(min(offsets.count(offset), 2) for offset in set(offsets))
