@@ -99,7 +99,7 @@ class Metrics:
 
     def forget(self, is_gone: Callable[[str], bool]) -> None:
         """Drop the series of topics that are no more. is_gone: asked for the label `topic` of each
-        series."""
+        series, or where it has none for `path`, that of a queue in a tier."""
         with self._lock:
             for values in self._values.values():
                 _drop(values, is_gone)
@@ -132,5 +132,7 @@ def _key(series: Mapping[Labels, object], labels: Mapping[str, object]) -> Label
 
 
 def _drop(series: dict[Labels, _Value], is_gone: Callable[[str], bool]) -> None:
-    for labels in [labels for labels in series if is_gone(dict(labels).get("topic", ""))]:
-        del series[labels]
+    for labels in list(series):
+        named = dict(labels)
+        if is_gone(named.get("topic", named.get("path", ""))):
+            del series[labels]

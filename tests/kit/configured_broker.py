@@ -189,7 +189,7 @@ class Broker:
 
     @property
     def provider(self) -> RecordingProvider:
-        provider = self.store.flat_files.provider
+        provider = self.store.flat_files.provider.wrapped
         assert isinstance(provider, RecordingProvider)
         return provider
 

@@ -29,6 +29,7 @@ from tieredstore.broker.namesrv.key_values import KeyValueManager
 from tieredstore.broker.namesrv.route import RouteTable
 from tieredstore.broker.operations.health import find_tier
 from tieredstore.broker.operations.operations import Operations
+from tieredstore.broker.operations.otlp import OtlpExporter
 from tieredstore.broker.operations.start_report import list_start_lines
 from tieredstore.broker.periodic import MAX_DOUBLINGS, PeriodicTask
 from tieredstore.broker.ports import Sockets, bind_ports
@@ -397,13 +398,20 @@ class Broker:
 
     async def _start_operations(self, services: BrokerServices, starting: AsyncExitStack) -> None:
         settings = self.settings
-        if settings.metrics_exporter_type != "PROM":
+        if settings.metrics_exporter_type == "DISABLE":
             return
         operations = Operations(services, self.health)
         host = settings.metrics_prom_exporter_host or settings.bind_address
         port = await operations.start(host, settings.metrics_prom_exporter_port)
         starting.push_async_callback(operations.stop)
         self.addresses["metrics"] = f"{settings.broker_ip1}:{port}"
+        if settings.metrics_exporter_type == "OTLP_GRPC":
+            otlp = await asyncio.to_thread(OtlpExporter, settings)
+            starting.push_async_callback(asyncio.to_thread, otlp.close)
+            interval_ms = settings.metric_grpc_exporter_interval_ms
+            self._start_periodic(
+                "OtlpExporter", interval_ms, lambda: operations.send_metrics(otlp), starting
+            )
 
     async def stop(self) -> None:
         """Stop everything in the reverse order; nothing that was acknowledged is lost.

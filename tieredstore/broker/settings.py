@@ -141,10 +141,31 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     metrics_exporter_type: Annotated[
         str,
         _text(
-            "PROM: `/metrics` and `/health` are served over HTTP; DISABLE: neither is.",
-            "^(PROM|DISABLE)$",
+            "PROM: `/metrics` and `/health` are served over HTTP; OTLP_GRPC: and metrics are sent "
+            "to `metricsGrpcExporterTarget` (extra `otel`); DISABLE: none of it.",
+            "^(PROM|OTLP_GRPC|DISABLE)$",
         ),
     ] = field(name="metricsExporterType", default="PROM")
+    metrics_grpc_exporter_target: Annotated[
+        str,
+        _text(
+            "Where metrics are sent by OTLP, `http://host:port` or `https://host:port`; without a "
+            "scheme by TLS."
+        ),
+    ] = field(name="metricsGrpcExporterTarget", default="")
+    metrics_grpc_exporter_header: Annotated[
+        str,
+        Meta(
+            description="Headers of what is sent, `name:value` joined by commas.",
+            extra={"secret": True},
+        ),
+    ] = field(name="metricsGrpcExporterHeader", default="")
+    metric_grpc_exporter_interval_ms: Annotated[
+        int, _int("Time between two sends of metrics, ms.", 1)
+    ] = field(name="metricGrpcExporterIntervalInMills", default=60_000)
+    metric_grpc_exporter_timeout_ms: Annotated[int, _int("How long a send may take, ms.", 1)] = (
+        field(name="metricGrpcExporterTimeOutInMills", default=3000)
+    )
     metrics_prom_exporter_port: Annotated[
         int, _int("Port of `/metrics` and `/health`; 0: a free one.", 0, 65_535)
     ] = field(name="metricsPromExporterPort", default=5557)

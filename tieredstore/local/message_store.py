@@ -95,7 +95,9 @@ class DefaultMessageStore(StoreReads):
         self._put_watch = PutWatch(
             self._appender, config.os_page_cache_busy_timeout_ms, self._reput.limit_puts
         )
-        self._store_metrics = StoreMetrics(self._commit_log, self._appender, self._reput)
+        self._store_metrics = StoreMetrics(
+            self._commit_log, self._appender, self._reput, self._find_age_ms
+        )
         self._source = OwnedDispatchSource(
             self, self._queues.list_queues, lambda: read_topics(self.root), self._flush_and_dispatch
         )
@@ -301,6 +303,10 @@ class DefaultMessageStore(StoreReads):
     def set_message_arriving_listener(self, listener: MessageArrivingListener | None) -> None:
         """Tell a listener of messages as soon as gets find them; None: nobody."""
         self._reput.dispatcher.listener = listener
+
+    def _find_age_ms(self) -> int | None:
+        earliest_ms = self.get_earliest_message_time()
+        return max(self._clock.now_ms() - earliest_ms, 0) if earliest_ms > 0 else None
 
     def report_metrics(self, metrics: Metrics) -> None:
         """Bring the store's counters and gauges in a registry up to date."""

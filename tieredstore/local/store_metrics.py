@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from tieredstore.local.dispatch.reput import Reput
@@ -13,6 +14,7 @@ from tieredstore.metrics import Histogram, Metrics
 FLUSH_BEHIND_BYTES: Final = "rocketmq_storage_flush_behind_bytes"
 DISPATCH_BEHIND_BYTES: Final = "rocketmq_storage_dispatch_behind_bytes"
 STORAGE_SIZE: Final = "rocketmq_storage_size"
+MESSAGE_RESERVE_TIME: Final = "rocketmq_storage_message_reserve_time"
 MESSAGES_IN: Final = "rocketmq_messages_in_total"
 BYTES_IN: Final = "rocketmq_throughput_in_total"
 PUT_TIME: Final = "rocketmq_tiered_store_x_put_time_ms"
@@ -29,7 +31,15 @@ _LOCAL: Final = {"storage_type": "local", "storage_medium": "disk"}
 class StoreMetrics:
     """What one store counts and how far its services are behind, for a registry of metrics."""
 
-    def __init__(self, log: CommitLog, appender: MessageAppender, reput: Reput) -> None:
+    def __init__(
+        self,
+        log: CommitLog,
+        appender: MessageAppender,
+        reput: Reput,
+        find_age_ms: Callable[[], int | None],
+    ) -> None:
+        """find_age_ms: the age of the oldest message, None without one."""
+        self._find_age_ms = find_age_ms
         self._log = log
         self._appender = appender
         self._reput = reput
@@ -44,6 +54,9 @@ class StoreMetrics:
         late_ms = self._appender.last_timestamp_ms - self._reput.timestamp_ms if behind else 0
         metrics.gauge(DISPATCH_BEHIND_MS, max(late_ms, 0))
         metrics.gauge(STORAGE_SIZE, end - self._log.min_offset, **_LOCAL)
+        age_ms = self._find_age_ms()
+        if age_ms is not None:
+            metrics.gauge(MESSAGE_RESERVE_TIME, age_ms, **_LOCAL)
         mapped = [file.size for file in self._log.mapped_files]
         metrics.gauge(MAPPED_FILES, len(mapped))
         metrics.gauge(MAPPED_BYTES, sum(mapped))

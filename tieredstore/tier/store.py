@@ -29,6 +29,7 @@ from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.gauges import TierGauges
 from tieredstore.tier.history import adopt_history, check_adoption, forget_deleted
 from tieredstore.tier.index import IndexStoreService
+from tieredstore.tier.provider_metrics import MeasuredProvider
 from tieredstore.tier.reads import TieredReads
 from tieredstore.tier.status import describe_tier
 from tieredstore.tier.topic_filter import TopicFilter
@@ -120,13 +121,15 @@ class TieredMessageStore(TieredReads):
     ) -> Self:
         """Make the plugin as a broker's configuration describes it."""
         config = loaded.config
+        metrics = Metrics()
         return cls(
             next_store,
             config,
-            registry.segment_provider(config),
+            MeasuredProvider(registry.segment_provider(config), metrics),
             registry.metadata_store(config, clock, read_only=config.broker_role == "SLAVE"),
             config.store_path_root_dir,
             clock,
+            metrics,
             retention_is_explicit="tieredStoreFileReservedTime" in loaded.explicit_settings,
         )
 
@@ -308,5 +311,6 @@ class TieredMessageStore(TieredReads):
 
 
 def _find_topic(path: str) -> str:
-    """The topic in the path of a queue, with which the sizes of segments are labelled."""
+    """The topic in the path of a queue, with which sizes of segments, reads and writes are
+    labelled."""
     return path.partition("/")[2].rpartition("/")[0]

@@ -187,7 +187,7 @@ def test_cold_messages_are_found_by_unique_id_and_a_live_group_is_sent_back_to_t
     topic, count = "Replayed", 300
     with _cold_broker(tmp_path, topic, "NOT_IN_DISK") as broker:
         client.call("start_producer", name="r", namesrv=broker.namesrv, group="r")
-        message = {"name": "r", "topic": topic, "queue_id": 0}
+        message: dict[str, Any] = {"name": "r", "topic": topic, "queue_id": 0}
         client.call("send", name="r", topic=topic, body="makes the topic")
         sent = [
             client.call("send_to_queue", **message, body=f"{number} ".ljust(400, "x"))
@@ -208,7 +208,7 @@ def test_cold_messages_are_found_by_unique_id_and_a_live_group_is_sent_back_to_t
         client.call("collect", name="r", namesrv=broker.namesrv, group="back", topics=[topic])
         wait_for(lambda: client.call("collected_count", topic=topic) >= count + 2)
         client.call("start_reader", namesrv=broker.namesrv, group="readers")
-        queue = {"topic": topic, "queue_id": 0}
+        queue: dict[str, Any] = {"topic": topic, "queue_id": 0}
         time_ms = client.call("earliest_time", **queue)
         assert client.call("search_offset", **queue, time_ms=time_ms) == 0
         _mqadmin(client, broker, "resetOffsetByTime", topic, "-g", "back", "-s", str(time_ms))
@@ -216,7 +216,9 @@ def test_cold_messages_are_found_by_unique_id_and_a_live_group_is_sent_back_to_t
         client.call("stop_collecting", name="r")
 
 
-def _mqadmin(client: ClientProcess, broker: ColdBroker, command: str, topic: str, *more: str) -> str:
+def _mqadmin(
+    client: ClientProcess, broker: ColdBroker, command: str, topic: str, *more: str
+) -> str:
     arguments = [command, "-t", topic, *more, "-n", broker.namesrv]
     return cast(str, client.call("mqadmin", args=arguments))
 

@@ -180,7 +180,7 @@ def test_backend_service_provider_is_the_class_that_is_loaded(
     broker: MakeBroker, name: str, kind: type[object]
 ) -> None:
     made = broker(tieredBackendServiceProvider=name)
-    assert type(made.store.flat_files.provider) is kind
+    assert type(made.store.flat_files.provider.wrapped) is kind
     made.put(1)
     assert made.upload() == 1
     assert bool(files(made.root / "tier")) == (kind is PosixProvider)

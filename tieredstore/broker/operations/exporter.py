@@ -6,9 +6,9 @@ also `storage_type` and `storage_medium`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import Final
+from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -32,6 +32,14 @@ _OF_BOTH: Final = frozenset({"rocketmq_storage_size", "rocketmq_storage_message_
 """Names that the local store has as well, which says so by labels of its own."""
 
 
+class Series(NamedTuple):
+    """One series: a metric's name, all its labels, its value now."""
+
+    name: str
+    labels: dict[str, str]
+    value: float | Histogram
+
+
 class MetricsExporter(Collector):
     """Renders registries of metrics as text. node_id: the broker's name."""
 
@@ -43,64 +51,58 @@ class MetricsExporter(Collector):
         self._registry.register(self)
 
     def render(self, sources: Sequence[Metrics]) -> bytes:
-        """Write all series of some registries as the text of one scrape. A series that several have
-        is rendered once, of the first. One call at a time."""
+        """Write all series of some registries as the text of one scrape. One call at a time."""
         self._sources = sources
         return generate_latest(self._registry)
 
-    def collect(self) -> Iterable[Metric]:
-        """Yield a family for each name; called by prometheus_client."""
-        series = self._list_series()
-        left_out = 0
-        count = 0
-        for name, rows in series.items():
-            room = max(self._max_series - count, 0)
-            left_out += max(len(rows) - room, 0)
-            count += len(rows)
-            if room:
-                yield from self._make_families(name, rows, room)
-        yield GaugeMetricFamily(LEFT_OUT, "Series beyond the limit of one scrape.", left_out)
-
-    def _list_series(self) -> dict[str, dict[Labels, float | Histogram]]:
-        series: dict[str, dict[Labels, float | Histogram]] = {}
-        for source in self._sources:
+    def gather(self, sources: Sequence[Metrics]) -> list[Series]:
+        """List all series of some registries, with all labels, by name. A series that several have
+        is that of the first. Those beyond the limit are left out, and counted by the last one."""
+        found: dict[str, dict[Labels, float | Histogram]] = {}
+        for source in sources:
             for name, labels, value in source.snapshot():
-                series.setdefault(name, {}).setdefault(labels, value)
-        return dict(sorted(series.items()))
+                found.setdefault(name, {}).setdefault(labels, value)
+        series: list[Series] = []
+        left_out = 0
+        for name, rows in sorted(found.items()):
+            room = self._max_series - len(series)
+            left_out += max(len(rows) - room, 0)
+            base = self._find_base(name)
+            series += [
+                Series(name, base | dict(labels), value)
+                for labels, value in list(rows.items())[:room]
+            ]
+        return [*series, Series(LEFT_OUT, {}, left_out)]
 
-    def _make_families(
-        self, name: str, rows: Mapping[Labels, float | Histogram], room: int
-    ) -> Iterator[Metric]:
-        """One family for each set of label names: a family has one."""
+    def collect(self) -> Iterable[Metric]:
+        """Yield the families of a scrape; called by prometheus_client."""
+        by_names: dict[tuple[str, ...], list[Series]] = {}
+        for one in self.gather(self._sources):
+            # A family has one set of label names.
+            by_names.setdefault((one.name, *one.labels), []).append(one)
+        yield from map(_make_family, by_names.values())
+
+    def _find_base(self, name: str) -> dict[str, str]:
         is_tiered = name.startswith(_TIERED_PREFIX) and not name.startswith(_OURS_PREFIX)
-        base = self._base | (_TIERED if is_tiered or name in _OF_BOTH else {})
-        by_names: dict[tuple[str, ...], list[tuple[dict[str, str], float | Histogram]]] = {}
-        for labels, value in list(rows.items())[:room]:
-            merged = base | dict(labels)
-            by_names.setdefault(tuple(merged), []).append((merged, value))
-        for label_names, found in by_names.items():
-            yield _make_family(name, label_names, found)
+        return self._base | (_TIERED if is_tiered or name in _OF_BOTH else {})
 
 
-def _make_family(
-    name: str, label_names: tuple[str, ...], rows: list[tuple[dict[str, str], float | Histogram]]
-) -> Metric:
-    first = rows[0][1]
+def _make_family(series: list[Series]) -> Metric:
+    name, names = series[0].name, list(series[0].labels)
     family: HistogramMetricFamily | CounterMetricFamily | GaugeMetricFamily
-    if isinstance(first, Histogram):
-        family = HistogramMetricFamily(name, name, labels=label_names)
-        for labels, value in rows:
-            assert isinstance(value, Histogram)
+    if isinstance(series[0].value, Histogram):
+        family = HistogramMetricFamily(name, name, labels=names)
+    elif name.endswith("_total"):
+        family = CounterMetricFamily(name, name, labels=names)
+    else:
+        family = GaugeMetricFamily(name, name, labels=names)
+    for _, labels, value in series:
+        if isinstance(value, Histogram):
+            assert isinstance(family, HistogramMetricFamily)
             bounds = [*(str(float(bound)) for bound in value.bounds), "+Inf"]
             buckets = list(zip(bounds, accumulate(map(float, value.counts)), strict=True))
             family.add_metric(list(labels.values()), buckets, value.total)
-        return family
-    family = (
-        CounterMetricFamily(name, name, labels=label_names)
-        if name.endswith("_total")
-        else GaugeMetricFamily(name, name, labels=label_names)
-    )
-    for labels, value in rows:
-        assert not isinstance(value, Histogram)
-        family.add_metric(list(labels.values()), value)
+        else:
+            assert not isinstance(family, HistogramMetricFamily)
+            family.add_metric(list(labels.values()), value)
     return family

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 from tieredstore.broker.operations.exporter import MetricsExporter
 from tieredstore.broker.operations.health import describe_health, find_tier
 from tieredstore.broker.operations.http import OperationsServer
 from tieredstore.broker.operations.lag import GroupOffsets, report_lag
+from tieredstore.broker.operations.otlp import OtlpExporter
 from tieredstore.broker.services import BrokerServices
 from tieredstore.metrics import Metrics
 from tieredstore.service_thread import ServiceHealth
@@ -20,6 +21,7 @@ PERMISSION: Final = "rocketmq_broker_permission"
 PRODUCERS: Final = "rocketmq_producer_connections"
 CONSUMERS: Final = "rocketmq_consumer_connections"
 WAITING: Final = "rocketmq_tiered_store_x_waiting_pulls"
+_T = TypeVar("_T")
 
 
 @runtime_checkable
@@ -63,18 +65,25 @@ class Operations:
 
     async def render_metrics(self) -> bytes:
         """Return what `/metrics` answers. One scrape at a time."""
+        return await self._use_metrics(self._exporter.render)
+
+    async def send_metrics(self, otlp: OtlpExporter) -> None:
+        """Send what a scrape would get. Raises Unavailable."""
+        await self._use_metrics(lambda sources: otlp.send(self._exporter.gather(sources)))
+
+    async def _use_metrics(self, use: Callable[[list[Metrics]], _T]) -> _T:
+        """Call `use` with all registries, brought up to date, in a thread."""
         async with self._scrape:
             gauges = self._count_broker()
             groups = self._list_group_offsets()
-            return await asyncio.to_thread(self._render, gauges, groups)
+            return await asyncio.to_thread(lambda: use(self._collect(gauges, groups)))
 
-    def _render(self, gauges: Metrics, groups: list[GroupOffsets]) -> bytes:
+    def _collect(self, gauges: Metrics, groups: list[GroupOffsets]) -> list[Metrics]:
         services = self._services
         for store in self._stores[:1]:
             store.collect_metrics()
         report_lag(gauges, services.store, services.clock, groups)
-        stores = [store.metrics for store in self._stores]
-        return self._exporter.render([gauges, services.metrics, *stores])
+        return [gauges, services.metrics, *(store.metrics for store in self._stores)]
 
     def _count_broker(self) -> Metrics:
         services = self._services

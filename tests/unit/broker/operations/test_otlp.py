@@ -1,0 +1,130 @@
+"""Metrics by OTLP, against a receiver in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import pytest
+from opentelemetry.proto.collector.metrics.v1 import (
+    metrics_service_pb2,
+    metrics_service_pb2_grpc,
+)
+
+from tests.kit.waiting import wait_for
+from tieredstore.broker.operations.exporter import Series
+from tieredstore.broker.operations.otlp import OtlpExporter
+from tieredstore.broker.settings import BrokerSettings, list_settings
+from tieredstore.errors import Invalid, Unavailable
+from tieredstore.metrics import Histogram
+from tieredstore.testing.broker import Broker
+
+Request = metrics_service_pb2.ExportMetricsServiceRequest
+
+
+class Receiver(metrics_service_pb2_grpc.MetricsServiceServicer):
+    """Keeps what it gets, and the headers of the last request."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.headers: dict[str, str] = {}
+        self.metrics: dict[str, object] = {}
+
+    def Export(self, request: Request, context: grpc.ServicerContext) -> object:
+        with self._lock:
+            self.headers = dict(context.invocation_metadata())
+            [resource] = request.resource_metrics
+            [scope] = resource.scope_metrics
+            self.metrics = {metric.name: metric for metric in scope.metrics}
+        return metrics_service_pb2.ExportMetricsServiceResponse()
+
+
+@pytest.fixture
+def receiver() -> Iterator[tuple[Receiver, str]]:
+    found = Receiver()
+    server = grpc.server(ThreadPoolExecutor(1))
+    add: Any = metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server
+    add(found, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield found, f"http://127.0.0.1:{port}"
+    server.stop(None)
+
+
+def make_exporter(target: str, header: str = "") -> OtlpExporter:
+    return OtlpExporter(
+        BrokerSettings(
+            metrics_grpc_exporter_target=target,
+            metrics_grpc_exporter_header=header,
+            metric_grpc_exporter_timeout_ms=200 if not header else 10_000,
+        )
+    )
+
+
+def labels_of(point: object) -> dict[str, str]:
+    return {one.key: one.value.string_value for one in point.attributes}  # type: ignore[attr-defined]
+
+
+def test_counters_gauges_and_histograms_arrive_as_such(receiver: tuple[Receiver, str]) -> None:
+    found, target = receiver
+    exporter = make_exporter(target, "X-Key: secret, other:1")
+    exporter.send(
+        [
+            Series("puts_total", {"topic": "a"}, 3),
+            Series("puts_total", {"topic": "b"}, 4),
+            Series("lag", {"topic": "a"}, 7),
+            Series("latency", {"topic": "a"}, Histogram((1, 5), [2, 0, 1], 12.0)),
+        ]
+    )
+    exporter.close()
+    assert (found.headers["x-key"], found.headers["other"]) == ("secret", "1")
+    puts, lag, latency = (found.metrics[name] for name in ("puts_total", "lag", "latency"))
+    assert puts.sum.is_monotonic  # type: ignore[attr-defined]
+    points = puts.sum.data_points  # type: ignore[attr-defined]
+    assert [(labels_of(p)["topic"], p.as_int or p.as_double) for p in points] == [
+        ("a", 3),
+        ("b", 4),
+    ]
+    [point] = lag.gauge.data_points  # type: ignore[attr-defined]
+    assert point.as_int or point.as_double == 7
+    [point] = latency.histogram.data_points  # type: ignore[attr-defined]
+    assert (list(point.bucket_counts), list(point.explicit_bounds)) == ([2, 0, 1], [1, 5])
+    assert (point.count, point.sum) == (3, 12)
+
+
+def test_a_broker_sends_what_a_scrape_would_get(receiver: tuple[Receiver, str]) -> None:
+    found, target = receiver
+    properties = {
+        "metricsExporterType": "OTLP_GRPC",
+        "metricsGrpcExporterTarget": target,
+        "metricGrpcExporterIntervalInMills": "50",
+    }
+    with Broker(properties=properties) as broker:
+        assert broker.addresses["metrics"]  # /health is served all the same
+        wait_for(lambda: "rocketmq_topic_number" in found.metrics)
+        [point] = found.metrics["rocketmq_topic_number"].gauge.data_points  # type: ignore[attr-defined]
+        labels = labels_of(point)
+        assert labels["node_type"] == "broker"
+        assert labels["cluster"] == "DefaultCluster"
+
+
+def test_a_receiver_that_is_away_is_told_and_tried_again() -> None:
+    exporter = make_exporter("http://127.0.0.1:1")
+    for _ in range(2):
+        with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
+            exporter.send([Series("lag", {}, 1)])
+    exporter.close()
+
+
+@pytest.mark.parametrize(("target", "header"), [("", ""), ("http://h:1", "no pair")])
+def test_what_cannot_work_is_refused(target: str, header: str) -> None:
+    with pytest.raises(Invalid):
+        make_exporter(target, header)
+
+
+def test_headers_are_not_shown() -> None:
+    settings = BrokerSettings(metrics_grpc_exporter_header="Authorization:Bearer x")
+    assert "Bearer" not in str(list_settings(settings))
