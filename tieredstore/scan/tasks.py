@@ -20,6 +20,8 @@ from tieredstore.scan.read.options import ReadOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_WHOLE = 1 << 62
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -65,6 +67,38 @@ class Selection:
             and (self.brokers is None or queue.broker in self.brokers)
             and (self.queue_ids is None or queue.queue_id in self.queue_ids)
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class ScanQuery:
+    """How a selection is planned. range_bytes: of one range, about. search_times: whether bounds by
+    time narrow what is read."""
+
+    selection: Selection
+    range_bytes: int = RANGE_BYTES
+    search_times: bool = True
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self.selection.keys or ()
+
+    def plan_all(
+        self, provider: SegmentProvider, queues: Sequence[QueueFiles], *, cut: bool = True
+    ) -> Iterator[ScanRange]:
+        """Plan the reading of all messages within the bounds; without `cut`, to see how much that
+        is."""
+        chosen = self.selection
+        return plan(
+            provider,
+            queues,
+            from_offset=chosen.from_offset,
+            until_offset=chosen.until_offset,
+            since_ms=chosen.since_ms,
+            until_ms=chosen.until_ms,
+            range_bytes=self.range_bytes if cut else _WHOLE,
+            narrow=cut,
+            search_times=self.search_times,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,42 +150,14 @@ def plan_ranges(
     Unavailable.
     """
     queues = selection.queues(catalogue)
+    query = ScanQuery(selection, range_bytes, search_times)
     if selection.keys is None or not use_index:
-        yield from _ranges(provider, queues, selection, range_bytes, search_times)
+        yield from query.plan_all(provider, queues)
         return
     # With it comes the tier's index, which every other plan would wait for.
-    from tieredstore.scan.keys.plan import KeyQuery, plan_by_keys
+    from tieredstore.scan.keys.plan import plan_by_keys
 
-    query = KeyQuery(
-        selection.keys,
-        selection.from_offset,
-        selection.until_offset,
-        selection.since_ms,
-        selection.until_ms,
-        range_bytes,
-        search_times,
-    )
     for broker, group in groupby(queues, key=lambda queue: queue.broker):
         yield from plan_by_keys(
             provider, broker, catalogue.indexes.get(broker, ()), list(group), query
         )
-
-
-def _ranges(
-    provider: SegmentProvider,
-    queues: Sequence[QueueFiles],
-    selection: Selection,
-    range_bytes: int,
-    search_times: bool,
-) -> Iterator[ScanRange]:
-    return plan(
-        provider,
-        queues,
-        from_offset=selection.from_offset,
-        until_offset=selection.until_offset,
-        since_ms=selection.since_ms,
-        until_ms=selection.until_ms,
-        range_bytes=range_bytes,
-        narrow=True,
-        search_times=search_times,
-    )

@@ -17,7 +17,7 @@ from tests.kit.growing_tier import BROKER, START_MS, GrowingTier
 from tests.kit.tier_builder import TierBuilder, message
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt, Invalid
-from tieredstore.scan import time_search
+from tieredstore.scan.time_search import search as time_search
 from tieredstore.spark.batch import PushDownReader, TieredBatchReader
 from tieredstore.spark.options import parse_options
 from tieredstore.spark.partitions import TieredPartition

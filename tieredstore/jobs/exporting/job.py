@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain
 
 from msgspec import UNSET
@@ -20,22 +21,21 @@ from tieredstore.jobs.exporting.dedup.drops import (
 )
 from tieredstore.jobs.exporting.files import FileForm
 from tieredstore.jobs.exporting.following import Behind
-from tieredstore.jobs.exporting.left_out import MOST_FINDINGS
 from tieredstore.jobs.exporting.partition import Partition
 from tieredstore.jobs.exporting.per_topic import split_by_topic
 from tieredstore.jobs.exporting.plan import Plan, PlannedRange, make_plan, scan_ranges
+from tieredstore.jobs.exporting.report import Written, find_positions, make_report
 from tieredstore.jobs.exporting.request import ExportRequest, Format, OnCorrupt, OnUnfit
 from tieredstore.jobs.exporting.state import (
     DataFile,
-    Position,
     Target,
     TargetState,
     identity_of,
     require_same,
     version_of,
 )
+from tieredstore.jobs.exporting.targets.storage import Folder
 from tieredstore.jobs.exporting.work import (
-    LastRow,
     MergeTask,
     WriteOutcome,
     WriteTask,
@@ -47,7 +47,7 @@ from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
 from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.location import TierLocation
-from tieredstore.scan.plan import store_time
+from tieredstore.scan.plan import ScanRange, store_time
 
 _SMALL = 4
 """Files below this part of the wanted size are merged."""
@@ -65,70 +65,14 @@ def run_export(
     """
     target = target_of(request)
     target.prepare()
-    listed: list[TierCatalogue] = []
-
-    def catalogue() -> TierCatalogue:
-        if not listed:
-            listed.append(_catalogue(location))
-        return listed[0]
-
+    catalogue = cache(lambda: _catalogue(location))
     plan = run.do_once(
         "pin", lambda: _pin_plan(location, catalogue(), request, target, task_bytes), Plan
     )
-    _require_turn(run, target, plan, request)
-    folder = target.folder(plan.base, plan.export)
-    form = FileForm(
-        target.file_columns,
-        plan.export,
-        ".part" if request.format is Format.PARQUET else ".parquet",
-        request.target_file_bytes,
-        request.zstd_level,
-        in_folders=request.format is Format.DELTA,
-        partition_by=request.partition_by,
-    )
-    ranges = list(scan_ranges(catalogue(), plan.tasks)) if plan.tasks else []
+    export = PinnedExport(run, location, request, target, plan, task_bytes)
+    export.require_turn()
     try:
-        drops = Drops()
-        if request.dedup_window_ms is not None and ranges:
-            drops = DropFinder(
-                run,
-                location,
-                catalogue(),
-                plan,
-                folder,
-                columns_of(form, request.body_schema),
-                request.on_corrupt is OnCorrupt.SKIP,
-                request.dedup_window_ms,
-                task_bytes,
-            ).find(ranges)
-        tasks = [
-            WriteTask(
-                number,
-                location,
-                items,
-                folder,
-                replace(form, prefix=f"{plan.export[:8]}-{number:05d}"),
-                request.on_corrupt is OnCorrupt.SKIP,
-                request.body_schema,
-                request.on_unfit is OnUnfit.FAIL,
-                first,
-                drops.sections.get(number, ()),
-            )
-            for number, (items, first) in enumerate(zip(ranges, first_ranges(ranges), strict=True))
-        ]
-        written: list[WriteOutcome] = run.map("write", write, tasks, WriteOutcome)
-        if drops.ranges:
-            found = ([row.rows + row.duplicates for row in outcome.ranges] for outcome in written)
-            drops.require_same_rows(run, list(found))
-        staged = [file for outcome in written for file in outcome.files]
-        kept, groups = _group_small_files(staged, request.target_file_bytes)
-        merges = [
-            MergeTask(
-                number, folder, group, replace(form, prefix=f"{plan.export[:8]}-m{number:05d}")
-            )
-            for number, group in enumerate(groups)
-        ]
-        files: list[DataFile] = [*kept, *run.map("merge", merge, merges, DataFile)]
+        written = export.write_files(catalogue)
     except Corrupt as error:
         _require_alive(run, location, plan, error)
         raise
@@ -136,22 +80,141 @@ def run_export(
         # An export that committed meanwhile removes what others have staged. Where the target
         # cannot be asked either, the first error says why.
         with suppress(Unavailable):
-            _require_turn(run, target, plan, request)
+            export.require_turn()
         raise
-    names = sorted({*(file.name for file in (*staged, *files)), *drops.names})
+    commit: str | None = None
     if plan.positions or not plan.base:
-        commit: str | None = run.do_once(
-            "commit",
-            lambda: _commit_once(
-                run, target, plan, request, location, written, drops, files, names
-            ),
-            str,
+        commit = run.do_once("commit", lambda: export.commit(written), str)
+        used = {file.name for file in written.files}
+        target.discard(export.folder, [name for name in written.names if name not in used])
+    return run.report(make_report(request, plan, written, commit))
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedExport:
+    """One export whose plan is pinned."""
+
+    run: JobRun
+    location: TierLocation
+    request: ExportRequest
+    target: Target
+    plan: Plan
+    task_bytes: int
+
+    @property
+    def folder(self) -> Folder:
+        return self.target.folder(self.plan.base, self.plan.export)
+
+    def require_turn(self) -> TargetState:
+        """Return the target's state, if this export can be committed or is. A journal of one that
+        cannot is of no more use."""
+        state = self.target.load()
+        if state.sequence != self.plan.base and state.export != self.plan.export:
+            self.run.journal.finish()
+            raise Fenced(
+                f"{self.request.target}: another export was committed meanwhile: expected commit "
+                f"{self.plan.base} to be the last, found {state.sequence}; run again to export "
+                "what it left",
+                path=self.request.target,
+            )
+        return state
+
+    def write_files(self, catalogue: Callable[[], TierCatalogue]) -> Written:
+        """Do the tasks. Raises Corrupt, Unavailable."""
+        form, short = self._form(), self.plan.export[:8]
+        ranges = list(scan_ranges(catalogue(), self.plan.tasks)) if self.plan.tasks else []
+        drops = self._find_drops(catalogue, ranges, form)
+        tasks = [
+            WriteTask(
+                number,
+                self.location,
+                items,
+                self.folder,
+                replace(form, prefix=f"{short}-{number:05d}"),
+                self._skips,
+                self.request.body_schema,
+                self.request.on_unfit is OnUnfit.FAIL,
+                first,
+                drops.sections.get(number, ()),
+            )
+            for number, (items, first) in enumerate(zip(ranges, first_ranges(ranges), strict=True))
+        ]
+        written: list[WriteOutcome] = self.run.map("write", write, tasks, WriteOutcome)
+        if drops.ranges:
+            found = ([row.rows + row.duplicates for row in outcome.ranges] for outcome in written)
+            drops.require_same_rows(self.run, list(found))
+        staged = [file for outcome in written for file in outcome.files]
+        kept, groups = _group_small_files(staged, form.target_bytes)
+        merges = [
+            MergeTask(number, self.folder, group, replace(form, prefix=f"{short}-m{number:05d}"))
+            for number, group in enumerate(groups)
+        ]
+        files: list[DataFile] = [*kept, *self.run.map("merge", merge, merges, DataFile)]
+        names = {*(file.name for file in (*staged, *files)), *drops.names}
+        return Written(written, drops, files, sorted(names))
+
+    @property
+    def _skips(self) -> bool:
+        return self.request.on_corrupt is OnCorrupt.SKIP
+
+    def _form(self) -> FileForm:
+        request = self.request
+        return FileForm(
+            self.target.file_columns,
+            self.plan.export,
+            ".part" if request.format is Format.PARQUET else ".parquet",
+            request.target_file_bytes,
+            request.zstd_level,
+            in_folders=request.format is Format.DELTA,
+            partition_by=request.partition_by,
         )
-        used = {file.name for file in files}
-        target.discard(folder, [name for name in names if name not in used])
-    else:
-        commit = None
-    return run.report(_result(request, plan, written, drops, files, commit))
+
+    def _find_drops(
+        self,
+        catalogue: Callable[[], TierCatalogue],
+        ranges: list[tuple[ScanRange, ...]],
+        form: FileForm,
+    ) -> Drops:
+        if self.request.dedup_window_ms is None or not ranges:
+            return Drops()
+        return DropFinder(
+            self.run,
+            self.location,
+            catalogue(),
+            self.plan,
+            self.folder,
+            columns_of(form, self.request.body_schema),
+            self._skips,
+            self.request.dedup_window_ms,
+            self.task_bytes,
+        ).find(ranges)
+
+    def commit(self, written: Written) -> str:
+        """Return the name of the commit, made if no run of this export has made it. Raises Fenced,
+        Unavailable."""
+        try:
+            state = self.require_turn()
+            if state.export == self.plan.export:
+                return self.target.find_commit(state)
+            commit = self.target.commit(self._following(state, written), written.files)
+            return self.target.find_commit(self.require_turn()) if commit is None else commit
+        except Fenced:
+            self.target.discard(self.folder, written.names)
+            raise
+
+    def _following(self, state: TargetState, written: Written) -> TargetState:
+        """The state behind this export."""
+        identity = identity_of(self.location, self.request)
+        return TargetState(
+            self.plan.base + 1,
+            self.plan.export,
+            identity,
+            {**state.queues, **find_positions(self.plan, self.request, written.outcomes)},
+            version_of(identity),
+            UNSET
+            if self.request.dedup_window_ms is None
+            else {**(state.taken_from or {}), **taken_from(self.plan, written.drops.ranges)},
+        )
 
 
 def split_topics(location: TierLocation, request: ExportRequest) -> dict[str, ExportRequest]:
@@ -224,21 +287,6 @@ def _pin_plan(
         provider.close()
 
 
-def _require_turn(run: JobRun, target: Target, plan: Plan, request: ExportRequest) -> TargetState:
-    """The target's state, if this export can be committed or is. A journal of one that cannot is
-    of no more use."""
-    state = target.load()
-    if state.sequence != plan.base and state.export != plan.export:
-        run.journal.finish()
-        raise Fenced(
-            f"{request.target}: another export was committed meanwhile: expected commit "
-            f"{plan.base} to be the last, found {state.sequence}; run again to export what it "
-            "left",
-            path=request.target,
-        )
-    return state
-
-
 def _require_alive(run: JobRun, location: TierLocation, plan: Plan, error: Corrupt) -> None:
     """Raise Unavailable if messages of the plan have expired since it was made: then it is of no
     more use."""
@@ -270,70 +318,6 @@ def _require_alive(run: JobRun, location: TierLocation, plan: Plan, error: Corru
         provider.close()
 
 
-def _commit_once(
-    run: JobRun,
-    target: Target,
-    plan: Plan,
-    request: ExportRequest,
-    location: TierLocation,
-    written: Sequence[WriteOutcome],
-    drops: Drops,
-    files: Sequence[DataFile],
-    names: Sequence[str],
-) -> str:
-    """The name of the commit, made if no run of this export has made it."""
-    try:
-        state = _require_turn(run, target, plan, request)
-        if state.export == plan.export:
-            return target.find_commit(state)
-        identity = identity_of(location, request)
-        following = TargetState(
-            plan.base + 1,
-            plan.export,
-            identity,
-            {**state.queues, **_positions(plan, request, written)},
-            version_of(identity),
-            UNSET
-            if request.dedup_window_ms is None
-            else {**(state.taken_from or {}), **taken_from(plan, drops.ranges)},
-        )
-        commit = target.commit(following, files)
-        if commit is None:
-            state = _require_turn(run, target, plan, request)
-            commit = target.find_commit(state)
-        return commit
-    except Fenced:
-        target.discard(target.folder(plan.base, plan.export), names)
-        raise
-
-
-def _positions(
-    plan: Plan, request: ExportRequest, written: Sequence[WriteOutcome]
-) -> dict[str, Position]:
-    """Where each queue goes on, with the last message of it that was exported. The ranges of a
-    queue stand in the order of their offsets."""
-    last: dict[str, LastRow] = {}
-    begins: dict[str, int] = {}
-    for ranges, outcome in zip(plan.tasks, written, strict=True):
-        for item, row in zip(ranges, outcome.ranges, strict=True):
-            begins.setdefault(item.queue, item.from_offset)
-            if row.queue_offset is not None:
-                last[item.queue] = row
-    found = {}
-    for queue, position in plan.positions.items():
-        if queue in last:
-            row = last[queue]
-            mark = row.physical_offset, row.store_timestamp_ms, row.queue_offset
-            found[queue] = Position(position.next_offset, *mark)
-        elif position.physical_offset is not None or queue not in begins:
-            found[queue] = position
-        elif request.selection.begins_late:
-            # Nothing of it could ever be read, so nothing would tell another queue of that name:
-            # it is tried again.
-            found[queue] = Position(begins[queue])
-    return found
-
-
 def _group_small_files(
     files: Iterable[DataFile], target_bytes: int
 ) -> tuple[list[DataFile], list[tuple[DataFile, ...]]]:
@@ -356,61 +340,3 @@ def _group_small_files(
             else:
                 kept.extend(group)
     return kept, groups
-
-
-def _result(
-    request: ExportRequest,
-    plan: Plan,
-    written: Sequence[WriteOutcome],
-    drops: Drops,
-    files: Sequence[DataFile],
-    commit: str | None,
-) -> dict[str, object]:
-    queues: dict[str, dict[str, object]] = {}
-    rows = 0
-    left_out = 0
-    unfit = 0
-    duplicates = 0
-    oldest_ms: list[int] = []
-    for ranges, outcome in zip(plan.tasks, written, strict=True):
-        for item, row in zip(ranges, outcome.ranges, strict=True):
-            entry = queues.setdefault(
-                item.queue, {"queue": item.queue, "from_offset": item.from_offset, "rows": 0}
-            )
-            entry["until_offset"] = item.until_offset
-            entry["rows"] = _number(entry["rows"]) + row.rows
-            rows += row.rows
-            unfit += row.unfit
-            duplicates += row.duplicates
-            if row.oldest_ms is not None:
-                oldest_ms.append(row.oldest_ms)
-            taken = row.rows + row.early + row.duplicates
-            left_out += item.until_offset - item.from_offset - taken
-    found = [text for outcome in written for text in outcome.findings]
-    return {
-        "format": request.format.value,
-        "target": request.target,
-        "export": plan.export,
-        "sequence": plan.base + (commit is not None),
-        "commit": commit,
-        "rows": rows,
-        "files": len(files),
-        "file_bytes": sum(file.size_bytes for file in files),
-        "oldest_store_timestamp": min(oldest_ms, default=None),
-        "queues": list(queues.values()),
-        "gaps": [
-            {"queue": gap.queue, "from_offset": gap.from_offset, "until_offset": gap.until_offset}
-            for gap in plan.gaps
-        ],
-        "duplicates": duplicates,
-        "corrupt_messages": left_out,
-        "unfit_bodies": unfit,
-        "unfit": [text for outcome in written for text in outcome.unfit][:MOST_FINDINGS],
-        "damage": drops.damage + sum(outcome.damage for outcome in written),
-        "findings": [*drops.findings, *found][:MOST_FINDINGS],
-    }
-
-
-def _number(value: object) -> int:
-    assert isinstance(value, int)
-    return value

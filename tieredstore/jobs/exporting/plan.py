@@ -19,6 +19,7 @@ from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.codas import find_message
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.holes import find_lost_units
+from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanRange, plan
 from tieredstore.scan.segments.tail import find_committed_end
 from tieredstore.scan.time_search.search import find_first, narrow_by_time
@@ -38,6 +39,23 @@ class PlannedRange(msgspec.Struct, frozen=True, array_like=True):
     log_from: int
     log_until: int
     since_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RangesTask:
+    """Ranges of a tier that a task reads."""
+
+    number: int
+    location: TierLocation
+    ranges: tuple[ScanRange, ...]
+
+    @property
+    def key(self) -> str:
+        return str(self.number)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(scan_range.size_bytes for scan_range in self.ranges)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,12 @@ from tieredstore.jobs.exporting.dedup.duplicates import DropSection, read_drops
 from tieredstore.jobs.exporting.dedup.keys import Array, select_since
 from tieredstore.jobs.exporting.files import FileForm, PartitionedFiles, merge_files
 from tieredstore.jobs.exporting.left_out import MOST_FINDINGS, LeftOut
+from tieredstore.jobs.exporting.plan import RangesTask
 from tieredstore.jobs.exporting.state import DataFile
 from tieredstore.jobs.exporting.targets.storage import Files, Folder, translate_errors
 from tieredstore.scan.arrow.read import arrow_batches
 from tieredstore.scan.arrow.schema import TYPES
 from tieredstore.scan.findings import OnFinding, raise_on_damage
-from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanRange
 
 _NEEDED = ("store_timestamp", "queue_offset", "physical_offset")
@@ -48,14 +48,11 @@ class LastRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True, slots=True)
-class WriteTask:
-    """Ranges of a tier, to be written to files. skip: leave damaged messages out. bodies: what
+class WriteTask(RangesTask):
+    """Ranges to be written to files. skip: leave damaged messages out. bodies: what
     becomes columns of theirs; fail_unfit: one that does not fit ends the job. first_range: number
     of the first range in the export; drops: its messages that are duplicates."""
 
-    number: int
-    location: TierLocation
-    ranges: tuple[ScanRange, ...]
     folder: Folder
     form: FileForm
     skip: bool
@@ -63,14 +60,6 @@ class WriteTask:
     fail_unfit: bool = False
     first_range: int = 0
     drops: tuple[DropSection, ...] = ()
-
-    @property
-    def key(self) -> str:
-        return str(self.number)
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(scan_range.size_bytes for scan_range in self.ranges)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from threading import Lock
 
@@ -21,6 +21,7 @@ from tieredstore.scan.keys.coverage import find_indexed
 from tieredstore.scan.keys.index_files import IndexFiles, Items, is_indexable
 from tieredstore.scan.keys.places import Places, find_places
 from tieredstore.scan.plan import ScanRange, narrow_to, plan
+from tieredstore.scan.tasks import ScanQuery
 
 _log = logging.getLogger(__name__)
 
@@ -33,38 +34,6 @@ _GAP_BYTES = 512 << 10
 """Bytes between two hits that are read along rather than skipped."""
 _MOST_RANGES = 4096
 """Of one queue: with more hits than that, more is read along."""
-_WHOLE = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class KeyQuery:
-    """What is looked for: messages with one of `keys` within queue offsets [from, until) and store
-    times [since, until) in epoch ms, None for no bound. range_bytes: of one range, about.
-    search_times: whether bounds by time narrow what is read."""
-
-    keys: tuple[str, ...]
-    from_offset: int | None
-    until_offset: int | None
-    since_ms: int | None
-    until_ms: int | None
-    range_bytes: int
-    search_times: bool
-
-    def plan_all(
-        self, provider: SegmentProvider, queues: Sequence[QueueFiles], *, cut: bool = True
-    ) -> Iterator[ScanRange]:
-        """Plan the reading of all messages; without `cut`, to see how much that is."""
-        return plan(
-            provider,
-            queues,
-            from_offset=self.from_offset,
-            until_offset=self.until_offset,
-            since_ms=self.since_ms,
-            until_ms=self.until_ms,
-            range_bytes=self.range_bytes if cut else _WHOLE,
-            narrow=cut,
-            search_times=self.search_times,
-        )
 
 
 def plan_by_keys(
@@ -72,7 +41,7 @@ def plan_by_keys(
     broker: str,
     index: Sequence[SegmentExtent],
     queues: Sequence[QueueFiles],
-    query: KeyQuery,
+    query: ScanQuery,
 ) -> Iterator[ScanRange]:
     """Yield ranges that hold every message with one of the keys in the queues of a broker, and
     others. A warning says where its index files do not name all messages. Raises Corrupt for
@@ -110,7 +79,7 @@ class _Planner:
         provider: SegmentProvider,
         index: IndexFiles,
         gaps: list[tuple[int, int]],
-        query: KeyQuery,
+        query: ScanQuery,
     ) -> None:
         self._provider = provider
         self._index = index
@@ -168,36 +137,30 @@ class _Planner:
         return ranges
 
     def _plan_offsets(self, queue: QueueFiles, start: int, end: int) -> list[ScanRange]:
-        query = self._query
+        chosen = self._query.selection
         found = plan(
             self._provider,
             [queue],
             from_offset=start,
             until_offset=end,
-            range_bytes=query.range_bytes,
+            range_bytes=self._query.range_bytes,
             narrow=True,
         )
-        return [replace(one, since_ms=query.since_ms, until_ms=query.until_ms) for one in found]
+        return [replace(one, since_ms=chosen.since_ms, until_ms=chosen.until_ms) for one in found]
 
     def _find_gaps(self, queue: QueueFiles, first: int, until: int) -> list[Interval]:
         """Messages that were stored between two index files."""
         found: list[Interval] = []
+        chosen = self._query.selection
         for since_ms, until_ms in self._gaps:
-            query = self._query
-            since_ms = max(since_ms, query.since_ms or 0)  # noqa: PLW2901
-            if query.until_ms is not None:
-                until_ms = min(until_ms, query.until_ms)  # noqa: PLW2901
-            if since_ms < until_ms and first < until:
-                planned = plan(
-                    self._provider,
-                    [queue],
-                    from_offset=first,
-                    until_offset=until,
-                    since_ms=since_ms,
-                    until_ms=until_ms,
-                    range_bytes=_WHOLE,
-                    search_times=query.search_times,
+            low = max(since_ms, chosen.since_ms or 0)
+            high = until_ms if chosen.until_ms is None else min(until_ms, chosen.until_ms)
+            if low < high and first < until:
+                between = replace(
+                    chosen, from_offset=first, until_offset=until, since_ms=low, until_ms=high
                 )
+                query = replace(self._query, selection=between)
+                planned = query.plan_all(self._provider, [queue], cut=False)
                 found += [(one.from_offset, one.until_offset) for one in planned]
         return _join(found)
 

@@ -289,7 +289,7 @@ def test_a_compaction_goes_on_behind_exports(exported: Export, tier: GrowingTier
     assert exported.places() == places_of(tier)
 
 
-@pytest.mark.parametrize(("place", "name"), [(job, "_commit_once"), (CommitLog, "add")])
+@pytest.mark.parametrize(("place", "name"), [(job.PinnedExport, "commit"), (CommitLog, "add")])
 def test_an_export_goes_on_behind_a_compaction(
     place: Any, name: str, exported: Export, tier: GrowingTier
 ) -> None:

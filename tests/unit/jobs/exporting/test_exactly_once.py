@@ -145,16 +145,16 @@ def test_a_second_export_that_is_killed_is_ended_by_the_next(
 def test_of_two_exports_at_once_one_wins(form: Format, tmp_path: Path, tier: GrowingTier) -> None:
     """The other one commits between the plan and the commit of the first."""
     exported = Export(tmp_path / "exported", form, tier)
-    committed = job._commit_once
+    committed = job.PinnedExport.commit
 
     def late(*args: Any) -> str:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(job, "_commit_once", committed)
+            inner.setattr(job.PinnedExport, "commit", committed)
             exported.run(journal="b")
         return committed(*args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job, "_commit_once", late)
+        patch.setattr(job.PinnedExport, "commit", late)
         with pytest.raises(Fenced, match="expected commit 0 to be the last, found 1; run again"):
             exported.run(journal="a")
     assert exported.places() == places_of(tier)
@@ -250,7 +250,7 @@ def test_another_writers_commit_is_no_matter(
     exported = Export(tmp_path / "exported", form, tier)
     exported.run()
     tier.append("orders", 0, 3)
-    committed = job._commit_once
+    committed = job.PinnedExport.commit
 
     def late(*args: Any) -> str:
         if form is Format.DELTA:
@@ -264,7 +264,7 @@ def test_another_writers_commit_is_no_matter(
         return committed(*args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job, "_commit_once", late)
+        patch.setattr(job.PinnedExport, "commit", late)
         assert exported.run()["rows"] == 3
     kept = {place for place in places_of(tier) if place[0] != "other" or form is Format.PARQUET}
     assert set(exported.places()) == kept

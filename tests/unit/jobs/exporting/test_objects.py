@@ -13,7 +13,7 @@ import pytest
 
 from tieredstore import registry
 from tieredstore.errors import Busy, Invalid, Unavailable
-from tieredstore.jobs.exporting.targets.iceberg_io import ObjectInput, S3FileIO
+from tieredstore.jobs.exporting.targets.iceberg_io import ObjectFile, S3FileIO
 from tieredstore.jobs.exporting.targets.objects import ObjectFiles
 from tieredstore.providers.memory.objects import MemoryObjectClient
 
@@ -106,9 +106,9 @@ def test_what_is_gone_is_told(files: ObjectFiles) -> None:
 def test_what_our_client_is_not_told_is_pyicebergs(tmp_path: Path) -> None:
     known = {"s3.endpoint": "http://127.0.0.1:1", "s3.access-key-id": "a", "uri": "x"}
     known |= {"s3.secret-access-key": "b", "s3.region": "us-east-1"}
-    assert isinstance(S3FileIO(known).new_input("s3://bucket/key"), ObjectInput)
+    assert isinstance(S3FileIO(known).new_input("s3://bucket/key"), ObjectFile)
     signed = S3FileIO({**known, "s3.proxy-uri": "http://127.0.0.1:2"})
-    assert not isinstance(signed.new_input("s3://bucket/key"), ObjectInput)
+    assert not isinstance(signed.new_input("s3://bucket/key"), ObjectFile)
     path = tmp_path / "file"
     path.write_bytes(b"here")
     with S3FileIO(known).new_input(f"file://{path}").open() as stream:

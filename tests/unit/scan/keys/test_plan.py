@@ -30,10 +30,10 @@ from tieredstore.message.index.tiered import (
     put_item,
     unsealed_size,
 )
-from tieredstore.scan import time_search
 from tieredstore.scan.findings import Finding
 from tieredstore.scan.keys import plan as keys_plan
 from tieredstore.scan.tasks import ScanTask
+from tieredstore.scan.time_search import search as time_search
 from tieredstore.table import Tier
 from tieredstore.tier.index import uploaded_file
 

@@ -24,10 +24,10 @@ from tests.kit.tier_builder import (
 )
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Corrupt
-from tieredstore.scan import time_search
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.plan import plan
 from tieredstore.scan.read.batches import read_batches
+from tieredstore.scan.time_search import search as time_search
 from tieredstore.scan.time_search.search import find_first, narrow_by_time
 
 LOG = SegmentId(f"{BROKER}/orders/0", FileSegmentType.COMMIT_LOG, 0)

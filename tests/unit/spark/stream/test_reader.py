@@ -19,7 +19,7 @@ from tests.kit.spark.stream_reader import COLUMNS, latest, offsets, reader_of, r
 from tests.kit.tier_builder import START_MS, TierBuilder, message
 from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.errors import Invalid, Unavailable
-from tieredstore.scan import time_search
+from tieredstore.scan.time_search import search as time_search
 from tieredstore.spark.options import parse_options
 from tieredstore.spark.schema import Shape, spark_schema
 from tieredstore.spark.stream import reader as streaming

@@ -24,10 +24,10 @@ from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Unavailable
 from tieredstore.jobs.exporting.attempts import try_again
 from tieredstore.jobs.exporting.left_out import LeftOut
+from tieredstore.jobs.exporting.plan import RangesTask
 from tieredstore.jobs.exporting.targets.storage import Files, Folder, translate_errors
 from tieredstore.scan.arrow.read import arrow_batches
 from tieredstore.scan.findings import OnFinding, raise_on_damage
-from tieredstore.scan.location import TierLocation
 from tieredstore.scan.plan import ScanRange
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -55,27 +55,16 @@ class KeyedRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True, slots=True)
-class KeysTask:
-    """Ranges of a tier whose keys are staged. first_range: number of the first of them. prefix: of
+class KeysTask(RangesTask):
+    """Ranges whose keys are staged. first_range: number of the first of them. prefix: of
     the file's name. columns: read besides, so that what is damaged there counts. skip: leave
     damaged messages out."""
 
-    number: int
-    location: TierLocation
-    ranges: tuple[ScanRange, ...]
     first_range: int
     folder: Folder
     prefix: str
     columns: tuple[str, ...]
     skip: bool
-
-    @property
-    def key(self) -> str:
-        return str(self.number)
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(scan_range.size_bytes for scan_range in self.ranges)
 
 
 @dataclass(frozen=True, slots=True)

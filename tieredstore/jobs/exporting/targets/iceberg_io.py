@@ -36,13 +36,13 @@ class S3FileIO(FileIO):
         place = self._split(location)
         if place is None:
             return self._other(location).new_input(location)
-        return ObjectInput(location, *place)
+        return ObjectFile(location, *place)
 
     def new_output(self, location: str) -> OutputFile:
         place = self._split(location)
         if place is None:
             return self._other(location).new_output(location)
-        return ObjectOutput(location, *place)
+        return ObjectFile(location, *place)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
         text = location if isinstance(location, str) else location.location
@@ -82,8 +82,8 @@ def _options(properties: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-class ObjectInput(InputFile):
-    """An object that is read."""
+class ObjectFile(InputFile, OutputFile):
+    """An object that is read, or made. All names of objects that pyiceberg makes are new ones."""
 
     def __init__(self, location: str, client: Any, key: str) -> None:
         super().__init__(location)
@@ -91,7 +91,11 @@ class ObjectInput(InputFile):
         self._key = key
 
     def __len__(self) -> int:
-        return _size_of(self._client, self._key, self.location)
+        found = self._client.head(self._key)
+        if found is None:
+            raise Unavailable(f"{self.location}: there is no such object", path=self.location)
+        size: int = found.size_bytes
+        return size
 
     def exists(self) -> bool:
         return self._client.head(self._key) is not None
@@ -99,31 +103,8 @@ class ObjectInput(InputFile):
     def open(self, seekable: bool = True) -> Any:  # noqa: ARG002
         return open_object(self._client, self._key)
 
-
-class ObjectOutput(OutputFile):
-    """An object that is made. All names that pyiceberg gives are new ones."""
-
-    def __init__(self, location: str, client: Any, key: str) -> None:
-        super().__init__(location)
-        self._client = client
-        self._key = key
-
-    def __len__(self) -> int:
-        return _size_of(self._client, self._key, self.location)
-
-    def exists(self) -> bool:
-        return self._client.head(self._key) is not None
-
     def to_input_file(self) -> InputFile:
-        return ObjectInput(self.location, self._client, self._key)
+        return self
 
     def create(self, overwrite: bool = False) -> Any:  # noqa: ARG002
         return ObjectWriter(self._client, self._key)
-
-
-def _size_of(client: Any, key: str, location: str) -> int:
-    found = client.head(key)
-    if found is None:
-        raise Unavailable(f"{location}: there is no such object", path=location)
-    size: int = found.size_bytes
-    return size
