@@ -30,7 +30,8 @@ from tieredstore.scan.plan import RANGE_BYTES
 from tieredstore.scan.read.batches import BATCH_BYTES
 from tieredstore.scan.read.options import ReadOptions
 from tieredstore.scan.read.small_ranges import read_small_ahead
-from tieredstore.scan.tasks import ScanTask, Selection, plan_ranges
+from tieredstore.scan.selection import Selection
+from tieredstore.scan.tasks import ScanTask, plan_ranges
 from tieredstore.scan.times import Time, epoch_ms
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from tieredstore.scan.arrow.read import needs_records
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
 from tieredstore.scan.findings import Severity
 from tieredstore.scan.plan import ScanRange, plan
-from tieredstore.scan.tasks import Selection, plan_ranges
+from tieredstore.scan.selection import Selection
+from tieredstore.scan.tasks import plan_ranges
 from tieredstore.spark.offsets import EARLIEST, LATEST
 from tieredstore.spark.options import LISTED_AGAIN, STREAM_ONLY, Bound, SourceOptions
 from tieredstore.spark.partitions import TieredPartition, partitions_of

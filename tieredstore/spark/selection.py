@@ -10,7 +10,7 @@ from tieredstore.errors import Invalid
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.location import TierLocation
-from tieredstore.scan.tasks import Selection
+from tieredstore.scan.selection import Selection
 from tieredstore.scan.time_search.search import find_first
 from tieredstore.spark.offsets import EARLIEST, LATEST, QueueKey, show_queue
 from tieredstore.spark.options import Bound, SourceOptions

@@ -18,7 +18,7 @@ from tieredstore.jobs.run import JobRun
 from tieredstore.jobs.runner import LocalRunner, Runner
 from tieredstore.jobs.stopping import StopSignal
 from tieredstore.scan.location import TierLocation, locate
-from tieredstore.scan.tasks import Selection
+from tieredstore.scan.selection import Selection
 
 FORMATS = tuple(Format)
 Place = tuple[str, int, int]

@@ -14,7 +14,7 @@ from tieredstore.errors import Invalid
 from tieredstore.jobs.exporting.bodies.schema import BodySchema
 from tieredstore.jobs.exporting.partition import BY_TOPIC_AND_DAY, PartitionBy
 from tieredstore.scan.arrow.schema import TYPES, choose_columns
-from tieredstore.scan.tasks import Selection
+from tieredstore.scan.selection import Selection
 from tieredstore.tier_url import show_url
 
 LEAST_FILE_BYTES, MOST_FILE_BYTES = 1 << 20, 4 << 30

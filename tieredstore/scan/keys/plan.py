@@ -21,7 +21,7 @@ from tieredstore.scan.keys.coverage import find_indexed
 from tieredstore.scan.keys.index_files import IndexFiles, Items, is_indexable
 from tieredstore.scan.keys.places import Places, find_places
 from tieredstore.scan.plan import ScanRange, narrow_to, plan
-from tieredstore.scan.tasks import ScanQuery
+from tieredstore.scan.selection import ScanQuery
 
 _log = logging.getLogger(__name__)
 

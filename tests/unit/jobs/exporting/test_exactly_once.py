@@ -28,7 +28,7 @@ from tieredstore.jobs.exporting.work import WriteOutcome, WriteTask, write
 from tieredstore.jobs.journal import Journal
 from tieredstore.scan.catalogue import TierCatalogue
 from tieredstore.scan.location import TierLocation
-from tieredstore.scan.tasks import Selection
+from tieredstore.scan.selection import Selection
 
 STEPS: Steps = (
     (Journal, "record"),

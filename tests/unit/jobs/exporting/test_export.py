@@ -27,7 +27,7 @@ from tieredstore.jobs.runner import LocalRunner
 from tieredstore.message.consume_queue import pack_unit
 from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS
 from tieredstore.scan.location import locate
-from tieredstore.scan.tasks import Selection
+from tieredstore.scan.selection import Selection
 
 
 def sorted_rows(table: pa.Table, columns: tuple[str, ...]) -> list[dict[str, object]]:

@@ -23,7 +23,7 @@ from tieredstore.jobs.exporting.dedup import drops, keys
 from tieredstore.jobs.exporting.dedup.keys import KeysOutcome, KeysTask, stage_keys
 from tieredstore.jobs.exporting.work import WriteOutcome, WriteTask, write
 from tieredstore.message.sysflag import COMPRESSED
-from tieredstore.scan.tasks import Selection
+from tieredstore.scan.selection import Selection
 
 WINDOW_MS = 60_000
 

@@ -1,0 +1,92 @@
+"""Which messages a scan is of, and the plan of them without an index."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.errors import Invalid
+from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
+from tieredstore.scan.plan import RANGE_BYTES, ScanRange, plan
+
+_WHOLE = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which messages. None means no bound.
+
+    topics: by name; topic_pattern: a regular expression that a whole name matches; brokers and
+    queue_ids: only these. Queue offsets [from, until), store times [since, until) in epoch ms.
+    tags: TAGS values; keys: UNIQ_KEYs and single keys of KEYS.
+    """
+
+    topics: tuple[str, ...] | None = None
+    topic_pattern: str | None = None
+    brokers: tuple[str, ...] | None = None
+    queue_ids: tuple[int, ...] | None = None
+    from_offset: int | None = None
+    until_offset: int | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    tags: tuple[str, ...] | None = None
+    keys: tuple[str, ...] | None = None
+
+    @property
+    def begins_late(self) -> bool:
+        """Whether messages at the beginning of a queue are not chosen."""
+        return self.from_offset is not None or self.since_ms is not None
+
+    def queues(self, catalogue: TierCatalogue) -> list[QueueFiles]:
+        """Select the queues of a catalogue. Raises Invalid for a topic or broker that the tier has
+        not, and for a bad pattern."""
+        try:
+            pattern = None if self.topic_pattern is None else re.compile(self.topic_pattern)
+        except re.error as error:
+            raise Invalid(f"topic pattern {self.topic_pattern!r}: {error}") from error
+        for topic in self.topics or ():
+            catalogue.select(topic)
+        for broker in self.brokers or ():
+            catalogue.select(broker=broker)
+        return [
+            queue
+            for queue in catalogue.queues
+            if (self.topics is None or queue.topic in self.topics)
+            and (pattern is None or pattern.fullmatch(queue.topic))
+            and (self.brokers is None or queue.broker in self.brokers)
+            and (self.queue_ids is None or queue.queue_id in self.queue_ids)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class ScanQuery:
+    """How a selection is planned. range_bytes: of one range, about. search_times: whether bounds by
+    time narrow what is read."""
+
+    selection: Selection
+    range_bytes: int = RANGE_BYTES
+    search_times: bool = True
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self.selection.keys or ()
+
+    def plan_all(
+        self, provider: SegmentProvider, queues: Sequence[QueueFiles], *, cut: bool = True
+    ) -> Iterator[ScanRange]:
+        """Plan the reading of all messages within the bounds; without `cut`, to see how much that
+        is."""
+        chosen = self.selection
+        return plan(
+            provider,
+            queues,
+            from_offset=chosen.from_offset,
+            until_offset=chosen.until_offset,
+            since_ms=chosen.since_ms,
+            until_ms=chosen.until_ms,
+            range_bytes=self.range_bytes if cut else _WHOLE,
+            narrow=cut,
+            search_times=self.search_times,
+        )
