@@ -91,7 +91,6 @@ def export(
         from tieredstore.jobs import exporting
         from tieredstore.jobs.exporting import Accept, ExportRequest, Format, OnCorrupt, OnUnfit
         from tieredstore.jobs.exporting.bodies.schema import read_body_schema
-        from tieredstore.jobs.exporting.following import Behind
         from tieredstore.jobs.exporting.partition import parse_partition_by
         from tieredstore.jobs.exporting.request import select_queues
 
@@ -149,20 +148,7 @@ def export(
             return exporting.run_export(run, location, request)
 
     def export_once(progress: ProgressCallback | None) -> JobReport:
-        if not exporting.is_per_topic(request):
-            return export_one(request, progress)
-        requests = exporting.split_topics(location, request)
-        return exporting.export_each(
-            requests, lambda one: export_one(one, progress), request.target
-        )
-
-    def measure_one(request: ExportRequest) -> Behind:
-        return exporting.measure_left(location, request, SYSTEM_CLOCK)
-
-    def measure_left() -> Behind:
-        if not exporting.is_per_topic(request):
-            return measure_one(request)
-        return exporting.measure_each(exporting.split_topics(location, request), measure_one)
+        return exporting.export_topics(location, request, lambda one: export_one(one, progress))
 
     if stop is None:
         return export_once(progress)
@@ -170,7 +156,7 @@ def export(
         raise Invalid("follow: an export that goes on has no until and no until_offset")
     return exporting.follow_exports(
         export_once,
-        measure_left,
+        lambda: exporting.measure_left(location, request, SYSTEM_CLOCK),
         exporting.parse_interval(every or exporting.DEFAULT_INTERVAL),
         stop=stop,
         clock=SYSTEM_CLOCK,

@@ -6,8 +6,7 @@ the data, up to where each queue was exported (`docs/jobs.md`).
 
 from tieredstore.jobs.exporting.compaction import CompactionRequest, run_compact_export
 from tieredstore.jobs.exporting.following import DEFAULT_INTERVAL, follow_exports, parse_interval
-from tieredstore.jobs.exporting.job import measure_left, run_export, split_topics
-from tieredstore.jobs.exporting.per_topic import export_each, is_per_topic, measure_each
+from tieredstore.jobs.exporting.job import export_topics, measure_left, run_export
 from tieredstore.jobs.exporting.request import (
     DEFAULT_DEDUP_WINDOW,
     Accept,
@@ -26,13 +25,10 @@ __all__ = [
     "Format",
     "OnCorrupt",
     "OnUnfit",
-    "export_each",
+    "export_topics",
     "follow_exports",
-    "is_per_topic",
-    "measure_each",
     "measure_left",
     "parse_interval",
     "run_compact_export",
     "run_export",
-    "split_topics",
 ]

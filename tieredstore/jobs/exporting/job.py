@@ -22,7 +22,13 @@ from tieredstore.jobs.exporting.dedup.drops import (
 from tieredstore.jobs.exporting.files import FileForm
 from tieredstore.jobs.exporting.following import Behind
 from tieredstore.jobs.exporting.partition import Partition
-from tieredstore.jobs.exporting.per_topic import split_by_topic
+from tieredstore.jobs.exporting.per_topic import (
+    JobReport,
+    export_each,
+    is_per_topic,
+    measure_each,
+    split_by_topic,
+)
 from tieredstore.jobs.exporting.plan import Plan, PlannedRange, make_plan, scan_ranges
 from tieredstore.jobs.exporting.report import Written, find_positions, make_report
 from tieredstore.jobs.exporting.request import ExportRequest, Format, OnCorrupt, OnUnfit
@@ -217,15 +223,31 @@ class PinnedExport:
         )
 
 
-def split_topics(location: TierLocation, request: ExportRequest) -> dict[str, ExportRequest]:
-    """Return the export of each topic of a tier that is chosen, by topic. Raises as
-    `per_topic.split_by_topic`, and Unavailable."""
-    return split_by_topic(request, _catalogue(location))
+def export_topics(
+    location: TierLocation,
+    request: ExportRequest,
+    export_one: Callable[[ExportRequest], JobReport],
+) -> JobReport:
+    """Do one export, or one for each topic where each has a target of its own. Raises as
+    `export_one`, as `per_topic.split_by_topic`, and Unavailable."""
+    if not is_per_topic(request):
+        return export_one(request)
+    return export_each(split_by_topic(request, _catalogue(location)), export_one, request.target)
 
 
 def measure_left(location: TierLocation, request: ExportRequest, clock: Clock) -> Behind:
-    """Compare a tier and a target. Raises as `run_export`; writes nothing."""
+    """Compare a tier and a target, or those of each topic. Raises as `run_export`; writes
+    nothing."""
     catalogue = _catalogue(location)
+    if is_per_topic(request):
+        requests = split_by_topic(request, catalogue)
+        return measure_each(requests, lambda one: _measure_one(location, catalogue, one, clock))
+    return _measure_one(location, catalogue, request, clock)
+
+
+def _measure_one(
+    location: TierLocation, catalogue: TierCatalogue, request: ExportRequest, clock: Clock
+) -> Behind:
     plan = _pin_plan(location, catalogue, request, target_of(request), TASK_BYTES)
     firsts: dict[str, PlannedRange] = {}
     for item in chain.from_iterable(plan.tasks):
