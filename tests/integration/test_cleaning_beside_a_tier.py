@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.kit.standing_disk import WAIT_S, StandingDisk
 from tests.kit.tiered_local import TieredLocal
 from tieredstore.local.cleaning.disk_usage import DiskWatch
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
@@ -51,6 +53,45 @@ def test_what_was_not_uploaded_stays_and_what_was_is_read_from_the_tier(tmp_path
         clean(it)
         assert it.local.get_min_offset_in_queue("T", 0) <= len(BODIES)
         assert it.read("T") == list(enumerate(BODIES * 2))
+
+
+def test_l08_cold_reads_go_on_while_the_local_disk_stands_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every sync and every read of the local store's files stands still, and a put has the lock."""
+    with opened(tmp_path) as it:
+        it.put("T", *BODIES)
+        it.upload()
+        assert clean(it) > 4
+        first = it.local.get_min_offset_in_queue("T", 0)
+        assert first > 0
+        disk = StandingDisk(monkeypatch, tmp_path / "store")
+        held = threading.Event()
+
+        def put_for_ever() -> None:
+            with it.local._appender._lock:
+                held.set()
+                disk.wait()
+
+        stuck = [threading.Thread(target=work) for work in (put_for_ever, it.local.flush)]
+        disk.stop()
+        try:
+            for thread in stuck:
+                thread.start()
+                assert held.wait(WAIT_S)
+            found = [it.store.get_message("g", "T", 0, offset, 1) for offset in range(first)]
+            put_ms = found[1].messages[0].store_timestamp_ms
+            by_time = it.store.get_offset_in_queue_by_time("T", 0, put_ms)
+            by_key = it.store.query_message("T", "all", 1, put_ms, put_ms)
+            assert all(thread.is_alive() for thread in stuck)
+            assert not disk.has_given_up
+        finally:
+            disk.go_on()
+            for thread in stuck:
+                thread.join()
+        assert [bytes(it.messages[0].body) for it in found] == BODIES[:first]
+        assert by_time == 1
+        assert [bytes(message.body) for message in by_key] == [BODIES[1]]
 
 
 def test_what_no_tier_takes_is_needed_by_nobody(tmp_path: Path) -> None:

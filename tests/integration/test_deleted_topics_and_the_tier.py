@@ -7,13 +7,16 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.kit.local_stores import START_MS
 from tests.kit.tiered_local import TieredLocal
+from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import Exhausted, Unavailable
 from tieredstore.message.names import DELETION_TOPIC
+from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus
 
 FOREVER = (0, 2**63 - 1)
 OLD = [b"old %d" % number for number in range(6)]
@@ -144,6 +147,45 @@ def test_l15_a_crash_between_both_deletions_is_finished_at_the_next_start(
     assert world.local.delete_topics({"T"}) == 1  # and the tier's was never begun
     world.reopen()
     assert is_gone(world)
+    world.put("T", *NEW, key="new")
+    world.upload()
+    assert holds_the_new_life(world)
+
+
+@pytest.mark.parametrize("when", ["between both deletions", "in the middle of a visit"])
+def test_l15_an_upload_that_meets_a_deletion_leaves_no_queue_that_fails_for_ever(
+    world: TieredLocal, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    store, local, dispatcher = world.store, world.local, world.store.dispatcher
+    delete_here = local.delete_topics
+    world.put("T", *OLD[:3], key="old")
+    world.upload()
+    world.put("T", *OLD[3:], key="old")
+    with monkeypatch.context() as patched:
+        if when == "between both deletions":
+
+            def delete_and_visit(topics: set[str]) -> int:
+                count = delete_here(topics)
+                for key in [QueueKey("T", 0), *local.dispatch_source.queues()]:
+                    dispatcher.dispatch(key, True)
+                return count
+
+            patched.setattr(local, "delete_topics", delete_and_visit)
+        else:
+            visit = dispatcher._upload.visit
+
+            def delete_and_upload(*args: Any, **kwargs: Any) -> DispatchOutcome:
+                assert delete_here({"T"}) == 1
+                return visit(*args, **kwargs)
+
+            patched.setattr(dispatcher._upload, "visit", delete_and_upload)
+            outcome = dispatcher.dispatch(QueueKey("T", 0), True)
+            assert (outcome.status, outcome.error) == (DispatchStatus.UNKNOWN, None)
+        store.delete_topics({"T"})
+    dispatcher.scan(force=True)
+    assert dispatcher.failing_queues == {}
+    assert is_gone(world)
+    assert world.tier_files("T") == []
     world.put("T", *NEW, key="new")
     world.upload()
     assert holds_the_new_life(world)
