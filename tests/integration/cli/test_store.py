@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.kit.command_line import files_of, one_line, tieredstore
-from tests.kit.local_stores import plain, put_all, running, small_config
+from tests.kit.local_stores import START_MS, plain, put_all, running, small_config
 from tests.kit.recovered import leave_unclean, reopen
 from tieredstore.clock import ManualClock
 from tieredstore.errors import Corrupt
@@ -126,10 +126,11 @@ def test_a_configuration_says_more_than_the_files(root: Path, tmp_path: Path) ->
 
 def test_stat_says_how_much_a_store_holds(root: Path) -> None:
     with running(small_config(root)) as store:
-        put_all(store, [plain("A", number % 2, number) for number in range(20)])
-        put_all(store, [plain("B", 0, 0)])
+        many = put_all(store, [plain("A", number % 2, number) for number in range(20)])
+        results = {"A": many, "B": put_all(store, [plain("B", 0, 0)])}
         store.flush()
         beside = tieredstore("store", "stat", root, "--output", "json").record
+    sizes = {topic: [one.wrote_bytes for one in found] for topic, found in results.items()}
     before = files_of(root)
     found = tieredstore("store", "stat", root, "--output", "json").record
     assert files_of(root) == before
@@ -137,12 +138,14 @@ def test_stat_says_how_much_a_store_holds(root: Path) -> None:
         assert (record["owned"], record["unclean"]) == (is_owned, False)
         assert (record["topics_count"], record["queues"], record["messages"]) == (2, 3, 21)
         assert record["topics"] == [
-            {"topic": "A", "queues": 2, "messages": 20},
-            {"topic": "B", "queues": 1, "messages": 1},
+            {"topic": "A", "queues": 2, "messages": 20, "bytes": sum(sizes["A"])},
+            {"topic": "B", "queues": 1, "messages": 1, "bytes": sum(sizes["B"])},
         ]
+        assert record["message_bytes"] == sum(sizes["A"]) + sum(sizes["B"])
+        assert (record["held_back_messages"], record["held_back_since"]) == (0, None)
         assert record["commit_log_flushed_until"] == record["consume_queues_flushed_until"] > 0
-    sizes = [path.stat().st_size for path in (root / "commitlog").iterdir()]
-    assert (found["commit_log_files"], found["commit_log_bytes"]) == (len(sizes), sum(sizes))
+    files = [path.stat().st_size for path in (root / "commitlog").iterdir()]
+    assert (found["commit_log_files"], found["commit_log_bytes"]) == (len(files), sum(files))
     assert found["index_files"] == len(list((root / "index").iterdir()))
     assert found["served_until"] is None
     table = tieredstore("store", "stat", root)
@@ -151,3 +154,16 @@ def test_stat_says_how_much_a_store_holds(root: Path) -> None:
     nothing = tieredstore("store", "stat", root / "nowhere")
     assert nothing.code != 0
     assert "no message store" in nothing.err
+
+
+def test_stat_says_what_is_not_known_to_be_on_disk(root: Path) -> None:
+    clock = ManualClock(START_MS)
+    with running(small_config(root), clock) as store:
+        put_all(store, [plain("A", number % 2, number) for number in range(20)])
+        clock.advance(10_000)
+        later = put_all(store, [plain("A", number % 2, number) for number in range(6)])
+    flushed_ms = later[0].store_timestamp_ms - 1
+    leave_unclean(root, checkpoint=Checkpoint(flushed_ms, flushed_ms))
+    found = tieredstore("store", "stat", root, "--output", "json").record
+    assert (found["messages"], found["held_back_messages"]) == (20, 6)
+    assert found["held_back_since"] == later[0].store_timestamp_ms

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -11,9 +11,11 @@ from tieredstore.cli.options.output import output_option
 from tieredstore.cli.output.rows import Output
 
 if TYPE_CHECKING:
+    from tieredstore.local.queues.interface import ConsumeQueueReader
     from tieredstore.local.read_only import ReadOnlyMessageStore
 
-TOPIC_COLUMNS = ("topic", "queues", "messages")
+_UNITS: Final = 1 << 16
+TOPIC_COLUMNS = ("topic", "queues", "messages", "bytes")
 
 
 @click.command("stat")
@@ -41,9 +43,12 @@ def _describe(store: ReadOnlyMessageStore) -> dict[str, object]:
     for key in store.list_queues():
         queue = store.find_queue(*key)
         if queue is not None:
-            counts = topics.setdefault(key.topic, [0, 0])
+            counts = topics.setdefault(key.topic, [0, 0, 0])
             counts[0] += 1
             counts[1] += queue.max_offset - queue.min_offset
+            counts[2] += _measure_records(queue)
+    held_back = store.find_held_back(lambda _: True).values()
+    held_times = [found.first_ms for found in held_back if found.first_ms > 0]
     log = store.commit_log
     checkpoint = read_checkpoint(store.root)
     paths = [Path(path) for path in index_paths(store.root)]
@@ -53,8 +58,11 @@ def _describe(store: ReadOnlyMessageStore) -> dict[str, object]:
         "unclean": store.is_unclean,
         "served_until": store.served_until_ms,
         "topics_count": len(topics),
-        "queues": sum(queues for queues, _ in topics.values()),
-        "messages": sum(messages for _, messages in topics.values()),
+        "queues": sum(queues for queues, _, _ in topics.values()),
+        "messages": sum(messages for _, messages, _ in topics.values()),
+        "message_bytes": sum(size for _, _, size in topics.values()),
+        "held_back_messages": sum(found.messages for found in held_back),
+        "held_back_since": min(held_times, default=None),
         "commit_log_files": len(log.run.offsets),
         "commit_log_bytes": log.run.end - log.run.start,
         "commit_log_min_offset": log.min_offset,
@@ -64,7 +72,16 @@ def _describe(store: ReadOnlyMessageStore) -> dict[str, object]:
         "consume_queues_flushed_until": checkpoint.logics_msg_timestamp_ms or None,
         "dispatched_offset": checkpoint.logics_physical_offset or None,
         "topics": [
-            {"topic": topic, "queues": queues, "messages": messages}
-            for topic, (queues, messages) in sorted(topics.items())
+            {"topic": topic, "queues": queues, "messages": messages, "bytes": size}
+            for topic, (queues, messages, size) in sorted(topics.items())
         ],
     }
+
+
+def _measure_records(queue: ConsumeQueueReader) -> int:
+    """How many bytes of the log the messages of a queue are, by its units."""
+    offset, size = queue.min_offset, 0
+    while len(units := queue.read_units(offset, _UNITS)):
+        size += int(units["size"].sum(dtype="int64"))
+        offset += len(units)
+    return size
