@@ -35,6 +35,7 @@ def arguments() -> argparse.Namespace:
         "--document", type=Path, metavar="PAGE", help="put the tables into docs/benchmarks.md"
     )
     parser.add_argument("--no-java", action="store_true", help="our side alone")
+    parser.add_argument("--one-core", action="store_true", help="keep our side on one core")
     parser.add_argument("--folder", type=Path, help="work on this disk (default: the temporary)")
     parser.add_argument("--list", action="store_true", help="name the rows and stop")
     return parser.parse_args()
@@ -124,7 +125,7 @@ def main() -> int:
         folder = Path(name)
         # before this process is pinned: a child inherits the cores
         peer = None if missing else JavaPeer(folder / "java")
-        if hasattr(os, "sched_setaffinity"):
+        if given.one_core and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
         sys.setswitchinterval(0.001)  # as a server process has it
         try:

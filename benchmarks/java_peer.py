@@ -15,7 +15,7 @@ START = '. ./env.sh && exec java $JFLAGS -Xmx4g -Duser.home="$1/home" -cp "$CP" 
 class JavaPeer:
     """RocketMQ's own classes behind one JSON line a request (`tests/interop/java/src/Peer.java`).
 
-    Not pinned: Java's background threads may use every core, ours are kept on one.
+    Not pinned: Java's threads may use every core.
     """
 
     def __init__(self, work: Path) -> None:

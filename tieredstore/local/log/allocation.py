@@ -1,4 +1,5 @@
-"""The next files of a log, made in the background before the writer needs them."""
+"""The next files of a log, and the next pages of the writer's, made in the background before the
+writer needs them."""
 
 from __future__ import annotations
 
@@ -41,6 +42,7 @@ class AllocateMappedFileService:
         self._wait_ms = wait_ms
         self._lock = threading.Lock()
         self._requests: dict[int, _Request] = {}
+        self._writer: tuple[MappedFile, int] | None = None
         self._loop = ServiceThread(
             "allocate-mapped-file",
             self._make_files,
@@ -70,6 +72,13 @@ class AllocateMappedFileService:
         """Have a file made, unless that is under way. Never waits for it."""
         if self._loop.is_running:
             self._ask(from_offset)
+
+    def touch_ahead(self, file: MappedFile, position: int) -> None:
+        """Have the pages made that come behind a position of the writer's file. Never waits; while
+        a file is made, the writer makes its pages itself."""
+        if self._loop.is_running:
+            self._writer = file, position
+            self._loop.wake()
 
     def _ask(self, from_offset: int) -> _Request:
         with self._lock:
@@ -115,6 +124,9 @@ class AllocateMappedFileService:
 
     def _make_files(self) -> None:
         while not self._loop.is_stopping:
+            writer, self._writer = self._writer, None
+            if writer is not None:
+                writer[0].touch_ahead(writer[1])
             request = self._find_next()
             if request is None:
                 return

@@ -13,6 +13,7 @@ import errno
 import mmap
 import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -22,16 +23,16 @@ from tieredstore.disk.file_operations import FILES
 from tieredstore.disk.guarded_mapping import guard
 from tieredstore.disk.locks import is_file_at
 from tieredstore.disk.sync import allocate, sync_file
-from tieredstore.errors import Corrupt, Exhausted
-from tieredstore.local.log.memory import lock_memory, unlock_memory
+from tieredstore.errors import Corrupt, Exhausted, TieredStoreError
+from tieredstore.local.log.memory import POPULATE_WRITE, lock_memory, populate, unlock_memory
 
 RESERVE_BYTES: Final = 16 << 20
 TOUCH_BYTES: Final = 1 << 20
+AHEAD_BYTES: Final = 8 << 20
+"""How far in front of the writer pages are made in the background."""
 _RESERVE_STEPS: Final = (RESERVE_BYTES, 4 << 20, 1 << 20, 64 << 10, mmap.PAGESIZE)
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_RESERVING: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL})
-_POPULATE_WRITE: Final = 23
-"""MADV_POPULATE_WRITE of Linux 5.14; Python has no name for it yet."""
 
 
 class MappingFault:
@@ -53,18 +54,20 @@ class MappingFault:
 class MappedFile:
     """Bytes [from_offset, from_offset + size) of an address space.
 
-    Opened and mapped at first use. One thread at a time, but for `sync`. Views of it stay valid
-    while they are referenced, also after `close`.
+    Opened and mapped at first use. One thread at a time, but for `sync` and `touch_ahead`. Views
+    of it stay valid while they are referenced, also after `close`.
 
     fault: whether an access to the mapping found no page; is_guarded: whether that is noted, known
     once the file is mapped.
     """
 
     __slots__ = (
+        "_closing",
         "_fd",
         "_is_locked",
         "_map",
         "_reserved",
+        "_touched",
         "_view",
         "fault",
         "from_offset",
@@ -81,6 +84,8 @@ class MappedFile:
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
         self._reserved = 0
+        self._touched = 0
+        self._closing = threading.Lock()
         self.fault = MappingFault()
         self.is_guarded = False
         self._is_locked = False
@@ -209,7 +214,7 @@ class MappedFile:
                 if error.errno not in _NO_RESERVING:
                     action = f"reserve {wanted - start} bytes at {start}"
                     raise translate_os_error(error, action, self.path, offset=start) from error
-            self._reserved = wanted
+            self._reserved = max(self._reserved, wanted)
             break
         return self._reserved
 
@@ -249,12 +254,28 @@ class MappedFile:
         """Bring the pages of reserved bytes [start, end) into memory in one call, which takes a
         third of the time that a fault a page does; returns up to where they were (more than
         asked, never more than is reserved)."""
-        start -= start % mmap.PAGESIZE
-        end = min(max(end, start + TOUCH_BYTES), self._reserved)
-        if end > start and sys.platform == "linux":
-            with contextlib.suppress(OSError):  # an older kernel: the copy faults them in
-                self.map.madvise(_POPULATE_WRITE, start, end - start)
-        return end
+        wanted = min(max(end, start + TOUCH_BYTES), self._reserved)
+        if wanted > self._touched:
+            start -= start % mmap.PAGESIZE
+            if wanted > start and sys.platform == "linux":
+                with contextlib.suppress(OSError):  # an older kernel: the copy faults them in
+                    self.map.madvise(POPULATE_WRITE, start, wanted - start)
+            self._touched = max(self._touched, wanted)
+        return wanted
+
+    def touch_ahead(self, position: int) -> None:
+        """Reserve and touch the bytes behind a position, in a thread beside the writer's, which
+        finds that done. What cannot be done is left to the writer; a file that was closed
+        meanwhile, or cut off, is left alone."""
+        end = min(position + AHEAD_BYTES, self.size)
+        with self._closing, contextlib.suppress(TieredStoreError):
+            begin = max(self._touched, position)
+            if self._map is None or begin >= end or sys.platform != "linux":
+                return
+            self.check_length()
+            end = min(self.reserve(end), end)
+            populate(self._map, begin - begin % mmap.PAGESIZE, end)
+            self._touched = max(self._touched, end)
 
     def sync(self) -> None:
         """Sync the file: what was written is on disk when this returns. (`mmap.flush` would hold
@@ -267,6 +288,10 @@ class MappedFile:
 
     def close(self) -> None:
         """Drop the mapping, which goes with the last view of it, and the descriptor. Idempotent."""
+        with self._closing:
+            self._close()
+
+    def _close(self) -> None:
         self._view = None
         if self._map is not None:
             if self._is_locked:

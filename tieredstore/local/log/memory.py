@@ -9,8 +9,10 @@ import logging
 import mmap
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
+POPULATE_WRITE: Final = 23
+"""MADV_POPULATE_WRITE of Linux 5.14; Python has no name for it yet."""
 _log = logging.getLogger(__name__)
 
 
@@ -23,6 +25,15 @@ def _call(name: str) -> Callable[[int, int], int] | None:
         return None
     function.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     function.restype = ctypes.c_int
+    return function  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _find_madvise() -> Callable[[int, int, int], int] | None:
+    function: Any = getattr(ctypes.CDLL(None), "madvise", None)
+    if function is not None:
+        function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        function.restype = ctypes.c_int
     return function  # type: ignore[no-any-return]
 
 
@@ -42,6 +53,15 @@ def _apply(name: str, mapping: mmap.mmap) -> str | None:
     finally:
         del first
     return os.strerror(ctypes.get_errno()) if failed else None
+
+
+def populate(mapping: mmap.mmap, start: int, end: int) -> None:
+    """Make the pages of bytes [start, end) of a writable mapping, as far as the system can. Other
+    threads go on meanwhile (`mmap.madvise` keeps the GIL). start: of a page."""
+    madvise = _find_madvise()
+    if madvise is not None:
+        first = ctypes.c_char.from_buffer(mapping)  # so that it stays mapped
+        madvise(ctypes.addressof(first) + start, end - start, POPULATE_WRITE)
 
 
 def lock_memory(mapping: mmap.mmap) -> bool:
