@@ -287,7 +287,9 @@ class CommitLog:
             self.limit = file.from_offset + min(reserved, file.size - BLANK_SIZE)
             return position
         touched = file.touch(inside, inside + size)
-        if touched < file.size and not self._sync_flush:  # whose syncs would bring it all to disk
+        goes_on = self.view_from == file.from_offset and bool(self.view)
+        # Not for the first messages of a file, nor where each sync would bring it all to disk.
+        if goes_on and touched < file.size and not self._sync_flush:
             self._files.allocation.touch_ahead(file, touched)
         self.view, self.view_from = file.view, file.from_offset
         # Where no fault of the mapping is told, the length of the file is checked at each put.
