@@ -48,13 +48,15 @@ Part: TypeAlias = CopiedPart | Sequence[Buffer]
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
     """What the object store allows, bytes. `conditional`: whether it honours create-if-absent
-    (without it nothing fences a second writer)."""
+    (without it nothing fences a second writer). `condition`: what it is asked with, for messages.
+    """
 
     conditional: bool = True
     min_part_bytes: int = 5 << 20
     max_part_bytes: int = 5 << 30
     max_put_bytes: int = 5 << 30
     max_parts: int = 10_000
+    condition: str = "If-None-Match"
 
 
 class ObjectClient(Protocol):

@@ -8,11 +8,14 @@ from contextlib import suppress
 from tieredstore.errors import Invalid, TieredStoreError
 from tieredstore.providers.chunks.client import ObjectClient
 
-NOT_CONDITIONAL = (
-    "the endpoint overwrites an object that was to be made only if absent (it ignores "
-    "If-None-Match), so a second writer could not be kept out; `tieredstore doctor` says what else "
-    "it does"
-)
+
+def explain_ignored(client: ObjectClient) -> str:
+    """Say what it means that the object store ignores the condition."""
+    return (
+        "the endpoint overwrites an object that was to be made only if absent (it ignores "
+        f"{client.limits.condition}), so a second writer could not be kept out; `tieredstore "
+        "doctor` says what else it does"
+    )
 
 
 def honours_create_if_absent(client: ObjectClient, folder: str) -> bool:
@@ -30,7 +33,11 @@ def honours_create_if_absent(client: ObjectClient, folder: str) -> bool:
         with suppress(TieredStoreError):  # the first error says more
             client.delete([key])
         raise
-    client.delete([key])
+    try:
+        client.delete([key])
+    except TieredStoreError:
+        if honours:
+            raise  # otherwise what the endpoint ignores says more
     return honours
 
 
@@ -38,4 +45,4 @@ def check_fencing(client: ObjectClient, folder: str) -> None:
     """Raise Invalid where nothing fences a second writer. Costs a LIST, two PUTs, a GET and a
     DELETE."""
     if not honours_create_if_absent(client, folder):
-        raise Invalid(f"{client.url}: {NOT_CONDITIONAL}", path=folder)
+        raise Invalid(f"{client.url}: {explain_ignored(client)}", path=folder)

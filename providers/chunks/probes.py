@@ -13,7 +13,7 @@ from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.probing import ProbeOptions, ProbeResult, Verdict
 from tieredstore.errors import TieredStoreError
 from tieredstore.providers.chunks.client import CopiedPart, ObjectClient, Part
-from tieredstore.providers.chunks.fencing import NOT_CONDITIONAL, honours_create_if_absent
+from tieredstore.providers.chunks.fencing import explain_ignored, honours_create_if_absent
 from tieredstore.providers.probing import (
     guard_probe,
     guard_probes,
@@ -142,7 +142,7 @@ class _ObjectProbes:
                 "nothing fences a second writer here: be sure that there is one only",
             )
         if not honours_create_if_absent(self._client, self._folder.rstrip("/")):
-            return ProbeResult(name, Verdict.UNSAFE, "ignored", NOT_CONDITIONAL)
+            return ProbeResult(name, Verdict.UNSAFE, "ignored", explain_ignored(self._client))
         return ProbeResult(name, Verdict.OK, "an object that is there is not made again")
 
     def race(self) -> ProbeResult:

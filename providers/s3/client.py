@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import base64
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.probing import ProbeResult
 from tieredstore.contracts.segment import Buffer
 from tieredstore.contracts.usage import Prices
 from tieredstore.errors import Invalid, Unavailable
-from tieredstore.message.crc import raw_crc32
 from tieredstore.providers.chunks.chain import WHOLE_NAME
 from tieredstore.providers.chunks.client import ClientLimits, ObjectInfo, Part
+from tieredstore.providers.s3.dialects.dialect import check_checksums, choose_dialect
 from tieredstore.providers.s3.errors import require_whole_answers
 from tieredstore.providers.s3.fast_reads.fast_path import FastPath
 from tieredstore.providers.s3.fast_reads.obstore_reader import NO_ANSWER
@@ -29,7 +29,7 @@ from tieredstore.providers.s3.listing import (
     list_uploads,
 )
 from tieredstore.providers.s3.meter import Meter
-from tieredstore.providers.s3.multipart import Multipart
+from tieredstore.providers.s3.multipart import Multipart, read_parts
 from tieredstore.providers.s3.place import S3Place
 from tieredstore.providers.s3.probes import probe_s3
 from tieredstore.providers.s3.reading import RangeReader, is_absent
@@ -53,6 +53,8 @@ class S3Client:
     def __init__(self, settings: S3Settings, *, clock: Clock = SYSTEM_CLOCK) -> None:
         if not settings.bucket:
             raise Invalid("objectStoreBucket: not set: an S3 tier needs the name of its bucket")
+        dialect = choose_dialect(settings.dialect, settings.endpoint)
+        check_checksums(dialect, settings.checksums)
         server_clock = ServerClock()
         meter = Meter(
             Prices(
@@ -72,6 +74,7 @@ class S3Client:
             meter,
             server_clock,
             clock,
+            dialect,
         )
         bulk = Lane(
             partial(make_client, settings, bulk=True),
@@ -81,6 +84,7 @@ class S3Client:
             meter,
             server_clock,
             clock,
+            dialect,
         )
         self._assemble(settings, place, foreground, bulk)
 
@@ -89,8 +93,10 @@ class S3Client:
         self._place = place
         self._lane = own
         self._bulk_lane = bulk
-        self._limits = ClientLimits(conditional=True)
-        self._deletes_conditionally = True  # until the endpoint says that it cannot
+        self._dialect = own.dialect
+        self._limits = ClientLimits(conditional=True, condition=own.dialect.header)
+        # until the endpoint says that it cannot
+        self._deletes_conditionally = own.dialect.deletes_conditionally
         self._reader = RangeReader(
             own,
             place,
@@ -142,23 +148,12 @@ class S3Client:
     ) -> bool:
         body = _join_buffers(buffers)
         params = self._write_params(key, metadata)
-        checksum = base64.b64encode(raw_crc32(body).to_bytes(4, "big")).decode()
         if self._settings.checksums != "off":
-            params["ChecksumCRC32"] = checksum
-        try:
-            answer = self._call(
-                "put_object",
-                "PutObject",
-                key,
-                size_bytes=len(body),
-                Body=body,
-                IfNoneMatch="*",
-                **params,
-            )
-        except S3Failure as failure:
-            if failure.status == 412:
-                return False
-            raise failure.make_write_error() from None
+            params |= self._dialect.checksum_params(body)
+        answer = self._create(key, body, len(body), self._lane, params)
+        if answer is None:
+            return False
+        checksum = params.get("ChecksumCRC32")
         if self._settings.checksums == "required" and answer.get("ChecksumCRC32") != checksum:
             raise Invalid(
                 f"{self._place.describe_operation('PutObject', key)}: the endpoint does not "
@@ -170,7 +165,14 @@ class S3Client:
         return True
 
     def compose(self, key: str, parts: Sequence[Part], metadata: Mapping[str, str]) -> bool:
-        return self._multipart.compose(key, parts, self._write_params(key, metadata))
+        params = self._write_params(key, metadata)
+        if self._dialect.multipart:
+            return self._multipart.compose(key, parts, params)
+        with tempfile.TemporaryFile() as whole:
+            whole.writelines(read_parts(self.bulk.get_range, self._place, key, parts))
+            size_bytes = whole.tell()
+            whole.seek(0)
+            return self._create(key, whole, size_bytes, self._bulk_lane, params) is not None
 
     def get_range(self, key: str, position: int, length: int) -> bytes | None:
         if length == 0:
@@ -237,6 +239,23 @@ class S3Client:
         old = [upload for upload in uploads if upload.begun_ms <= older_than_ms]
         return sum(self._multipart.abort(upload.key, upload.upload_id) for upload in old)
 
+    def check_condition(self) -> None:
+        """Raise Invalid where the bucket's versioning makes the condition of a create void. Where
+        the endpoint does not tell, nothing is said."""
+        if not self._dialect.void_if_versioned:
+            return
+        what = self._place.describe_operation("GetBucketVersioning", "")
+        try:
+            answer = self._lane.call(
+                "get_bucket_versioning", what, key="", Bucket=self._place.bucket
+            )
+        except S3Failure as failure:
+            if failure.answer is None or failure.status >= 500:
+                raise failure.error from None
+            return
+        if void := self._dialect.explain_void(answer.get("Status", "")):
+            raise Invalid(f"{self.url}: {void}")
+
     def probes(self, folder: str) -> Iterator[ProbeResult]:
         """Run the further probes of `tieredstore doctor` on S3, below `folder` of the tier."""
         return probe_s3(self._lane, self._place, folder)
@@ -274,6 +293,26 @@ class S3Client:
             params["StorageClass"] = settings.storage_class
         return params
 
+    def _create(
+        self, key: str, body: bytes | IO[bytes], size_bytes: int, lane: Lane, params: dict[str, Any]
+    ) -> Any:
+        """The answer; None when the key is taken."""
+        try:
+            return self._call(
+                "put_object",
+                "PutObject",
+                key,
+                size_bytes=size_bytes,
+                lane=lane,
+                Body=body,
+                IfNoneMatch="*",
+                **params,
+            )
+        except S3Failure as failure:
+            if failure.status == 412:
+                return None
+            raise failure.make_write_error() from None
+
     def _delete_one(self, key: str, etag: str = "") -> None:
         condition: dict[str, Any] = (
             {"IfMatch": f'"{etag}"'} if etag and self._deletes_conditionally else {}
@@ -281,7 +320,7 @@ class S3Client:
         try:
             self._call("delete_object", "DeleteObject", key, lane=self._bulk_lane, **condition)
         except S3Failure as failure:
-            if condition and failure.status == 501:
+            if condition and (failure.status == 501 or failure.code == "NotImplemented"):
                 self._deletes_conditionally = False  # the look at the epoch has to do there
                 self._delete_one(key)
             elif not (is_absent(failure) or (condition and failure.status == 412)):

@@ -13,6 +13,8 @@ from botocore.exceptions import ClientError
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.errors import Busy, TieredStoreError, Unavailable
+from tieredstore.providers.s3.dialects.dialect import S3, Dialect
+from tieredstore.providers.s3.dialects.speaking import speak
 from tieredstore.providers.s3.errors import (
     CONFLICTS,
     EXPIRED,
@@ -107,7 +109,8 @@ class ClientFacts:
 
 @dataclass(slots=True)
 class Lane:
-    """`make` gives a client with fresh credentials; it is called again when they have expired."""
+    """`make` gives a client with fresh credentials; it is called again when they have expired.
+    The client then speaks `dialect`."""
 
     make: Callable[[], BotoClient]
     gate: Gate
@@ -116,6 +119,7 @@ class Lane:
     meter: Meter
     server_clock: ServerClock
     clock: Clock = SYSTEM_CLOCK
+    dialect: Dialect = S3
     _client: BotoClient | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _current: _Current = field(default_factory=_Current)
@@ -177,7 +181,7 @@ class Lane:
             try:
                 answer = getattr(client, method)(**params)
             except ClientError as error:
-                refusal = read_answer(error)
+                refusal = self.dialect.translate_refusal(read_answer(error))
                 failed = make_answer_error(refusal, what)
                 raise S3Failure(failed, refusal, uncertain=call.uncertain) from None
             except Exception as error:
@@ -203,6 +207,7 @@ class Lane:
 
     def _make_client(self) -> BotoClient:
         client = self.make()
+        speak(client, self.dialect)
         events = client.meta.events
         events.register("before-send.s3", self._before_send)
         events.register("response-received.s3", self._note_answer)

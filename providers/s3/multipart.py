@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
+from tieredstore.contracts.segment import Buffer
 from tieredstore.errors import Invalid, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.client import ClientLimits, CopiedPart, Part
+from tieredstore.providers.s3.dialects.dialect import md5_of
 from tieredstore.providers.s3.errors import require_whole_answers
 from tieredstore.providers.s3.lane import Lane, S3Failure
 from tieredstore.providers.s3.place import S3Place
@@ -19,6 +19,9 @@ from tieredstore.providers.s3.reading import is_absent
 
 _log = logging.getLogger(__name__)
 _PARTS_AT_ONCE = 4
+_PIECE_BYTES = 8 << 20
+ReadRange: TypeAlias = Callable[[str, int, int], bytes | None]
+"""`ObjectClient.get_range`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class Multipart:
         class."""
         self._check(key, parts)
         upload_id = self._create(key, create_params)
+        if upload_id is None:
+            return False
         try:
             with ThreadPoolExecutor(min(_PARTS_AT_ONCE, len(parts)), "tiered-parts") as pool:
                 numbers = range(1, len(parts) + 1)
@@ -74,10 +79,13 @@ class Multipart:
                     path=key,
                 )
 
-    def _create(self, key: str, params: dict[str, Any]) -> str:
+    def _create(self, key: str, params: dict[str, Any]) -> str | None:
+        """The upload's id; None when the key is taken and the endpoint looks at it already now."""
         try:
             answer = self._call("create_multipart_upload", "CreateMultipartUpload", key, **params)
         except S3Failure as failure:
+            if failure.status == 412:
+                return None
             raise failure.error from None
         with require_whole_answers(self.place.describe_operation("CreateMultipartUpload", key)):
             upload_id: str = answer["UploadId"]
@@ -101,8 +109,7 @@ class Multipart:
             else:
                 body = b"".join(part)
                 if self.checksums:
-                    digest = hashlib.md5(body, usedforsecurity=False).digest()
-                    params["ContentMD5"] = base64.b64encode(digest).decode()
+                    params["ContentMD5"] = md5_of(body)
                 answer = self._call(
                     "upload_part",
                     "UploadPart",
@@ -169,6 +176,29 @@ class Multipart:
             Key=self.place.add_prefix(key),
             **params,
         )
+
+
+def read_parts(
+    read: ReadRange, place: S3Place, key: str, parts: Sequence[Part]
+) -> Iterator[Buffer]:
+    """Yield the content of an object made of parts, for a server that cannot copy them. Raises
+    Unavailable when a source is gone, or shorter than it was."""
+    for part in parts:
+        if not isinstance(part, CopiedPart):
+            yield from part
+            continue
+        end = part.position + part.length
+        for position in range(part.position, end, _PIECE_BYTES):
+            wanted = min(_PIECE_BYTES, end - position)
+            found = read(part.key, position, wanted)
+            if found is None or len(found) != wanted:
+                raise Unavailable(
+                    f"{place.describe_operation('compose', key)}: its source {part.key}: expected "
+                    f"{wanted} bytes at {position}, found "
+                    + ("no object" if found is None else str(len(found))),
+                    path=part.key,
+                )
+            yield found
 
 
 def _size_of(part: Part) -> int:

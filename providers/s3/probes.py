@@ -14,7 +14,6 @@ from tieredstore.providers.s3.place import S3Place
 _PAGE_KEYS = 3
 _PAGE_NAMES = ("%RETRY%g", "A", "a-1", "a_1", "a|1", "b", "é", "你")
 """All that topic names are made of, and two names that are not ASCII; in the order of bytes."""
-_WRONG_CRC32 = "AAAAAA=="
 _OUT_OF_REACH = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 _NONE = {
     "NoSuchLifecycleConfiguration",
@@ -30,6 +29,7 @@ def probe_s3(lane: Lane, place: S3Place, folder: str) -> Iterator[ProbeResult]:
     probes = _S3Probes(lane, place, folder)
     yield from guard_probes(
         [
+            ("dialect", probes.dialect),
             ("checksum", probes.checksum),
             ("range answer", probes.range_answer),
             ("paging", probes.paging),
@@ -47,11 +47,26 @@ class _S3Probes:
         self._place = place
         self._folder = folder
 
+    def dialect(self) -> ProbeResult:
+        """Tell how the endpoint is asked to make an object only if it is absent."""
+        spoken = self._lane.dialect
+        found = f"{spoken.name}: {spoken.header}"
+        if spoken.promises_exclusion:
+            return ProbeResult("dialect", Verdict.INFO, found)
+        return ProbeResult(
+            "dialect",
+            Verdict.NOTE,
+            found,
+            "the vendor does not say that of two creates at the same time one fails; the "
+            "conditional race shows what it did now",
+        )
+
     def checksum(self) -> ProbeResult:
-        """Check that a body with another CRC-32 than its own is refused."""
+        """Check that a body with another checksum than its own is refused."""
         name = "checksum"
+        wrong: dict[str, Any] = self._lane.dialect.checksum_params(b"its bytes")
         try:
-            self._object("put_object", "s3-crc", Body=b"other bytes", ChecksumCRC32=_WRONG_CRC32)
+            self._object("put_object", "s3-crc", Body=b"other bytes", **wrong)
         except S3Failure as failure:
             if failure.answer is None or failure.status >= 500:
                 raise failure.error from None
@@ -156,6 +171,9 @@ class _S3Probes:
     def versioning(self) -> ProbeResult:
         def judge(answer: Mapping[str, Any]) -> ProbeResult:
             status = answer.get("Status", "")
+            void = self._lane.dialect.explain_void(status)
+            if void:
+                return ProbeResult("versioning", Verdict.UNSAFE, status.lower(), void)
             if status != "Enabled":
                 return ProbeResult("versioning", Verdict.OK, status.lower() or "off")
             return ProbeResult(

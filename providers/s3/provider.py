@@ -11,6 +11,7 @@ from tieredstore.errors import Invalid
 from tieredstore.metrics import Metrics
 from tieredstore.properties import query_properties, read_settings
 from tieredstore.providers import naming
+from tieredstore.providers.chunks.epoch import ChunkWriterEpoch
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.chunks.segment import ChunkFileSegment, SegmentServices
 from tieredstore.providers.chunks.settings import ChunkSettings
@@ -78,6 +79,13 @@ class S3Provider(ChunkProvider):
         finally:
             client.close()
         return [found for name in names if (found := naming.parse_cluster_directory_name(name))]
+
+    def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> ChunkWriterEpoch:
+        """Acquire the epoch as every chunk log does; first make sure that the bucket's settings do
+        not make the condition void (Invalid)."""
+        if not self._fencing_checked:
+            self._s3.check_condition()
+        return super().acquire_writer(broker_name, take_over=take_over)
 
     def make_segment(self, state: SegmentState, services: SegmentServices) -> S3FileSegment:
         return S3FileSegment(state, services)

@@ -53,6 +53,16 @@ class S3Settings(SharedSettings, frozen=True, kw_only=True):
         ),
     ] = field(name="tieredStoreS3PathStyle", default="auto")
 
+    dialect: Annotated[
+        str,
+        _text(
+            "Ours. How the endpoint is asked to make an object only if it is absent "
+            "(`docs/s3.md`): `s3`, `oss`, `cos`, `obs`, `google`; `auto`: what the host "
+            "name of `objectStoreEndpoint` says, `s3` for names that are not known.",
+            "^(auto|s3|oss|cos|obs|google)$",
+        ),
+    ] = field(name="tieredStoreS3Dialect", default="auto")
+
     # Who
     access_key: Annotated[
         str, _secret("Access key; empty for the default chain (environment, profile, role).")
@@ -100,8 +110,9 @@ class S3Settings(SharedSettings, frozen=True, kw_only=True):
     checksums: Annotated[
         str,
         _text(
-            "Ours. `auto`: a CRC-32 with every write; `required`: and the answer must confirm it; "
-            "`off`: none, for endpoints that refuse them.",
+            "Ours. `auto`: a CRC-32 (an MD5 where the dialect is not `s3`) with every write; "
+            "`required`: and the answer must confirm it; `off`: none, for endpoints that refuse "
+            "them.",
             "^(auto|required|off)$",
         ),
     ] = field(name="tieredStoreS3Checksums", default="auto")

@@ -25,6 +25,7 @@ _BY_QUERY: Mapping[tuple[str, str], str] = {
     ("PUT", "uploadId"): "UploadPart",
     ("GET", "list-type"): "ListObjectsV2",
     ("GET", "versioning"): "GetBucketVersioning",
+    ("PUT", "versioning"): "PutBucketVersioning",
     ("GET", "lifecycle"): "GetBucketLifecycleConfiguration",
     ("GET", "object-lock"): "GetObjectLockConfiguration",
     ("GET", "location"): "GetBucketLocation",
@@ -68,7 +69,7 @@ class Request:
     @cached_property
     def operation(self) -> str:
         """Name in the S3 API, as botocore has it; "" when it is none that is known here."""
-        copies = self.header("x-amz-copy-source") is not None
+        copies = any(name.lower().endswith("-copy-source") for name, _ in self.headers)
         for (method, parameter), name in _BY_QUERY.items():
             if method == self.method and parameter in self.query:
                 return name + ("Copy" if name == "UploadPart" and copies else "")
@@ -134,30 +135,64 @@ class Credentials:
 def sign_again(request: Request, credentials: Credentials) -> Request:
     """Return the request with a signature (Signature Version 4) that fits what it is now; unchanged
     when it was not signed so. Headers that were signed and are still there are signed again."""
-    authorization = request.header("Authorization") or ""
-    scope = re.search(r"Credential=[^/]*/([^,\s]+)", authorization)
-    signed = re.search(r"SignedHeaders=([^,\s]+)", authorization)
-    if not authorization.startswith("AWS4-HMAC-SHA256") or scope is None or signed is None:
+    found = read_authorization(request)
+    if found is None or found.algorithm != AMAZON:
         return request
     if re.fullmatch("[0-9a-f]{64}", request.header("X-Amz-Content-SHA256") or ""):
         digest = hashlib.sha256(request.body).hexdigest()
         request = request.with_header("X-Amz-Content-SHA256", digest)
-    names = sorted(name for name in signed[1].split(";") if request.header(name) is not None)
+    names = sorted(name for name in found.signed if request.header(name) is not None)
+    changed = replace(found, signed=tuple(names), access_key=credentials.access_key)
+    signature = make_signature(request, changed, credentials.secret_key)
+    return request.with_header("Authorization", str(replace(changed, signature=signature)))
+
+
+AMAZON, GOOGLE = "AWS4-HMAC-SHA256", "GOOG4-HMAC-SHA256"
+
+
+@dataclass(frozen=True)
+class Authorization:
+    """The header of that name. signed: names of headers, in lower case."""
+
+    algorithm: str
+    access_key: str
+    scope: str
+    signed: tuple[str, ...]
+    signature: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.algorithm} Credential={self.access_key}/{self.scope}, "
+            f"SignedHeaders={';'.join(self.signed)}, Signature={self.signature}"
+        )
+
+
+def read_authorization(request: Request) -> Authorization | None:
+    """Read how a request was signed; None when it was not signed by Version 4 of either vendor."""
+    found = re.fullmatch(
+        rf"({AMAZON}|{GOOGLE}) Credential=([^/]*)/([^,\s]+),\s*SignedHeaders=([^,\s]+),\s*"
+        r"Signature=([0-9a-f]+)",
+        request.header("Authorization") or "",
+    )
+    if found is None:
+        return None
+    return Authorization(found[1], found[2], found[3], tuple(found[4].split(";")), found[5])
+
+
+def make_signature(request: Request, how: Authorization, secret_key: str) -> str:
+    """Compute the signature of Version 4 that a request should have."""
+    prefix = "X-Goog" if how.algorithm == GOOGLE else "X-Amz"
     parts = urlsplit(request.target)
     query = sorted((p if "=" in p else f"{p}=") for p in parts.query.split("&") if p)
     canonical = [request.method, parts.path, "&".join(query)]
-    canonical += [f"{name}:{' '.join((request.header(name) or '').split())}" for name in names]
-    canonical += ["", ";".join(names), request.header("X-Amz-Content-SHA256") or ""]
+    canonical += [f"{name}:{' '.join((request.header(name) or '').split())}" for name in how.signed]
+    canonical += ["", ";".join(how.signed), request.header(f"{prefix}-Content-SHA256") or ""]
     hashed = hashlib.sha256("\n".join(canonical).encode()).hexdigest()
-    date = request.header("X-Amz-Date") or ""
-    signature = f"AWS4{credentials.secret_key}".encode()
-    for text in (*scope[1].split("/"), "\n".join(("AWS4-HMAC-SHA256", date, scope[1], hashed))):
+    date = request.header(f"{prefix}-Date") or ""
+    signature = (how.algorithm.partition("-")[0] + secret_key).encode()
+    for text in (*how.scope.split("/"), "\n".join((how.algorithm, date, how.scope, hashed))):
         signature = hmac.digest(signature, text.encode(), "sha256")
-    return request.with_header(
-        "Authorization",
-        f"AWS4-HMAC-SHA256 Credential={credentials.access_key}/{scope[1]}, "
-        f"SignedHeaders={';'.join(names)}, Signature={signature.hex()}",
-    )
+    return signature.hex()
 
 
 def _header(headers: Headers, name: str) -> str | None:

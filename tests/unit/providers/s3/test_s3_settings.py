@@ -116,6 +116,20 @@ def path_style(setting: Setting) -> None:
     assert host("auto", "http://127.0.0.1:9000") == "http://127.0.0.1:9000/tier/k"
 
 
+def dialect(setting: Setting) -> None:
+    name = "x-oss-forbid-overwrite"
+    assert setting.put(tieredStoreS3Dialect="oss").headers[name] == "true"
+    assert name not in setting.put().headers
+    by_host = {
+        "objectStoreEndpoint": "http://oss-cn-hangzhou.aliyuncs.com",
+        "tieredStoreS3Proxy": setting.server.url,
+    }
+    assert setting.put(**by_host).headers[name] == "true"
+    assert name not in setting.put(**by_host, tieredStoreS3Dialect="s3").headers
+    with pytest.raises(Invalid):
+        s3_settings("", tieredStoreS3Dialect="azure")
+
+
 def access_key(setting: Setting) -> None:
     request = setting.put(objectStoreAccessKey="AKIDOTHER")
     assert "Credential=AKIDOTHER/" in request.headers["authorization"]
@@ -363,6 +377,7 @@ CHECKS: dict[str, Callable[[Setting], None]] = {
     "tieredStoreS3Prefix": prefix,
     "tieredStoreS3Region": region,
     "tieredStoreS3PathStyle": path_style,
+    "tieredStoreS3Dialect": dialect,
     "objectStoreAccessKey": access_key,
     "objectStoreSecretKey": secret_key,
     "tieredStoreS3SessionToken": session_token,

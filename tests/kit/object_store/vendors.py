@@ -1,0 +1,88 @@
+"""versitygw behind a proxy of ours that speaks as other vendors do."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+from tests.kit.object_store.servers import CREDENTIALS, ObjectStore
+from tests.kit.object_store.tiers import CLUSTER, s3_client
+from tieredstore.providers.s3.client import S3Client
+from tieredstore.providers.s3.place import S3Place
+from tieredstore.providers.s3.provider import S3Provider
+from tieredstore.testing.fault_proxy.http import Credentials
+from tieredstore.testing.fault_proxy.proxy import FaultProxy
+from tieredstore.testing.fault_proxy.vendors import (
+    CosStore,
+    GoogleStore,
+    ObsStore,
+    OssStore,
+)
+
+Vendor = OssStore | CosStore | ObsStore | GoogleStore
+VENDORS: Mapping[str, type[Vendor]] = {
+    "oss": OssStore,
+    "cos": CosStore,
+    "obs": ObsStore,
+    "google": GoogleStore,
+}
+"""By the names of the dialects."""
+
+
+@dataclass(frozen=True, slots=True)
+class VendorStore:
+    """A bucket that is reached through `vendor`; tiers in it are opened with `options`."""
+
+    store: ObjectStore
+    vendor: Vendor
+    proxy: FaultProxy
+    dialect: str
+    shared: S3Client
+
+    @property
+    def options(self) -> dict[str, str]:
+        return options_of(self.dialect)
+
+    def client(self, prefix: str) -> S3Client:
+        """Make a client below a prefix; all share connections, whose making takes longest."""
+        return _View(self.shared, prefix)
+
+    def tier(self, prefix: str) -> S3Provider:
+        """Open a tier as another process would."""
+        client = self.client(prefix)
+        return S3Provider(client, CLUSTER, settings=client._settings.chunk_settings())
+
+
+class _View(S3Client):
+    """The connections of another client, below a prefix of its own."""
+
+    def __init__(self, shared: S3Client, prefix: str) -> None:
+        place = S3Place(shared._place.bucket, prefix)
+        self._assemble(shared._settings, place, shared._lane, shared._bulk_lane)
+
+    def close(self) -> None:
+        """Leave the connections open."""
+
+
+def options_of(dialect: str) -> dict[str, str]:
+    return {"dialect": dialect, "lease_ms": "0", "fast_reads": "false"}
+
+
+_NUMBERS = itertools.count()
+
+
+def new_prefix() -> str:
+    return f"tier-{next(_NUMBERS)}"
+
+
+@contextmanager
+def vendor_store(behind: ObjectStore, dialect: str) -> Iterator[VendorStore]:
+    credentials = Credentials(*CREDENTIALS)
+    with FaultProxy(behind.endpoint, credentials) as proxy:
+        vendor = VENDORS[dialect](credentials)
+        proxy.inject(vendor)
+        store = behind.through(proxy.endpoint)
+        with closing(s3_client(store, **options_of(dialect))) as shared:
+            yield VendorStore(store, vendor, proxy, dialect, shared)
