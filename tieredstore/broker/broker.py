@@ -59,7 +59,7 @@ from tieredstore.config import LoadedConfig, config_from_properties, read_broker
 from tieredstore.contracts.layers import list_layers
 from tieredstore.contracts.message_store import HostedStore
 from tieredstore.message.delay_levels import parse_delay_levels
-from tieredstore.message.hosts import encode_host
+from tieredstore.message.hosts import encode_host, join_address, strip_brackets
 from tieredstore.service_thread import MonitoredServices, ServiceHealth
 
 SILENCE_CHECK_MS: Final = 10_000
@@ -138,7 +138,7 @@ class Broker:
         settings = self.settings
         sockets = bind_ports(settings, starting)
         services = self._services = await self._open_store(starting)
-        services.grpc_address = f"{settings.broker_ip1}:{settings.grpc_server_port}"
+        services.grpc_address = join_address(settings.broker_ip1, settings.grpc_server_port)
         await self._load_config(services, starting)
         self._make_clients(services, starting)
         self._follow_history(services, starting)
@@ -157,7 +157,7 @@ class Broker:
 
     async def _open_store(self, starting: AsyncExitStack) -> BrokerServices:
         settings, config = self.settings, self.loaded.config
-        host = encode_host(settings.broker_ip1, settings.listen_port)
+        host = encode_host(strip_brackets(settings.broker_ip1), settings.listen_port)
         store = cast(HostedStore, registry.message_store(self.loaded, self.clock, store_host=host))
         abort_file = Path(config.store_path_root_dir, ABORT_FILE)
         was_clean = not await asyncio.to_thread(abort_file.exists)
@@ -176,7 +176,7 @@ class Broker:
             store_host=host,
             clock=self.clock,
             is_read_only=config.broker_role == "SLAVE",
-            address=f"{settings.broker_ip1}:{settings.listen_port}",
+            address=join_address(settings.broker_ip1, settings.listen_port),
         )
 
     async def _load_config(self, services: BrokerServices, starting: AsyncExitStack) -> None:
@@ -366,7 +366,9 @@ class Broker:
         self.addresses["remoting"] = self.addresses["namesrv"] = services.address
         if sockets.namesrv is not None:
             await self._serve_remoting(table, sockets.namesrv, tls, starting)
-            self.addresses["namesrv"] = f"{settings.broker_ip1}:{settings.namesrv_listen_port}"
+            self.addresses["namesrv"] = join_address(
+                settings.broker_ip1, settings.namesrv_listen_port
+            )
         grpc_server = GrpcServer(
             Service(services, access=services.access if services.access.is_enabled else None),
             certificate,
@@ -401,10 +403,10 @@ class Broker:
         if settings.metrics_exporter_type == "DISABLE":
             return
         operations = Operations(services, self.health)
-        host = settings.metrics_prom_exporter_host or settings.bind_address
+        host = strip_brackets(settings.metrics_prom_exporter_host or settings.bind_address)
         port = await operations.start(host, settings.metrics_prom_exporter_port)
         starting.push_async_callback(operations.stop)
-        self.addresses["metrics"] = f"{settings.broker_ip1}:{port}"
+        self.addresses["metrics"] = join_address(settings.broker_ip1, port)
         if settings.metrics_exporter_type == "OTLP_GRPC":
             otlp = await asyncio.to_thread(OtlpExporter, settings)
             starting.push_async_callback(asyncio.to_thread, otlp.close)

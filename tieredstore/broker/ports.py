@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from tieredstore.broker.settings import BrokerSettings
 from tieredstore.errors import Unavailable
+from tieredstore.message.hosts import join_address, strip_brackets
 
 
 class Sockets(NamedTuple):
@@ -39,6 +40,7 @@ def bind_ports(settings: BrokerSettings, closing: AsyncExitStack) -> Sockets:
 
 
 def _bind(host: str, port: int) -> socket.socket:
+    host = strip_brackets(host)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -47,7 +49,7 @@ def _bind(host: str, port: int) -> socket.socket:
         bound.bind((host, port))
     except OSError as error:
         bound.close()
-        raise Unavailable(f"{host}:{port}: cannot listen: {error.strerror}") from error
+        raise Unavailable(f"{join_address(host, port)}: cannot listen: {error.strerror}") from error
     return bound
 
 

@@ -50,6 +50,18 @@ def format_host(host: bytes) -> str:
     return f"[{address}]:{port}" if len(host) == V6_SIZE else f"{address}:{port}"
 
 
+def join_address(host: str, port: int) -> str:
+    """Write a host, a name or an IP with or without brackets, and a port as clients take it: IPv6
+    in brackets."""
+    bare = strip_brackets(host)
+    return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
+
+
+def strip_brackets(host: str) -> str:
+    """Take the brackets off an IPv6 address; Java writes it with them."""
+    return host.removeprefix("[").removesuffix("]")
+
+
 def parse_host(text: str) -> bytes:
     """Parse what `format_host` writes (a leading `/`, as Java prints, is accepted). Raises
     Invalid."""

@@ -1,0 +1,41 @@
+"""Which files a thread opens, by Python's audit events."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+_watched: dict[int, list[tuple[str, str]]] = {}
+_IMPORTS = ("importlib", "zipimport", "linecache")
+
+
+def _note(event: str, arguments: tuple[Any, ...]) -> None:
+    if event != "open" or not _watched:
+        return
+    found = _watched.get(threading.get_ident())
+    if found is None:
+        return
+    frames: list[str] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        frames.append(f"{frame.f_code.co_name} ({frame.f_code.co_filename})")
+        frame = frame.f_back
+    if not any(name in one for one in frames for name in _IMPORTS):
+        found.append((str(arguments[0]), " < ".join(frames[:8])))
+
+
+@contextmanager
+def watch_opens(thread: int) -> Iterator[list[tuple[str, str]]]:
+    """Note what a thread opens meanwhile, but for modules that it imports: path, and who did.
+    thread: as `threading.get_ident` tells it."""
+    if not _watched:
+        sys.addaudithook(_note)  # which nobody can take off again: without a watch it does nothing
+    found = _watched[thread] = []
+    try:
+        yield found
+    finally:
+        del _watched[thread]

@@ -1,0 +1,100 @@
+"""The broker's loop opens no file: whoever needs one waits for a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any, cast
+
+from tests.kit.consuming import heartbeat
+from tests.kit.opened_files import watch_opens
+from tests.kit.remoting import RemotingClient
+from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
+from tieredstore.broker.send.sender import SendRequest
+from tieredstore.message.record import Message
+from tieredstore.testing.broker import Broker
+
+SMALL = {
+    "mappedFileSizeCommitLog": str(1 << 16),
+    "mappedFileSizeConsumeQueue": "2000",
+    "maxHashSlotNum": "100",
+    "maxIndexNum": "200",
+    "flushConsumerOffsetInterval": "10",
+    "tieredStorageLevel": "FORCE",
+    "enablePropertyFilter": "true",
+}
+"""Files of some messages, which roll all the time."""
+TOPICS = ("orders", "events")
+
+
+async def live(broker: Broker, round_: int) -> None:
+    """What clients and operators ask, from another thread and loop."""
+    async with await RemotingClient.open(broker.remoting) as client:
+
+        async def ask(code: int, body: bytes = b"", **fields: object) -> None:
+            response = await client.request(code, fields, body)
+            assert response.code == ResponseCode.SUCCESS, (code, response)
+
+        await ask(RequestCode.HEART_BEAT, heartbeat("c", "g", TOPICS, producer="p"))
+        for topic in TOPICS:
+            queue: dict[str, Any] = {"topic": topic, "queueId": 0}
+            group: dict[str, Any] = {"consumerGroup": "g", **queue}
+            await ask(
+                RequestCode.UPDATE_AND_CREATE_TOPIC,
+                topic=f"{topic}{round_}",
+                defaultTopic="TBW102",
+                readQueueNums=1,
+                writeQueueNums=1,
+                perm=6,
+                topicFilterType="SINGLE_TAG",
+                topicSysFlag=0,
+                order="false",
+            )
+            pull: dict[str, Any] = {"queueOffset": 0, "maxMsgNums": 32, "sysFlag": 0, "commitOffset": 0}
+            pull |= {"suspendTimeoutMillis": 0, "subVersion": 0}
+            await ask(RequestCode.PULL_MESSAGE, **group, **pull)
+            await ask(RequestCode.UPDATE_CONSUMER_OFFSET, **group, commitOffset=round_)
+            await ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, **queue, timestamp=1)
+            await ask(RequestCode.GET_EARLIEST_MSG_STORETIME, **queue)
+            find: dict[str, Any] = {"key": "k0", "maxNum": 8, "beginTimestamp": 0, "endTimestamp": 2**62}
+            await ask(RequestCode.QUERY_MESSAGE, topic=topic, **find)
+            await ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=f"{topic}{round_}")
+        await ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        await ask(RequestCode.GET_BROKER_CONFIG)
+        await ask(RequestCode.UPDATE_BROKER_CONFIG, b"transactionCheckMax=%d\n" % (10 + round_))
+
+
+async def send(broker: Broker) -> None:
+    """Messages of all kinds; half messages among them."""
+    sender, transactions = broker.services.sender, broker.services.transactions
+    for number in range(40):
+        for topic in TOPICS:
+            properties = {"DELAY": "1"} if number % 10 == 1 else {}
+            if number % 10 == 2:
+                properties = {"TIMER_DELAY_MS": "1000"}
+            message = Message.create(
+                topic, b"x" * 500, queue_id=0, keys=[f"k{number}"], properties=properties
+            )
+            await sender.send(SendRequest("p", message))
+            if number % 10 == 3:
+                half = Message.create(topic, b"half", queue_id=0, properties={"TRAN_MSG": "true"})
+                await transactions.prepare(SendRequest("p", half))
+
+
+def test_a_busy_life_opens_no_file_on_the_loop() -> None:
+    with Broker(properties=SMALL) as broker:
+        broker.run(send(broker))
+        broker.flush_tier()
+        asyncio.run(live(broker, 0))  # what is made once, at the first use
+        with watch_opens(broker.call(threading.get_ident)) as opened:
+            for round_ in range(1, 4):
+                broker.run(send(broker))
+                broker.advance(seconds=30)
+                broker.flush_tier()
+                asyncio.run(live(broker, round_))
+            log = cast(Any, broker.services.store).next_store.commit_log
+            assert log.max_offset > 3 << 16  # its files rolled
+            assert opened == []
+            broker.call(Path(__file__).read_bytes)
+            assert [path for path, _ in opened] == [__file__]  # the watch sees what is opened
