@@ -14,9 +14,15 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from tests.kit.tier_builder import BROKER, CLUSTER, START_MS, STORE_HOST
-from tieredstore.contracts.metadata_store import FileSegmentMetadata
-from tieredstore.contracts.segment import FileSegmentType, SegmentId, Written
+from tests.kit.tier_builder import (
+    BROKER,
+    CLUSTER,
+    START_MS,
+    STORE_HOST,
+    announce_segment,
+    write_segment,
+)
+from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.message.consume_queue import UNIT_SIZE, pack_unit
 from tieredstore.message.encoding import Message, encode_record
 from tieredstore.message.layout import CODA_SIZE, MAGIC_BLANK
@@ -267,8 +273,10 @@ class _QueueWriter:
                 (UNITS, segment.base[0] * UNIT_SIZE, segment.units),
             ):
                 if (type_, number) not in expired and data:
-                    self._put(SegmentId(self._path, type_, base), data, segment.times,
-                              is_lost=(type_, number) in gone)  # fmt: skip
+                    id_ = SegmentId(self._path, type_, base)
+                    if (type_, number) not in gone:
+                        write_segment(self._provider, id_, bytes(data))
+                    announce_segment(self._metadata, id_, len(data), segment.times)
             if (LOG, number) not in gone and (UNITS, number) not in gone:
                 self._history.all_rows += [
                     row for row, is_good, named in segment.rows if is_good and named >= log_start
@@ -305,22 +313,6 @@ class _QueueWriter:
             end += len(record)
             offset += 1
         return segments
-
-    def _put(self, id_: SegmentId, data: bytearray, times: list[int], *, is_lost: bool) -> None:
-        if not is_lost:
-            segment = self._provider.open(id_)
-            assert segment.write(0, [bytes(data)]) == Written(len(data))
-            segment.close()
-        self._metadata.put_segment(
-            FileSegmentMetadata(
-                id_.path,
-                id_.type,
-                id_.base_offset,
-                size=len(data),
-                begin_timestamp_ms=min(times),
-                end_timestamp_ms=max(times),
-            )
-        )
 
 
 def _message(plan: QueuePlan, number: int) -> Message:

@@ -11,7 +11,12 @@ from typing import Any
 import numpy as np
 
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
-from tieredstore.contracts.segment import FileSegmentType, SegmentId, Written
+from tieredstore.contracts.segment import (
+    FileSegmentType,
+    SegmentId,
+    SegmentProvider,
+    Written,
+)
 from tieredstore.message.consume_queue import UNIT_SIZE, pack_unit
 from tieredstore.message.encoding import Message, encode_record
 from tieredstore.message.hashes import tiered_key_hash
@@ -173,19 +178,31 @@ class TierBuilder:
         self._segment(segment, data, [INDEX_BEGIN_MS, max(times)])
 
     def _segment(self, id: SegmentId, data: bytes, times: list[int]) -> None:
-        segment = self.built.provider.open(id)
-        assert segment.write(0, [data]) == Written(len(data))
-        segment.close()
-        self.built.metadata.put_segment(
-            FileSegmentMetadata(
-                id.path,
-                id.type,
-                id.base_offset,
-                size=len(data),
-                begin_timestamp_ms=min(times),
-                end_timestamp_ms=max(times),
-            )
+        write_segment(self.built.provider, id, data)
+        announce_segment(self.built.metadata, id, len(data), times)
+
+
+def write_segment(provider: SegmentProvider, id: SegmentId, data: bytes) -> None:
+    """Write a segment whole."""
+    segment = provider.open(id)
+    assert segment.write(0, [data]) == Written(len(data))
+    segment.close()
+
+
+def announce_segment(
+    metadata: DefaultMetadataStore, id: SegmentId, size: int, times: list[int]
+) -> None:
+    """Record a segment in the metadata, with the store times of its messages."""
+    metadata.put_segment(
+        FileSegmentMetadata(
+            id.path,
+            id.type,
+            id.base_offset,
+            size=size,
+            begin_timestamp_ms=min(times),
+            end_timestamp_ms=max(times),
         )
+    )
 
 
 def message(topic: str, queue_id: int, number: int, **options: Any) -> Message:
