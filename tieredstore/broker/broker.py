@@ -25,6 +25,7 @@ from tieredstore.broker.grpc.certificates import find_certificate
 from tieredstore.broker.grpc.server import GrpcServer
 from tieredstore.broker.grpc.service import Service
 from tieredstore.broker.history import FollowTier, TierHistory
+from tieredstore.broker.look_ups import LookUps
 from tieredstore.broker.namesrv.key_values import KeyValueManager
 from tieredstore.broker.namesrv.route import RouteTable
 from tieredstore.broker.operations.health import find_tier
@@ -169,7 +170,7 @@ class Broker:
         for line in list_start_lines(store, tier, was_clean=was_clean, recovery_seconds=seconds):
             _log.info("%s", line)
         await asyncio.to_thread(store.start)
-        return BrokerServices(
+        services = BrokerServices(
             settings=settings,
             store=store,
             store_config=config,
@@ -178,6 +179,8 @@ class Broker:
             is_read_only=config.broker_role == "SLAVE",
             address=join_address(settings.broker_ip1, settings.listen_port),
         )
+        starting.push_async_callback(self._stop_look_ups, services.look_ups)
+        return services
 
     async def _load_config(self, services: BrokerServices, starting: AsyncExitStack) -> None:
         folder, settings = services.config_folder, self.settings
@@ -420,6 +423,11 @@ class Broker:
         Idempotent."""
         running, self._running = self._running, AsyncExitStack()
         await running.aclose()
+
+    async def _stop_look_ups(self, look_ups: LookUps) -> None:
+        if not await asyncio.to_thread(look_ups.stop):
+            self.is_abandoned = True
+            _log.warning("look-ups have not ended (does the tier answer?): they are left alone")
 
     async def _shut_down(self, store: HostedStore) -> None:
         """Shut the store down; one that waits for a tier that does not answer is brought to disk

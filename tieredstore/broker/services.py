@@ -9,6 +9,7 @@ from tieredstore.broker.auth.access import AccessControl
 from tieredstore.broker.clients import ConsumerManager, ProducerManager, RebalanceLocks
 from tieredstore.broker.delay.schedule import ScheduleMessageService
 from tieredstore.broker.delay.timers import TimerMessageService
+from tieredstore.broker.look_ups import LookUps
 from tieredstore.broker.namesrv.key_values import KeyValueManager
 from tieredstore.broker.namesrv.route import RouteTable
 from tieredstore.broker.pull.hold import PullHold
@@ -47,6 +48,7 @@ class BrokerServices:
     store_host: bytes = LOCALHOST
     clock: Clock = SYSTEM_CLOCK
     metrics: Metrics = field(default_factory=Metrics)
+    look_ups: LookUps = field(default_factory=LookUps)
     is_read_only: bool = False
     address: str = ""
     grpc_address: str = ""

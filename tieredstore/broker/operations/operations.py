@@ -76,7 +76,7 @@ class Operations:
         async with self._scrape:
             gauges = self._count_broker()
             groups = self._list_group_offsets()
-            return await asyncio.to_thread(lambda: use(self._collect(gauges, groups)))
+            return await self._services.look_ups.run(lambda: use(self._collect(gauges, groups)))
 
     def _collect(self, gauges: Metrics, groups: list[GroupOffsets]) -> list[Metrics]:
         services = self._services

@@ -3,7 +3,6 @@ requests between clients (324, 325, 326)."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -92,7 +91,7 @@ class _DirectHandlers:
         message_id = read_text(request, "msgId")
         _, _, physical_offset = parse_offset_message_id(message_id)
         look = self._broker.store.look_message_by_offset
-        message = await asyncio.to_thread(look, physical_offset)
+        message = await self._broker.look_ups.run(look, physical_offset)
         topic = request.ext_fields.get("topic")
         # The id of a message from the tier may be that of any other one here.
         if message is None or (topic and message.topic != topic):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from tieredstore.broker.refused import RefusalReason, Refused
@@ -74,7 +73,7 @@ class _OffsetHandlers:
     async def search(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Find an offset by time. It may have to read a tier, which blocks: in a thread."""
         upper = request.ext_fields.get("boundaryType", "").upper() == "UPPER"
-        found = await asyncio.to_thread(
+        found = await self._broker.look_ups.run(
             self._broker.store.get_offset_in_queue_by_time,
             *self._read_queue(request),
             read_int(request, "timestamp"),
@@ -100,7 +99,7 @@ class _OffsetHandlers:
         request: RemotingCommand,
     ) -> RemotingCommand:
         """Answer with the store time of a queue's first message."""
-        found = await asyncio.to_thread(
+        found = await self._broker.look_ups.run(
             self._broker.store.get_earliest_message_time, *self._read_queue(request)
         )
         return _answer("timestamp", found)

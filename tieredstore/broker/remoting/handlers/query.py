@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -40,7 +39,7 @@ class _QueryHandlers:
         count = min(read_int(request, "maxNum"), MAX_COUNT)
         if read_bool(request, "_UNIQUE_KEY_QUERY"):
             count = UNIQUE_KEY_COUNT
-        found = await asyncio.to_thread(
+        found = await self._broker.look_ups.run(
             self._broker.store.query_message,
             topic,
             read_text(request, "key"),
@@ -69,7 +68,7 @@ class _QueryHandlers:
         found by its key or its place in the queue: its record names another byte."""
         physical_offset = read_int(request, "offset")
         look = self._broker.store.look_message_by_offset
-        message = await asyncio.to_thread(look, physical_offset)
+        message = await self._broker.look_ups.run(look, physical_offset)
         if message is None:
             raise Refused(
                 RefusalReason.SYSTEM_ERROR,
@@ -87,11 +86,11 @@ async def find_message(
     A record that came from the tier names a byte of its queue's file there, at which the local log
     may hold any other. topics: where a message with that id may be.
     """
-    found = await asyncio.to_thread(broker.store.look_message_by_offset, physical_offset)
+    found = await broker.look_ups.run(broker.store.look_message_by_offset, physical_offset)
     if found is not None and _has_id(found, message_id, topics):
         return found
     for topic in topics:
-        named = await asyncio.to_thread(
+        named = await broker.look_ups.run(
             broker.store.query_message, topic, message_id, UNIQUE_KEY_COUNT, 0, _FOREVER_MS
         )
         for message in named:

@@ -128,15 +128,18 @@ class ProgressHandlers:
         queue_id = read_int(request, "queueId", -1)
         fixed = read_int(request, "offset", -1)
         is_force = read_bool(request, "isForce")
+        keys = [
+            key
+            for key in _list_queues(topic, topic.write_queue_nums)
+            if queue_id in (-1, key.queue_id)
+        ]
+        if queue_id >= 0 and fixed >= 0:
+            targets = [self._clamp(key, fixed) for key in keys]
+        else:
+            targets = await self._broker.look_ups.run(self._find_offsets, keys, timestamp_ms)
         entries: list[tuple[QueueKey, int]] = []
-        for key in _list_queues(topic, topic.write_queue_nums):
-            if queue_id not in (-1, key.queue_id):
-                continue
+        for key, target in zip(keys, targets, strict=True):
             known = self._broker.offsets.query_offset(group, *key)
-            if queue_id >= 0 and fixed >= 0:
-                target = self._clamp(key, fixed)
-            else:
-                target = self._find_offset(key, timestamp_ms)
             if known is not None and target > known and not is_force:
                 target = known
             entries.append((key, target))
@@ -187,10 +190,12 @@ class ProgressHandlers:
         ]
         return msgspec.json.encode({"offsetTable": queues})
 
-    def _find_offset(self, key: QueueKey, timestamp_ms: int) -> int:
+    def _find_offsets(self, keys: Iterable[QueueKey], timestamp_ms: int) -> list[int]:
+        """Find offsets by time, which may have to read a tier: not for the loop."""
         if timestamp_ms < 0:
-            return self._store.get_max_offset_in_queue(*key)
-        return max(self._store.get_offset_in_queue_by_time(*key, timestamp_ms), 0)
+            return [self._store.get_max_offset_in_queue(*key) for key in keys]
+        find = self._store.get_offset_in_queue_by_time
+        return [max(find(*key, timestamp_ms), 0) for key in keys]
 
     def _clamp(self, key: QueueKey, offset: int) -> int:
         low = self._store.get_min_offset_in_queue(*key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 
 import msgspec
@@ -99,7 +98,7 @@ class TopicHandlers:
         self._broker.offsets.remove_topic(topic)
         await self._topics.persist()
         await self._broker.offsets.persist()
-        await asyncio.to_thread(self._broker.store.delete_topics, {topic})
+        await self._broker.look_ups.run(self._broker.store.delete_topics, {topic})
         return RemotingCommand(ResponseCode.SUCCESS)
 
     def list_topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
