@@ -50,6 +50,7 @@ class Connection(asyncio.Protocol):
         "_open_listener",
         "_out",
         "_out_bytes",
+        "_pending_bytes",
         "_reader",
         "_shared_bytes",
         "_table",
@@ -93,6 +94,7 @@ class Connection(asyncio.Protocol):
         self._is_receiving = False
         self._is_paused = False
         self._held_bytes = 0
+        self._pending_bytes = 0
 
     # --- the transport's calls ------------------------------------------------------------------
 
@@ -159,7 +161,7 @@ class Connection(asyncio.Protocol):
                 if command.flag & RESPONSE_FLAG:
                     self._take_response(command)
                 else:
-                    self._handle_request(command)
+                    self._handle_request(command, len(header) + len(body))
                 if self._out_bytes > high_water_bytes:
                     self._flush()
         except BadFrame as error:
@@ -177,7 +179,7 @@ class Connection(asyncio.Protocol):
         if call is not None and not call.done():
             call.set_result(response)
 
-    def _handle_request(self, request: RemotingCommand) -> None:
+    def _handle_request(self, request: RemotingCommand, size: int) -> None:
         try:
             outcome = self._table.find(request.code)(self, request)
         except Exception as error:
@@ -194,7 +196,8 @@ class Connection(asyncio.Protocol):
         else:
             self._next_task += 1
             number = self._next_task
-            self._tasks[number] = self._loop.create_task(self._run(number, outcome, request))
+            self._pending_bytes += size
+            self._tasks[number] = self._loop.create_task(self._run(number, outcome, request, size))
 
     def _busy(self) -> RemotingCommand:
         return RemotingCommand(
@@ -204,7 +207,11 @@ class Connection(asyncio.Protocol):
         )
 
     async def _run(
-        self, number: int, outcome: Awaitable[RemotingCommand | None], request: RemotingCommand
+        self,
+        number: int,
+        outcome: Awaitable[RemotingCommand | None],
+        request: RemotingCommand,
+        size: int,
     ) -> None:
         try:
             response = await outcome
@@ -214,6 +221,9 @@ class Connection(asyncio.Protocol):
             self.respond(request, respond_to_error(error, request))
         finally:
             del self._tasks[number]
+            self._pending_bytes -= size
+            if self._held_bytes:
+                self._count_held()
 
     # --- what goes out --------------------------------------------------------------------------
 
@@ -245,7 +255,11 @@ class Connection(asyncio.Protocol):
             out.append(encode_start(command.header_type, header, size))
             out += body
         self._out_bytes += size + len(header)
-        if not (self._is_flush_due or self._is_receiving):
+        if self._is_receiving:
+            return
+        if self._out_bytes > self._limits.high_water_bytes:  # many that waited for one message
+            self._flush()
+        elif not self._is_flush_due:
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
 
@@ -273,7 +287,7 @@ class Connection(asyncio.Protocol):
         """Count what this connection holds among what all hold, where it is worth it."""
         held_bytes = 0
         if self._transport is not None:
-            held_bytes = self._reader.held_bytes
+            held_bytes = self._reader.held_bytes + self._pending_bytes
             if self._is_paused:
                 held_bytes += self._transport.get_write_buffer_size()
         if held_bytes < _JOINED_BYTES:

@@ -18,8 +18,8 @@ class RemotingLimits:
     send a heartbeat each 30 s). high_water_bytes: with more than this unsent, nothing more is read
     from a connection. max_pending: requests of one connection that are not answered yet, parked
     polls among them; one more gets SYSTEM_BUSY. max_buffered_bytes: of all connections, frames
-    that are not whole and responses that are not sent; above it the connection that holds the most
-    is closed.
+    that are not whole, requests that wait, and responses that are not sent; above it the connection
+    that holds the most is closed.
     """
 
     max_frame_bytes: int = MAX_FRAME_BYTES

@@ -65,7 +65,8 @@ class RemotingServer:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of unfinished frames and of responses that peers do not take."""
+        """Bytes of unfinished frames, of requests that wait, and of responses that peers do not
+        take."""
         return self._buffered.total_bytes
 
     def _plan_sweep(self) -> None:

@@ -227,6 +227,48 @@ def test_i03_parked_requests_of_a_connection_are_bounded() -> None:
     asyncio.run(main())
 
 
+def test_i03_what_many_polls_find_at_once_is_bounded() -> None:
+    async def main() -> None:
+        limits = RemotingLimits(max_buffered_bytes=4 << 20)
+        async with serve(table(), limits) as (server, address), open_raw(address) as (_, writer):
+            writer.write(encode_command(RemotingCommand(ECHO)))
+            await wait_for(lambda: len(server.connections) == 1)
+            (greedy,) = server.connections
+            for _ in range(100):  # in one turn of the loop
+                greedy.send(RemotingCommand(ECHO, body=bytes(LARGE_BYTES)))
+                assert server.buffered_bytes <= limits.max_buffered_bytes
+            assert not greedy.is_open
+            await wait_for(lambda: not server.connections)
+            assert server.buffered_bytes == 0
+
+    asyncio.run(main())
+
+
+def test_i03_requests_that_wait_are_bounded_by_their_size() -> None:
+    async def main() -> None:
+        limits = RemotingLimits(max_buffered_bytes=4 << 20)
+        async with (
+            serve(table(), limits) as (server, address),
+            await RemotingClient.open(address) as other,
+            await RemotingClient.open(address) as greedy,
+        ):
+            small = asyncio.ensure_future(other.request(PARK, body=bytes(1 << 20)))
+            await wait_for(lambda: server.buffered_bytes > 1 << 20)
+            parked = [
+                asyncio.ensure_future(greedy.request(PARK, body=bytes(1 << 20))) for _ in range(4)
+            ]
+            for request in parked:
+                with pytest.raises(Unavailable):
+                    await request
+            assert 1 << 20 < server.buffered_bytes < 2 << 20
+            assert (await other.request(ECHO)).code == 0
+            small.cancel()
+            other.connection.close()
+            await wait_for(lambda: server.buffered_bytes == 0)
+
+    asyncio.run(main())
+
+
 def test_i03_clients_leave_descriptors_for_files() -> None:
     async def main(folder: Path) -> None:
         async with serve(table()) as (_, address), AsyncExitStack() as clients:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Final
 
 from tieredstore.broker.clients import SQL92, TAG, Subscription
 from tieredstore.broker.pull.filters.sql import SqlFilter
@@ -11,14 +12,20 @@ from tieredstore.broker.refused import RefusalReason, Refused
 from tieredstore.contracts.message_store import MessageFilter
 from tieredstore.errors import Invalid
 
-__all__ = ["ExactTagFilter", "SqlFilter", "make_filter"]
+__all__ = ["MAX_KEPT_CHARACTERS", "ExactTagFilter", "SqlFilter", "make_filter"]
+
+MAX_KEPT_CHARACTERS: Final = 4096
+"""Longer expressions are parsed anew each time: a thousand are kept, whoever sent them."""
 
 
 def make_filter(subscription: Subscription) -> MessageFilter | None:
     """Make the filter of a subscription; None when it wants all. Raises Refused for an expression
     that is none, and for a kind of expression that is not known."""
     if subscription.expression_type == TAG:
-        return _make_tag_filter(subscription.tags) if subscription.tags else None
+        if not subscription.tags:
+            return None
+        is_kept = len(subscription.expression) <= MAX_KEPT_CHARACTERS
+        return (_make_tag_filter if is_kept else ExactTagFilter)(subscription.tags)
     if subscription.expression_type == SQL92:
         try:
             return _make_sql_filter(subscription.expression)

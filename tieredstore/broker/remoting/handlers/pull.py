@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.broker.clients import TAG, Subscription
-from tieredstore.broker.pull import PullRequest, waits_for_messages
+from tieredstore.broker.pull import MAX_KEPT_CHARACTERS, PullRequest, waits_for_messages
 from tieredstore.broker.refused import RefusalReason, Refused
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
@@ -123,9 +123,10 @@ class _PullHandlers:
         fields = request.ext_fields
         group = config.group_name
         if sys_flag & _SUBSCRIPTION_FLAG:
-            found = _parse_subscription(
-                topic, fields.get("subscription"), fields.get("expressionType")
-            )
+            text, kind = fields.get("subscription"), fields.get("expressionType")
+            is_kept = len(text or "") + len(kind or "") <= MAX_KEPT_CHARACTERS
+            parse = _parse_subscription if is_kept else Subscription.parse
+            found = parse(topic, text, kind)
         else:
             members = broker.consumers.find_group(group)
             if members is None:

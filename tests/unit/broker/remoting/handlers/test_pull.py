@@ -19,6 +19,7 @@ from tests.kit.consuming import (
 from tests.kit.local_stores import plain
 from tests.kit.remoting import RemotingClient, wait_for
 from tieredstore.broker.remoting.codes import HeaderType, RequestCode, ResponseCode
+from tieredstore.broker.remoting.handlers.pull import _parse_subscription
 from tieredstore.broker.state.topics import TopicConfig
 
 WAITS = 2
@@ -192,5 +193,22 @@ def test_sql92_is_served_where_it_is_switched_on(tmp_path: Path) -> None:
             assert response.ext_fields["nextBeginOffset"] == "6"
             await join(client, "c", **sql | {"expression": "KEYS IN", "version": 2})
             assert (await pull_messages(client)).code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+    play(tmp_path, scenario)
+
+
+def test_long_expressions_of_clients_are_not_kept(tmp_path: Path) -> None:
+    async def scenario(broker: ServedBroker) -> None:
+        await broker.put(plain(tags="a"))
+        kept = _parse_subscription.cache_info().currsize
+        async with await RemotingClient.open(broker.address) as client:
+            for number in range(3):
+                long = {"subscription": f"a||{number:05000}", "expressionType": "TAG"}
+                answer = await pull_messages(client, sysFlag=SUBSCRIBES, **long)
+                assert answer.code == ResponseCode.SUCCESS
+                long = {"subscription": "a", "expressionType": "T" * 5000}
+                answer = await pull_messages(client, sysFlag=SUBSCRIBES, **long)
+                assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert _parse_subscription.cache_info().currsize == kept
 
     play(tmp_path, scenario)
