@@ -14,25 +14,30 @@ class ProducerManager:
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._groups: dict[str, dict[ClientSession, int]] = {}  # when a heartbeat came last
+        self._groups_of_session: dict[ClientSession, set[str]] = {}
         self._turns: dict[str, int] = {}
 
     def register(self, group: str, session: ClientSession) -> None:
         """Note that a session has sent a heartbeat as a producer of a group."""
         self._groups.setdefault(group, {})[session] = self._clock.monotonic_ms()
+        self._groups_of_session.setdefault(session, set()).add(group)
 
     def unregister(self, group: str, session: ClientSession) -> None:
         """Forget a session in one group."""
         sessions = self._groups.get(group)
-        if sessions is None:
+        if sessions is None or sessions.pop(session, None) is None:
             return
-        sessions.pop(session, None)
+        groups = self._groups_of_session[session]
+        groups.discard(group)
+        if not groups:
+            del self._groups_of_session[session]
         if not sessions:
             del self._groups[group]
             self._turns.pop(group, None)
 
     def remove_session(self, session: ClientSession) -> None:
         """Forget a session that was closed."""
-        for group in [group for group, found in self._groups.items() if session in found]:
+        for group in list(self._groups_of_session.get(session, ())):
             self.unregister(group, session)
 
     def remove_silent(self) -> set[ClientSession]:

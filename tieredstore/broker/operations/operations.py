@@ -101,10 +101,11 @@ class Operations:
     def _list_group_offsets(self) -> list[GroupOffsets]:
         """Of topics that exist: what was deleted has no lag."""
         services = self._services
+        topics = services.topics.list_topics()
         return [
             GroupOffsets(group, topic, dict(services.offsets.list_offsets(group, topic)))
-            for topic in services.topics.list_topics()
-            for group in services.offsets.list_groups(topic)
+            for group, topic in services.offsets.list_keys()
+            if topic in topics
         ]
 
 

@@ -24,7 +24,16 @@ _FIRST_LEVEL: Final = 3
 """Delay level of the first retry; each further one waits one level longer."""
 _MAX_CANDIDATES: Final = 32
 _FOREVER_MS: Final = (1 << 63) - 1
-_DELIVERY_PROPERTIES: Final = (b"REAL_TOPIC", b"REAL_QID", b"TIMER_OUT_MS", b"TIMER_ENQUEUE_MS")
+_DELIVERY_PROPERTIES: Final = (
+    b"REAL_TOPIC",
+    b"REAL_QID",
+    b"TIMER_OUT_MS",
+    b"TIMER_ENQUEUE_MS",
+    b"TIMER_DELAY_SEC",
+    b"TIMER_DELAY_MS",
+    b"TIMER_DELIVER_MS",
+)
+"""Of a delay that is over: it must not begin again."""
 
 
 class SendBack:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from tieredstore.broker.state.offsets import ConsumerOffsetManager
@@ -80,12 +81,16 @@ class _Total:
         self.total = 0
         self._counters: dict[int, int] = {}
 
-    def add(self, counters: Mapping[int, int], *, from_zero: bool) -> int:
-        """Take the counters as they are now; returns what was added. from_zero: one that is new
-        began at 0, not where it is."""
+    def add(
+        self, counters: Mapping[int, int], find_begin: Callable[[int], int] | None = None
+    ) -> int:
+        """Take the counters as they are now; returns what was added. find_begin: where one that is
+        new began; None: where it is."""
         added = 0
         for counter, value in counters.items():
-            known = self._counters.get(counter, 0 if from_zero else value)
+            known = self._counters.get(counter)
+            if known is None:
+                known = value if find_begin is None else find_begin(counter)
             added += max(value - known, 0)
             self._counters[counter] = value
         self.total += added
@@ -116,18 +121,23 @@ class BrokerStatistics:
     async def sample(self) -> None:
         """Note what has come and gone until now."""
         now_ms = self._clock.monotonic_ms()
-        puts = sum(
-            self._note(_TOPIC_PUTS, topic, self._list_ends(topic, config.write_queue_nums), now_ms)
-            for topic, config in self._topics.list_topics().items()
-        )
-        gets = sum(
-            self._note(
-                _GROUP_GETS, f"{topic}@{group}", self._offsets.list_offsets(group, topic), now_ms
-            )
-            for group, topic in self._offsets.list_keys()
-        )
+        is_first = self._sampled_ms is None
+        gone = self._totals.keys() - {(BROKER_PUTS, ""), (BROKER_GETS, "")}
+        puts = gets = 0
+        for topic, config in self._topics.list_topics().items():
+            ends = self._list_ends(topic, config.write_queue_nums)
+            begin = None if is_first else partial(self._store.get_min_offset_in_queue, topic)
+            puts += self._note(_TOPIC_PUTS, topic, ends, now_ms, begin)
+            gone.discard((_TOPIC_PUTS, topic))
+        for group, topic in self._offsets.list_keys():
+            key = f"{topic}@{group}"
+            gets += self._note(_GROUP_GETS, key, self._offsets.list_offsets(group, topic), now_ms)
+            gone.discard((_GROUP_GETS, key))
         for name, count in ((BROKER_PUTS, puts), (BROKER_GETS, gets)):
-            self._note(name, "", {0: self.total(name) + count}, now_ms)
+            self._note(name, "", {0: self.total(name) + count}, now_ms, lambda _: 0)
+        for name_and_key in gone:  # topics and offsets that were deleted
+            del self._totals[name_and_key]
+            self._series.pop(name_and_key, None)
         self._sampled_ms = now_ms
         self._note_morning()
 
@@ -167,12 +177,18 @@ class BrokerStatistics:
         end = self._store.get_max_offset_in_queue
         return {queue_id: end(topic, queue_id) for queue_id in range(queue_nums)}
 
-    def _note(self, name: str, key: str, counters: Mapping[int, int], now_ms: int) -> int:
+    def _note(
+        self,
+        name: str,
+        key: str,
+        counters: Mapping[int, int],
+        now_ms: int,
+        find_begin: Callable[[int], int] | None = None,
+    ) -> int:
         """Add what the counters have grown by; returns it."""
         totals = self._totals.setdefault((name, key), _Total())
         before = totals.total
-        from_zero = name != _GROUP_GETS and self._sampled_ms is not None
-        added = totals.add(counters, from_zero=from_zero)
+        added = totals.add(counters, find_begin)
         series = self._series.get((name, key))
         if series is not None:
             series.note(now_ms, totals.total)

@@ -130,3 +130,25 @@ def test_expired_locks_are_forgotten() -> None:
     assert not locks.is_locked_by("g", QueueKey("T", 0), "1")
     locks.remove_expired()
     assert locks._groups == {}
+
+
+def test_a_producer_that_goes_costs_as_much_as_it_has_groups() -> None:
+    class Session(NotingSession):
+        asked = 0
+
+        def __hash__(self) -> int:
+            self.asked += 1
+            return id(self)
+
+    producers = ProducerManager(ManualClock())
+    for number in range(100):
+        producers.register(f"g{number}", NotingSession(f"c{number}"))
+    session = Session("c")
+    producers.register("own", session)
+    producers.register("g7", session)
+    session.asked = 0
+    producers.remove_session(session)
+    assert session.asked < 20
+    assert [found.client_id for found in producers.list_groups()["g7"]] == ["c7"]
+    assert "own" not in producers.list_groups()
+    producers.remove_session(session)

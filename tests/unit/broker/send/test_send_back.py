@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.kit.local_stores import START_MS
 from tests.kit.loops import on_loop
 from tests.kit.producing import Producing, producing
 from tieredstore.broker.refused import RefusalReason, Refused
 from tieredstore.broker.state.groups import SubscriptionGroupConfig
+from tieredstore.clock import ManualClock
 from tieredstore.message.record import StoredMessage
 
 
@@ -137,3 +139,20 @@ async def test_a_dead_letter_keeps_nothing_of_an_earlier_delay(tmp_path: Path) -
         properties = parts.read("%DLQ%g")[0].properties
     assert (properties["DELAY"], properties["k"], properties["RETRY_TOPIC"]) == ("0", "v", "T")
     assert not properties.keys() & {"REAL_TOPIC", "REAL_QID"}
+
+
+@on_loop
+async def test_a_dead_letter_does_not_wait_again_for_the_delay_of_its_message(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock(START_MS)
+    with producing(tmp_path, clock) as parts:
+        await parts.send(queue_id=0, properties={"TIMER_DELAY_SEC": "60"})
+        parts.store.wait_until_dispatched()
+        await parts.timers.deliver_due()
+        clock.advance(61_000)
+        await parts.timers.deliver_due()
+        (message,) = parts.read()
+        assert await parts.send_back.send_back("g", message, -1)
+        (found,) = parts.read("%DLQ%g")
+    assert not any(name.startswith("TIMER_") for name in found.properties)

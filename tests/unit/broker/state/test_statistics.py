@@ -65,3 +65,41 @@ def test_what_comes_and_goes_between_two_samples_is_counted(tmp_path: Path) -> N
         assert (hour.sum, day.sum) == (0, 20)
         sample(DAY_MS)
         assert statistics.mornings(BROKER_PUTS)[1] == 23
+
+
+def test_what_is_deleted_is_forgotten_and_begins_anew_where_it_goes_on(tmp_path: Path) -> None:
+    clock = ManualClock()
+    topics = TopicConfigManager(tmp_path / "config", BrokerSettings(), clock)
+    offsets = ConsumerOffsetManager(tmp_path / "config", clock)
+    with running(small_config(tmp_path / "store"), clock) as store:
+        statistics = BrokerStatistics(store, topics, offsets, clock)
+
+        def sample() -> None:
+            clock.advance(10_000)
+            asyncio.run(statistics.sample())
+
+        sample()
+        topics.update_topic(TopicConfig(topic_name="T", write_queue_nums=1))
+        put_all(store, [plain(number=number) for number in range(20)])
+        offsets.commit_offset("G", "T", 0, 5)
+        sample()
+        offsets.commit_offset("G", "T", 0, 9)
+        sample()
+        assert statistics.topic_put_tps("T") > 0
+        assert statistics.group_get_tps("G", "T") > 0
+
+        store.wait_until_dispatched()
+        topics.delete_topic("T")
+        offsets.remove_topic("T")
+        store.delete_topics({"T"})
+        sample()
+        assert statistics.find_rate("TOPIC_PUT_NUMS", "T", MINUTE_MS) is None
+        assert statistics.find_rate("GROUP_GET_NUMS", "T@G", MINUTE_MS) is None
+
+        topics.update_topic(TopicConfig(topic_name="T", write_queue_nums=1))
+        put_all(store, [plain(number=number) for number in range(20, 23)])
+        sample()
+        found = statistics.find_rate("TOPIC_PUT_NUMS", "T", MINUTE_MS)
+        assert found is not None
+        assert found.sum == 3
+        assert statistics.total(BROKER_PUTS) == 23

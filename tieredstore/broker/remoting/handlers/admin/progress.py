@@ -96,11 +96,14 @@ class ProgressHandlers:
         is_order = read_bool(request, "isOrder")
         shown: list[bytes] = []
         total_diff = 0
+        topics: dict[str, list[str]] = {}
+        for group_name, topic in sorted(self._broker.offsets.list_keys()):
+            topics.setdefault(group_name, []).append(topic)
         for name, group in sorted(self._broker.groups.list_groups().items()):
             if is_order and not group.consume_message_orderly:
                 continue
             stats: list[bytes] = []
-            for topic in sorted(self._broker.offsets.list_topics(name)):
+            for topic in topics.get(name, ()):
                 entries = await self._show(name, topic)
                 total_diff += sum(
                     wrapper.broker_offset - wrapper.consumer_offset for _, wrapper in entries
