@@ -203,11 +203,13 @@ def test_long_expressions_of_clients_are_not_kept(tmp_path: Path) -> None:
         kept = _parse_subscription.cache_info().currsize
         async with await RemotingClient.open(broker.address) as client:
             for number in range(3):
-                long = {"subscription": f"a||{number:05000}", "expressionType": "TAG"}
-                answer = await pull_messages(client, sysFlag=SUBSCRIBES, **long)
+                answer = await pull_messages(
+                    client, sysFlag=SUBSCRIBES, subscription=f"a||{number:05000}"
+                )
                 assert answer.code == ResponseCode.SUCCESS
-                long = {"subscription": "a", "expressionType": "T" * 5000}
-                answer = await pull_messages(client, sysFlag=SUBSCRIBES, **long)
+                answer = await pull_messages(
+                    client, sysFlag=SUBSCRIBES, subscription="a", expressionType="T" * 5000
+                )
                 assert answer.code == ResponseCode.SYSTEM_ERROR
         assert _parse_subscription.cache_info().currsize == kept
 

@@ -103,7 +103,7 @@ class GroupOffsetHandlers:
         if config is None:
             raise Refused(RefusalReason.TOPIC_NOT_EXIST, f"topic[{topic}] not exist", topic=topic)
         offsets = dict(self._offsets.list_offsets(group, topic))
-        spans = await asyncio.to_thread(
+        spans = await self._broker.look_ups.run(
             lambda: [
                 self._measure(topic, queue_id, offsets.get(queue_id, -1))
                 for queue_id in range(config.write_queue_nums)

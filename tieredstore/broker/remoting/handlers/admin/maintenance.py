@@ -70,7 +70,7 @@ class MaintenanceHandlers:
             and not key.topic.startswith(LMQ_PREFIX)
         }
         if unused:
-            await asyncio.to_thread(self._broker.store.delete_topics, unused)
+            await self._broker.look_ups.run(self._broker.store.delete_topics, unused)
         return RemotingCommand(ResponseCode.SUCCESS)
 
     def _list_queues(self) -> set[QueueKey]:

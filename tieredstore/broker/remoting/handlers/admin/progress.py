@@ -143,9 +143,8 @@ class ProgressHandlers:
         entries: list[tuple[QueueKey, int]] = []
         for key, target in zip(keys, targets, strict=True):
             known = self._broker.offsets.query_offset(group, *key)
-            if known is not None and target > known and not is_force:
-                target = known
-            entries.append((key, target))
+            most = target if known is None or is_force else known
+            entries.append((key, min(target, most)))
         for key, target in entries:
             self._broker.offsets.commit_offset(group, *key, target)
         await self._broker.offsets.persist()
