@@ -255,6 +255,15 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
             extra={"secret": True},
         ),
     ] = field(name="initAuthenticationUser", default="")
+    inner_client_credentials: Annotated[
+        str,
+        Meta(
+            description="What the broker signs its own requests with, those to name servers: "
+            '`{"accessKey":"…","secretKey":"…"}`. A super user of that name is made at the start '
+            "where it is not there.",
+            extra={"secret": True},
+        ),
+    ] = field(name="innerClientAuthenticationCredentials", default="")
     migrate_auth_from_v1_enabled: Annotated[
         bool,
         _text(

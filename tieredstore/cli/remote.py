@@ -15,6 +15,7 @@ from tieredstore.broker.remoting.client import connect
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
 from tieredstore.broker.remoting.connection import Connection
+from tieredstore.broker.remoting.signing import SessionCredentials
 from tieredstore.errors import Busy, Corrupt, Invalid
 from tieredstore.message.properties import UNIQ_KEY, encode_properties
 from tieredstore.message.record import StoredMessage, decode_record
@@ -52,11 +53,15 @@ class Pulled(NamedTuple):
 
 
 class BrokerClient:
-    """One connection to a broker, used with `with`. Each call raises Unavailable when the broker
-    does not answer, Busy when it takes nothing now, Invalid for what it refuses."""
+    """One connection to a broker, used with `with`. credentials: what requests are signed with.
 
-    def __init__(self, address: str) -> None:
+    Each call raises Unavailable when the broker does not answer, Busy when it takes nothing now,
+    Invalid for what it refuses.
+    """
+
+    def __init__(self, address: str, credentials: SessionCredentials | None = None) -> None:
         self._address = address
+        self._credentials = credentials
         self._runner = asyncio.Runner()
         self._connection: Connection | None = None
 
@@ -91,6 +96,8 @@ class BrokerClient:
     ) -> RemotingCommand:
         assert self._connection is not None
         texts = {name: _text(value) for name, value in fields.items()}
+        if self._credentials is not None:
+            texts = self._credentials.sign(texts, body)
         return self._runner.run(self._connection.request(code, texts, body, timeout_ms))
 
     def _require(

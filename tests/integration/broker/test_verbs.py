@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import orjson
 import pytest
@@ -88,3 +89,33 @@ def test_errors_are_one_line(broker: Broker) -> None:
     )
     assert nobody.returncode == 4
     assert nobody.stderr.count(b"\n") == 1
+
+
+def test_verbs_sign_what_they_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {
+        "authenticationEnabled": "true",
+        "authorizationEnabled": "true",
+        "initAuthenticationUser": '{"username":"admin","password":"a-secret"}',
+    }
+    tools = tmp_path / "tools.yml"
+    with Broker(properties=settings) as broker:
+        unsigned = command(broker, "topic", "list")
+        assert (unsigned.returncode != 0, b"signature" in unsigned.stderr) == (True, True)
+        tools.write_text("accessKey: admin\nsecretKey: a-secret\n")
+        file = ("--credentials", str(tools))
+        assert command(broker, "topic", "create", "made", *file).returncode == 0
+        assert rows(broker, "send", "made", "one", *file)[0]["topic"] == "made"
+        shown = rows(broker, "tail", "made", "--from-start", "--no-follow", *file)
+        assert [row["body"] for row in shown] == ["one"]
+        tools.write_text("accessKey: admin\nsecret: a-secret\n")
+        bad = command(broker, "topic", "list", *file)
+        assert bad.returncode != 0
+        assert b"secretKey" in bad.stderr
+        assert b"a-secret" not in bad.stderr
+        monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "admin")
+        half = command(broker, "topic", "list")
+        assert b"ROCKETMQ_SECRET_KEY" in half.stderr
+        monkeypatch.setenv("ROCKETMQ_SECRET_KEY", "a-secret")
+        assert "made" in topics(broker)
+        monkeypatch.setenv("ROCKETMQ_SECRET_KEY", "wrong")
+        assert b"check signature failed" in command(broker, "topic", "list").stderr

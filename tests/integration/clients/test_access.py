@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kit.clients.building import python_program
-from tests.kit.clients.fixtures import program_or_skip
+from tests.kit.clients.grpc_lab import LANGUAGES, start_client
 from tests.kit.clients.program import ClientFailed, Program
-from tests.kit.clients.served import our_broker
+from tests.kit.clients.served import Served, our_broker
+from tieredstore.broker.auth.acls import AclManager
+from tieredstore.broker.auth.policies import Policy, PolicyEntry
+from tieredstore.broker.auth.users import UserChange, UserManager
+from tieredstore.broker.settings import load_broker_settings
+from tieredstore.broker.state.topics import TopicConfig, TopicConfigManager
 
 SETTINGS = {
     "authenticationEnabled": "true",
@@ -64,7 +68,32 @@ def test_users_and_policies_of_mqadmin_hold_for_both_protocols(
         assert "SEND_OK" not in alice(*send, "others")
         assert "alice" not in alice("listUser", *at).replace("User:alice has no permission", "")
 
-        python = stack.enter_context(program_or_skip(python_program("messaging.py")).start())
+        assert "success" in admin("deleteUser", *at, "-u", "alice")
+        assert "SEND_OK" not in alice(*send, "orders")
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A broker with a user who may send to one topic of two."""
+    folder = tmp_path_factory.mktemp("guarded")
+    config = folder / "store" / "config"
+    config.mkdir(parents=True)
+    users, acls = UserManager(config), AclManager(config)
+    users.create_user(UserChange(username="alice", password="a-secret"))
+    entry = PolicyEntry(resource="Topic:orders", actions=["Pub"], decision="Allow")
+    acls.update_acl("User:alice", [Policy(entries=[entry])])
+    topics = TopicConfigManager(config, load_broker_settings({}, "lab"))
+    for topic in ("orders", "others"):
+        topics.update_topic(TopicConfig(topic_name=topic))
+    for manager in (users, acls, topics):
+        manager.path.write_bytes(manager.encode())
+    with our_broker(folder, SETTINGS) as served:
+        yield served
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_clients_of_grpc_send_what_their_user_may(guarded: Served, language: str) -> None:
+    with start_client(language) as client:
         for number, (password, topic, may) in enumerate(
             (
                 ("a-secret", "orders", True),
@@ -72,10 +101,13 @@ def test_users_and_policies_of_mqadmin_hold_for_both_protocols(
                 ("a-secret", "others", False),
             )
         ):
-            fields: dict[str, Any] = {"name": f"p{number}", "grpc": served.grpc, "topics": [topic]}
-            credentials = ["alice", password]
+            fields: dict[str, Any] = {"name": f"p{number}", "topics": [topic]}
             with nullcontext() if may else pytest.raises(ClientFailed):
-                python.call("start_producer", credentials=credentials, **fields)
-                python.call("send", name=f"p{number}", topic=topic, body="body")
-        assert "success" in admin("deleteUser", *at, "-u", "alice")
-        assert "SEND_OK" not in alice(*send, "orders")
+                client.call(
+                    "start_producer",
+                    grpc=guarded.grpc,
+                    credentials=["alice", password],
+                    transactional=False,
+                    **fields,
+                )
+                client.call("send", name=f"p{number}", topic=topic, body="body")

@@ -71,6 +71,7 @@ class AccessControl:
             )
         if settings.init_authentication_user:
             self._make_first_user(settings.init_authentication_user)
+        self._make_inner_user(settings.inner_client_credentials)
         if settings.migrate_auth_from_v1_enabled:
             await migrate_plain_acl(self.users, self.acls)
         await self.users.persist()
@@ -115,9 +116,23 @@ class AccessControl:
             raise Invalid(  # what was found may be a secret
                 'initAuthenticationUser: expected {"username":"…","password":"…"}'
             ) from None
-        if self.users.find_user(change.username or "") is None:
+        self._make_super_user(change.username, change.password)
+
+    def _make_inner_user(self, text: str) -> None:
+        """The user whom brokers of a cluster are to each other."""
+        try:
+            found = msgspec.json.decode(text or "{}", type=dict[str, str | None])
+        except msgspec.MsgspecError:
+            raise Invalid(
+                'innerClientAuthenticationCredentials: expected {"accessKey":"…","secretKey":"…"}'
+            ) from None
+        if found:
+            self._make_super_user(found.get("accessKey"), found.get("secretKey"))
+
+    def _make_super_user(self, username: str | None, password: str | None) -> None:
+        if self.users.find_user(username or "") is None:
             self.users.create_user(
-                UserChange(username=change.username, password=change.password, user_type="Super")
+                UserChange(username=username, password=password, user_type="Super")
             )
 
 

@@ -14,10 +14,9 @@ from tieredstore.broker.remoting.codes import RequestCode
 from tieredstore.broker.remoting.command import RemotingCommand
 from tieredstore.broker.remoting.connection import Connection
 from tieredstore.broker.remoting.handler_table import Handler, HandlerTable
+from tieredstore.broker.remoting.signing import ACCESS_KEY, SIGNATURE
 from tieredstore.message.names import RETRY_PREFIX
 
-ACCESS_KEY: Final = "AccessKey"
-SIGNATURE: Final = "Signature"
 _UNSIGNED_BEFORE: Final = 399
 """Clients up to 4.9.3 leave this field out of what they sign."""
 _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"

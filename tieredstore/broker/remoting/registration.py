@@ -18,6 +18,7 @@ from tieredstore.broker.periodic import PeriodicTask
 from tieredstore.broker.remoting.client import connect
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.connection import Connection
+from tieredstore.broker.remoting.signing import SessionCredentials
 from tieredstore.broker.settings import BrokerSettings
 from tieredstore.broker.state.topics import TopicConfigManager
 from tieredstore.errors import TieredStoreError, Unavailable
@@ -40,6 +41,9 @@ class NameServerRegistration:
         self._topics = topics
         self._route = route
         self._servers: dict[str, _NameServer] = {}
+        self._credentials = SessionCredentials.parse(
+            settings.inner_client_credentials, "innerClientAuthenticationCredentials"
+        )
         self._permission = settings.broker_permission
         self._task = PeriodicTask("NameServerRegistration", self._period_ms, self.register)
         topics.add_listener(lambda _: self._task.wake())
@@ -67,7 +71,7 @@ class NameServerRegistration:
             await self._unregister(self._servers.pop(address))
         for address in wanted:
             if address not in self._servers:
-                self._servers[address] = _NameServer(address)
+                self._servers[address] = _NameServer(address, self._credentials)
         if not self._servers:
             return
         if self._permission != self._settings.broker_permission:
@@ -139,8 +143,9 @@ class NameServerRegistration:
 class _NameServer:
     """One name server and the connection to it, opened anew when it has ended."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, credentials: SessionCredentials | None) -> None:
         self.address = address
+        self._credentials = credentials
         self._connection: Connection | None = None
 
     async def call(
@@ -151,6 +156,8 @@ class _NameServer:
         connection = self._connection
         if connection is None or not connection.is_open:
             connection = self._connection = await connect(self.address)
+        if self._credentials is not None:
+            fields = self._credentials.sign(fields, body)
         response = await connection.request(code, fields, body, timeout_ms)
         if response.code != ResponseCode.SUCCESS:
             raise Unavailable(

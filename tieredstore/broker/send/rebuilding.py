@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tieredstore.message.encoding import Message
+from tieredstore.message.properties import find_property, set_property
 from tieredstore.message.record import StoredMessage
 
 
@@ -22,3 +23,13 @@ def rebuild(
         stored.born_host_bytes,
         stored.reconsume_times,
     )
+
+
+def set_dead_letter_origin(properties: bytes, message_id: str) -> bytes:
+    """Say of which topic (its RETRY_TOPIC) and message a dead letter is, unless that is said
+    already."""
+    topic = find_property(properties, b"RETRY_TOPIC")
+    if topic is None or find_property(properties, b"DLQ_ORIGIN_TOPIC") is not None:
+        return properties
+    properties = set_property(properties, b"DLQ_ORIGIN_TOPIC", topic)
+    return set_property(properties, b"DLQ_ORIGIN_MESSAGE_ID", message_id.encode())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.broker.refused import RefusalReason, Refused
 from tieredstore.broker.send.outcome import STORED, make_refusal
-from tieredstore.broker.send.rebuilding import rebuild
+from tieredstore.broker.send.rebuilding import rebuild, set_dead_letter_origin
 from tieredstore.contracts.message_store import wait_until_durable
 from tieredstore.errors import Corrupt, Invalid
 from tieredstore.message.names import DLQ_PREFIX, RETRY_PREFIX
@@ -173,9 +173,7 @@ def _complete(stored: StoredMessage, level: int, *, is_dead: bool) -> bytes:
         properties = set_property(
             properties, b"ORIGIN_MESSAGE_ID", stored.offset_message_id.encode()
         )
-    if is_dead and find_property(properties, b"DLQ_ORIGIN_TOPIC") is None:
-        topic = find_property(properties, b"RETRY_TOPIC") or b""
-        properties = set_property(properties, b"DLQ_ORIGIN_TOPIC", topic)
-        properties = set_property(properties, b"DLQ_ORIGIN_MESSAGE_ID", stored.msg_id.encode())
+    if is_dead:
+        properties = set_dead_letter_origin(properties, stored.msg_id)
     properties = set_property(properties, b"WAIT", b"false")
     return set_property(properties, b"DELAY", b"%d" % level)

@@ -10,6 +10,7 @@ import msgspec
 from tieredstore.broker.refused import RefusalReason, Refused
 from tieredstore.broker.send.outcome import STORED, make_refusal
 from tieredstore.broker.send.queue_choice import QueueChooser
+from tieredstore.broker.send.rebuilding import set_dead_letter_origin
 from tieredstore.broker.send.recall_handles import (
     find_recall_handle,
     make_recall_key,
@@ -330,7 +331,10 @@ class MessageSender:
         if is_orderly or message.reconsume_times > most:
             message.topic = DLQ_PREFIX + group
             message.queue_id = 0
-            message.properties = props.set_property(message.properties, b"DELAY", b"-1")
+            table = props.decode_properties(message.properties)
+            origin = table.get("UNIQ_KEY") or table.get("ORIGIN_MESSAGE_ID", "")
+            properties = set_dead_letter_origin(message.properties, origin)
+            message.properties = props.set_property(properties, b"DELAY", b"-1")
             self._topics.create_on_send_back(message.topic, 1)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import click
 
-from tieredstore.cli.options.broker import broker_option, talk_to
+from tieredstore.cli.options.broker import Place, broker_option, talk_to
 from tieredstore.cli.options.output import output_option
 from tieredstore.cli.output.rows import Output
 from tieredstore.message.properties import KEYS, TAGS
@@ -34,7 +34,7 @@ COLUMNS = ("topic", "queue_id", "queue_offset", "msg_id", "offset_msg_id")
 def command(
     topic: str,
     bodies: tuple[str, ...],
-    address: str,
+    broker: Place,
     tag: str | None,
     keys: tuple[str, ...],
     pairs: tuple[str, ...],
@@ -55,7 +55,7 @@ def command(
     texts: Iterable[bytes] = (body.encode(errors="surrogateescape") for body in bodies)
     if not bodies:
         texts = (line.rstrip(b"\n") for line in sys.stdin.buffer)
-    with talk_to(address) as client:
+    with talk_to(broker) as client:
         rows = (
             {"topic": topic, **client.send(topic, body, properties)._asdict()} for body in texts
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tieredstore.cli.options.broker import broker_option, talk_to
+from tieredstore.cli.options.broker import Place, broker_option, talk_to
 from tieredstore.cli.options.output import body_option
 from tieredstore.cli.output.rows import Output, OutputFormat
 
@@ -41,7 +41,7 @@ PAUSE_S = 0.25
 )
 def command(
     topic: str,
-    address: str,
+    broker: Place,
     tag: str,
     from_start: bool,
     limit: int | None,
@@ -55,7 +55,7 @@ def command(
 
     out = Output(OutputFormat(output))
     form = BodyForm(body)
-    with talk_to(address) as client:
+    with talk_to(broker) as client:
         found = _follow(client, topic, tag, from_start=from_start, follows=not no_follow)
         for number, message in enumerate(found, 1):
             row = message_row(message, "", form)

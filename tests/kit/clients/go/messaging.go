@@ -70,10 +70,14 @@ func (r Request) texts(name string) []string {
 }
 
 func (r Request) config() *rmq.Config {
+	signing := &credentials.SessionCredentials{}
+	if given := r.texts("credentials"); len(given) == 2 {
+		signing.AccessKey, signing.AccessSecret = given[0], given[1]
+	}
 	return &rmq.Config{
 		Endpoint:      r.text("grpc"),
 		ConsumerGroup: r.text("group"),
-		Credentials:   &credentials.SessionCredentials{},
+		Credentials:   signing,
 	}
 }
 

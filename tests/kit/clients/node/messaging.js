@@ -9,7 +9,8 @@ const collected = new Map();
 const checked = [];
 const quiet = { info() {}, debug() {}, warn: console.error, error: console.error };
 
-const options = (request) => ({ endpoints: request.grpc, namespace: "", logger: quiet });
+const signing = ([accessKey, accessSecret] = []) => (accessKey ? { sessionCredentials: { accessKey, accessSecret } } : {});
+const options = (request) => ({ endpoints: request.grpc, namespace: "", logger: quiet, ...signing(request.credentials) });
 const subscriptions = (request) => new Map([[request.topic, new FilterExpression(request.expression ?? "*")]]);
 
 function message(request) {

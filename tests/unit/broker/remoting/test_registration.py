@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import json
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +13,7 @@ import orjson
 import pytest
 
 from tests.kit.remoting import serve, wait_for
+from tests.kit.waiting import wait_for as wait_until_done
 from tieredstore.broker.namesrv.route import RouteTable
 from tieredstore.broker.remoting.codes import RequestCode
 from tieredstore.broker.remoting.command import RemotingCommand
@@ -22,6 +25,7 @@ from tieredstore.broker.state.groups import SubscriptionGroupManager
 from tieredstore.broker.state.topics import TopicConfig, TopicConfigManager
 from tieredstore.errors import Unavailable
 from tieredstore.service_thread import ServiceState
+from tieredstore.testing.broker import Broker
 
 
 class NameServer:
@@ -148,3 +152,34 @@ def test_name_servers_may_change_while_the_broker_runs(tmp_path: Path) -> None:
             await registration.stop()
 
     asyncio.run(main())
+
+
+def test_a_broker_signs_what_it_asks_of_others_of_its_cluster() -> None:
+    credentials = {"accessKey": "inner", "secretKey": "inner-secret"}
+    guarded = {
+        "authenticationEnabled": "true",
+        "authorizationEnabled": "true",
+        "innerClientAuthenticationCredentials": json.dumps(credentials),
+    }
+    inner = {"innerClientAuthenticationCredentials": json.dumps(credentials)}
+    wrong = {"innerClientAuthenticationCredentials": json.dumps(credentials | {"secretKey": "x"})}
+    with Broker(properties=guarded | {"brokerName": "guarded"}) as server:
+
+        def list_brokers() -> list[object]:
+            listed = server.call(lambda: list(server.services.route.others.list_brokers()))
+            return [found["brokerName"] for found in listed]
+
+        there = {"namesrvAddr": server.namesrv}
+        with Broker(properties={**there, **inner, "brokerName": "b"}):
+            wait_until_done(lambda: list_brokers() == ["b"])
+            for refused in (wrong, {}):
+                with Broker(properties={**there, **refused, "brokerName": "c"}) as other:
+                    wait_until_done(functools.partial(is_refused, other))
+                    assert list_brokers() == ["b"]
+        wait_until_done(lambda: list_brokers() == [])
+
+
+def is_refused(broker: Broker) -> bool:
+    """Whether the registration of a broker has failed."""
+    states = {health.name: health.state for health in broker.broker.health()}
+    return states["NameServerRegistration"] is ServiceState.FAILED

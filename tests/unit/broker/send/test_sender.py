@@ -213,9 +213,11 @@ async def test_a_client_s_own_retry_ends_with_the_dead_letters(tmp_path: Path) -
 async def test_a_message_that_an_orderly_consumer_gives_up_is_a_dead_letter(tmp_path: Path) -> None:
     with producing(tmp_path) as parts:
         parts.locks.lock("g", [QueueKey("T", 0)], "client")
-        await parts.send("%RETRY%g", queue_id=0, properties={"DELAY": "3"})
-        found = parts.read("%DLQ%g")[0]
-        assert found.get_property("DELAY") == "-1"
+        properties = {"DELAY": "3", "RETRY_TOPIC": "T", "UNIQ_KEY": "U"}
+        await parts.send("%RETRY%g", queue_id=0, properties=properties)
+        found = parts.read("%DLQ%g")[0].properties
+        assert found["DELAY"] == "-1"
+        assert (found["DLQ_ORIGIN_TOPIC"], found["DLQ_ORIGIN_MESSAGE_ID"]) == ("T", "U")
         parts.clock.advance(60_000)  # the lock ends
         await parts.send("%RETRY%g", queue_id=0)
         assert len(parts.read("%RETRY%g")) == 1

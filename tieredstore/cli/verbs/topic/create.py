@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tieredstore.cli.options.broker import broker_option, talk_to
+from tieredstore.cli.options.broker import Place, broker_option, talk_to
 
 
 @click.command("create")
@@ -18,7 +18,7 @@ from tieredstore.cli.options.broker import broker_option, talk_to
     show_default=True,
     help="Its number of queues.",
 )
-def command(topic: str, address: str, queues: int) -> None:
+def command(topic: str, broker: Place, queues: int) -> None:
     """Make TOPIC; of one that is there the number of queues is changed."""
-    with talk_to(address) as client:
+    with talk_to(broker) as client:
         client.create_topic(topic, queues)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tieredstore.cli.options.broker import broker_option, talk_to
+from tieredstore.cli.options.broker import Place, broker_option, talk_to
 from tieredstore.cli.options.output import output_option
 from tieredstore.cli.output.rows import Output
 
@@ -12,8 +12,8 @@ from tieredstore.cli.output.rows import Output
 @click.command("list")
 @broker_option
 @output_option
-def command(address: str, out: Output) -> None:
+def command(broker: Place, out: Output) -> None:
     """List all topics, those of the broker itself too."""
-    with talk_to(address) as client:
+    with talk_to(broker) as client:
         topics = client.list_topics()
     out.rows(("topic",), ({"topic": topic} for topic in topics))

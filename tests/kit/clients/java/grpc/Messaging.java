@@ -45,7 +45,12 @@ public class Messaging {
     private static MessageView held(JsonObject request) { return HELD.get(Talk.text(request, "message_id", null)); }
 
     private static ClientConfiguration configuration(JsonObject request) {
-        return ClientConfiguration.newBuilder().setEndpoints(Talk.text(request, "grpc", null)).build();
+        ClientConfigurationBuilder builder = ClientConfiguration.newBuilder().setEndpoints(Talk.text(request, "grpc", null));
+        List<String> credentials = texts(request, "credentials");
+        if (!credentials.isEmpty()) {
+            builder.setCredentialProvider(new StaticSessionCredentialsProvider(credentials.get(0), credentials.get(1)));
+        }
+        return builder.build();
     }
 
     private static List<String> texts(JsonObject request, String name) {

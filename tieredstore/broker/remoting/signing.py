@@ -1,0 +1,50 @@
+"""SessionCredentials: who we are at a server whose access control is on, and how requests are
+signed."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from tieredstore.errors import Invalid
+
+ACCESS_KEY: Final = "AccessKey"
+SIGNATURE: Final = "Signature"
+SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105 - a name
+
+
+class SessionCredentials(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A user's name and password, which remoting calls access key and secret key."""
+
+    access_key: str
+    secret_key: str
+    security_token: str | None = None
+
+    def __repr__(self) -> str:
+        return f"SessionCredentials({self.access_key!r})"
+
+    @classmethod
+    def parse(cls, text: str, origin: str) -> SessionCredentials | None:
+        """Read `{"accessKey":"…","secretKey":"…"}`, None of an empty text. Raises Invalid, which
+        does not tell what was found: it may be a secret."""
+        if not text.strip():
+            return None
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except (msgspec.MsgspecError, RecursionError):
+            raise Invalid(f'{origin}: expected {{"accessKey":"…","secretKey":"…"}}') from None
+
+    def sign(self, fields: Mapping[str, str], body: bytes) -> dict[str, str]:
+        """Return the fields of a request with the signature of them and the body: HMAC-SHA1 over
+        all values in the order of their names."""
+        signed = {**fields, ACCESS_KEY: self.access_key}
+        if self.security_token is not None:
+            signed[SECURITY_TOKEN] = self.security_token
+        content = "".join(signed[name] for name in sorted(signed)).encode() + body
+        digest = hmac.digest(self.secret_key.encode(), content, hashlib.sha1)
+        return signed | {SIGNATURE: base64.b64encode(digest).decode()}
