@@ -1,10 +1,11 @@
 """gRPC servers that do nothing: what the transport costs before any of our own work.
 
-    python -m benchmarks.broker.bare_grpc --port 9000 --server grpcio|relay|grpclib|service
+    python -m benchmarks.broker.bare_grpc --port 9000 --server grpcio|relay|grpclib|zttp|service
 
 Each answers SendMessage with the same bytes, and decodes nothing: `grpcio` alone, `relay` with our
-relay for plain and TLS clients in front of it, `grpclib` where it is installed. `service` serves
-nothing and prints what our Service takes for a send without any transport, µs of CPU.
+relay for plain and TLS clients in front of it, `grpclib` and `zttp` where they are installed (zttp
+knows HTTP/2 and no gRPC: a few lines for this one method are here). `service` serves nothing and
+prints what our Service takes for a send without any transport, µs of CPU.
 """
 
 from __future__ import annotations
@@ -87,6 +88,54 @@ async def serve_grpclib(port: int) -> None:
     _KEPT.append(server)
 
 
+async def serve_zttp(port: int) -> None:
+    """Serve by zttp (HTTP/2 in native code, without a transport)."""
+    import zttp  # type: ignore[import-not-found]
+
+    heads = [(b"content-type", b"application/grpc")]
+    answer = b"\0" + len(ANSWER).to_bytes(4, "big") + ANSWER
+
+    class Answering(asyncio.Protocol):
+        def connection_made(self, transport: Any) -> None:
+            self._transport = transport
+            self._connection = zttp.Connection(zttp.SERVER, zttp.HTTP2)
+            self._connection.initiate_connection()
+            self._bodies: dict[int, list[bytes]] = {}
+            self._tasks: set[asyncio.Task[None]] = set()
+
+        def data_received(self, data: bytes) -> None:
+            connection = self._connection
+            connection.receive_data(data)
+            event = connection.next_event()
+            while event is not zttp.NEED_DATA and event is not zttp.CONNECTION_CLOSED:
+                if isinstance(event, zttp.Request):
+                    self._bodies[event.stream_id] = []
+                elif isinstance(event, zttp.Data):
+                    self._bodies[event.stream_id].append(event.data)
+                elif isinstance(event, zttp.EndOfMessage):
+                    b"".join(self._bodies.pop(event.stream_id))
+                    task = asyncio.ensure_future(self._answer(event.stream_id))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+                event = connection.next_event()
+            self._flush()
+
+        async def _answer(self, stream_id: int) -> None:  # a task a call, as a service needs
+            stream = self._connection.stream(stream_id)
+            stream.send_response(200, heads)
+            stream.send_data(answer)
+            stream.end_message([(b"grpc-status", b"0")])
+            self._flush()
+
+        def _flush(self) -> None:
+            out = self._connection.data_to_send()
+            if out:
+                self._transport.write(out)
+
+    loop = asyncio.get_running_loop()
+    _KEPT.append(await loop.create_server(Answering, LOOPBACK, port))
+
+
 def measure_service() -> float:
     """Measure our Service with a real store and no transport; returns CPU µs of a send."""
     request = find_message("SendMessageRequest")()
@@ -114,7 +163,12 @@ def measure_service() -> float:
 
 
 _KEPT: list[object] = []
-SERVERS = {"grpcio": serve_grpcio, "relay": serve_relay, "grpclib": serve_grpclib}
+SERVERS = {
+    "grpcio": serve_grpcio,
+    "relay": serve_relay,
+    "grpclib": serve_grpclib,
+    "zttp": serve_zttp,
+}
 
 
 def main() -> None:
