@@ -17,7 +17,6 @@ from tieredstore.jobs.run import TASK_BYTES
 from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES
 from tieredstore.scan.arrow.schema import DEFAULT_COLUMNS, choose_columns
 from tieredstore.scan.location import TierLocation, locate
-from tieredstore.scan.read.batches import BATCH_BYTES
 from tieredstore.scan.read.options import ReadOptions
 from tieredstore.scan.times import parse_time, parse_zone
 from tieredstore.spark.offsets import (
@@ -90,6 +89,10 @@ class Bound:
     def named(self) -> frozenset[QueueKey]:
         """The queues that have a bound of their own."""
         return frozenset(self.by_queue) | frozenset(self.times_by_queue)
+
+
+_BATCH_BYTES = 8 << 20
+"""Twice as much as of a scan: measured with Spark, it takes less CPU time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +187,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         ending=_parse_bound(values, "ending", LATEST, now_ms),
         columns=_columns(get),
         read=ReadOptions(
-            batch_bytes=get("batchBytes", _size) or BATCH_BYTES,
+            batch_bytes=get("batchBytes", _size) or _BATCH_BYTES,
             body_crcs=get("checkBodies", _boolean) is not False,
             body_limit_bytes=get("bodyLimitBytes", _size) or DEFAULT_BODY_LIMIT_BYTES,
             tags=tags,
