@@ -100,6 +100,24 @@ def test_a_push_consumer_gets_all_by_tag(lab: Lab) -> None:
     lab.call("stop", name="p")
 
 
+@pytest.mark.parametrize("lab", ["java", "python"], indirect=True)
+def test_an_sql92_expression_chooses_by_properties(lab: Lab) -> None:
+    topic = lab.topic("sql")
+    lab.start_producer(topic)
+    wanted = "(TAGS = 'a' AND number > 3) OR colour IN ('red')"
+    fields = {"topic": topic, "expression": wanted, "sql": True}
+    lab.call("start_push", name="c", group=f"sql_{lab.language}", **fields)
+    for number in range(6):
+        colour = "red" if number == 1 else "blue"
+        properties = {"number": str(number), "colour": colour}
+        lab.send(topic, f"body {number}", tag="ab"[number % 2], properties=properties)
+    lab.send(topic, "last", tag="a", properties={"number": "9", "colour": "blue"})
+    found = wait_for_messages(lab.client, topic, 3)
+    assert sorted(bodies(found)) == ["body 1", "body 4", "last"]
+    lab.call("stop", name="c")
+    lab.call("stop", name="p")
+
+
 @has_push
 def test_a_message_that_fails_is_tried_again_and_then_a_dead_letter(lab: Lab) -> None:
     topic = lab.topic("retry")

@@ -35,14 +35,14 @@ def start_client(language: str) -> ClientProcess:
 
 
 def write_groups(folder: Path) -> None:
-    """Make the groups `KIND_LANGUAGE` for a broker in a folder: simple, push, retry, fifo, poison,
-    other.
+    """Make the groups `KIND_LANGUAGE` for a broker in a folder: simple, push, sql, retry, fifo,
+    poison, other.
     All begin with the first message."""
     config = folder / "store" / "config"
     config.mkdir(parents=True)
     groups = SubscriptionGroupManager(config, load_broker_settings({}, "lab"))
     for language in LANGUAGES:
-        for kind in ("simple", "push", "retry", "fifo", "poison", "other"):
+        for kind in ("simple", "push", "sql", "retry", "fifo", "poison", "other"):
             groups.update_group(
                 SubscriptionGroupConfig(
                     group_name=f"{kind}_{language}",

@@ -20,6 +20,7 @@ from rocketmq import (
     TransactionChecker,
     TransactionResolution,
 )
+from rocketmq.v5.model.filter_expression import FilterType
 from talk import serve  # type: ignore[import-not-found]
 
 CLIENTS: dict[str, Any] = {}
@@ -121,12 +122,18 @@ def send_in_transaction(request: dict[str, Any]) -> str:
     return str(receipt.message_id)
 
 
+def subscription(request: dict[str, Any]) -> dict[str, FilterExpression]:
+    """By tag, or with `sql` by an SQL92 expression."""
+    kind = FilterType.SQL if request.get("sql") else FilterType.TAG
+    return {request["topic"]: FilterExpression(request.get("expression", "*"), kind)}
+
+
 def start_push(request: dict[str, Any]) -> None:
     consumer = PushConsumer(
         configure(request),
         request["group"],
         Collector(request.get("fail_times", 0), request.get("poison", "")),
-        {request["topic"]: FilterExpression(request.get("expression", "*"))},
+        subscription(request),
     )
     consumer.startup()
     CLIENTS[request["name"]] = consumer
@@ -136,7 +143,7 @@ def start_simple(request: dict[str, Any]) -> None:
     consumer = SimpleConsumer(
         configure(request),
         request["group"],
-        {request["topic"]: FilterExpression(request.get("expression", "*"))},
+        subscription(request),
         request.get("await_s", 5),
     )
     consumer.startup()

@@ -106,7 +106,8 @@ public class Messaging {
     }
 
     private static Map<String, FilterExpression> subscription(JsonObject request) {
-        return Map.of(Talk.text(request, "topic", null), new FilterExpression(Talk.text(request, "expression", "*")));
+        FilterExpressionType type = request.has("sql") ? FilterExpressionType.SQL92 : FilterExpressionType.TAG;
+        return Map.of(Talk.text(request, "topic", null), new FilterExpression(Talk.text(request, "expression", "*"), type));
     }
 
     private static Object startPush(JsonObject request) throws ClientException {
