@@ -59,10 +59,9 @@ class ParkedPolls:
         if group is not None:
             group.release_in(delay_ms / 1000)
 
-    def wake_all(self) -> None:
-        """Let all look again: one each of those groups whose messages may be due by now."""
-        for group in self._groups.values():
-            group.release()
+    def list_parked(self) -> list[_GroupTopic]:
+        """List the groups and topics of which a receive waits."""
+        return list(self._groups)
 
     def stop(self) -> None:
         """Let all go."""

@@ -291,13 +291,15 @@ class ReceiveService:
             await asyncio.sleep(0)
 
     async def _keep_up(self) -> None:
-        for progress in self._state.follow_offsets():
-            self._tell(progress)
-        self._polls.wake_all()  # tests move clocks
+        for key in self._polls.list_parked():  # tests move clocks
+            if self._is_ready(key):
+                self._polls.wake(key)
         if self._journal.needs_rotation:
             await asyncio.shield(asyncio.ensure_future(self._state.rotate()))
         else:
             await self._journal.sync()
+        for progress in self._state.follow_offsets():
+            self._tell(progress)
 
     async def _take(self, request: ReceiveRequest) -> list[Received]:
         """Take what is there now, of one queue after the other, another one first each time."""
@@ -396,10 +398,14 @@ class ReceiveService:
         return due_ms is not None and due_ms <= self._clock.now_ms()
 
     def _is_ready(self, key: tuple[str, str]) -> bool:
-        """Tell whether a look may find something."""
+        """Tell whether a look may find something, or begin with a queue."""
+        queues = self._state.find_queues(*key)
+        config = self._topics.find_topic(key[1])
+        if config is not None and len(queues) < config.read_queue_nums:
+            return True
         return any(
             self._has_messages(progress, self._end(progress))
-            for progress in self._state.find_queues(*key).values()
+            for progress in queues.values()
             if not progress.is_read
         )
 

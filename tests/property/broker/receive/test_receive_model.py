@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.kit.receiving import Receiving, bodies
 from tieredstore.broker.receive import AckStatus, Received
+from tieredstore.contracts.message_store import GetMessageResult, GetRequest
 
 QUEUES = 2
 RETRIES = 2
@@ -47,6 +48,19 @@ class ReceiveModel(RuleBasedStateMachine):
         self.dead: list[int] = []
         self.handles: set[str] = set()
         self.run(self.on.start())
+        self.let_reads_wait()
+
+    def let_reads_wait(self) -> None:
+        """Others have their turn within each read, as they have when it is one of the tier."""
+        get = self.on.store.get_async
+
+        async def get_later(request: GetRequest) -> GetMessageResult:
+            await asyncio.sleep(0)
+            result = await get(request)
+            await asyncio.sleep(0)
+            return result
+
+        self.on.store.get_async = get_later  # type: ignore[method-assign]
 
     def teardown(self) -> None:
         self.run(self.on.close())
@@ -139,7 +153,7 @@ class ReceiveModel(RuleBasedStateMachine):
     @rule(
         names=st.lists(st.sampled_from(["", "a"]), min_size=1, max_size=4),
         max_count=st.sampled_from([1, 2]),
-        turns=st.integers(1, 3),
+        turns=st.integers(1, 6),
         acknowledged=st.sampled_from([1, 2, 1_000]),
     )
     def receive_while_others_acknowledge(
@@ -168,6 +182,34 @@ class ReceiveModel(RuleBasedStateMachine):
         assert set(got) <= self.list_ready()[0]
         self.note(received, 30_000)
         self.receive(max_count=1_000, invisible_ms=20_000)  # all that may go out does
+
+    @rule(
+        counts=st.lists(st.sampled_from([1, 2, 1_000]), min_size=2, max_size=3),
+        turns=st.integers(0, 6),
+        cancelled=st.booleans(),
+    )
+    def receive_at_once(self, counts: list[int], turns: int, cancelled: bool) -> None:
+        if self.list_ready()[1]:
+            return
+        ready, _ = self.list_ready()
+
+        async def all_of_them() -> list[list[Received]]:
+            calls = [
+                asyncio.ensure_future(self.on.receive(count, fifo=self.fifo)) for count in counts
+            ]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if cancelled:
+                calls[0].cancel()
+            found = await asyncio.gather(*calls, return_exceptions=True)
+            return [one for one in found if not isinstance(one, BaseException)]
+
+        received = [one for part in self.run(all_of_them()) for one in part]
+        got = bodies(received)
+        assert len(set(got)) == len(got)
+        assert set(got) <= ready
+        self.note(received, 30_000)
+        self.receive(max_count=1_000, invisible_ms=20_000)  # what is left goes out
 
     @rule(data=st.data())
     def acknowledge_by_an_old_handle(self, data: st.DataObject) -> None:

@@ -225,3 +225,30 @@ def test_what_waits_in_a_message_group_is_not_held_in_memory(tmp_path: Path) -> 
         assert peak_bytes < size * count // 2
 
     drive(tmp_path, test, queues=1)
+
+
+def test_an_offset_that_is_set_while_the_journal_has_failed_is_followed(tmp_path: Path) -> None:
+    async def test(on: Receiving) -> None:
+        on.put(3)
+        await ack_all(on, await on.receive())
+        on.journal._is_failed = True  # it begins a new one
+        on.offsets.commit_offset("G", "T", 0, 1)
+        await on.service._keep_up()
+        assert bodies(await on.receive()) == [1, 2]
+
+    drive(tmp_path, test, queues=1)
+
+
+def test_a_poll_of_a_group_that_is_deleted_gets_what_comes_then(tmp_path: Path) -> None:
+    async def test(on: Receiving) -> None:
+        polling = asyncio.ensure_future(on.receive(poll_ms=600_000))
+        while not on.service._polls.list_parked():
+            await asyncio.sleep(0.01)
+        on.offsets.remove_group("G")
+        await on.service._keep_up()  # forgets it
+        await on.service._keep_up()  # the poll begins anew
+        on.put()
+        async with asyncio.timeout(60):
+            assert bodies(await polling) == [0]
+
+    drive(tmp_path, test, queues=1, attributes={})
