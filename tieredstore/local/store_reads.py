@@ -177,8 +177,9 @@ class StoreReads(MessageReader, ABC):
                         error, queue, current, physical_offset
                     ) from error
                 if message is None:
-                    if not messages:
-                        result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
+                    if messages:
+                        return  # what is behind a gap comes with an answer that begins there
+                    result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
                     missing_before = physical_offset - physical_offset % log.file_size
                     missing_before += log.file_size
                     result.next_begin_offset = offset

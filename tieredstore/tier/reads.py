@@ -27,6 +27,7 @@ from tieredstore.tier.topic_filter import TopicFilter
 
 if TYPE_CHECKING:
     from tieredstore.message.record import StoredMessage
+    from tieredstore.tier.flat.message_file import FlatMessageFile
 
 FALLBACKS = "rocketmq_tiered_store_get_message_fallback_total"
 MESSAGES_OUT = "rocketmq_tiered_store_messages_out_total"
@@ -85,20 +86,34 @@ class TieredReads(PluginMessageStore):
         found: GetMessageResult = yield Wait(
             lambda: self.next_store.get(request), lambda: self.next_store.get_async(request)
         )
+        if self._has_gone_meanwhile(request, found):
+            result = yield from self.fetcher.get_in_steps(request)
+            return self._merge(request, result)
         return found
+
+    def _has_gone_meanwhile(self, request: GetRequest, found: GetMessageResult) -> bool:
+        """Whether the message that was asked for left the next store while that was read: its
+        answer begins behind it then, and a reader would go past what the tier has."""
+        if found.messages and found.messages[0].queue_offset == request.offset:
+            return False
+        return self._is_cold(request.key, request.offset)
 
     def _is_tiered(self, topic: str) -> bool:
         return self._is_enabled and not self.topic_filter.is_filtered(topic)
 
     def _reads_tier(self, key: QueueKey, offset: int, count: int) -> bool:
         return self._is_tiered(key.topic) and routing.reads_tier(
-            self._config.storage_level,
-            self._source,
-            self.flat_files.get(key.topic, key.queue_id),
-            key,
-            offset,
-            count,
+            self._config.storage_level, self._source, self._find_file(key), key, offset, count
         )
+
+    def _is_cold(self, key: QueueKey, offset: int) -> bool:
+        """Whether the tier has a message that the next store does not have."""
+        return self._is_tiered(key.topic) and routing.reads_tier(
+            StorageLevel.NOT_IN_DISK, self._source, self._find_file(key), key, offset
+        )
+
+    def _find_file(self, key: QueueKey) -> FlatMessageFile | None:
+        return self.flat_files.get(key.topic, key.queue_id)
 
     def _falls_back(self, request: GetRequest, result: GetMessageResult) -> bool:
         """Whether the tier has no answer and the next store has the message.
@@ -212,7 +227,10 @@ class TieredReads(PluginMessageStore):
             found = self.fetcher.store_timestamp(topic, queue_id, offset)
             if found >= 0 or self._is_force:
                 return found
-        return self.next_store.get_message_store_timestamp(topic, queue_id, offset)
+        found = self.next_store.get_message_store_timestamp(topic, queue_id, offset)
+        if found < 0 and self._is_cold(QueueKey(topic, queue_id), offset):
+            return self.fetcher.store_timestamp(topic, queue_id, offset)  # it went meanwhile
+        return found
 
     # Keys
 
@@ -232,6 +250,8 @@ class TieredReads(PluginMessageStore):
         found: list[StoredMessage] = []
         if 0 <= local_earliest_ms <= end_ms:
             found = self.next_store.query_message(topic, key, max_count, begin_ms, end_ms)
+            # What has gone meanwhile may not have been found.
+            local_earliest_ms = self.next_store.get_earliest_message_time()
         tier_end_ms = routing.tier_query_end_ms(end_ms, local_earliest_ms)
         if len(found) < max_count and begin_ms <= tier_end_ms:
             try:

@@ -39,6 +39,8 @@ class InMemoryStore(MessageReader):
         self.left_out: dict[str, str] = {}
         self.guard: Callable[[QueueKey], int | None] | None = None
         self.calls: list[str] = []
+        self.before_read: Callable[[], None] = lambda: None
+        """Called when a read was routed here and has not looked yet."""
 
     # MessageStore
 
@@ -78,6 +80,7 @@ class InMemoryStore(MessageReader):
 
     def get(self, request: GetRequest) -> GetMessageResult:
         self.calls.append("get")
+        self.before_read()
         key, offset = request.key, request.offset
         rows = self.queues_.get(key, [])
         low, high = self.low[key], len(rows)
@@ -133,6 +136,7 @@ class InMemoryStore(MessageReader):
         return min(times, default=-1)
 
     def get_message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
+        self.before_read()
         key = QueueKey(topic, queue_id)
         rows = self.queues_.get(key, [])
         return rows[offset][1].store_timestamp_ms if self.low[key] <= offset < len(rows) else -1
@@ -141,6 +145,7 @@ class InMemoryStore(MessageReader):
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> list[StoredMessage]:
         self.calls.append("query")
+        self.before_read()
         found = [
             stored
             for queue, rows in sorted(self.queues_.items())

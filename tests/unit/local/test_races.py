@@ -17,6 +17,7 @@ from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import GetMessageStatus, PutMessageStatus
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.local.log.file_names import FileRun, file_name, list_files
+from tieredstore.local.log.joined_read import NOTHING_JOINED
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.read_only import open_read_only
 from tieredstore.service_thread import ServiceState
@@ -196,6 +197,23 @@ def test_a_reader_of_a_store_without_log_files_says_that_messages_are_gone(tmp_p
     result = reader.get_message("g", "T", 0, 0, 32)
     assert result.status is GetMessageStatus.MESSAGE_WAS_REMOVING
     reader.shutdown()
+
+
+def test_a_get_ends_before_a_message_that_goes_while_it_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tier has it: who is given what lies behind it never asks."""
+    with running(small_config(tmp_path), ManualClock(START_MS)) as store:
+        put_all(store, [plain("T", 0, number) for number in range(20)])
+        log, units = store.commit_log, store.dispatch_source.read_units(QueueKey("T", 0), 0, 20)
+        gone, read = int(units["physical_offset"][5]), log.get
+        monkeypatch.setattr(
+            log, "get", lambda offset, size: None if offset == gone else read(offset, size)
+        )
+        monkeypatch.setattr("tieredstore.local.store_reads.read_joined", lambda *_: NOTHING_JOINED)
+        result = store.get_message("g", "T", 0, 0, 32)
+    assert [message.queue_offset for message in result.messages] == [0, 1, 2, 3, 4]
+    assert result.next_begin_offset == 5
 
 
 def test_a_log_file_deleted_by_the_owner_is_no_damage(tmp_path: Path) -> None:

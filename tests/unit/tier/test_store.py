@@ -18,6 +18,7 @@ from tieredstore.contracts.message_store import (
     BoundaryType,
     GetMessageResult,
     GetMessageStatus,
+    GetRequest,
     MessageStore,
 )
 from tieredstore.contracts.segment import FileSegmentType, SegmentProvider
@@ -169,6 +170,32 @@ def test_history_is_read_as_if_the_next_store_still_had_it(world: World) -> None
     # What both have is read locally.
     assert world.next.calls.count("get") == 3
     assert world.store.metrics.value(MESSAGES_OUT, topic=TOPIC, group="g") == 64
+
+
+def test_what_leaves_the_next_store_while_it_is_read_is_read_from_the_tier(world: World) -> None:
+    def clean() -> None:
+        world.next.low[KEY] = 90
+
+    def look_before_it(read: Callable[[], Any]) -> Any:
+        world.next.low[KEY] = 60
+        world.next.before_read = clean
+        return read()
+
+    result = look_before_it(lambda: world.get(70, 8))
+    assert result.status is GetMessageStatus.FOUND
+    assert bodies(result) == [f"body {n}" for n in range(70, 78)]
+    assert result.next_begin_offset == 78
+    assert bodies(look_before_it(lambda: asyncio.run(get_async(world, 70)))) == ["body 70"]
+    assert (
+        look_before_it(lambda: world.store.get_message_store_timestamp(TOPIC, 0, 70))
+        == BEGIN_MS + 700
+    )
+    found = look_before_it(lambda: world.store.query_message(TOPIC, "k70", 8, 0, FAR_MS))
+    assert offsets(found) == [(0, 70)]
+
+
+async def get_async(world: World, offset: int) -> GetMessageResult:
+    return await world.store.get_async(GetRequest(TOPIC, 0, offset, 1))
 
 
 def test_async_gets_take_the_same_ways(world: World) -> None:
