@@ -123,7 +123,8 @@ def _has_moto(python: Path) -> bool:
 
 
 def _launch_moto(python: Path, port: int, _folder: Path) -> Launch:
-    return Launch([str(python), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)])
+    server = HERE / "moto_server.py"
+    return Launch([str(python), str(server), "-H", "127.0.0.1", "-p", str(port)])
 
 
 def _moto_is_healthy(endpoint: str) -> bool:

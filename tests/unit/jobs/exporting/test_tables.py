@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.transforms import BucketTransform, MonthTransform
 from pyiceberg.types import StringType, TimestamptzType
@@ -32,6 +33,26 @@ def delta(tier: GrowingTier, tmp_path: Path) -> Export:
 @pytest.fixture
 def iceberg(tier: GrowingTier, tmp_path: Path) -> Export:
     return Export(tmp_path / "exported", Format.ICEBERG, tier)
+
+
+def test_iceberg_namespace_that_another_exporter_makes_at_the_same_time(
+    iceberg: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    exists = SqlCatalog.namespace_exists
+
+    def look(catalog: SqlCatalog, namespace: Any) -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 1:  # the other one is faster from here on
+            catalog.create_namespace(namespace)
+            return False
+        return exists(catalog, namespace)
+
+    monkeypatch.setattr(SqlCatalog, "namespace_exists", look)
+    iceberg.run()
+    assert looks > 2
+    assert iceberg.places() == places_of(iceberg.tier)
 
 
 def test_delta_log_that_was_cleaned(delta: Export) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from runpy import run_path
 
 import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
+from tests.kit.paths import ROOT
 from tests.kit.s3.backoff import no_backoff
 from tests.kit.s3.scripted_server import ACCESS_KEY, SECRET_KEY, ScriptedServer
 
@@ -30,6 +32,7 @@ def no_credentials_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def moto_endpoint() -> Iterator[str]:
+    run_path(str(ROOT / "localstack" / "moto_server.py"))["put_in_one_step"]()
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

@@ -210,7 +210,7 @@ class IcebergTarget:
             raise Invalid(f"table {self._name!r}: expected namespace.name")
         schema = make_schema(self._types)
         spec = make_spec(self._by, {column.name: column.field_id for column in schema.fields})
-        self._catalog.create_namespace_if_not_exists(namespace)
+        _call_once_more(lambda: self._catalog.create_namespace_if_not_exists(namespace))
         with suppress(TableAlreadyExistsError):
             self._catalog.create_table(
                 self._name,
@@ -224,17 +224,23 @@ class IcebergTarget:
 
 
 def _open_catalog(load_catalog: Callable[..., Any], request: ExportRequest) -> Any:
-    """The catalog. One in SQL makes its own tables where they are missing, and fails where another
-    process has just made them: they are there for the second attempt."""
-    for attempt in (1, 2):
-        try:
-            return load_catalog(request.catalog, **request.target_options)
-        except Exception as error:  # whatever the catalog's library raises
-            if attempt == 1 and type(error).__module__.startswith("sqlalchemy."):
-                continue
-            text = " ".join(str(error).split())
-            raise Invalid(f"catalog {request.catalog!r}: {text}") from error
-    raise AssertionError
+    """The catalog. One in SQL makes its own tables where they are missing."""
+    try:
+        return _call_once_more(lambda: load_catalog(request.catalog, **request.target_options))
+    except Exception as error:  # whatever the catalog's library raises
+        text = " ".join(str(error).split())
+        raise Invalid(f"catalog {request.catalog!r}: {text}") from error
+
+
+def _call_once_more(make: Callable[[], Any]) -> Any:
+    """What makes something in a catalog, if it is missing. In SQL that fails where another process
+    has just made it: it is there for the second attempt."""
+    try:
+        return make()
+    except Exception as error:  # whatever the catalog's library raises
+        if not type(error).__module__.startswith("sqlalchemy."):
+            raise
+        return make()
 
 
 def _append(update: Any, table: Any) -> Any:
