@@ -12,7 +12,7 @@ import msgspec
 
 from tieredstore import config, java_settings, registry
 from tieredstore.broker.settings import BROKER_FIELDS_BY_KEY
-from tieredstore.properties import fields_by_key
+from tieredstore.properties import fields_by_key, is_runtime
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 HEAD = """# Configuration
@@ -30,6 +30,9 @@ name with or without its package (`PosixFileSegment`,
 `org.apache.rocketmq.tieredstore.provider.S3FileSegment`), the class in Python (`module.Class` or
 `module:attribute`; the provider or its segment), or the name of an installed entry point.
 `tieredMetadataServiceProvider` takes the same kinds of names.
+
+Settings marked (r) may be changed while a broker runs, by `mqadmin updateBrokerConfig`; a change of
+another is refused, and with it the whole request. A change holds until the broker ends.
 
 A provider has settings of its own, in the sections below. Their names in Python are also the
 parameters of a tier's URL, except those of secrets.
@@ -60,7 +63,7 @@ TABLE = """| key | type | default | meaning | in Python |
 def rows(fields: Mapping[str, msgspec.structs.FieldInfo]) -> typing.Iterator[str]:
     for key, info in fields.items():
         kind, meta = typing.get_args(info.type)[:2]
-        mark = " (r)" if (meta.extra or {}).get("runtime") else ""
+        mark = " (r)" if is_runtime(info) else ""
         if info.default_factory is not msgspec.NODEFAULT:
             default = DEFAULTS[key]
         else:
@@ -89,8 +92,7 @@ def plugin_sections() -> typing.Iterator[str]:
             shown |= fields.keys()
 
 
-BROKER = """Read by `tieredstore broker` and by nothing else. Those marked (r) may be changed while
-it runs, by `mqadmin updateBrokerConfig`; a change of another is refused.
+BROKER = """Read by `tieredstore broker` and by nothing else.
 
 """
 

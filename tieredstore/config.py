@@ -27,6 +27,7 @@ from tieredstore.properties import (
     PluginProperties,
     fields_by_key,
     find_unknown_settings,
+    make_extra,
     parse_value,
 )
 
@@ -58,20 +59,20 @@ class StorageLevel(enum.IntEnum):
             ) from None
 
 
-def _meta(description: str, ge: float, le: float) -> Meta:
-    return Meta(description=description, ge=ge, le=le)
+def _meta(description: str, ge: float, le: float, *, runtime: bool = False) -> Meta:
+    return Meta(description=description, ge=ge, le=le, extra=make_extra(runtime=runtime))
 
 
-def _int32(description: str, minimum: int = 1) -> Meta:
-    return _meta(description, minimum, _INT32_MAX)
+def _int32(description: str, minimum: int = 1, *, runtime: bool = False) -> Meta:
+    return _meta(description, minimum, _INT32_MAX, runtime=runtime)
 
 
 def _int64(description: str, minimum: int = 1) -> Meta:
     return _meta(description, minimum, _INT64_MAX)
 
 
-def _text(description: str, pattern: str | None = None) -> Meta:
-    return Meta(description=description, pattern=pattern)
+def _text(description: str, pattern: str | None = None, *, runtime: bool = False) -> Meta:
+    return Meta(description=description, pattern=pattern, extra=make_extra(runtime=runtime))
 
 
 def _host_name() -> str:
@@ -140,32 +141,43 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
         int, _int32("How long a put waits for its flush under SYNC_FLUSH, ms.")
     ] = field(name="syncFlushTimeout", default=5000)
     flush_interval_commit_log_ms: Annotated[
-        int, _int32("Between two flushes of the commit log under ASYNC_FLUSH, ms.")
+        int, _int32("Between two flushes of the commit log under ASYNC_FLUSH, ms.", runtime=True)
     ] = field(name="flushIntervalCommitLog", default=500)
     flush_commit_log_least_pages: Annotated[
-        int, _int32("Dirty pages (4,096 bytes) from which on such a flush does something.", 0)
+        int,
+        _int32(
+            "Dirty pages (4,096 bytes) from which on such a flush does something.", 0, runtime=True
+        ),
     ] = field(name="flushCommitLogLeastPages", default=4)
     flush_commit_log_thorough_interval_ms: Annotated[
-        int, _int32("Between two such flushes that take every page, ms.")
+        int, _int32("Between two such flushes that take every page, ms.", runtime=True)
     ] = field(name="flushCommitLogThoroughInterval", default=10_000)
     flush_commit_log_timed: Annotated[
-        bool, _text("Whether such a flush comes at its interval alone, whatever is put.")
+        bool,
+        _text("Whether such a flush comes at its interval alone, whatever is put.", runtime=True),
     ] = field(name="flushCommitLogTimed", default=True)
     wake_flush_when_put_message: Annotated[
-        bool, _text("Whether a put begins such a flush; not with flushCommitLogTimed.")
+        bool,
+        _text("Whether a put begins such a flush; not with flushCommitLogTimed.", runtime=True),
     ] = field(name="wakeFlushWhenPutMessage", default=False)
     flush_interval_consume_queue_ms: Annotated[
-        int, _int32("Between two flushes of consume queues, index and checkpoint, ms.")
+        int,
+        _int32("Between two flushes of consume queues, index and checkpoint, ms.", runtime=True),
     ] = field(name="flushIntervalConsumeQueue", default=1000)
     flush_consume_queue_least_pages: Annotated[
         int,
-        _int32("Dirty pages from which on a queue is flushed, in a flush that is not thorough.", 0),
+        _int32(
+            "Dirty pages from which on a queue is flushed, in a flush that is not thorough.",
+            0,
+            runtime=True,
+        ),
     ] = field(name="flushConsumeQueueLeastPages", default=2)
     flush_consume_queue_thorough_interval_ms: Annotated[
         int,
         _int32(
             "Longest time between two flushes of all queues that were written, ms; mostly each "
-            "flush is one, unless they take more than a tenth of the time."
+            "flush is one, unless they take more than a tenth of the time.",
+            runtime=True,
         ),
     ] = field(name="flushConsumeQueueThoroughInterval", default=60_000)
     mapped_file_size_commit_log_bytes: Annotated[
@@ -265,65 +277,82 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
         default="1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
     )
     max_transfer_bytes_in_memory: Annotated[
-        int, _int32("Most bytes of one get, of messages in memory or in the tier.")
+        int, _int32("Most bytes of one get, of messages in memory or in the tier.", runtime=True)
     ] = field(name="maxTransferBytesOnMessageInMemory", default=262_144)
     max_transfer_count_in_memory: Annotated[
-        int, _int32("Most messages of one get, of messages in memory.")
+        int, _int32("Most messages of one get, of messages in memory.", runtime=True)
     ] = field(name="maxTransferCountOnMessageInMemory", default=32)
     max_transfer_bytes_in_disk: Annotated[
-        int, _int32("Most bytes of one get, of messages on disk.")
+        int, _int32("Most bytes of one get, of messages on disk.", runtime=True)
     ] = field(name="maxTransferBytesOnMessageInDisk", default=65_536)
     max_transfer_count_in_disk: Annotated[
-        int, _int32("Most messages of one get, of messages on disk.")
+        int, _int32("Most messages of one get, of messages on disk.", runtime=True)
     ] = field(name="maxTransferCountOnMessageInDisk", default=8)
     access_message_in_memory_max_ratio: Annotated[
         int, _meta("Share of the memory that the tail of the log may take, percent.", 0, 100)
     ] = field(name="accessMessageInMemoryMaxRatio", default=40)
     max_filter_message_size_bytes: Annotated[
-        int, _int32("Consume queue bytes that one filtered get may walk.")
+        int, _int32("Consume queue bytes that one filtered get may walk.", runtime=True)
     ] = field(name="maxFilterMessageSize", default=16_000)
     travel_cq_file_num: Annotated[
-        int, _int32("Consume queue files that one get may walk while it finds nothing.")
+        int,
+        _int32("Consume queue files that one get may walk while it finds nothing.", runtime=True),
     ] = field(name="travelCqFileNumWhenGetMessage", default=1)
-    max_msgs_num_batch: Annotated[int, _int32("Most messages of one key query.")] = field(
-        name="maxMsgsNumBatch", default=64
+    max_msgs_num_batch: Annotated[int, _int32("Most messages of one key query.", runtime=True)] = (
+        field(name="maxMsgsNumBatch", default=64)
     )
 
     # Local store: cleaning
     delete_when: Annotated[
-        str, _text("Hours of the day, local time, at which what has expired goes; `;` between.")
+        str,
+        _text(
+            "Hours of the day, local time, at which what has expired goes; `;` between.",
+            runtime=True,
+        ),
     ] = field(name="deleteWhen", default="04")
     local_file_reserved_time_hours: Annotated[
-        int, _int32("Age at which a commit log file expires, hours.", 0)
+        int, _int32("Age at which a commit log file expires, hours.", 0, runtime=True)
     ] = field(name="fileReservedTime", default=72)
     clean_resource_interval_ms: Annotated[
         int, _int32("Time between two rounds of cleaning, ms.")
     ] = field(name="cleanResourceInterval", default=10_000)
     delete_commit_log_files_interval_ms: Annotated[
-        int, _int32("Pause between two commit log files that are deleted, ms.", 0)
+        int, _int32("Pause between two commit log files that are deleted, ms.", 0, runtime=True)
     ] = field(name="deleteCommitLogFilesInterval", default=100)
     delete_file_batch_max: Annotated[
-        int, _int32("Most commit log files that one round deletes.")
+        int, _int32("Most commit log files that one round deletes.", runtime=True)
     ] = field(name="deleteFileBatchMax", default=10)
     clean_file_forcibly_enable: Annotated[
-        bool, _text("Whether a disk that is nearly full takes files before they expire.")
+        bool,
+        _text("Whether a disk that is nearly full takes files before they expire.", runtime=True),
     ] = field(name="cleanFileForciblyEnable", default=True)
     disk_max_used_space_ratio: Annotated[
         int,
-        _int32("Disk use above which what has expired goes at any hour, percent, 10 to 95.", 0),
+        _int32(
+            "Disk use above which what has expired goes at any hour, percent, 10 to 95.",
+            0,
+            runtime=True,
+        ),
     ] = field(name="diskMaxUsedSpaceRatio", default=75)
     disk_space_clean_forcibly_ratio: Annotated[
         int,
-        _int32("Disk use above which the oldest files go unexpired, percent, 30 to 85.", 0),
+        _int32(
+            "Disk use above which the oldest files go unexpired, percent, 30 to 85.",
+            0,
+            runtime=True,
+        ),
     ] = field(name="diskSpaceCleanForciblyRatio", default=85)
     disk_space_warning_level_ratio: Annotated[
-        int, _int32("Disk use above which nothing may be put, percent, 35 to 90.", 0)
+        int, _int32("Disk use above which nothing may be put, percent, 35 to 90.", 0, runtime=True)
     ] = field(name="diskSpaceWarningLevelRatio", default=90)
 
     # Tier: where and what
     storage_level: Annotated[
         StorageLevel,
-        _text("DISABLE, NOT_IN_DISK, NOT_IN_MEM or FORCE (0 to 3): which reads go to the tier."),
+        _text(
+            "DISABLE, NOT_IN_DISK, NOT_IN_MEM or FORCE (0 to 3): which reads go to the tier.",
+            runtime=True,
+        ),
     ] = field(name="tieredStorageLevel", default=StorageLevel.NOT_IN_DISK)
     metadata_service_provider: Annotated[str, _text("Class of the metadata store.")] = field(
         name="tieredMetadataServiceProvider", default=JSON_METADATA
@@ -359,10 +388,10 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
         int, _int64("Largest consume queue segment, bytes.", 20)
     ] = field(name="tieredStoreConsumeQueueMaxSize", default=104_857_600)
     commit_log_rolling_interval_hours: Annotated[
-        int, _int32("Age at which a commit log segment is rolled, hours.", 0)
+        int, _int32("Age at which a commit log segment is rolled, hours.", 0, runtime=True)
     ] = field(name="commitLogRollingInterval", default=24)
     commit_log_rolling_minimum_size_bytes: Annotated[
-        int, _int32("Size below which age does not roll a segment, bytes.", 0)
+        int, _int32("Size below which age does not roll a segment, bytes.", 0, runtime=True)
     ] = field(name="commitLogRollingMinimumSize", default=16 << 20)
     index_file_max_hash_slot_num: Annotated[int, _int32("Hash slots of a tiered index file.")] = (
         field(name="tieredStoreIndexFileMaxHashSlotNum", default=5_000_000)
@@ -373,13 +402,16 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     # Tier: upload
     group_commit: Annotated[
-        bool, _text("Gather messages before an upload; false uploads at every scan.")
+        bool, _text("Gather messages before an upload; false uploads at every scan.", runtime=True)
     ] = field(name="tieredStoreGroupCommit", default=True)
     group_commit_timeout_ms: Annotated[
-        int, _int32("Age of the oldest message not uploaded that starts an upload, ms.", 0)
+        int,
+        _int32(
+            "Age of the oldest message not uploaded that starts an upload, ms.", 0, runtime=True
+        ),
     ] = field(name="tieredStoreGroupCommitTimeout", default=30_000)
     group_commit_count: Annotated[
-        int, _int32("Backlog that starts an upload, and most messages of one batch.")
+        int, _int32("Backlog that starts an upload, and most messages of one batch.", runtime=True)
     ] = field(name="tieredStoreGroupCommitCount", default=4096)
     group_commit_size_bytes: Annotated[
         int, _int32("Most bytes of one batch; a single larger message is a batch of its own.")
@@ -393,6 +425,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
             "Ours. Longest age of the oldest message not uploaded, ms, on a provider that prefers "
             "large writes, for a queue too slow to fill one; 0 for the plain timeout.",
             0,
+            runtime=True,
         ),
     ] = field(name="tieredStoreAdaptiveCommitMaxInterval", default=600_000)
     max_pending_limit: Annotated[
@@ -412,10 +445,11 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
         name="readAheadCacheEnable", default=True
     )
     read_ahead_message_count_threshold: Annotated[
-        int, _int32("Most messages of one backend read.")
+        int, _int32("Most messages of one backend read.", runtime=True)
     ] = field(name="readAheadMessageCountThreshold", default=4096)
     read_ahead_message_size_threshold_bytes: Annotated[
-        int, _int32("Most commit log bytes of one backend read (one message at least).")
+        int,
+        _int32("Most commit log bytes of one backend read (one message at least).", runtime=True),
     ] = field(name="readAheadMessageSizeThreshold", default=16 << 20)
     read_ahead_cache_expire_duration_ms: Annotated[
         int, _int64("Time after its last access at which a block leaves the cache, ms.")
@@ -433,8 +467,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
             "is left out and counted. Java has the key and ignores it."
         ),
     ] = field(name="tieredStoreCrcCheckEnable", default=False)
-    record_get_message_result: Annotated[bool, _text("Log each result of a get.")] = field(
-        name="recordGetMessageResult", default=False
+    record_get_message_result: Annotated[bool, _text("Log each result of a get.", runtime=True)] = (
+        field(name="recordGetMessageResult", default=False)
     )
 
     # Tier: retention
@@ -442,7 +476,10 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
         name="tieredStoreDeleteFileEnable", default=True
     )
     file_reserved_time_hours: Annotated[
-        int, _int32("Retention of topics without `reserve.time`, and of the index, hours.", 0)
+        int,
+        _int32(
+            "Retention of topics without `reserve.time`, and of the index, hours.", 0, runtime=True
+        ),
     ] = field(name="tieredStoreFileReservedTime", default=72)
     delete_file_interval_ms: Annotated[
         int, _int64("Time between two runs of the expiry job, ms.")
@@ -505,7 +542,7 @@ def config_from_properties(
                 f"{origin}: {key}: expected text, as in a broker.conf, found {kind}", path=origin
             )
         if key in FIELDS_BY_KEY:
-            known[key] = _parse(key, value, origin)
+            known[key] = parse_setting(key, value, origin)
         elif key in DECLINED_SETTINGS:
             warnings.append(f"{origin}: {key} is declined: {DECLINED_SETTINGS[key]}")
         elif key in UNUSED_SETTINGS:
@@ -527,7 +564,20 @@ def config_from_properties(
     return LoadedConfig(config, frozenset(known), tuple(warnings), tuple(refused))
 
 
-def _parse(key: str, value: str, origin: str) -> object:
+def change_config(config: StoreConfig, values: Mapping[str, object]) -> list[str]:
+    """Change a configuration that stores are using, by keys whose values `parse_setting` made;
+    returns the keys that have changed. Nothing else changes one, and only keys marked `runtime`:
+    who needs such a setting reads it each time."""
+    changed = [
+        key for key, value in values.items() if getattr(config, FIELDS_BY_KEY[key].name) != value
+    ]
+    for key in changed:
+        msgspec.structs.force_setattr(config, FIELDS_BY_KEY[key].name, values[key])
+    return changed
+
+
+def parse_setting(key: str, value: str, origin: str) -> object:
+    """Read the text of a key of `FIELDS_BY_KEY`. Raises Invalid."""
     if key == "tieredStorageLevel":
         return StorageLevel.parse(value)
     return parse_value(FIELDS_BY_KEY[key], value, origin)

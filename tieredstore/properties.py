@@ -92,6 +92,16 @@ def is_secret(info: msgspec.structs.FieldInfo) -> bool:
     return bool((get_meta(info).extra or {}).get("secret"))
 
 
+def make_extra(*, runtime: bool) -> dict[str, Any] | None:
+    """Return the `extra` of a key's annotation. runtime: whether it may be changed while a broker
+    runs (`mqadmin updateBrokerConfig`): who needs it reads it each time."""
+    return {"runtime": True} if runtime else None
+
+
+def is_runtime(info: msgspec.structs.FieldInfo) -> bool:
+    return bool((get_meta(info).extra or {}).get("runtime"))
+
+
 def read_settings(declared: type[_Settings], properties: PluginProperties) -> _Settings:
     """Read the declared settings with the values that the properties have. Raises Invalid."""
     known = fields_by_key(declared)

@@ -96,10 +96,11 @@ class ServiceThread:
     An error ends a round, never the thread. After failures the next round comes after twice the
     interval, four times, … up to `max_backoff_ms` (by default the interval: no longer than ever).
 
-    interval_ms: between two rounds; None: a round comes only when `wake` is called. retry_ms: in
-    place of the interval after failures, where there is no interval. waits_first: whether the first
-    round comes after an interval; first_delay_ms: after this time. duty: called, and nothing else,
-    when it is woken before a failed round is due again; by default a wake begins that round.
+    interval_ms: between two rounds; a call: what it says when a wait begins; None: a round comes
+    only when `wake` is called. retry_ms: in place of the interval after failures, where there is no
+    interval. waits_first: whether the first round comes after an interval; first_delay_ms: after
+    this time. duty: called, and nothing else, when it is woken before a failed round is due again;
+    by default a wake begins that round.
     on_error: told of each TieredStoreError in place of the log. late_after_ms: see `health`.
     wake_event: what `wake` sets, where others set it too.
     """
@@ -108,7 +109,7 @@ class ServiceThread:
         self,
         name: str,
         work: Callable[[], object],
-        interval_ms: int | None,
+        interval_ms: int | Callable[[], int] | None,
         *,
         clock: Clock = SYSTEM_CLOCK,
         retry_ms: int | None = None,
@@ -122,10 +123,10 @@ class ServiceThread:
     ) -> None:
         self.name = name
         self._work = work
-        self._interval_ms = interval_ms
+        self._interval = interval_ms
         self._clock = clock
-        self._retry_ms = retry_ms if interval_ms is None else interval_ms
-        self._max_backoff_ms = max(max_backoff_ms, self._retry_ms or 0)
+        self._retry = retry_ms
+        self._longest_backoff_ms = max_backoff_ms
         self._first_delay_ms = first_delay_ms
         self._waits_first = waits_first or first_delay_ms is not None
         self._duty = duty
@@ -137,6 +138,18 @@ class ServiceThread:
         self._failures = 0
         self._error: BaseException | None = None
         self._due_ms: int | None = None
+
+    @property
+    def _interval_ms(self) -> int | None:
+        return self._interval() if callable(self._interval) else self._interval
+
+    @property
+    def _retry_ms(self) -> int | None:
+        return self._retry if self._interval is None else self._interval_ms
+
+    @property
+    def _max_backoff_ms(self) -> int:
+        return max(self._longest_backoff_ms, self._retry_ms or 0)
 
     @property
     def is_running(self) -> bool:
@@ -209,11 +222,11 @@ class ServiceThread:
                 if self._run_round(is_early) and not is_early:
                     retry_ms = None
                     delay_ms = self._interval_ms
-                elif self._retry_ms is None:
+                elif (first_retry_ms := self._retry_ms) is None:
                     delay_ms = None
                 else:
                     delay_ms = min(
-                        self._retry_ms << min(self._failures, _MAX_DOUBLINGS),
+                        first_retry_ms << min(self._failures, _MAX_DOUBLINGS),
                         self._max_backoff_ms,
                     )
                     if is_early and retry_ms is not None:  # woken: the round is due when it was

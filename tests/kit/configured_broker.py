@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 from tieredstore import registry
 from tieredstore.clock import ManualClock
-from tieredstore.config import LoadedConfig, StoreConfig, config_from_properties
+from tieredstore.config import (
+    FIELDS_BY_KEY,
+    LoadedConfig,
+    StoreConfig,
+    change_config,
+    config_from_properties,
+    parse_setting,
+)
 from tieredstore.contracts.message_store import GetMessageResult, MessageFilter
 from tieredstore.contracts.segment import (
     Buffer,
@@ -24,6 +31,7 @@ from tieredstore.contracts.segment import (
 from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
+from tieredstore.properties import is_runtime
 from tieredstore.providers.memory.provider import MemoryProvider
 
 T0 = 1_700_000_000_000
@@ -63,6 +71,18 @@ def conf(root: Path, **keys: object) -> LoadedConfig:
     loaded = config_from_properties(properties(root, **keys), origin="broker.conf")
     assert loaded.warnings == ()
     return loaded
+
+
+def drop_runtime_keys(keys: Mapping[str, object]) -> dict[str, object]:
+    """Those that count from the start of a process only."""
+    return {key: value for key, value in keys.items() if not is_runtime(FIELDS_BY_KEY[key])}
+
+
+def change_runtime_keys(config: StoreConfig, root: Path, keys: Mapping[str, object]) -> None:
+    """Change what may be changed while a store runs; nothing where it is so already."""
+    texts = properties(root, **keys)
+    runtime = keys.keys() - drop_runtime_keys(keys).keys()
+    change_config(config, {key: parse_setting(key, texts[key], "update") for key in runtime})
 
 
 class Call(NamedTuple):
@@ -174,18 +194,24 @@ class SteppedClock(ManualClock):
 
 
 class Broker:
-    """A store and its parts. Loops of the tier do not run: tests call what loops would call."""
+    """A store and its parts. Loops of the tier do not run: tests call what loops would call.
 
-    def __init__(self, root: Path, clock: ManualClock, **keys: object) -> None:
+    at_run_time: whether the keys that may be changed at run time are given once it runs.
+    """
+
+    def __init__(
+        self, root: Path, clock: ManualClock, *, at_run_time: bool = False, **keys: object
+    ) -> None:
         self.root = root
         self.clock = clock
-        self.loaded = conf(root, **keys)
+        self.loaded = conf(root, **(drop_runtime_keys(keys) if at_run_time else keys))
         self.store: Any = registry.message_store(self.loaded, clock)
         self.local = self.store
         while not isinstance(self.local, DefaultMessageStore):
             self.local = self.local.next_store
         self.store.load()
         self.local.start()
+        change_runtime_keys(self.loaded.config, root, keys)
 
     @property
     def provider(self) -> RecordingProvider:
@@ -257,12 +283,13 @@ def sizes(calls: Sequence[Call], type: FileSegmentType) -> list[int]:
 
 
 @contextmanager
-def brokers(root: Path) -> Iterator[MakeBroker]:
+def brokers(root: Path, *, at_run_time: bool = False) -> Iterator[MakeBroker]:
     """Makes brokers, each in a folder of its own unless `at` names one, and shuts them down."""
     made: list[Broker] = []
 
     def make(*, at: Path | None = None, clock: ManualClock | None = None, **keys: object) -> Broker:
-        made.append(Broker(at or root / str(len(made)), clock or ManualClock(T0), **keys))
+        place = at or root / str(len(made))
+        made.append(Broker(place, clock or ManualClock(T0), at_run_time=at_run_time, **keys))
         return made[-1]
 
     try:

@@ -68,6 +68,16 @@ def test_rounds_come_at_the_interval() -> None:
     assert len(work.times) == 2
 
 
+def test_an_interval_may_change_between_two_rounds() -> None:
+    clock = Script(4)
+    intervals = iter([10, 20, 30])
+    clock.service = ServiceThread(
+        "s", Work(clock, failures(0)), lambda: next(intervals, 40), clock=clock
+    )
+    clock.service.run()
+    assert clock.waits[0] < clock.waits[-1] == 40
+
+
 def test_it_backs_off_while_it_fails_and_recovers() -> None:
     clock = Script(7)
     told: list[TieredStoreError] = []

@@ -292,7 +292,7 @@ class Broker:
             services.offsets,
             services.producers,
             self.clock,
-            services.store_config.file_reserved_time_hours * 3_600_000,
+            lambda: services.store_config.local_file_reserved_time_hours * 3_600_000,
         )
         if services.is_read_only:
             return

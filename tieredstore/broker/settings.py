@@ -1,7 +1,7 @@
 """What of a `broker.conf` the broker itself acts on; the store's part is `tieredstore.config`.
 
 There is one object for all: who needs a setting reads it when it needs it, so that a change at run
-time counts at once. `update_settings` alone changes it.
+time counts at once. `update_settings` alone changes it, and the store's part with it.
 """
 
 from __future__ import annotations
@@ -14,23 +14,20 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, field
 
-from tieredstore.config import StoreConfig
+from tieredstore.config import FIELDS_BY_KEY, StoreConfig, change_config, parse_setting
 from tieredstore.errors import Invalid
-from tieredstore.properties import fields_by_key, get_meta, parse_value
-
-RUNTIME: Final[Mapping[str, bool]] = {"runtime": True}
-"""`Meta(extra=RUNTIME)` marks a key that `updateBrokerConfig` may change."""
+from tieredstore.properties import fields_by_key, get_meta, is_runtime, make_extra, parse_value
 
 _INT32_MAX: Final = 2**31 - 1
 _STORE_DEFAULTS: Final = {info.name: info for info in msgspec.structs.fields(StoreConfig)}
 
 
 def _text(description: str, pattern: str | None = None, *, runtime: bool = False) -> Meta:
-    return Meta(description=description, pattern=pattern, extra=dict(RUNTIME) if runtime else None)
+    return Meta(description=description, pattern=pattern, extra=make_extra(runtime=runtime))
 
 
 def _int(description: str, ge: int = 0, le: int = _INT32_MAX, *, runtime: bool = False) -> Meta:
-    return Meta(description=description, ge=ge, le=le, extra=dict(RUNTIME) if runtime else None)
+    return Meta(description=description, ge=ge, le=le, extra=make_extra(runtime=runtime))
 
 
 def _find_own_address() -> str:
@@ -294,22 +291,28 @@ def list_settings(settings: BrokerSettings) -> dict[str, str]:
 
 
 def update_settings(
-    settings: BrokerSettings, properties: Mapping[str, str], origin: str
+    settings: BrokerSettings, store_config: StoreConfig, properties: Mapping[str, str], origin: str
 ) -> Iterable[str]:
-    """Change settings at run time, all or none; returns the keys that have changed.
+    """Change settings of the broker and of its store at run time, all or none; returns the keys
+    that have changed.
 
     Raises Invalid for a bad value, and for a key that cannot be changed while the broker runs.
     """
     for key in properties:
-        info = BROKER_FIELDS_BY_KEY.get(key)
-        if info is None or not (get_meta(info).extra or {}).get("runtime"):
+        fields = (BROKER_FIELDS_BY_KEY.get(key), FIELDS_BY_KEY.get(key))
+        if not any(info is not None and is_runtime(info) for info in fields):
             raise Invalid(f"{origin}: {key}: expected a key that can be changed at run time")
     values = _parse_known(properties, origin)
+    for_store = {
+        key: parse_setting(key, value, origin)
+        for key, value in properties.items()
+        if key not in BROKER_FIELDS_BY_KEY
+    }
     changed = [name for name, value in values.items() if getattr(settings, name) != value]
     for name in changed:
         setattr(settings, name, values[name])
     keys = {info.name: key for key, info in BROKER_FIELDS_BY_KEY.items()}
-    return [keys[name] for name in changed]
+    return [keys[name] for name in changed] + change_config(store_config, for_store)
 
 
 def _parse_known(properties: Mapping[str, str], origin: str) -> dict[str, Any]:

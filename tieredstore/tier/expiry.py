@@ -61,7 +61,8 @@ class TierExpiry:
         self.retention_clock.begin()
         self._metrics = metrics if metrics is not None else Metrics()
         self._reserve_hours = reserve_hours
-        self._explicit = retention_is_explicit
+        self._was_explicit = retention_is_explicit
+        self._first_hours = config.file_reserved_time_hours
         self._loop = ServiceThread(
             "tiered-expiry",
             self.run_once,
@@ -70,6 +71,11 @@ class TierExpiry:
             waits_first=True,
         )
         self._warned: frozenset[str] = frozenset()
+
+    @property
+    def _is_explicit(self) -> bool:
+        """Whether somebody gave the retention, at the start or since."""
+        return self._was_explicit or self._config.file_reserved_time_hours != self._first_hours
 
     def start(self) -> None:
         """Run every `tieredStoreDeleteFileInterval`, the first time after one interval; nothing
@@ -103,7 +109,7 @@ class TierExpiry:
             self._loop.report_progress()
             hours = self._find_own_hours(file.topic)
             before_ms = now_ms - HOUR_MS * (hours or self._config.file_reserved_time_hours)
-            if hours is None and not self._explicit:
+            if hours is None and not self._is_explicit:
                 kept[file.topic] += count_expired_bytes(file, before_ms)
                 continue
             self._expire(file, before_ms, outcome)
@@ -116,7 +122,7 @@ class TierExpiry:
         """Find the longest retention of any topic, for the key index (D22); None when some topic
         keeps everything."""
         hours = [self._find_own_hours(entry.topic) for entry in self._flat_files.metadata.topics()]
-        if not self._explicit and (None in hours or not hours):
+        if not self._is_explicit and (None in hours or not hours):
             return None
         default = self._config.file_reserved_time_hours
         return max((default if own is None else own for own in hours), default=default)

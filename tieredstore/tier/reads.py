@@ -63,8 +63,14 @@ class TieredReads(PluginMessageStore):
         self.metrics = metrics
         self._config = config
         self._executor = executor
-        self._is_enabled = config.storage_level is not StorageLevel.DISABLE
-        self._is_force = config.storage_level is StorageLevel.FORCE
+
+    @property
+    def _is_enabled(self) -> bool:
+        return self._config.storage_level is not StorageLevel.DISABLE
+
+    @property
+    def _is_force(self) -> bool:
+        return self._config.storage_level is StorageLevel.FORCE
 
     @property
     def _source(self) -> DispatchSource:

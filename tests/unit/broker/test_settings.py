@@ -11,7 +11,7 @@ from tieredstore.broker.settings import (
     load_broker_settings,
     update_settings,
 )
-from tieredstore.config import FIELDS_BY_KEY
+from tieredstore.config import FIELDS_BY_KEY, StoreConfig
 from tieredstore.errors import Invalid
 from tieredstore.java_settings import UNSUPPORTED_SETTINGS
 
@@ -53,13 +53,29 @@ def test_name_servers_are_those_of_the_environment(monkeypatch: pytest.MonkeyPat
 
 
 def test_changes_at_run_time_are_taken_all_or_none() -> None:
-    settings = BrokerSettings()
+    settings, store_config = BrokerSettings(), StoreConfig()
     changed = update_settings(
-        settings, {"transactionCheckMax": "4", "brokerPermission": "6"}, "update"
+        settings,
+        store_config,
+        {"transactionCheckMax": "4", "brokerPermission": "6", "deleteWhen": "05"},
+        "update",
     )
-    assert list(changed) == ["transactionCheckMax"]
+    assert list(changed) == ["transactionCheckMax", "deleteWhen"]
+    assert store_config.delete_when == "05"
     assert list_settings(settings)["transactionCheckMax"] == "4"
-    for wrong in ({"listenPort": "1"}, {"transactionCheckMax": "x"}, {"nobody": "1"}):
+    for wrong in (
+        {"listenPort": "1"},
+        {"transactionCheckMax": "x"},
+        {"nobody": "1"},
+        {"flushDiskType": "SYNC_FLUSH"},
+        {"fileReservedTime": "x"},
+    ):
         with pytest.raises(Invalid, match=f"update: {next(iter(wrong))}"):
-            update_settings(settings, {"transactionCheckInterval": "9", **wrong}, "update")
+            update_settings(
+                settings,
+                store_config,
+                {"transactionCheckInterval": "9", "tieredStorageLevel": "FORCE", **wrong},
+                "update",
+            )
+    assert store_config == StoreConfig(delete_when="05")
     assert settings.transaction_check_interval_ms == 30_000

@@ -11,10 +11,16 @@ import pytest
 from tests.kit.configured_broker import MakeBroker, brokers
 
 
+@pytest.fixture(params=[False, True], ids=["at the start", "at run time"])
+def at_run_time(request: pytest.FixtureRequest) -> bool:
+    """Whether a key that may be changed while a broker runs is changed then."""
+    return bool(request.param)
+
+
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[MakeBroker]:
+def broker(tmp_path: Path, at_run_time: bool) -> Iterator[MakeBroker]:
     """Makes stores from Java keys: `broker(tieredStoreGroupCommit=False)`."""
-    with brokers(tmp_path) as make:
+    with brokers(tmp_path, at_run_time=at_run_time) as make:
         yield make
 
 

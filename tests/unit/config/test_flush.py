@@ -13,6 +13,7 @@ from tests.kit.configured_broker import conf
 from tests.kit.held_syncs import WAIT_S, HeldSyncs
 from tests.kit.local_stores import plain, put_all
 from tests.kit.waiting import wait_for
+from tieredstore.config import change_config
 from tieredstore.contracts.message_store import DURABLE, PutMessageStatus
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.recovery.checkpoint import read_checkpoint
@@ -50,6 +51,14 @@ def test_flush_disk_type_says_whether_a_put_waits(tmp_path: Path) -> None:
     with started(tmp_path / "async", flushDiskType="ASYNC_FLUSH", **QUIET) as store:
         assert store.put_message(plain()).durable is DURABLE
         assert not is_flushed(store)
+
+
+def test_intervals_of_flushes_may_be_changed_while_they_run(tmp_path: Path) -> None:
+    with started(tmp_path, **QUIET) as store:
+        services = store._flush._services
+        assert [service._interval_ms for service in services] == [NEVER, NEVER]
+        change_config(store._config, {"flushIntervalCommitLog": 7, "flushIntervalConsumeQueue": 8})
+        assert [service._interval_ms for service in services] == [7, 8]
 
 
 def test_sync_flush_timeout_is_how_long_a_put_waits(

@@ -116,7 +116,7 @@ def test_defect_d22_the_index_lives_as_long_as_the_longest_topic() -> None:
     rig.queue("Long")
     rig.expiry.run_once()
     assert rig.expiry.longest_retention_hours() == 100
-    rig.expiry._explicit = False
+    rig.expiry._was_explicit = False
     assert rig.expiry.longest_retention_hours() is None
 
 

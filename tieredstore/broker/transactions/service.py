@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.broker.own_queues import read_own_queue
@@ -65,7 +65,7 @@ _log = logging.getLogger(__name__)
 class TransactionService:
     """Transactions of one broker. Used on the loop only.
 
-    retention_ms: after what time the store deletes messages; a half message that is so old is
+    retention_ms: says after what time the store deletes messages; a half message that is so old is
     discarded.
     """
 
@@ -77,7 +77,7 @@ class TransactionService:
         offsets: ConsumerOffsetManager,
         producers: ProducerManager,
         clock: Clock = SYSTEM_CLOCK,
-        retention_ms: int = 72 * _HOUR_MS,
+        retention_ms: Callable[[], int] = lambda: 72 * _HOUR_MS,
     ) -> None:
         self._store = store
         self._settings = settings
@@ -252,7 +252,7 @@ class TransactionService:
             self._end(offset)
             return 0
         queue = find_real_queue(half)
-        is_old = now_ms - entry.store_timestamp_ms > self._retention_ms
+        is_old = now_ms - entry.store_timestamp_ms > self._retention_ms()
         if queue is None or is_old or entry.check_times >= self._settings.transaction_check_max:
             _log.warning("half message %d is discarded after %d checks", offset, entry.check_times)
             await self._finish(offset, rebuild(half, DISCARDED_TOPIC, 0))

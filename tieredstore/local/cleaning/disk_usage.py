@@ -49,6 +49,14 @@ class _Levels:
     forced: float
     full: float
 
+    @classmethod
+    def from_config(cls, config: StoreConfig) -> _Levels:
+        return cls(
+            _clamp(config.disk_max_used_space_ratio, 10, 95),
+            _clamp(config.disk_space_clean_forcibly_ratio, 30, 85),
+            _clamp(config.disk_space_warning_level_ratio, 35, 90),
+        )
+
     def pressure(self, ratio: float) -> DiskPressure:
         if ratio > self.full:
             return DiskPressure.FULL
@@ -72,11 +80,7 @@ class DiskWatch:
         flags: RunningFlags,
         measure: Measure = measure_used_ratio,
     ) -> None:
-        self._levels = _Levels(
-            _clamp(config.disk_max_used_space_ratio, 10, 95),
-            _clamp(config.disk_space_clean_forcibly_ratio, 30, 85),
-            _clamp(config.disk_space_warning_level_ratio, 35, 90),
-        )
+        self._config = config
         self._folders = (
             (log_folder, RunningFlag.DISK_FULL),
             (queue_folder, RunningFlag.LOGIC_DISK_FULL),
@@ -88,14 +92,14 @@ class DiskWatch:
     def check(self) -> DiskPressure:
         """Measure, and raise or lower the flags; returns the greatest pressure. Raises
         Unavailable."""
-        found = DiskPressure.NONE
+        found, levels = DiskPressure.NONE, _Levels.from_config(self._config)
         for folder, flag in self._folders:
             ratio = self.ratios[folder] = self._measure(folder)
-            pressure = self._levels.pressure(ratio)
+            pressure = levels.pressure(ratio)
             if pressure is DiskPressure.FULL:
                 self._flags.set(
                     flag,
-                    f"{folder}: the disk is used to more than {self._levels.full:.0%} "
+                    f"{folder}: the disk is used to more than {levels.full:.0%} "
                     "(diskSpaceWarningLevelRatio)",
                 )
             elif pressure < DiskPressure.FORCED:

@@ -73,7 +73,6 @@ class CleanService:
         self._clock = clock
         self._metrics = metrics if metrics is not None else Metrics()
         self.retention_clock = RetentionClock(clock)
-        self._hours = parse_delete_when(config.delete_when)
         self._stopping = threading.Event()
         self._manual_rounds = 0
         self._cleaned_to = 0  # the log's minimum that queues and index know
@@ -153,7 +152,7 @@ class CleanService:
 
     def _is_time_to_delete(self) -> bool:
         now = datetime.fromtimestamp(self._clock.now_ms() / 1000)  # noqa: DTZ006 - Java: local zone
-        return now.hour in self._hours
+        return now.hour in parse_delete_when(self._config.delete_when)
 
     def _choose_end(self, now_ms: int, pressure: DiskPressure) -> int:
         """Up to where files may go, were nobody to need them."""

@@ -83,7 +83,7 @@ class StoreFlush:
         return ServiceThread(
             "flush-commit-log",
             work,
-            self._config.flush_interval_commit_log_ms,
+            lambda: self._config.flush_interval_commit_log_ms,
             waits_first=True,
             max_backoff_ms=_MAX_BACKOFF_MS,
             wake_event=self._wake,
@@ -93,7 +93,7 @@ class StoreFlush:
         return ServiceThread(
             "flush-consume-queue",
             self._flush_queues_at_intervals,
-            self._config.flush_interval_consume_queue_ms,
+            lambda: self._config.flush_interval_consume_queue_ms,
             waits_first=True,
             max_backoff_ms=_MAX_BACKOFF_MS,
         )

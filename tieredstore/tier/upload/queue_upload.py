@@ -80,7 +80,10 @@ class QueueUpload:
         self._clock = clock
         self._metrics = metrics
         self._gather_bytes = preferred_bytes
-        self._interval = CommitInterval.from_config(config, preferred_bytes)
+
+    @property
+    def _interval(self) -> CommitInterval:
+        return CommitInterval.from_config(self._config, self._gather_bytes)
 
     @property
     def is_adaptive(self) -> bool:

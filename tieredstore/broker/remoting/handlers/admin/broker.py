@@ -62,7 +62,9 @@ class BrokerHandlers:
         """Change settings, until the broker ends: its file stays as it is."""
         changes = _parse_properties(request.body_bytes)
         try:
-            changed = update_settings(self._broker.settings, changes, "updateBrokerConfig")
+            changed = update_settings(
+                self._broker.settings, self._broker.store_config, changes, "updateBrokerConfig"
+            )
         except Invalid as error:
             raise Refused(RefusalReason.INVALID_PARAMETER, str(error)) from None
         if changed:

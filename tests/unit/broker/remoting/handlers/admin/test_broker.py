@@ -60,12 +60,14 @@ def test_settings_are_shown_and_changed_at_run_time(tmp_path: Path) -> None:
                 "mappedFileSizeCommitLog=4096",
             } <= lines
             answer = await client.request(
-                RequestCode.UPDATE_BROKER_CONFIG, {}, b"autoCreateTopicEnable=false\n"
+                RequestCode.UPDATE_BROKER_CONFIG,
+                {},
+                b"autoCreateTopicEnable=false\nfileReservedTime=7\n",
             )
             assert answer.code == ResponseCode.SUCCESS, answer.remark
             assert broker.topics.create_on_send("new", "TBW102", 4) is None
             lines, after = await shown()
-            assert "autoCreateTopicEnable=false" in lines
+            assert {"autoCreateTopicEnable=false", "fileReservedTime=7"} <= lines
             assert after == counter + 1
 
             for body in (
