@@ -40,6 +40,7 @@ OPTIONAL = {
     "pyiceberg",
     "pyspark",
     "urllib3",
+    "yaml",
 }
 PLACES = {"objectStoreBucket": "tier", "tieredStoreFsspecUrl": "memory://tier"}
 
