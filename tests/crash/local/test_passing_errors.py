@@ -27,6 +27,7 @@ from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.running_flags import RunningFlag
 from tieredstore.service_thread import ServiceState
 
+FOREVER_MS = 2**31 - 1
 _REFUSED = (PutMessageStatus.SERVICE_NOT_AVAILABLE, PutMessageStatus.CREATE_MAPPED_FILE_FAILED)
 
 
@@ -254,7 +255,12 @@ def test_l04_an_error_of_the_disk_stops_the_dispatch_and_reads_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = FailingCalls(errno.EIO)
-    with running(small_config(tmp_path)) as store:
+    # No flush of the background meets the error in place of the dispatch.
+    never = {
+        "flush_interval_commit_log_ms": FOREVER_MS,
+        "flush_interval_consume_queue_ms": FOREVER_MS,
+    }
+    with running(small_config(tmp_path, **never)) as store:
         put_all(store, [plain(number=0)])
         with monkeypatch.context() as patch:
             calls.install(patch)
