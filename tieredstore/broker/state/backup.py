@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import tarfile
@@ -90,7 +91,8 @@ def read_backup(source: Path) -> Backup:
     with wrap_os_errors("read", source):
         data = source.read_bytes()
     try:
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+        plain = gzip.decompress(data)  # its checksum is behind all that is in it
+        with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as archive:
             for member in archive:
                 file = archive.extractfile(member)
                 if file is not None:

@@ -273,7 +273,7 @@ def test_i03_clients_leave_descriptors_for_files() -> None:
     async def main(folder: Path) -> None:
         async with serve(table()) as (_, address), AsyncExitStack() as clients:
             first = await clients.enter_async_context(await RemotingClient.open(address))
-            with few_descriptors(more=200):
+            with few_descriptors(more=320):
                 served = 0
                 with suppress(Unavailable):
                     while True:

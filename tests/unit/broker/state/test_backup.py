@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -62,8 +63,9 @@ def test_every_damaged_byte_is_noticed(folder: Path, tmp_path: Path) -> None:
         path.write_bytes(data[:cut])
         with pytest.raises(Corrupt):
             read_backup(path)
-    for position in range(len(data)):
-        path.write_bytes(data[:position] + bytes([data[position] ^ 8]) + data[position + 1 :])
+    for position, bit in product(range(len(data)), (1, 8, 64)):
+        damaged = bytes([data[position] ^ bit])
+        path.write_bytes(data[:position] + damaged + data[position + 1 :])
         with suppress(Corrupt):
             assert read_backup(path).contents == whole
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
