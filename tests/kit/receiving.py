@@ -4,6 +4,7 @@ started again."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -156,3 +157,17 @@ class Receiving:
 def bodies(received: list[Received]) -> list[int]:
     """The numbers of messages."""
     return [int(bytes(one.message.body)) for one in received]
+
+
+def drive(folder: Path, test: Callable[[Receiving], Awaitable[None]], **more: Any) -> None:
+    """Run a test with a service over a folder, on a loop of its own."""
+
+    async def run() -> None:
+        receiving = Receiving(folder, **more)
+        await receiving.start()
+        try:
+            await test(receiving)
+        finally:
+            await receiving.close()
+
+    asyncio.run(run())

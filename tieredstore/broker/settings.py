@@ -16,7 +16,7 @@ from msgspec import Meta, field
 
 from tieredstore.config import FIELDS_BY_KEY, StoreConfig, change_config, parse_setting
 from tieredstore.errors import Invalid
-from tieredstore.properties import fields_by_key, get_meta, is_runtime, make_extra, parse_value
+from tieredstore.properties import fields_by_key, is_runtime, is_secret, make_extra, parse_value
 
 _INT32_MAX: Final = 2**31 - 1
 _STORE_DEFAULTS: Final = {info.name: info for info in msgspec.structs.fields(StoreConfig)}
@@ -286,7 +286,7 @@ def list_settings(settings: BrokerSettings) -> dict[str, str]:
     return {
         key: _show(getattr(settings, info.name))
         for key, info in BROKER_FIELDS_BY_KEY.items()
-        if not (get_meta(info).extra or {}).get("secret")
+        if not is_secret(info)
     }
 
 
@@ -299,8 +299,8 @@ def update_settings(
     Raises Invalid for a bad value, and for a key that cannot be changed while the broker runs.
     """
     for key in properties:
-        fields = (BROKER_FIELDS_BY_KEY.get(key), FIELDS_BY_KEY.get(key))
-        if not any(info is not None and is_runtime(info) for info in fields):
+        info = BROKER_FIELDS_BY_KEY.get(key) or FIELDS_BY_KEY.get(key)
+        if info is None or not is_runtime(info):
             raise Invalid(f"{origin}: {key}: expected a key that can be changed at run time")
     values = _parse_known(properties, origin)
     for_store = {

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.kit.receiving import Receiving, bodies
+from tests.kit.receiving import Receiving, bodies, drive
 from tieredstore.broker.receive import AckStatus
 from tieredstore.broker.receive.journal import MAGIC, JournalCalls
 from tieredstore.errors import Invalid, TieredStoreError, Unavailable
@@ -45,18 +43,6 @@ class FailingJournal(JournalCalls):
         self.syncs += 1
         self._check("sync")
         super().sync(fd)
-
-
-def drive(folder: Path, test: Callable[[Receiving], Awaitable[None]], **more: Any) -> None:
-    async def run() -> None:
-        receiving = Receiving(folder, **more)
-        await receiving.start()
-        try:
-            await test(receiving)
-        finally:
-            await receiving.close()
-
-    asyncio.run(run())
 
 
 def files(on: Receiving, suffix: str) -> list[Path]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kit.receiving import Receiving, bodies
+from tests.kit.receiving import Receiving, bodies, drive
 from tieredstore.broker.receive import AckStatus
 from tieredstore.broker.receive.handles import Receipt, decode_handle, encode_handle
 from tieredstore.broker.refused import RefusalReason, Refused
@@ -17,18 +16,6 @@ from tieredstore.contracts.message_store import GetMessageResult, GetMessageStat
 from tieredstore.errors import Invalid, Unavailable
 
 OK, INVALID = AckStatus.OK, AckStatus.INVALID_RECEIPT_HANDLE
-
-
-def drive(folder: Path, test: Callable[[Receiving], Awaitable[None]], **more: Any) -> None:
-    async def run() -> None:
-        receiving = Receiving(folder, **more)
-        await receiving.start()
-        try:
-            await test(receiving)
-        finally:
-            await receiving.close()
-
-    asyncio.run(run())
 
 
 def test_messages_of_all_queues_go_out_once_and_acknowledged_ones_never_again(

@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kit.local_stores import plain, put_all
-from tests.kit.receiving import Receiving, bodies
+from tests.kit.receiving import Receiving, bodies, drive
 from tieredstore.broker.receive import AckStatus
 from tieredstore.contracts.message_store import GetMessageResult, GetMessageStatus, GetRequest
 from tieredstore.errors import Invalid, Unavailable
 
 OK = AckStatus.OK
-
-
-def drive(folder: Path, test: Callable[[Receiving], Awaitable[None]], **more: Any) -> None:
-    async def run() -> None:
-        receiving = Receiving(folder, **more)
-        await receiving.start()
-        try:
-            await test(receiving)
-        finally:
-            await receiving.close()
-
-    asyncio.run(run())
 
 
 def fail_reads(
