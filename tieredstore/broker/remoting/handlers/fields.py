@@ -1,11 +1,26 @@
-"""Header fields of a request: text that may be missing, numbers and truths among it."""
+"""Fields of a request (text that may be missing, numbers and truths among it) and its JSON body."""
 
 from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
 
 from tieredstore.broker.refused import RefusalReason, Refused
 from tieredstore.broker.remoting.command import RemotingCommand
 
+_Body = TypeVar("_Body")
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+
+
+def decode_body(command: RemotingCommand, kind: type[_Body]) -> _Body:
+    """Decode a JSON body. Raises Refused for anything else."""
+    try:
+        return msgspec.json.decode(command.body_bytes, type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Refused(
+            RefusalReason.INVALID_PARAMETER, f"request {command.code}: body: {error}"
+        ) from None
 
 
 def read_text(command: RemotingCommand, name: str) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import msgspec
 
 from tieredstore.broker.auth.acls import AclManager
@@ -14,10 +12,8 @@ from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
 from tieredstore.broker.remoting.connection import Connection
 from tieredstore.broker.remoting.handler_table import HandlerTable
-from tieredstore.broker.remoting.handlers.fields import read_text
+from tieredstore.broker.remoting.handlers.fields import decode_body, read_text
 from tieredstore.broker.services import BrokerServices
-
-_Body = TypeVar("_Body")
 
 
 def register_handlers(table: HandlerTable, broker: BrokerServices) -> None:
@@ -93,7 +89,7 @@ class AuthHandlers:
         self._check()
         subject = read_text(request, "subject")
         self._find_user(subject)
-        self._acls.update_acl(subject, _decode(request, Acl).policies)
+        self._acls.update_acl(subject, decode_body(request, Acl).policies)
         await self._acls.persist()
         return RemotingCommand(ResponseCode.SUCCESS)
 
@@ -153,17 +149,8 @@ class AuthHandlers:
 
 
 def _read_user(request: RemotingCommand) -> UserChange:
-    change = _decode(request, UserChange)
+    change = decode_body(request, UserChange)
     return msgspec.structs.replace(change, username=read_text(request, "username"))
-
-
-def _decode(request: RemotingCommand, kind: type[_Body]) -> _Body:
-    try:
-        return msgspec.json.decode(request.body_bytes, type=kind)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise Refused(
-            RefusalReason.INVALID_PARAMETER, f"request {request.code}: body: {error}"
-        ) from None
 
 
 def _show(user: User) -> UserChange:

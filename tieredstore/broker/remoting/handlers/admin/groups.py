@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
 
 import msgspec
 
@@ -12,7 +11,7 @@ from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
 from tieredstore.broker.remoting.connection import Connection
 from tieredstore.broker.remoting.handler_table import HandlerTable
-from tieredstore.broker.remoting.handlers.fields import read_bool, read_text
+from tieredstore.broker.remoting.handlers.fields import decode_body, read_bool, read_text
 from tieredstore.broker.services import BrokerServices
 from tieredstore.broker.state.attributes import GROUP_ATTRIBUTES, change_attributes
 from tieredstore.broker.state.groups import SubscriptionGroupConfig, check_group_name
@@ -46,13 +45,13 @@ class GroupHandlers:
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
         """Make or change one group. Its attributes are changes: `+key`."""
-        return await self._update([_decode(request, SubscriptionGroupConfig)])
+        return await self._update([decode_body(request, SubscriptionGroupConfig)])
 
     async def update_groups(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
         """Make or change several groups, all or none."""
-        return await self._update(_decode(request, _GroupList).group_config_list)
+        return await self._update(decode_body(request, _GroupList).group_config_list)
 
     async def _update(self, wanted: Iterable[SubscriptionGroupConfig]) -> RemotingCommand:
         configs = []
@@ -109,13 +108,3 @@ class GroupHandlers:
                 f"No group in this broker. group: {group}",
             )
         return RemotingCommand(ResponseCode.SUCCESS, body=msgspec.json.encode(config))
-
-
-_Body = TypeVar("_Body")
-
-
-def _decode(request: RemotingCommand, kind: type[_Body]) -> _Body:
-    try:
-        return msgspec.json.decode(request.body_bytes, type=kind)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise Refused(RefusalReason.INVALID_PARAMETER, f"group: {error}") from None

@@ -11,7 +11,7 @@ from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
 from tieredstore.broker.remoting.connection import Connection
 from tieredstore.broker.remoting.handler_table import HandlerTable
-from tieredstore.broker.remoting.handlers.fields import read_bool, read_int, read_text
+from tieredstore.broker.remoting.handlers.fields import decode_body, read_bool, read_int, read_text
 from tieredstore.broker.services import BrokerServices
 from tieredstore.broker.state.attributes import change_attributes, parse_attributes
 from tieredstore.broker.state.topics import MAX_QUEUE_NUMS, TopicConfig, check_topic_name
@@ -63,10 +63,7 @@ class TopicHandlers:
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
         """Make or change several topics, all or none. Their attributes are changes: `+key`."""
-        try:
-            table = msgspec.json.decode(request.body_bytes, type=_TopicList)
-        except msgspec.MsgspecError as error:
-            raise Refused(RefusalReason.INVALID_PARAMETER, f"body: {error}") from None
+        table = decode_body(request, _TopicList)
         return await self._update(
             [(config, config.attributes) for config in table.topic_config_list]
         )

@@ -11,7 +11,7 @@ from tieredstore.broker.namesrv.registered import SILENCE_MS, Registration
 from tieredstore.broker.refused import RefusalReason, Refused
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
-from tieredstore.broker.remoting.handlers.fields import read_bool, read_int, read_text
+from tieredstore.broker.remoting.handlers.fields import decode_body, read_bool, read_int, read_text
 from tieredstore.broker.state.config_manager import DataVersion
 from tieredstore.broker.state.topics import TopicConfig
 from tieredstore.errors import Invalid
@@ -93,10 +93,7 @@ class _BrokerRegistrationHandlers:
     def find_version(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Tell a broker whether its topics have another version than those that are known here."""
         name, address = self._read_broker(request)
-        try:
-            asked = msgspec.json.decode(request.body_bytes, type=DataVersion)
-        except msgspec.MsgspecError as error:
-            raise Refused(RefusalReason.INVALID_PARAMETER, f"body: {error}") from None
+        asked = decode_body(request, DataVersion)
         self._route.others.note_heard(name, address)
         known = self._route.others.find_version(name, address)
         return RemotingCommand(
