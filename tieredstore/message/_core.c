@@ -1,10 +1,9 @@
 /* The optional compiled core: what is done once a message.
 
 Each function has a twin in Python that makes the same bytes (docs/adr/0007-compiled-core.md) and is
-called when a function here answers None: for whatever is not plain, and instead of every error.
-Nothing is read or written outside of the buffers that are passed: every offset and length is
-checked against their sizes here. The GIL is held throughout; locks, clocks and the state of a store
-are Python's. */
+called when one here answers None: for whatever is not plain, and instead of every error. Nothing is
+read or written outside of the buffers that are passed: every offset and length is checked against
+their sizes here. The GIL is held throughout; locks, clocks and a store's state are Python's. */
 
 #define _GNU_SOURCE /* memmem */
 #define PY_SSIZE_T_CLEAN
@@ -13,7 +12,7 @@ are Python's. */
 #include <string.h>
 #include <structmember.h>
 
-#define VERSION 3 /* of what core.py expects: an extension that was built before is not used */
+#define VERSION 4 /* of what core.py expects: an extension that was built before is not used */
 #define HEAD_SIZE 88 /* in front of the body, with two IPv4 hosts */
 #define MIN_RECORD_SIZE 91
 #define MAGIC_V1 0xDAA320A7u
@@ -25,10 +24,6 @@ are Python's. */
 
 static uint32_t get32(const uint8_t *p) {
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
-}
-
-static uint64_t get64(const uint8_t *p) {
-    return (uint64_t)get32(p) << 32 | get32(p + 4);
 }
 
 static void put32(uint8_t *p, uint32_t value) {
@@ -47,40 +42,42 @@ static int read_int(PyObject *number, int bits, int64_t *value) {
     if (number == NULL || !PyLong_Check(number))
         return 0;
     *value = PyLong_AsLongLongAndOverflow(number, &overflow);
-    if (overflow)
-        return 0;
-    return bits == 64 || (*value >= INT32_MIN && *value <= INT32_MAX);
+    return !overflow && (bits == 64 || (*value >= INT32_MIN && *value <= INT32_MAX));
 }
 
 static int contains(PyObject *data, const char *text) {
-    return memmem(PyBytes_AS_STRING(data), (size_t)PyBytes_GET_SIZE(data), text, strlen(text)) !=
-           NULL;
+    return memmem(PyBytes_AS_STRING(data), (size_t)Py_SIZE(data), text, strlen(text)) != NULL;
 }
 
 /* Messages: a Struct whose fields lie at fixed places. */
-
 enum field {
     TOPIC, BODY, QUEUE_ID, PROPERTIES, FLAG, SYS_FLAG, BORN_TIMESTAMP, BORN_HOST, RECONSUME_TIMES,
     PREPARED_OFFSET, FIELDS
 };
-static const char *const field_names[FIELDS] = {
+/* What Message.create takes beside fields: the values of these properties. */
+enum { KEYS = FIELDS, UNIQ_KEY, TAGS, ARGUMENTS };
+static const char *const texts[ARGUMENTS + 3] = {
     "topic", "body", "queue_id", "properties", "flag", "sys_flag", "born_timestamp_ms", "born_host",
-    "reconsume_times", "prepared_transaction_offset"
+    "reconsume_times", "prepared_transaction_offset", "keys", "uniq_key", "tags", "KEYS",
+    "UNIQ_KEY", "TAGS"
 };
+static PyObject *interned[ARGUMENTS + 3]; /* the texts */
 static PyTypeObject *message_type;
 static Py_ssize_t field_offsets[FIELDS];
 static PyObject *crc32, *large_crc32; /* the latter of more than RELEASING bytes */
+static PyObject *create_in_python, *localhost, *zero;
 
 static PyObject *get_field(PyObject *message, enum field field) {
     return *(PyObject **)((char *)message + field_offsets[field]); /* NULL when it is not set */
 }
 
 static PyObject *configure(PyObject *self, PyObject *args) {
-    PyObject *type, *function, *large;
-    if (!PyArg_ParseTuple(args, "O!OO:configure", &PyType_Type, &type, &function, &large))
+    PyObject *type, *function, *large, *create, *host;
+    if (!PyArg_ParseTuple(args, "O!OOOS:configure", &PyType_Type, &type, &function, &large, &create,
+                          &host))
         return NULL;
     for (int field = 0; field < FIELDS; field++) {
-        PyObject *found = PyObject_GetAttrString(type, field_names[field]);
+        PyObject *found = PyObject_GetAttrString(type, texts[field]);
         if (found == NULL)
             return NULL;
         PyMemberDef *member = NULL;
@@ -88,9 +85,14 @@ static PyObject *configure(PyObject *self, PyObject *args) {
             member = ((PyMemberDescrObject *)found)->d_member;
         Py_DECREF(found); /* the type has it */
         if (member == NULL || member->type != T_OBJECT_EX)
-            return PyErr_Format(PyExc_TypeError, "%s: no field of a Struct", field_names[field]);
+            return PyErr_Format(PyExc_TypeError, "%s: no field of a Struct", texts[field]);
         field_offsets[field] = member->offset;
     }
+    for (int i = 0; i < ARGUMENTS + 3; i++)
+        Py_XSETREF(interned[i], PyUnicode_InternFromString(texts[i]));
+    Py_XSETREF(zero, PyLong_FromLong(0));
+    Py_XSETREF(create_in_python, Py_NewRef(create));
+    Py_XSETREF(localhost, Py_NewRef(host));
     Py_XSETREF(message_type, (PyTypeObject *)Py_NewRef(type));
     Py_XSETREF(crc32, Py_NewRef(function));
     Py_XSETREF(large_crc32, Py_NewRef(large));
@@ -98,82 +100,6 @@ static PyObject *configure(PyObject *self, PyObject *args) {
 }
 
 /* Records. */
-
-typedef struct {
-    PyObject *body, *properties, *born_host; /* owned: other threads may change the message */
-    int64_t flag, sys_flag, born_timestamp, reconsume_times, prepared_offset;
-    uint32_t crc;
-    Py_ssize_t size;
-} Record;
-
-static void release_record(Record *record) {
-    Py_XDECREF(record->body);
-    Py_XDECREF(record->properties);
-    Py_XDECREF(record->born_host);
-}
-
-/* What a message becomes: 1 when it is plain, else 0; -1 with an exception. `record` is to be
-released whatever the answer is. template_size: of head and topic field. */
-static int read_message(
-    PyObject *message, Py_ssize_t template_size, Py_ssize_t max_body, Record *record
-) {
-    memset(record, 0, sizeof *record);
-    if (Py_TYPE(message) != message_type)
-        return 0;
-    PyObject *body = get_field(message, BODY), *properties = get_field(message, PROPERTIES);
-    PyObject *born_host = get_field(message, BORN_HOST);
-    if (body == NULL || !PyBytes_CheckExact(body) || PyBytes_GET_SIZE(body) > max_body ||
-        properties == NULL || !PyBytes_CheckExact(properties) ||
-        PyBytes_GET_SIZE(properties) > MAX_ROW_PROPERTIES || born_host == NULL ||
-        !PyBytes_CheckExact(born_host) || PyBytes_GET_SIZE(born_host) != 8)
-        return 0;
-    record->body = Py_NewRef(body);
-    record->properties = Py_NewRef(properties), record->born_host = Py_NewRef(born_host);
-    if (!read_int(get_field(message, FLAG), 32, &record->flag) ||
-        !read_int(get_field(message, SYS_FLAG), 32, &record->sys_flag) ||
-        !read_int(get_field(message, BORN_TIMESTAMP), 64, &record->born_timestamp) ||
-        !read_int(get_field(message, RECONSUME_TIMES), 32, &record->reconsume_times) ||
-        !read_int(get_field(message, PREPARED_OFFSET), 64, &record->prepared_offset) ||
-        record->sys_flag & NOT_PLAIN ||
-        contains(properties, "INNER_"))
-        return 0;
-    record->size = template_size + PyBytes_GET_SIZE(body) + 2 + PyBytes_GET_SIZE(properties);
-    PyObject *crc = PyObject_CallOneArg(PyBytes_GET_SIZE(body) > RELEASING ? large_crc32 : crc32, body);
-    if (crc == NULL)
-        return -1;
-    record->crc = (uint32_t)PyLong_AsUnsignedLongMask(crc) & 0x7FFFFFFF;
-    Py_DECREF(crc);
-    return PyErr_Occurred() ? -1 : 1;
-}
-
-static void write_record(
-    uint8_t *to, const uint8_t *template, Py_ssize_t template_size, const Record *record,
-    int64_t queue_offset, int64_t position, int64_t timestamp
-) {
-    size_t body_size = (size_t)PyBytes_GET_SIZE(record->body);
-    size_t topic_size = (size_t)template_size - HEAD_SIZE, properties_size = (size_t)PyBytes_GET_SIZE(record->properties);
-    memcpy(to, template, HEAD_SIZE);
-    put32(to, (uint32_t)record->size);
-    put32(to + 8, record->crc);
-    put32(to + 16, (uint32_t)record->flag);
-    put64(to + 20, (uint64_t)queue_offset);
-    put64(to + 28, (uint64_t)position);
-    put32(to + 36, (uint32_t)record->sys_flag);
-    put64(to + 40, (uint64_t)record->born_timestamp);
-    memcpy(to + 48, PyBytes_AS_STRING(record->born_host), 8);
-    put64(to + 56, (uint64_t)timestamp);
-    put32(to + 72, (uint32_t)record->reconsume_times);
-    put64(to + 76, (uint64_t)record->prepared_offset);
-    put32(to + 84, (uint32_t)body_size);
-    to += HEAD_SIZE;
-    memcpy(to, PyBytes_AS_STRING(record->body), body_size);
-    to += body_size;
-    memcpy(to, template + HEAD_SIZE, topic_size);
-    to += topic_size;
-    to[0] = (uint8_t)(properties_size >> 8), to[1] = (uint8_t)properties_size;
-    memcpy(to + 2, PyBytes_AS_STRING(record->properties), properties_size);
-}
-
 typedef struct {
     Py_buffer view;
     const uint8_t *template;
@@ -181,12 +107,77 @@ typedef struct {
     int64_t inside, limit, max_body, queue_offset, position, timestamp;
 } Append;
 
+typedef struct {
+    PyObject *body, *properties, *born_host; /* owned: other threads may change the message */
+    int64_t numbers[FIELDS];
+    uint32_t crc;
+    Py_ssize_t size;
+} Record;
+
+/* What a message becomes: 1 when it is plain, else 0; -1 with an exception. `record` is to be
+released by end_append whatever the answer is. */
+static int read_message(PyObject *message, const Append *append, Record *record) {
+    memset(record, 0, sizeof *record);
+    if (Py_TYPE(message) != message_type)
+        return 0;
+    PyObject *body = get_field(message, BODY), *properties = get_field(message, PROPERTIES);
+    PyObject *born_host = get_field(message, BORN_HOST);
+    if (body == NULL || !PyBytes_CheckExact(body) || PyBytes_GET_SIZE(body) > append->max_body ||
+        properties == NULL || !PyBytes_CheckExact(properties) ||
+        PyBytes_GET_SIZE(properties) > MAX_ROW_PROPERTIES || born_host == NULL ||
+        !PyBytes_CheckExact(born_host) || PyBytes_GET_SIZE(born_host) != 8)
+        return 0;
+    record->body = Py_NewRef(body);
+    record->properties = Py_NewRef(properties), record->born_host = Py_NewRef(born_host);
+    for (int field = FLAG; field < FIELDS; field++) {
+        int bits = field == BORN_TIMESTAMP || field == PREPARED_OFFSET ? 64 : 32;
+        int64_t *number = record->numbers + field;
+        if (field != BORN_HOST && !read_int(get_field(message, field), bits, number))
+            return 0;
+    }
+    if (record->numbers[SYS_FLAG] & NOT_PLAIN || contains(properties, "INNER_"))
+        return 0;
+    Py_ssize_t size = PyBytes_GET_SIZE(body);
+    record->size = append->template_size + size + 2 + PyBytes_GET_SIZE(properties);
+    PyObject *crc = PyObject_CallOneArg(size > RELEASING ? large_crc32 : crc32, body);
+    if (crc == NULL)
+        return -1;
+    record->crc = (uint32_t)PyLong_AsUnsignedLongMask(crc) & 0x7FFFFFFF;
+    Py_DECREF(crc);
+    return PyErr_Occurred() ? -1 : 1;
+}
+
+static void write_record(uint8_t *to, const Append *append, const Record *record,
+                         int64_t queue_offset, int64_t position) {
+    size_t body_size = (size_t)PyBytes_GET_SIZE(record->body);
+    size_t topic_size = (size_t)append->template_size - HEAD_SIZE;
+    size_t properties_size = (size_t)PyBytes_GET_SIZE(record->properties);
+    memcpy(to, append->template, HEAD_SIZE);
+    put32(to, (uint32_t)record->size);
+    put32(to + 8, record->crc);
+    put32(to + 16, (uint32_t)record->numbers[FLAG]);
+    put64(to + 20, (uint64_t)queue_offset);
+    put64(to + 28, (uint64_t)position);
+    put32(to + 36, (uint32_t)record->numbers[SYS_FLAG]);
+    put64(to + 40, (uint64_t)record->numbers[BORN_TIMESTAMP]);
+    memcpy(to + 48, PyBytes_AS_STRING(record->born_host), 8);
+    put64(to + 56, (uint64_t)append->timestamp);
+    put32(to + 72, (uint32_t)record->numbers[RECONSUME_TIMES]);
+    put64(to + 76, (uint64_t)record->numbers[PREPARED_OFFSET]);
+    put32(to + 84, (uint32_t)body_size);
+    to += HEAD_SIZE;
+    memcpy(to, PyBytes_AS_STRING(record->body), body_size);
+    to += body_size;
+    memcpy(to, append->template + HEAD_SIZE, topic_size);
+    to += topic_size;
+    to[0] = (uint8_t)(properties_size >> 8), to[1] = (uint8_t)properties_size;
+    memcpy(to + 2, PyBytes_AS_STRING(record->properties), properties_size);
+}
+
 /* 1, and `view` is to be released; 0 when Python has to do it; -1 with an exception. */
 static int begin_append(PyObject *const *args, Py_ssize_t count, Py_ssize_t wanted, Append *append) {
-    if (count != wanted) {
-        PyErr_Format(PyExc_TypeError, "expected %zd arguments, found %zd", wanted, count);
-        return -1;
-    }
+    if (count != wanted)
+        return PyErr_Format(PyExc_TypeError, "expected %zd arguments, found %zd", wanted, count), -1;
     if (!read_int(args[1], 64, &append->inside) || !read_int(args[2], 64, &append->limit) ||
         !PyBytes_CheckExact(args[3]) || PyBytes_GET_SIZE(args[3]) < HEAD_SIZE + 1 ||
         PyBytes_GET_SIZE(args[3]) > HEAD_SIZE + 2 + 32767 ||
@@ -198,171 +189,197 @@ static int begin_append(PyObject *const *args, Py_ssize_t count, Py_ssize_t want
     append->template = (const uint8_t *)PyBytes_AS_STRING(args[3]);
     append->template_size = PyBytes_GET_SIZE(args[3]);
     if (PyObject_GetBuffer(args[0], &append->view, PyBUF_WRITABLE) < 0) {
-        if (!PyErr_ExceptionMatches(PyExc_BufferError)) /* read-only, as an empty log's */
-            return -1;
-        PyErr_Clear();
-        return 0;
+        int is_read_only = PyErr_ExceptionMatches(PyExc_BufferError); /* as an empty log's */
+        return is_read_only ? (PyErr_Clear(), 0) : -1;
     }
     if (append->limit > append->view.len)
         append->limit = append->view.len;
     return 1;
 }
 
-/* Whether so many bytes fit behind those that are there. */
-static int fits(const Append *append, int64_t size) {
-    return append->inside >= 0 && append->inside <= append->limit &&
-           size <= append->limit - append->inside;
+/* Whether a message may be part of a batch of a queue. */
+static int belongs(PyObject *message, const Record *record, PyObject *topic, int64_t queue_id) {
+    PyObject *found = get_field(message, TOPIC);
+    int64_t number;
+    return found != NULL && PyUnicode_CheckExact(found) && PyUnicode_Compare(found, topic) == 0 &&
+           read_int(get_field(message, QUEUE_ID), 32, &number) && number == queue_id &&
+           !contains(record->properties, "DELAY\x01");
+}
+
+/* Write what was read, if it is plain and fits (is_plain < 0: there is an exception), and release
+it; the byte of the log behind it, and the rows: number, head and properties of each record. */
+static PyObject *end_append(Append *append, Record *records, Py_ssize_t count, PyObject *number,
+                            int is_plain) {
+    int64_t position = append->position, size = 0;
+    PyObject *result = NULL, *end = NULL, *rows = NULL;
+    uint8_t *to = NULL;
+    for (Py_ssize_t i = 0; i < count; i++)
+        size += records[i].size;
+    if (is_plain == 0 || append->inside < 0 || append->inside > append->limit ||
+        size > append->limit - append->inside)
+        result = is_plain < 0 ? NULL : Py_NewRef(Py_None);
+    else if (is_plain > 0 && (rows = PyTuple_New(3 * count)) != NULL)
+        to = (uint8_t *)append->view.buf + append->inside;
+    for (Py_ssize_t i = 0; rows != NULL && i < count; i++) {
+        write_record(to, append, records + i, append->queue_offset + i, position);
+        PyObject *head = PyBytes_FromStringAndSize((char *)to, HEAD_SIZE);
+        PyTuple_SET_ITEM(rows, 3 * i, Py_NewRef(number));
+        PyTuple_SET_ITEM(rows, 3 * i + 1, head);
+        PyTuple_SET_ITEM(rows, 3 * i + 2, Py_NewRef(records[i].properties));
+        if (head == NULL)
+            Py_CLEAR(rows);
+        to += records[i].size, position += records[i].size;
+    }
+    if (rows != NULL && (end = PyLong_FromLongLong(position)) != NULL)
+        result = PyTuple_Pack(2, end, rows);
+    Py_XDECREF(end);
+    Py_XDECREF(rows);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Py_XDECREF(records[i].body);
+        Py_XDECREF(records[i].properties);
+        Py_XDECREF(records[i].born_host);
+    }
+    PyBuffer_Release(&append->view);
+    return result;
 }
 
 static PyObject *append_record(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     Append append;
     Record record;
-    PyObject *result = NULL;
-    int is_plain = begin_append(args, count, 9, &append);
+    int is_plain = begin_append(args, count, 10, &append);
     if (is_plain <= 0)
         return is_plain < 0 ? NULL : Py_NewRef(Py_None);
-    is_plain = read_message(args[5], append.template_size, append.max_body, &record);
-    if (is_plain > 0 && fits(&append, record.size)) {
-        uint8_t *to = (uint8_t *)append.view.buf + append.inside;
-        write_record(to, append.template, append.template_size, &record, append.queue_offset,
-                     append.position, append.timestamp);
-        PyObject *end = PyLong_FromLongLong(append.position + record.size);
-        PyObject *head = PyBytes_FromStringAndSize((char *)to, HEAD_SIZE);
-        if (end != NULL && head != NULL)
-            result = PyTuple_Pack(3, end, head, record.properties);
-        Py_XDECREF(end);
-        Py_XDECREF(head);
-    } else if (is_plain >= 0)
-        result = Py_NewRef(Py_None);
-    release_record(&record);
-    PyBuffer_Release(&append.view);
-    return result;
-}
-
-/* Read all messages of a batch; 1 when all are plain and of the queue, else 0; -1 with an
-exception. `total`: bytes of their records. */
-static int read_batch(
-    PyObject *messages, const Append *append, PyObject *topic, int64_t queue_id, Record *records,
-    int64_t *total
-) {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(messages); i++) {
-        PyObject *message = PyTuple_GET_ITEM(messages, i);
-        int is_plain = read_message(message, append->template_size, append->max_body, records + i);
-        if (is_plain <= 0)
-            return is_plain;
-        PyObject *found = get_field(message, TOPIC);
-        int64_t number;
-        if (found != topic &&
-            (found == NULL || !PyUnicode_CheckExact(found) || PyUnicode_Compare(found, topic) != 0))
-            return 0;
-        if (!read_int(get_field(message, QUEUE_ID), 32, &number) || number != queue_id)
-            return 0;
-        if (contains(records[i].properties, "DELAY\x01"))
-            return 0;
-        *total += records[i].size;
-    }
-    return 1;
-}
-
-/* The rows of records that were written: number, head and properties of each. */
-static PyObject *make_rows(PyObject *number, const Record *records, Py_ssize_t count, uint8_t *at) {
-    PyObject *rows = PyList_New(3 * count);
-    for (Py_ssize_t i = 0; rows != NULL && i < count; i++) {
-        PyObject *head = PyBytes_FromStringAndSize((char *)at, HEAD_SIZE);
-        if (head == NULL) {
-            Py_CLEAR(rows);
-            break;
-        }
-        PyList_SET_ITEM(rows, 3 * i, Py_NewRef(number));
-        PyList_SET_ITEM(rows, 3 * i + 1, head);
-        PyList_SET_ITEM(rows, 3 * i + 2, Py_NewRef(records[i].properties));
-        at += records[i].size;
-    }
-    return rows;
+    is_plain = read_message(args[5], &append, &record);
+    return end_append(&append, &record, 1, args[9], is_plain);
 }
 
 static PyObject *append_records(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     Append append;
-    PyObject *messages = NULL, *result = NULL;
-    Record *records = NULL;
-    int64_t total = 0;
     int is_plain = begin_append(args, count, 11, &append);
     if (is_plain <= 0)
         return is_plain < 0 ? NULL : Py_NewRef(Py_None);
-    is_plain = -1;
-    if (!PyUnicode_CheckExact(args[9]))
-        PyErr_SetString(PyExc_TypeError, "topic: expected a str");
-    else if ((messages = PySequence_Tuple(args[5])) != NULL) {
-        records = PyMem_Calloc((size_t)PyTuple_GET_SIZE(messages) + 1, sizeof *records);
-        if (records == NULL)
-            PyErr_NoMemory();
-        else {
-            int64_t queue_id = (int32_t)get32(append.template + 12);
-            is_plain = read_batch(messages, &append, args[9], queue_id, records, &total);
-        }
+    PyObject *messages = PySequence_Tuple(args[5]);
+    Py_ssize_t size = messages == NULL ? 0 : PyTuple_GET_SIZE(messages), read = 0;
+    Record *records = PyMem_Malloc((size_t)(size + 1) * sizeof *records);
+    if (records == NULL)
+        PyErr_NoMemory();
+    is_plain = messages == NULL || records == NULL ? -1 : PyUnicode_CheckExact(args[10]);
+    while (is_plain > 0 && read < size) {
+        PyObject *message = PyTuple_GET_ITEM(messages, read);
+        is_plain = read_message(message, &append, records + read++);
+        if (is_plain > 0)
+            is_plain = belongs(message, records + read - 1, args[10],
+                               (int32_t)get32(append.template + 12));
     }
-    if (is_plain > 0 && fits(&append, total)) {
-        uint8_t *to = (uint8_t *)append.view.buf + append.inside;
-        int64_t position = append.position;
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(messages); i++) {
-            write_record(to + (position - append.position), append.template, append.template_size,
-                         records + i, append.queue_offset + i, position, append.timestamp);
-            position += records[i].size;
-        }
-        PyObject *rows = make_rows(args[10], records, PyTuple_GET_SIZE(messages), to);
-        if (rows != NULL)
-            result = Py_BuildValue("(LN)", (long long)position, rows);
-    } else if (is_plain >= 0)
-        result = Py_NewRef(Py_None);
-    for (Py_ssize_t i = 0; records != NULL && i < PyTuple_GET_SIZE(messages); i++)
-        release_record(records + i);
+    PyObject *result = end_append(&append, records, read, args[9], is_plain);
     PyMem_Free(records);
     Py_XDECREF(messages);
-    PyBuffer_Release(&append.view);
     return result;
 }
 
-/* Properties. */
+/* Properties, and messages from ordinary values. */
+typedef struct {
+    Py_ssize_t size;
+    char data[MAX_PROPERTIES];
+} Properties;
 
-static PyObject *encode_properties(PyObject *self, PyObject *properties) {
-    char encoded[MAX_PROPERTIES];
-    Py_ssize_t size = 0, place = 0;
-    PyObject *name, *value;
-    if (!PyDict_CheckExact(properties))
-        Py_RETURN_NONE;
-    while (PyDict_Next(properties, &place, &name, &value)) {
-        if (!PyUnicode_CheckExact(name) || !PyUnicode_CheckExact(value) ||
-            !PyUnicode_IS_COMPACT_ASCII(name) || !PyUnicode_IS_COMPACT_ASCII(value))
-            Py_RETURN_NONE;
-        Py_ssize_t name_size = PyUnicode_GET_LENGTH(name), value_size = PyUnicode_GET_LENGTH(value);
-        const char *name_text = PyUnicode_DATA(name), *value_text = PyUnicode_DATA(value);
-        if (name_size == 0 || memchr(name_text, 1, (size_t)name_size) != NULL ||
-            memchr(name_text, 2, (size_t)name_size) != NULL ||
-            memchr(value_text, 2, (size_t)value_size) != NULL)
-            Py_RETURN_NONE;
-        if (value_size == 0)
+/* Add a property, unless its value is empty; 0 when it is not plain. */
+static int add_property(Properties *to, PyObject *name, PyObject *value) {
+    if (!PyUnicode_CheckExact(name) || !PyUnicode_CheckExact(value) ||
+        !PyUnicode_IS_COMPACT_ASCII(name) || !PyUnicode_IS_COMPACT_ASCII(value))
+        return 0;
+    Py_ssize_t name_size = PyUnicode_GET_LENGTH(name), value_size = PyUnicode_GET_LENGTH(value);
+    const char *name_text = PyUnicode_DATA(name), *value_text = PyUnicode_DATA(value);
+    if (name_size == 0 || memchr(name_text, 1, (size_t)name_size) != NULL ||
+        memchr(name_text, 2, (size_t)name_size) != NULL ||
+        memchr(value_text, 2, (size_t)value_size) != NULL)
+        return 0;
+    if (value_size == 0 || to->size + name_size + value_size + 2 > MAX_PROPERTIES)
+        return value_size == 0;
+    char *end = to->data + to->size;
+    memcpy(end, name_text, (size_t)name_size);
+    end[name_size] = 1;
+    memcpy(end + name_size + 1, value_text, (size_t)value_size);
+    end[name_size + 1 + value_size] = 2;
+    to->size += name_size + value_size + 2;
+    return 1;
+}
+
+/* Add the table and what else becomes properties; 0 when it is not plain. */
+static int add_values(Properties *to, PyObject *const *values) {
+    PyObject *table = values[PROPERTIES], *name, *value;
+    Py_ssize_t place = 0;
+    to->size = 0;
+    if (table != NULL && !PyDict_CheckExact(table))
+        return 0;
+    while (table != NULL && PyDict_Next(table, &place, &name, &value))
+        if (!add_property(to, name, value))
+            return 0;
+    for (int i = KEYS; i < ARGUMENTS; i++) {
+        if ((value = values[i]) == NULL || value == Py_None)
             continue;
-        if (name_size > MAX_PROPERTIES || value_size > MAX_PROPERTIES ||
-            size + name_size + value_size + 2 > MAX_PROPERTIES)
-            Py_RETURN_NONE;
-        memcpy(encoded + size, name_text, (size_t)name_size);
-        size += name_size;
-        encoded[size++] = 1;
-        memcpy(encoded + size, value_text, (size_t)value_size);
-        size += value_size;
-        encoded[size++] = 2;
+        if (i == KEYS) { /* one, or none */
+            if (!PyTuple_CheckExact(value) && !PyList_CheckExact(value))
+                return 0;
+            if (PySequence_Fast_GET_SIZE(value) == 0)
+                continue;
+            value = PySequence_Fast_GET_ITEM(value, 0);
+            if (PySequence_Fast_GET_SIZE(values[i]) > 1 || !PyUnicode_CheckExact(value) ||
+                PyUnicode_FindChar(value, ' ', 0, PyUnicode_GET_LENGTH(value), 1) >= 0)
+                return 0;
+        }
+        name = interned[i + 3]; /* it takes the place of the table's */
+        if ((table != NULL && PyDict_Contains(table, name) != 0) || !add_property(to, name, value))
+            return 0;
     }
-    return PyBytes_FromStringAndSize(encoded, size);
+    return 1;
+}
+
+static PyObject *encode_properties(PyObject *self, PyObject *table) {
+    PyObject *values[ARGUMENTS] = {[PROPERTIES] = table};
+    Properties encoded;
+    return add_values(&encoded, values) ? PyBytes_FromStringAndSize(encoded.data, encoded.size)
+                                        : Py_NewRef(Py_None);
+}
+
+static PyObject *create_message(PyObject *self, PyObject *const *args, Py_ssize_t count,
+                                PyObject *names) {
+    PyObject *values[ARGUMENTS] = {NULL};
+    Properties encoded;
+    int is_plain = count <= 2 && message_type != NULL;
+    for (Py_ssize_t i = 0; is_plain && i < count; i++)
+        values[i] = args[i];
+    for (Py_ssize_t i = 0; is_plain && names != NULL && i < PyTuple_GET_SIZE(names); i++) {
+        int place = 0;
+        while (place < ARGUMENTS && interned[place] != PyTuple_GET_ITEM(names, i))
+            place++;
+        is_plain = place < ARGUMENTS && values[place] == NULL;
+        if (is_plain)
+            values[place] = args[count + i];
+    }
+    if (values[PROPERTIES] == Py_None)
+        values[PROPERTIES] = NULL;
+    if (!is_plain || values[TOPIC] == NULL || values[BODY] == NULL || values[BORN_HOST] != NULL ||
+        !PyBytes_CheckExact(values[BODY]) || !add_values(&encoded, values))
+        return PyObject_Vectorcall(create_in_python, args, (size_t)count, names);
+    for (int field = 0; field < FIELDS; field++)
+        values[field] = values[field] != NULL ? values[field] : zero;
+    values[BORN_HOST] = localhost;
+    values[PROPERTIES] = PyBytes_FromStringAndSize(encoded.data, encoded.size);
+    if (values[PROPERTIES] == NULL)
+        return NULL;
+    PyObject *message = PyObject_Vectorcall((PyObject *)message_type, values, FIELDS, NULL);
+    Py_DECREF(values[PROPERTIES]);
+    return message;
 }
 
 /* Index entries. */
-
 typedef struct {
     const uint8_t *data;
     Py_ssize_t size; /* 0: not there */
 } Value;
 
-/* hash * 31^size + String.hashCode of a text; *ascii tells whether it is one. */
+/* hash * 31^size + String.hashCode of a text; all its bits are added to *bits. */
 static uint32_t hash_text(uint32_t hash, Value text, uint8_t *bits) {
     for (Py_ssize_t i = 0; i < text.size; i++) {
         hash = 31 * hash + text.data[i];
@@ -371,22 +388,18 @@ static uint32_t hash_text(uint32_t hash, Value text, uint8_t *bits) {
     return hash;
 }
 
-/* The last value of each of the three names that is not empty. */
-static void find_values(const uint8_t *data, Py_ssize_t size, Value *uniq, Value *keys, Value *tags) {
+/* The last value of UNIQ_KEY, KEYS and TAGS that is not empty. */
+static void find_values(const uint8_t *data, Py_ssize_t size, Value *values) {
+    static const char *const starts[] = {"UNIQ_KEY\x01", "KEYS\x01", "TAGS\x01"};
     const uint8_t *end = data + size;
-    uniq->size = keys->size = tags->size = 0;
     while (data < end) {
         const uint8_t *stop = memchr(data, 2, (size_t)(end - data));
-        Py_ssize_t length = (stop == NULL ? end : stop) - data, name = 5;
-        Value *found = NULL;
-        if (length > 5 && memcmp(data, "KEYS\x01", 5) == 0)
-            found = keys;
-        else if (length > 5 && memcmp(data, "TAGS\x01", 5) == 0)
-            found = tags;
-        else if (length > 9 && memcmp(data, "UNIQ_KEY\x01", 9) == 0)
-            found = uniq, name = 9;
-        if (found != NULL)
-            found->data = data + name, found->size = length - name;
+        Py_ssize_t length = (stop == NULL ? end : stop) - data;
+        for (int i = 0; i < 3; i++) {
+            Py_ssize_t name = i == 0 ? 9 : 5;
+            if (length > name && memcmp(data, starts[i], (size_t)name) == 0)
+                values[i] = (Value){data + name, length - name};
+        }
         data += length + 1;
     }
 }
@@ -406,7 +419,7 @@ static int add_entry(Entries *entries, Py_ssize_t row, uint32_t hash) {
         entries->rows = rows != NULL ? rows : entries->rows;
         entries->hashes = hashes != NULL ? hashes : entries->hashes;
         if (rows == NULL || hashes == NULL)
-            return -1;
+            return PyErr_NoMemory(), -1;
         entries->room = room;
     }
     if (hash > 0x7FFFFFFF) /* the absolute value, 0 of the smallest number */
@@ -417,24 +430,19 @@ static int add_entry(Entries *entries, Py_ssize_t row, uint32_t hash) {
 }
 
 /* 1; 0 for text that is not ASCII; -1 without memory. before: of `topic#` and `topic#T#`. */
-static int add_entries(
-    Entries *entries, Py_ssize_t row, PyObject *properties, const uint32_t *before, int64_t *code
-) {
-    Value uniq, keys, tags, word;
+static int add_entries(Entries *entries, Py_ssize_t row, PyObject *properties,
+                       const uint32_t *before, int64_t *code) {
+    Value values[3] = {{NULL, 0}, {NULL, 0}, {NULL, 0}};
     uint8_t bits = 0;
-    find_values((const uint8_t *)PyBytes_AS_STRING(properties), PyBytes_GET_SIZE(properties), &uniq,
-                &keys, &tags);
+    find_values((uint8_t *)PyBytes_AS_STRING(properties), PyBytes_GET_SIZE(properties), values);
+    Value uniq = values[0], keys = values[1], tags = values[2];
     *code = (int32_t)hash_text(0, tags, &bits);
     if (uniq.size && add_entry(entries, row, hash_text(before[0], uniq, &bits)) < 0)
         return -1;
-    while (keys.size) {
+    while (keys.size > 0) {
         const uint8_t *space = memchr(keys.data, ' ', (size_t)keys.size);
-        word = keys;
-        if (space != NULL)
-            word.size = space - keys.data;
-        keys.data += word.size, keys.size -= word.size;
-        if (keys.size)
-            keys.data++, keys.size--;
+        Value word = {keys.data, space == NULL ? keys.size : space - keys.data};
+        keys.data += word.size + 1, keys.size -= word.size + 1;
         if (word.size && add_entry(entries, row, hash_text(before[0], word, &bits)) < 0)
             return -1;
     }
@@ -458,22 +466,20 @@ static PyObject *index_entries(PyObject *self, PyObject *args) {
         int64_t number, code;
         uint32_t before[2];
         memcpy(&number, (char *)numbers.buf + 8 * i, 8);
-        if (number < 0 || number >= topics || !PyBytes_CheckExact(data)) {
-            is_plain = 0;
+        is_plain = number >= 0 && number < topics && PyBytes_CheckExact(data);
+        if (!is_plain)
             break;
-        }
         memcpy(before, (char *)prefixes.buf + 8 * number, 8);
         is_plain = add_entries(&entries, i, data, before, &code);
         memcpy(PyBytes_AS_STRING(codes) + 8 * i, &code, 8);
     }
     if (is_plain > 0)
-        result = Py_BuildValue("(Oy#y#)", codes, entries.count ? (char *)entries.rows : "",
-                               entries.count * 8, entries.count ? (char *)entries.hashes : "",
-                               entries.count * 4);
+        result = Py_BuildValue( /* bytes of NULL and 0 are empty */
+            "(ONN)", codes, PyBytes_FromStringAndSize((char *)entries.rows, entries.count * 8),
+            PyBytes_FromStringAndSize((char *)entries.hashes, entries.count * 4)
+        );
     else if (is_plain == 0)
         result = Py_NewRef(Py_None);
-    else if (!PyErr_Occurred())
-        PyErr_NoMemory();
     Py_XDECREF(codes);
     PyMem_Free(entries.rows);
     PyMem_Free(entries.hashes);
@@ -502,10 +508,10 @@ static PyObject *walk_records(PyObject *self, PyObject *args) {
         position += size;
     }
     if (is_good)
-        result = Py_BuildValue("(y#n)", found.count ? (char *)found.rows : "", found.count * 8,
+        result = Py_BuildValue("(Nn)", PyBytes_FromStringAndSize((char *)found.rows, found.count * 8),
                                position);
-    else
-        PyErr_SetString(PyExc_ValueError, "no memory, or a range outside of the buffer");
+    else if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "a range outside of the buffer");
     PyMem_Free(found.rows);
     PyMem_Free(found.hashes);
     PyBuffer_Release(&buffer);
@@ -513,14 +519,6 @@ static PyObject *walk_records(PyObject *self, PyObject *args) {
 }
 
 /* The index file. */
-
-static int32_t count_seconds(int64_t timestamp, int64_t begin) {
-    if (begin <= 0 || timestamp <= begin)
-        return 0;
-    uint64_t seconds = ((uint64_t)timestamp - (uint64_t)begin) / 1000;
-    return seconds > INT32_MAX ? INT32_MAX : (int32_t)seconds;
-}
-
 static PyObject *put_items(PyObject *self, PyObject *args) {
     Py_buffer file, hashes, offsets, times;
     long long slots;
@@ -535,8 +533,8 @@ static PyObject *put_items(PyObject *self, PyObject *args) {
         result = Py_NewRef(Py_None);
         goto end;
     }
-    int64_t begin_time = (int64_t)get64(data), used_slots = get32(data + 32);
-    int64_t number = get32(data + 36) < 1 ? 1 : get32(data + 36);
+    int64_t begin_time = (int64_t)((uint64_t)get32(data) << 32 | get32(data + 4));
+    int64_t used_slots = get32(data + 32), number = get32(data + 36) < 1 ? 1 : get32(data + 36);
     uint8_t header[40], *items = data + 40 + slots * 4;
     memcpy(header, data, 40);
     for (; done < count && number < max_items; done++, number++) {
@@ -551,9 +549,11 @@ static PyObject *put_items(PyObject *self, PyObject *args) {
         int32_t previous = (int32_t)get32(slot);
         if (previous <= 0 || previous >= number)
             previous = 0;
+        int is_late = begin_time > 0 && time > begin_time;
+        uint64_t late_s = is_late ? ((uint64_t)time - (uint64_t)begin_time) / 1000 : 0;
         put32(item, (uint32_t)hash);
         put64(item + 4, (uint64_t)offset);
-        put32(item + 12, (uint32_t)count_seconds(time, begin_time));
+        put32(item + 12, late_s > INT32_MAX ? INT32_MAX : (uint32_t)late_s);
         put32(item + 16, (uint32_t)previous);
         put32(slot, (uint32_t)number);
         used_slots += previous == 0;
@@ -577,20 +577,20 @@ end:
     return result;
 }
 
+#define FAST (PyCFunction)(void (*)(void))
 static PyMethodDef methods[] = {
     {"configure", configure, METH_VARARGS, NULL},
-    {"append_record", (PyCFunction)(void (*)(void))append_record, METH_FASTCALL, NULL},
-    {"append_records", (PyCFunction)(void (*)(void))append_records, METH_FASTCALL, NULL},
+    {"append_record", FAST append_record, METH_FASTCALL, NULL},
+    {"append_records", FAST append_records, METH_FASTCALL, NULL},
     {"encode_properties", encode_properties, METH_O, NULL},
+    {"create_message", FAST create_message, METH_FASTCALL | METH_KEYWORDS, "Message.create"},
     {"index_entries", index_entries, METH_VARARGS, NULL},
     {"walk_records", walk_records, METH_VARARGS, NULL},
     {"put_items", put_items, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_core", "The optional compiled core; see _core.pyi.", -1, methods,
-};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_core", "See _core.pyi.", -1, methods};
 
 PyMODINIT_FUNC PyInit__core(void) {
     PyObject *made = PyModule_Create(&module);

@@ -1,10 +1,13 @@
 """The compiled core (`_core.c`): each function makes the bytes that its twin in Python makes.
 
-None: not plain, or wrong; the twin has to do it, or to say what is wrong.
+None: not plain, or wrong; the twin has to do it, or to say what is wrong (`create_message` calls
+its twin itself).
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from tieredstore.message.encoding import Message
 
 VERSION: int
 
@@ -12,11 +15,14 @@ def configure(
     message_type: type[Any],
     crc32: Callable[[bytes], int],
     large_crc32: Callable[[bytes], int],
+    create: Callable[..., Message],
+    localhost: bytes,
     /,
 ) -> None:
-    """Say what messages are (a Struct with the fields of `Message`) and what computes a CRC-32, of
-    more than `RELEASING_BYTES` (`message/crc.py`) too. Raises TypeError when the fields are not
-    where they can be read."""
+    """Say what messages are (a Struct with the fields of `Message`), what computes a CRC-32, of
+    more than `RELEASING_BYTES` (`message/crc.py`) too, what makes the messages that
+    `create_message` does not make, and the born host of the others. Raises TypeError when the
+    fields are not where they can be read."""
 
 def append_record(
     view: memoryview,
@@ -28,13 +34,15 @@ def append_record(
     queue_offset: int,
     position: int,
     timestamp_ms: int,
+    number: int,
     /,
-) -> tuple[int, bytes, bytes] | None:
+) -> tuple[int, tuple[int, bytes, bytes]] | None:
     """Write the record of a plain message at byte `inside` of a view, if it ends at `limit` or
-    before; returns `position` behind it, its head (88 bytes) and its properties. The twin is
-    `MessageAppender.put`.
+    before; returns `position` behind it, and its row for the dispatch: number, head (88 bytes) and
+    properties. The twin is `MessageAppender.put`.
 
-    template: head and topic field (`PlainTemplate.make_record`); limit: bytes of the view.
+    template: head and topic field (`PlainTemplate.make_record`); limit: bytes of the view; number:
+    of the queue.
     """
 
 def append_records(
@@ -47,18 +55,21 @@ def append_records(
     queue_offset: int,
     position: int,
     timestamp_ms: int,
-    topic: str,
     number: int,
+    topic: str,
     /,
-) -> tuple[int, list[int | bytes]] | None:
+) -> tuple[int, tuple[int | bytes, ...]] | None:
     """Write the records of a plain batch as `append_record` does, all or none; returns `position`
-    behind them and their rows for the dispatch. The twin is `MessageAppender.put_batch`.
+    behind them and their rows. The twin is `MessageAppender.put_batch`.
 
-    topic: of all messages, as is the queue id in the template; number: of the queue, for the rows.
+    topic: of all messages, as is the queue id in the template.
     """
 
 def encode_properties(properties: object, /) -> bytes | None:
     """Encode a dict of ASCII texts. The twin is `message.properties.encode_properties`."""
+
+def create_message(*args: Any, **values: Any) -> Message:
+    """Make a message: `Message.create`, which is called for what is not plain (`configure`)."""
 
 def index_entries(
     properties: list[bytes], numbers: object, prefixes: object, /

@@ -10,7 +10,8 @@ import os
 from importlib import import_module
 from typing import Final
 
-_VERSION: Final = 3
+CORE_VERSION: Final = 4
+"""Of the extension that this code calls."""
 
 
 def _find() -> bool:
@@ -20,7 +21,7 @@ def _find() -> bool:
         found = import_module("tieredstore.message._core")
     except ImportError:
         return False
-    return bool(found.VERSION == _VERSION)  # an older one may lie there after an update
+    return bool(found.VERSION == CORE_VERSION)  # an older one may lie there after an update
 
 
 IS_COMPILED: Final = _find()

@@ -154,12 +154,16 @@ class Message(msgspec.Struct, gc=False):
         return props.find_text(self.properties, b"UNIQ_KEY")
 
 
+create_in_python: Final = Message.create
+"""`Message.create` without the compiled core."""
+
 if IS_COMPILED:
     from tieredstore.message import _core
 
     # Without messages that it can read the core appends nothing, and all goes through Python.
     with contextlib.suppress(TypeError):
-        _core.configure(Message, raw_crc32, large_crc32)
+        _core.configure(Message, raw_crc32, large_crc32, create_in_python, LOCALHOST)
+        Message.create = _core.create_message  # type: ignore[method-assign]
 
 
 def _header(born_size: int, store_size: int) -> struct.Struct:
@@ -254,8 +258,7 @@ class RecordEncoder:
         self._store_host = store_host
         self._prop_crc = append_prop_crc
         self._auto_version = auto_message_version
-        self.max_body_bytes = max_body_bytes
-        self._max_record = max_body_bytes + RECORD_SLACK_BYTES
+        self.limit_bodies(max_body_bytes)
         self._max_properties = _MAX_PROPERTIES - (CRC_BLOCK_SIZE if append_prop_crc else 0)
         # By size of the born host: header, its sysFlag bits, fixed bytes of the record.
         self._headers = {
@@ -267,6 +270,11 @@ class RecordEncoder:
             for size in (V4_SIZE, V6_SIZE)
         }
         self._topics: dict[str, tuple[int, bytes]] = {}
+
+    def limit_bodies(self, max_body_bytes: int) -> None:
+        """Take no larger bodies from now on."""
+        self.max_body_bytes = max_body_bytes
+        self._max_record = max_body_bytes + RECORD_SLACK_BYTES
 
     def plain_template(self, topic: str) -> PlainTemplate | None:
         """Make what a caller needs to encode a topic's plain records in its own loop; None when

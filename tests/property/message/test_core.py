@@ -4,9 +4,10 @@ its buffers."""
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,23 @@ from tieredstore.errors import Invalid
 from tieredstore.local.index import keys
 from tieredstore.message import properties
 from tieredstore.message.columns import walk
+from tieredstore.message.core import CORE_VERSION, IS_COMPILED
 from tieredstore.message.crc import large_crc32, raw_crc32
-from tieredstore.message.encoding import Message, RecordEncoder, encode_record
+from tieredstore.message.encoding import (
+    Message,
+    RecordEncoder,
+    create_in_python,
+    encode_record,
+)
+from tieredstore.message.hosts import LOCALHOST
 from tieredstore.message.index import local
 from tieredstore.message.layout import MAGIC_BLANK, MAGICS
 
 core: Any = pytest.importorskip("tieredstore.message._core")
-core.configure(Message, raw_crc32, large_crc32)
+if core.VERSION != CORE_VERSION:  # as for all who use it
+    pytest.skip("the compiled core was built before the last change", allow_module_level=True)
+CONFIGURED = (Message, raw_crc32, large_crc32, create_in_python, LOCALHOST)
+core.configure(*CONFIGURED)
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -64,6 +75,66 @@ def test_properties(table: dict[str, str]) -> None:
         assert compiled in (None, encoded)
         if "".join([*table, *table.values()]).isascii():
             assert compiled == encoded
+
+
+VALUES = st.fixed_dictionaries(
+    {},
+    optional={
+        "topic": st.just("T"),
+        "body": st.sampled_from([b"", b"x" * 9, bytearray(b"y"), "text", None]),
+        "tags": st.none() | TEXTS | st.just(5),
+        "keys": st.one_of(
+            TEXTS, st.lists(TEXTS, max_size=2), st.tuples(TEXTS), st.tuples(st.none()), st.none()
+        ),
+        "uniq_key": st.none() | TEXTS,
+        "properties": st.none()
+        | st.dictionaries(NAMES | TEXTS, TEXTS, max_size=3)
+        | st.just({"KEYS": 5})
+        | st.just(MappingProxyType({"a": "b"})),
+        "queue_id": st.integers(-3, 2**40),
+        "flag": st.integers(-3, 3),
+        "sys_flag": st.just(8),
+        "born_timestamp_ms": INT64,
+        "born_host": st.just(("10.0.0.1", 99)),
+        "reconsume_times": INT32,
+        "prepared_transaction_offset": INT64,
+        "other": st.just(1),
+    },
+)
+
+
+def outcome_of(create: Callable[..., Message], *places: Any, **values: Any) -> object:
+    try:
+        return create(*places, **values)
+    except Exception as error:
+        return type(error), str(error)
+
+
+@FUZZ
+@given(VALUES, st.lists(st.sampled_from(["T", b"body", "text"]), max_size=3))
+def test_messages(values: dict[str, Any], places: list[Any]) -> None:
+    made = outcome_of(core.create_message, *places, **values)
+    assert made == outcome_of(create_in_python, *places, **values)
+    plain = outcome_of(core.create_message, "T", b"body", **values)
+    assert plain == outcome_of(create_in_python, "T", b"body", **values)
+
+
+def test_a_message_has_what_it_was_made_of() -> None:
+    assert Message.create is core.create_message or not IS_COMPILED
+    body, table = b"x" * 50, {"WAIT": "true"}
+    before = sys.getrefcount(body), sys.getrefcount(table), sys.getrefcount(LOCALHOST)
+    many = [
+        core.create_message("T", body, queue_id=3, tags="A", keys=["k"], properties=table)
+        for _ in range(10)
+    ]
+    assert {message.properties for message in many} == {
+        b"WAIT\x01true\x02KEYS\x01k\x02TAGS\x01A\x02"
+    }
+    assert {(message.queue_id, message.born_host) for message in many} == {(3, LOCALHOST)}
+    assert sys.getrefcount(body) == before[0] + 10
+    assert sys.getrefcount(LOCALHOST) == before[2] + 10
+    del many
+    assert (sys.getrefcount(body), sys.getrefcount(table), sys.getrefcount(LOCALHOST)) == before
 
 
 RAW = st.one_of(
@@ -232,7 +303,7 @@ RECORD = TEMPLATE.make_record(7)
 @given(MESSAGES, st.integers(-9, 700), st.integers(-9, 700), st.integers(0, 2**62))
 def test_records(message: Message, inside: int, limit: int, position: int) -> None:
     place, view = make_place(2 * GUARD + 400)
-    found = core.append_record(view, inside, limit, RECORD, 150, message, 5, position, 77)
+    found = core.append_record(view, inside, limit, RECORD, 150, message, 5, position, 77, 3)
     if found is None:
         assert set(place) == {0xA5}
         if is_plain(message, in_batch=False) and 0 <= inside <= limit and limit <= 400:
@@ -242,12 +313,12 @@ def test_records(message: Message, inside: int, limit: int, position: int) -> No
             )
             assert not fits
         return
-    end, head, kept = found
+    end, (number, head, kept) = found
     message.queue_id = 7  # the template's
     message.topic = "T"
     record = encode_record(message, 5, position, 77)
     assert end == position + len(record)
-    assert head == record[:88]
+    assert (number, head) == (3, record[:88])
     assert kept == message.properties
     start = GUARD + inside
     assert inside >= 0
@@ -266,7 +337,7 @@ def test_records_of_a_batch(
             message.queue_id, message.topic = 7, "T"
     place, view = make_place(2 * GUARD + 1000)
     arguments = (view, inside, 1 << 40, RECORD, 150)
-    found = core.append_records(*arguments, messages, 5, position, 77, "T", 3)
+    found = core.append_records(*arguments, messages, 5, position, 77, 3, "T")
     if found is None:
         assert set(place) == {0xA5}
         return
@@ -277,9 +348,9 @@ def test_records_of_a_batch(
     joined = b"".join(records)
     end, rows = found
     assert end == position + len(joined)
-    assert rows[0::3] == [3] * len(messages)
-    assert rows[1::3] == [record[:88] for record in records]
-    assert rows[2::3] == [message.properties for message in messages]
+    assert rows[0::3] == (3,) * len(messages)
+    assert rows[1::3] == tuple(record[:88] for record in records)
+    assert rows[2::3] == tuple(message.properties for message in messages)
     start = GUARD + inside
     assert place[start : start + len(joined)] == joined
     assert set(place[:start] + place[start + len(joined) :]) <= {0xA5}
@@ -289,24 +360,25 @@ def test_records_of_a_batch(
     "call",
     [
         lambda: core.append_record(),
-        lambda: core.append_record(*[None] * 9),
+        lambda: core.append_record(*[None] * 10),
         lambda: core.append_records(*[None] * 11),
-        lambda: core.append_record(memoryview(b"x" * 99), 0, 99, RECORD, 9, None, 0, 0, 0),
-        lambda: core.append_record(None, 0, 99, RECORD, 9, None, 0, 0, 0),
-        lambda: core.append_records(bytearray(9), 0, 9, RECORD, 9, 5, 0, 0, 0, "T", 0),
-        lambda: core.append_records(bytearray(9), 0, 9, RECORD, 9, [], 0, 0, 0, None, 0),
+        lambda: core.append_record(memoryview(b"x" * 99), 0, 99, RECORD, 9, None, 0, 0, 0, 0),
+        lambda: core.append_record(None, 0, 99, RECORD, 9, None, 0, 0, 0, 0),
+        lambda: core.append_records(bytearray(9), 0, 9, RECORD, 9, 5, 0, 0, 0, 0, "T"),
+        lambda: core.append_records(bytearray(9), 0, 9, RECORD, 9, [], 0, 0, 0, 0, None),
         lambda: core.append_record(
-            bytearray(999), 0, 999, RECORD, 9, Message("T", b""), 1 << 63, 0, 0
+            bytearray(999), 0, 999, RECORD, 9, Message("T", b""), 1 << 63, 0, 0, 0
         ),
-        lambda: core.append_record(bytearray(999), 0, 999, b"", 9, Message("T", b""), 0, 0, 0),
+        lambda: core.append_record(bytearray(999), 0, 999, b"", 9, Message("T", b""), 0, 0, 0, 0),
         lambda: core.encode_properties([]),
         lambda: core.encode_properties({1: 2}),
         lambda: core.index_entries(None, b"", b""),
         lambda: core.index_entries([None], bytes(8), bytes(8)),
         lambda: core.put_items(b"", 1, b"", b"", b""),
         lambda: core.put_items(bytearray(60), 1, bytes(4), bytes(7), bytes(8)),
-        lambda: core.configure(int, raw_crc32, raw_crc32),
-        lambda: core.configure(5, 5, 5),
+        lambda: core.configure(int, *CONFIGURED[1:]),
+        lambda: core.configure(5, 5, 5, 5, 5),
+        lambda: core.configure(*CONFIGURED[:4], "no bytes"),
     ],
 )
 def test_arguments_of_other_kinds_are_declined_or_refused(call: Callable[[], object]) -> None:
@@ -318,13 +390,13 @@ def test_a_crc_that_fails_is_an_error() -> None:
     def fail(body: bytes) -> int:
         raise MemoryError
 
-    core.configure(Message, fail, fail)
+    core.configure(Message, fail, fail, *CONFIGURED[3:])
     try:
         with pytest.raises(MemoryError):
-            core.append_record(bytearray(999), 0, 999, RECORD, 9, Message("T", b""), 0, 0, 0)
+            core.append_record(bytearray(999), 0, 999, RECORD, 9, Message("T", b""), 0, 0, 0, 0)
         with pytest.raises(MemoryError):
             core.append_records(
-                bytearray(999), 0, 999, RECORD, 9, [Message("T", b"", 7)], 0, 0, 0, "T", 0
+                bytearray(999), 0, 999, RECORD, 9, [Message("T", b"", 7)], 0, 0, 0, 0, "T"
             )
     finally:
-        core.configure(Message, raw_crc32, large_crc32)
+        core.configure(*CONFIGURED)
