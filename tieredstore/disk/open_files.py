@@ -14,6 +14,7 @@ from collections import OrderedDict
 from itertools import islice
 from types import TracebackType
 
+from tieredstore.disk.at_hand import require_waiting
 from tieredstore.errors import Invalid
 
 MAX_OPEN_FILES = 512
@@ -85,7 +86,8 @@ class OpenFiles:
 
     def take(self, path: str, flags: int = os.O_RDONLY) -> OpenFile:
         """Open a file at least for what `flags` say; use it in a `with` block, which has the
-        descriptor. Raises OSError, Invalid after `close`."""
+        descriptor. Raises OSError, Invalid after `close`, NotAtHand for a file that is not open
+        in a read that takes what is at hand."""
         writable = flags & os.O_ACCMODE == os.O_RDWR
         with self._lock:
             if self._closed:
@@ -153,6 +155,7 @@ class OpenFiles:
         self.forget_all()
 
     def _open_and_keep(self, path: str, flags: int, writable: bool, forgotten: int) -> OpenFile:
+        require_waiting()
         fd = self._open(path, flags)
         try:
             found = self._calls.fstat(fd)

@@ -101,15 +101,19 @@ def _make_commit_log(root: Path, config: StoreConfig, files: PositionalFiles) ->
         if _uses_pool(config)
         else None
     )
-    warm_up_pages = config.flush_least_pages_when_warm_mapped_file
+
+    def find_warm_up_pages() -> int:
+        pages = config.flush_least_pages_when_warm_mapped_file
+        return pages if config.warm_mapped_file_enable else 0
+
     return CommitLog(
         find_log_directory(config, root),
         file_size,
         files,
         sync_flush=_is_sync(config),
         pool=pool,
-        fail_without_buffer=config.fast_fail_if_no_buffer_in_store_pool,
-        warm_up_flush_pages=warm_up_pages if config.warm_mapped_file_enable else 0,
+        fail_without_buffer=lambda: config.fast_fail_if_no_buffer_in_store_pool,
+        warm_up_flush_pages=find_warm_up_pages,
     )
 
 

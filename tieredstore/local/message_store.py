@@ -32,6 +32,7 @@ from tieredstore.local.queues.interface import ConsumeQueueReader
 from tieredstore.local.queues.kinds import check_kind_of_queues
 from tieredstore.local.queues.topic_deletions import find_first_behind
 from tieredstore.local.recovery.store_lock import StoreLock, create_abort_file, delete_abort_file
+from tieredstore.local.statistics.kept import StatisticsKeeper
 from tieredstore.local.store_metrics import StoreMetrics
 from tieredstore.local.store_reads import StoreReads
 from tieredstore.local.topic_table import read_topics
@@ -93,11 +94,13 @@ class DefaultMessageStore(StoreReads):
         self.put_messages = self._appender.put_batch
         self._hooks = HookedPuts(self._appender.put, self._appender.put_batch)
         self._put_watch = PutWatch(
-            self._appender, config.os_page_cache_busy_timeout_ms, self._reput.limit_puts
+            self._appender, lambda: config.os_page_cache_busy_timeout_ms, self._look_at_puts
         )
         self._store_metrics = StoreMetrics(
-            self._commit_log, self._appender, self._reput, self._find_age_ms
+            self._commit_log, self._appender, self._reput, clock, self._find_age_ms
         )
+        self._statistics = StatisticsKeeper(self.root, self._store_metrics.take_statistics)
+        self._flush.after_round = self._statistics.keep_at_intervals
         self._source = OwnedDispatchSource(
             self, self._queues.list_queues, lambda: read_topics(self.root), self._flush_and_dispatch
         )
@@ -190,8 +193,10 @@ class DefaultMessageStore(StoreReads):
                 self._flush.flush()
                 if self._reput.built_offset >= self._commit_log.max_offset:
                     delete_abort_file(self.root)
+                self._statistics.keep()
         finally:
             if state is not _State.SHUT_DOWN:
+                self._threads.shutdown()
                 self._close_files()
 
     def _drop_deleted_units(self) -> None:
@@ -303,6 +308,11 @@ class DefaultMessageStore(StoreReads):
     def set_message_arriving_listener(self, listener: MessageArrivingListener | None) -> None:
         """Tell a listener of messages as soon as gets find them; None: nobody."""
         self._reput.dispatcher.listener = listener
+
+    def _look_at_puts(self) -> None:
+        """What puts do not look at each time: the largest body, and how much waits behind them."""
+        self._appender.limit_bodies(self._config.max_message_size_bytes)
+        self._reput.limit_puts()
 
     def _find_age_ms(self) -> int | None:
         earliest_ms = self.get_earliest_message_time()

@@ -7,6 +7,7 @@ import errno
 import os
 from pathlib import Path
 
+from tieredstore.disk.at_hand import pread_at_hand
 from tieredstore.disk.errors import translate_os_error
 from tieredstore.disk.open_files import MAX_OPEN_FILES, OpenFiles
 from tieredstore.disk.sync import open_folder, sync_file
@@ -40,7 +41,7 @@ class PositionalFiles:
         """Read at most `length` bytes from `position` on, fewer only where the file ends."""
         try:
             with self.open_files.take(path, self._flags) as fd:
-                data = os.pread(fd, length, position)
+                data = pread_at_hand(fd, length, position)
                 if len(data) == length or not data:
                     return data
                 parts, got = [data], len(data)

@@ -19,6 +19,7 @@ from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.message_store import PutMessageResult
+from tieredstore.disk.at_hand import require_waiting
 from tieredstore.errors import Invalid
 from tieredstore.local.dispatch_source import LocalDispatchSource
 from tieredstore.local.index.reader import IndexShape, candidates, index_paths, infer_shape
@@ -116,12 +117,14 @@ class ReadOnlyMessageStore(StoreReads):
 
     def shutdown(self) -> None:
         """Close the files. Idempotent."""
+        self._threads.shutdown()
         self._files.close()
         if self._foreign is not None:
             self._foreign.close()
 
     def refresh(self) -> None:
         """See what the owner, if there is one, has added and flushed since the last time."""
+        require_waiting()
         with self._lock:
             # In this order: an owner that stops in between has flushed what is read afterwards.
             is_owned_now = is_owned(self.root)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
+from tieredstore.clock import Clock
 from tieredstore.local.dispatch.reput import Reput
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.put.appender import MessageAppender
+from tieredstore.local.statistics.kept import KeptStatistics
 from tieredstore.local.statistics.put_statistics import TIME_BOUNDS_MS, TimeDistribution
 from tieredstore.metrics import Histogram, Metrics
 
@@ -28,6 +30,15 @@ MAPPED_BYTES: Final = "rocketmq_tiered_store_x_mapped_bytes"
 _LOCAL: Final = {"storage_type": "local", "storage_medium": "disk"}
 
 
+class Behind(NamedTuple):
+    """How far the services of a store are behind its puts."""
+
+    flush_bytes: int
+    dispatch_bytes: int
+    index_bytes: int
+    dispatch_ms: int
+
+
 class StoreMetrics:
     """What one store counts and how far its services are behind, for a registry of metrics."""
 
@@ -36,24 +47,54 @@ class StoreMetrics:
         log: CommitLog,
         appender: MessageAppender,
         reput: Reput,
+        clock: Clock,
         find_age_ms: Callable[[], int | None],
     ) -> None:
         """find_age_ms: the age of the oldest message, None without one."""
+        self._now_ms = clock.now_ms
+        self._since_ms = clock.now_ms()
         self._find_age_ms = find_age_ms
         self._log = log
         self._appender = appender
         self._reput = reput
 
+    def measure_behind(self) -> Behind:
+        """Measure how far the services are behind now."""
+        end = self._log.max_offset
+        dispatch_bytes = max(end - self._reput.offset, 0)
+        late_ms = self._appender.last_timestamp_ms - self._reput.timestamp_ms
+        return Behind(
+            max(end - self._log.flushed_offset, 0),
+            dispatch_bytes,
+            max(end - self._reput.built_offset, 0),
+            max(late_ms, 0) if dispatch_bytes else 0,
+        )
+
+    def take_statistics(self) -> KeptStatistics:
+        """Take what stays in the store's folder."""
+        puts, behind = self._appender.statistics, self.measure_behind()
+        return KeptStatistics(
+            written_ms=self._now_ms(),
+            since_ms=self._since_ms,
+            time_bounds_ms=TIME_BOUNDS_MS,
+            put_times=puts.put_times,
+            put_lock_times=puts.lock_times,
+            puts_refused={status.name: count for status, count in [*puts.refused.items()]},
+            slow_puts=puts.slow_puts,
+            flush_behind_bytes=behind.flush_bytes,
+            dispatch_behind_bytes=behind.dispatch_bytes,
+            index_behind_bytes=behind.index_bytes,
+            dispatch_behind_ms=behind.dispatch_ms,
+        )
+
     def collect(self, metrics: Metrics) -> None:
         """Bring all series up to date. Topics that were deleted have none any more."""
-        end = self._log.max_offset
-        behind = max(end - self._reput.offset, 0)
-        metrics.gauge(FLUSH_BEHIND_BYTES, max(end - self._log.flushed_offset, 0), **_LOCAL)
-        metrics.gauge(DISPATCH_BEHIND_BYTES, behind, **_LOCAL)
-        metrics.gauge(INDEX_BEHIND_BYTES, max(end - self._reput.built_offset, 0))
-        late_ms = self._appender.last_timestamp_ms - self._reput.timestamp_ms if behind else 0
-        metrics.gauge(DISPATCH_BEHIND_MS, max(late_ms, 0))
-        metrics.gauge(STORAGE_SIZE, end - self._log.min_offset, **_LOCAL)
+        behind = self.measure_behind()
+        metrics.gauge(FLUSH_BEHIND_BYTES, behind.flush_bytes, **_LOCAL)
+        metrics.gauge(DISPATCH_BEHIND_BYTES, behind.dispatch_bytes, **_LOCAL)
+        metrics.gauge(INDEX_BEHIND_BYTES, behind.index_bytes)
+        metrics.gauge(DISPATCH_BEHIND_MS, behind.dispatch_ms)
+        metrics.gauge(STORAGE_SIZE, self._log.max_offset - self._log.min_offset, **_LOCAL)
         age_ms = self._find_age_ms()
         if age_ms is not None:
             metrics.gauge(MESSAGE_RESERVE_TIME, age_ms, **_LOCAL)

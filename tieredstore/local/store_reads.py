@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from tieredstore.config import StoreConfig
@@ -16,6 +17,7 @@ from tieredstore.contracts.message_store import (
     GetRequest,
     MessageReader,
 )
+from tieredstore.disk.at_hand import read_at_hand
 from tieredstore.errors import Corrupt, Unavailable
 from tieredstore.local.batch_reads import get_batches
 from tieredstore.local.log.commit_log import CommitLogReader
@@ -39,6 +41,8 @@ from tieredstore.message.layout import (
 from tieredstore.message.record import StoredMessage
 
 NO_TIME_LIMIT_MS: Final = 2**63 - 1
+READ_THREADS: Final = 4
+"""Threads, made as needed, for what coroutines would wait for."""
 
 
 def _memory_bytes() -> int:
@@ -54,7 +58,8 @@ class StoreReads(MessageReader, ABC):
         self._config = config
         self._time_limit_ms = NO_TIME_LIMIT_MS  # later messages are not to be served yet
         self.topic_deletions = TopicDeletions(self.find_queue, lambda: self.commit_log)
-        self._in_memory_bytes = _memory_bytes() * config.access_message_in_memory_max_ratio // 100
+        self._threads = ThreadPoolExecutor(READ_THREADS, "local-read")
+        self._memory_bytes = _memory_bytes()
 
     @property
     @abstractmethod
@@ -68,6 +73,10 @@ class StoreReads(MessageReader, ABC):
     @abstractmethod
     def _candidates(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Physical offsets of messages that may have a key, newest first."""
+
+    @property
+    def _in_memory_bytes(self) -> int:
+        return self._memory_bytes * self._config.access_message_in_memory_max_ratio // 100
 
     @property
     def batch_topics(self) -> frozenset[str]:
@@ -99,8 +108,10 @@ class StoreReads(MessageReader, ABC):
     def _get_batches(self, request: GetRequest) -> GetMessageResult:
         log, log_end = self.commit_log, self.commit_log.readable_offset
 
+        memory_bytes = self._in_memory_bytes
+
         def is_in_memory(physical_offset: int) -> bool:
-            return log_end - physical_offset <= self._in_memory_bytes
+            return log_end - physical_offset <= memory_bytes
 
         queue = self._find_batch_queue(request.topic, request.queue_id)
         try:
@@ -109,9 +120,9 @@ class StoreReads(MessageReader, ABC):
             return get_batches(queue, log, self._config, request, is_in_memory)
 
     async def get_async(self, request: GetRequest) -> GetMessageResult:
-        """Get as `get` does: a read of the page cache takes less time than handing it to a
-        thread."""
-        return self.get(request)
+        """Get as `get` does, in this thread where all is in the page cache: such a read takes less
+        time than handing it to another one."""
+        return await read_at_hand(lambda: self.get(request), self._threads)
 
     def _collect(
         self, result: GetMessageResult, queue: ConsumeQueueReader, request: GetRequest
@@ -124,7 +135,7 @@ class StoreReads(MessageReader, ABC):
         limit_bytes = request.limit_bytes
         config = self._config
         log = self.commit_log
-        log_end = log.readable_offset
+        log_end, memory_bytes = log.readable_offset, self._in_memory_bytes
         units_left = max(config.max_filter_message_size_bytes // UNIT_SIZE, max_count)
         messages = result.messages
         walk_end = queue.roll_next_file(offset)
@@ -139,7 +150,7 @@ class StoreReads(MessageReader, ABC):
             joined = NOTHING_JOINED if message_filter else read_joined(log, rows[:max_count])
             for physical_offset, size, tags_code in rows:
                 if messages:
-                    in_memory = log_end - physical_offset <= self._in_memory_bytes
+                    in_memory = log_end - physical_offset <= memory_bytes
                     max_bytes, most = (
                         (config.max_transfer_bytes_in_memory, config.max_transfer_count_in_memory)
                         if in_memory
@@ -245,6 +256,12 @@ class StoreReads(MessageReader, ABC):
         if physical_offset + size > confirmed or message.store_timestamp_ms > self._time_limit_ms:
             return None
         return message
+
+    async def look_message_by_offset_async(self, physical_offset: int) -> StoredMessage | None:
+        """Read as `look_message_by_offset` does, and wait as `get_async`."""
+        return await read_at_hand(
+            lambda: self.look_message_by_offset(physical_offset), self._threads
+        )
 
     def look_message_by_id(self, offset_message_id: str) -> StoredMessage | None:
         """Read the message with an offset message id, None when this store has none. Raises Invalid

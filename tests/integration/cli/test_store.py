@@ -14,6 +14,8 @@ from tieredstore.clock import ManualClock
 from tieredstore.errors import Corrupt
 from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.local.recovery.checkpoint import Checkpoint
+from tieredstore.local.statistics.kept import STATISTICS_FILE
+from tieredstore.local.statistics.put_statistics import TIME_BOUNDS_MS
 
 
 @pytest.fixture
@@ -154,6 +156,40 @@ def test_stat_says_how_much_a_store_holds(root: Path) -> None:
     nothing = tieredstore("store", "stat", root / "nowhere")
     assert nothing.code != 0
     assert "no message store" in nothing.err
+
+
+def test_stat_shows_what_the_owner_has_counted(root: Path) -> None:
+    with running(small_config(root)) as store:
+        put_all(store, [plain("A", number % 2, number) for number in range(20)])
+        store.put_message(plain("a/b"))
+    found = tieredstore("store", "stat", root, "--output", "json").record
+    assert (found["statistics_since"], found["statistics_written"]) == (START_MS, START_MS)
+    assert found["statistics_age_ms"] > 0
+    assert found["puts_refused"] == {"MESSAGE_ILLEGAL": 1}
+    assert (found["flush_behind_bytes"], found["dispatch_behind_bytes"]) == (0, 0)
+    assert [row["up_to_ms"] for row in found["put_times"]] == [*TIME_BOUNDS_MS, None]
+    assert sum(row["puts"] for row in found["put_times"]) >= 3  # first of a queue, refused
+    assert sum(row["put_locks"] for row in found["put_times"]) >= 2
+    assert found["put_time_total_ms"] >= found["put_time_max_ms"] > 0
+    table = tieredstore("store", "stat", root)
+    assert table.code == 0
+    assert {"puts_refused", "MESSAGE_ILLEGAL=1", "up_to_ms"} <= {*table.out.split()}
+
+
+def test_stat_says_nothing_of_statistics_that_are_not_there(root: Path) -> None:
+    fill(root)
+    kept = root / STATISTICS_FILE
+    whole = kept.read_bytes()
+    kept.unlink()
+    ran = tieredstore("store", "stat", root, "--output", "json")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.record["messages"] == 60
+    assert not {"statistics_written", "put_times", "puts_refused"} & {*ran.record}
+    kept.write_bytes(whole[:-9])
+    ran = tieredstore("store", "stat", root, "--output", "json")
+    assert (ran.code, ran.record["messages"]) == (0, 60)
+    assert f"{kept}: expected statistics of a store" in ran.err
+    assert "put_times" not in ran.record
 
 
 def test_stat_says_what_is_not_known_to_be_on_disk(root: Path) -> None:

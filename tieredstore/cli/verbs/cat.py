@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.scan.times import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from tieredstore.contracts.segment import SegmentProvider
     from tieredstore.scan.plan import ScanRange
@@ -78,10 +79,8 @@ def command(
             until_ms=until_ms,
         )
         names = MESSAGE_COLUMNS if out.format is OutputFormat.TABLE else COLUMNS
-        rows = message_rows(opened.provider, ranges, tag, BodyForm(body), names)
-        if limit is not None:
-            rows = islice(rows, limit)
-        out.rows(MESSAGE_COLUMNS, rows)
+        with closing(message_rows(opened.provider, ranges, tag, BodyForm(body), names)) as rows:
+            out.rows(MESSAGE_COLUMNS, rows if limit is None else islice(rows, limit))
 
 
 def message_rows(
@@ -90,17 +89,26 @@ def message_rows(
     tag: str | None,
     body: BodyForm,
     names: tuple[str, ...],
-) -> Iterator[dict[str, object]]:
+) -> Generator[dict[str, object]]:
     """Yield the rows of the messages of some ranges, with these fields at least; those with one tag
     if it is given. After the first ones whole batches become rows, where pyarrow is installed."""
     from tieredstore.message.hashes import tags_code
+    from tieredstore.scan.findings import raise_on_damage
     from tieredstore.scan.read.batches import read_batches
+    from tieredstore.scan.read.small_ranges import read_small_ahead
 
     code = None if tag is None else tags_code(tag)
     rows_of: RowsOf = _make_rows_singly
     count = 0
-    for scan_range in ranges:
-        for batch in read_batches(provider, scan_range):
+    batches = read_small_ahead(
+        provider,
+        ranges,
+        lambda one: one.size_bytes,
+        lambda one, tell: read_batches(provider, one, on_finding=tell),
+        raise_on_damage,
+    )
+    with closing(batches):
+        for batch in batches:
             chosen = batch if code is None else batch.select(batch.tags_codes == code)
             for row in rows_of(chosen, body, names):
                 if tag is None or row["tags"] == tag:

@@ -14,6 +14,7 @@ from tieredstore.contracts.usage import read_usage, usage_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 
@@ -65,11 +66,25 @@ def command(
             "index_bytes": _bytes(indexes) if whole else None,
             "min_store_timestamp": _find_least(row["min_store_timestamp"] for row in rows),
             "max_store_timestamp": _find_most(row["max_store_timestamp"] for row in rows),
+            **_written(tier.state if whole else None),
             "segments": [] if whole else _segments(catalogue, queues),
             **usage_fields(read_usage(opened.provider)),
         }
         tables = {"segments": SEGMENT_COLUMNS, **USAGE_TABLE}
         out.record(record, tables)
+
+
+def _written(state: Path | None) -> dict[str, object]:
+    """What the tier's writers counted, as the last one left it."""
+    from tieredstore.tier.written_bytes import read_written_bytes
+
+    found = None if state is None else read_written_bytes(state)
+    return {
+        "kept_bytes": found and found.kept,
+        "merged_bytes": found and found.merged,
+        "copied_bytes": found and found.copied,
+        "written_per_kept_byte": found and found.per_kept_byte,
+    }
 
 
 def _bytes(extents: Iterable[SegmentExtent]) -> int:

@@ -23,15 +23,13 @@ class CommitLogCommit:
         self._log = log
         self._puts = puts
         self._is_sync = config.flush_disk_type == "SYNC_FLUSH"
-        self._least_pages = config.commit_commit_log_least_pages
-        self._thorough_s = config.commit_commit_log_thorough_interval_ms / 1000
-        self._wakes_at_puts = config.wake_commit_when_put_message
+        self._config = config
         self._last_s = 0.0
         self._wake = WakeEvent()
         self._loop = ServiceThread(
             "commit-commit-log",
             self._commit_at_intervals,
-            config.commit_interval_commit_log_ms,
+            lambda: config.commit_interval_commit_log_ms,
             waits_first=True,
             max_backoff_ms=_MAX_BACKOFF_MS,
             wake_event=self._wake,
@@ -55,16 +53,17 @@ class CommitLogCommit:
 
     def _commit_at_intervals(self) -> None:
         now_s = time.monotonic()
-        is_thorough = now_s - self._last_s >= self._thorough_s
+        thorough_s = self._config.commit_commit_log_thorough_interval_ms / 1000
+        is_thorough = now_s - self._last_s >= thorough_s
         seen = self._log.max_offset
-        self.commit(0 if is_thorough else self._least_pages)
+        self.commit(0 if is_thorough else self._config.commit_commit_log_least_pages)
         if is_thorough:
             self._last_s = now_s
         self._wake_at_next_put(seen)
 
     def _wake_at_next_put(self, seen: int) -> None:
         """Let the next put begin a round; a later one than made the log end there."""
-        if self._wakes_at_puts:
+        if self._config.wake_commit_when_put_message:
             self._puts.wake_at_put(self._wake, seen)
 
     def commit(self, least_pages: int = 0) -> None:

@@ -48,7 +48,7 @@ class CommitLogFlush:
         on_failure: Callable[[TieredStoreError], object],
         *,
         sync_flush: bool,
-        timeout_ms: int,
+        timeout_ms: Callable[[], int],
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.error: TieredStoreError | None = None
@@ -56,7 +56,7 @@ class CommitLogFlush:
         self._puts = puts
         self._on_failure = on_failure
         self._sync_flush = sync_flush
-        self._timeout_s = timeout_ms / 1000
+        self._timeout_ms = timeout_ms
         self._now_s = now_s
         self._sync_lock = threading.Lock()
         self._rounds_lock = threading.Lock()
@@ -152,7 +152,8 @@ class CommitLogFlush:
         """Tell those who have waited for too long: FLUSH_DISK_TIMEOUT. Their messages are stored,
         and go on being flushed."""
         if self.error is None and self._seal_round():
-            self._end(self._log.flushed_offset, self._now_s() - self._timeout_s)
+            late_s = self._now_s() - self._timeout_ms() / 1000
+            self._end(self._log.flushed_offset, late_s)
 
     def _fail(self, error: TieredStoreError) -> None:
         self.error = error

@@ -34,7 +34,8 @@ class StoreFlush:
     """Brings a store to disk. Once a sync has failed, nothing is flushed any more and NOT_WRITEABLE
     is raised.
 
-    The background loops wait by the machine's clock, whatever the store's is.
+    The background loops wait by the machine's clock, whatever the store's is. after_round: called
+    by one of them after each round, also one that failed.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class StoreFlush:
         self._puts = puts
         self._reput = reput
         self._flags = flags
+        self.after_round: Callable[[], object] = lambda: None
         self._error: TieredStoreError | None = None
         self._lock = threading.Lock()
         self._checkpoint = Checkpoint()
@@ -66,16 +68,19 @@ class StoreFlush:
             puts,
             self._note_failure,
             sync_flush=self._is_sync,
-            timeout_ms=config.sync_flush_timeout_ms,
+            timeout_ms=lambda: config.sync_flush_timeout_ms,
         )
         self._thorough_s = self._log_thorough_s = time.monotonic()
         self._pause_s = 0.0
         self._wake = WakeEvent()
         self._services = [self._make_log_service(), self._make_queue_service()]
         if self._is_sync:
-            interval_ms = max(config.sync_flush_timeout_ms // 20, 10)
             self._services.append(
-                ServiceThread("flush-watcher", self._log_flush.expire_rounds, interval_ms)
+                ServiceThread(
+                    "flush-watcher",
+                    self._log_flush.expire_rounds,
+                    lambda: max(min(config.sync_flush_timeout_ms // 20, 1_000), 10),
+                )
             )
 
     def _make_log_service(self) -> ServiceThread:
@@ -154,6 +159,12 @@ class StoreFlush:
 
     def _flush_queues_at_intervals(self) -> None:
         """What is dirty enough; mostly everything, and the checkpoint with it."""
+        try:
+            self._flush_what_is_due()
+        finally:
+            self.after_round()
+
+    def _flush_what_is_due(self) -> None:
         begin_s = time.monotonic()
         since_s = begin_s - self._thorough_s
         longest_s = self._config.flush_consume_queue_thorough_interval_ms / 1000

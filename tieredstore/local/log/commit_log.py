@@ -84,8 +84,8 @@ class CommitLog:
     sync brought to disk. sync_flush: whether only what is on disk may be dispatched (SYNC_FLUSH).
     pool: buffers that messages are put into, and that `commit` copies to the files, which makes
     them readable; without a free one a file is written to directly, or, with fail_without_buffer,
-    not at all. warm_up_flush_pages: not 0 to make all pages of a new file at once, with a sync
-    after as many under SYNC_FLUSH.
+    not at all. warm_up_flush_pages: asked at each new file: not 0 to make all its pages at once,
+    with a sync after as many under SYNC_FLUSH.
     on_damage: told once why nothing may be appended ever again: a file was changed underneath.
     """
 
@@ -97,8 +97,8 @@ class CommitLog:
         *,
         sync_flush: bool = False,
         pool: TransientStorePool | None = None,
-        fail_without_buffer: bool = False,
-        warm_up_flush_pages: int = 0,
+        fail_without_buffer: Callable[[], bool] = lambda: False,
+        warm_up_flush_pages: Callable[[], int] = lambda: 0,
     ) -> None:
         self.file_size = file_size
         self.max_offset = 0
@@ -315,7 +315,7 @@ class CommitLog:
             return None
         if file.from_offset not in self._buffers:
             buffer = self._pool.borrow()
-            if buffer is None and self._fail_without_buffer:
+            if buffer is None and self._fail_without_buffer():
                 raise Exhausted(
                     f"{file.path}: expected a free buffer of the transient store pool, found none "
                     "(fastFailIfNoBufferInStorePool)",
@@ -335,9 +335,9 @@ class CommitLog:
 
     def _prepare(self, file: MappedFile) -> None:
         """Have a new file ready for its first bytes."""
-        if self._warm_up_flush_pages:
-            pages = self._warm_up_flush_pages if self._sync_flush else None
-            file.warm_up(pages and pages * mmap.PAGESIZE)
+        pages = self._warm_up_flush_pages()
+        if pages:
+            file.warm_up(pages * mmap.PAGESIZE if self._sync_flush else None)
         elif self._pool is None:
             file.touch(0, 1)
         if self._pool is not None:

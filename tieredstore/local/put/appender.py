@@ -122,7 +122,7 @@ class MessageAppender(GeneralPut):
                 self._is_idle = False
                 _ = 0 in self._wakes
         if len(rows) > self._help_values:
-            self._help()
+            self._help_after(size)
         if durable is not DURABLE and waits_for_nothing(properties):
             durable = DURABLE
         return PutMessageResult(_OK, position, queue_offset, size, 1, timestamp, durable, "", True)
@@ -169,7 +169,7 @@ class MessageAppender(GeneralPut):
         if encoded is None:
             return self._put_general_batch(messages)
         if waiting > self._help_values:
-            self._help()
+            self._help_after(size)
         return PutMessageResult(
             _OK, start, queue_offset, size, len(messages), timestamp, durable, "", True
         )

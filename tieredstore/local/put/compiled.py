@@ -48,17 +48,18 @@ class CompiledAppender(MessageAppender):
                     queue_offset,
                     position,
                     timestamp,
+                    state.number,
                 )
             except MemoryError:
                 appended = None  # the way in Python answers it
             if appended is not None and appended[0] > log.limit:
                 appended = None  # the file was cut off meanwhile, as the way in Python says
             if appended is not None:
-                end, head, properties = appended
+                end, row = appended
                 # What `_publish` does, without the call.
                 next_offset = queue_offset + 1
                 rows = self._rows
-                rows += (state.number, head, properties)
+                rows += row
                 log.max_offset = end
                 state.next_offset = next_offset
                 self.last_timestamp_ms = timestamp
@@ -69,8 +70,8 @@ class CompiledAppender(MessageAppender):
         if appended is None:
             return super().put(message)
         if len(rows) > self._help_values:
-            self._help()
-        if durable is not DURABLE and waits_for_nothing(properties):
+            self._help_after(end - position)
+        if durable is not DURABLE and waits_for_nothing(row[2]):
             durable = DURABLE
         return PutMessageResult(
             _OK, position, queue_offset, end - position, 1, timestamp, durable, "", True
@@ -98,8 +99,8 @@ class CompiledAppender(MessageAppender):
                     queue_offset,
                     position,
                     timestamp,
-                    state.topic,
                     state.number,
+                    state.topic,
                 )
             except MemoryError:
                 appended = None  # the way in Python answers it
@@ -113,7 +114,7 @@ class CompiledAppender(MessageAppender):
         if appended is None:
             return super().put_batch(messages)
         if waiting > self._help_values:
-            self._help()
+            self._help_after(end - position)
         return PutMessageResult(
             _OK,
             position,

@@ -35,7 +35,6 @@ from tieredstore.local.queues.light_queues import (
     add_light_offsets,
     light_queue_names,
 )
-from tieredstore.local.statistics.put_statistics import NS_PER_MS, SLOW_PUT_MS
 from tieredstore.message.buffers import Buffer
 from tieredstore.message.encoding import Message, copy_parts
 from tieredstore.message.names import SCHEDULE_TOPIC
@@ -178,10 +177,8 @@ class GeneralPut(PutQueues):
         try:
             return self._log.make_room(size)
         finally:
-            elapsed_ms = (perf_counter_ns() - begun_ns) / NS_PER_MS
+            elapsed_ms = self.statistics.report_if_slow("the room for a put", begun_ns, size)
             self.statistics.observe_lock(elapsed_ms)
-            if elapsed_ms >= SLOW_PUT_MS:
-                self.statistics.report_slow_put("the room for a put", elapsed_ms, size)
 
     def put_deletions(
         self, topics: AbstractSet[str], find_queue_ids: Callable[[str], Iterable[int]]

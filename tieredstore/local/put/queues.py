@@ -5,16 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
+from time import perf_counter_ns
 from typing import Final, TypeAlias
 
 from tieredstore.clock import Clock
+from tieredstore.errors import TieredStoreError
 from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.put.rows import RowBuffer
 from tieredstore.local.running_flags import RunningFlags
 from tieredstore.local.statistics.put_statistics import PutStatistics
 from tieredstore.local.topics import illegal_topic
 from tieredstore.message.encoding import DIRECT_COPY_BYTES, RecordEncoder
+from tieredstore.message.layout import check_size, is_blank_record
 from tieredstore.message.names import SCHEDULE_TOPIC
+from tieredstore.message.record import StoredMessage
 
 MAX_SAMPLED_QUEUES: Final = 1_024
 """Queues that take part in a round of samples."""
@@ -83,6 +87,14 @@ class PutQueues(RowBuffer):
         self._log.closed_reason = "the store is not started"
         flags.on_change = self._leave_short_way
 
+    def limit_bodies(self, max_body_bytes: int) -> None:
+        """Take no larger bodies from now on."""
+        encoder = self._encoder
+        if max_body_bytes != encoder.max_body_bytes:
+            with self._lock:
+                encoder.limit_bodies(max_body_bytes)
+                self._max_plain_body_bytes = min(max_body_bytes, DIRECT_COPY_BYTES)
+
     def open(self) -> None:
         """Begin to take messages."""
         with self._lock:
@@ -127,6 +139,28 @@ class PutQueues(RowBuffer):
     def find_end(self) -> int:
         """Return where the log ends now, bytes."""
         return self._log.max_offset
+
+    def find_time(self) -> int:
+        """Return the time that puts have now, epoch ms."""
+        return self._now_ms()
+
+    def measure_put(self, offset: int, until_ms: int) -> int | None:
+        """Measure what one put appended where the log ended at `offset`, bytes: the records there
+        that have the same store time. 0 when there is nothing of `until_ms` or before, None while
+        nothing can be read there."""
+        try:
+            data = self._log.rest_of_file(offset)
+            if data and is_blank_record(data, 0):
+                data = self._log.rest_of_file(offset + len(data))
+            return _measure_first_time(data, until_ms) if data else None
+        except TieredStoreError:
+            return 0
+
+    def _help_after(self, size: int) -> None:
+        """`_help`, behind a put of so many bytes."""
+        begun_ns = perf_counter_ns()
+        self._help()
+        self.statistics.report_if_slow("the dispatch behind a put", begun_ns, size)
 
     def sample_next_put(self) -> None:
         """Send the next put of one queue, another each time, the general way."""
@@ -204,3 +238,16 @@ class PutQueues(RowBuffer):
                 self._free_numbers.append(state.number)
                 self.queues[state.number] = _NO_QUEUE
                 state.next_offset = FORGOTTEN
+
+
+def _measure_first_time(data: memoryview, until_ms: int) -> int:
+    """How many bytes the records have that lead and have one store time, no later than that. Raises
+    Corrupt."""
+    end, time_ms = 0, -1
+    while end < len(data) and not is_blank_record(data, end):
+        size = check_size(data, end, len(data))
+        found_ms = StoredMessage(data, end, size).store_timestamp_ms
+        if found_ms > until_ms or time_ms not in (-1, found_ms):
+            break
+        end, time_ms = end + size, found_ms
+    return end

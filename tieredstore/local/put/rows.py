@@ -104,7 +104,11 @@ class RowBuffer:
             yield
 
     def _publish(
-        self, new_rows: Rows, end: int, timestamp: int, moves: Iterable[object] = ()
+        self,
+        new_rows: Iterable[int | bytes],
+        end: int,
+        timestamp: int,
+        moves: Iterable[object] = (),
     ) -> int:
         """What was copied into the log becomes part of it; returns how many row values wait.
 

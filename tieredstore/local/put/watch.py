@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from tieredstore.local.put.appender import MessageAppender
 from tieredstore.local.statistics.put_statistics import SLOW_PUT_MS
@@ -14,6 +14,14 @@ from tieredstore.service_thread import ServiceHealth, ServiceThread
 
 WATCH_INTERVAL_MS: Final = 50
 _log = logging.getLogger(__name__)
+
+
+class _SlowHold(NamedTuple):
+    """A put that has had the lock for `held_ms`; its store time is `until_ms` or before."""
+
+    at: int
+    until_ms: int
+    held_ms: float
 
 
 class PutWatch:
@@ -24,7 +32,7 @@ class PutWatch:
     def __init__(
         self,
         appender: MessageAppender,
-        busy_timeout_ms: int,
+        busy_timeout_ms: Callable[[], int],
         look_further: Callable[[], object] = lambda: None,
         now_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
@@ -35,7 +43,7 @@ class PutWatch:
         self._held_since_ms: float | None = None
         self._held_at = -1
         self._seen_end = -1
-        self._is_logged = False
+        self._slow: _SlowHold | None = None  # of which only the place was logged
         self._loop = ServiceThread("put-watch", self.look, WATCH_INTERVAL_MS)
 
     def start(self) -> None:
@@ -54,23 +62,37 @@ class PutWatch:
         """Look once: at the lock, and then at a sample."""
         self._look_further()
         held_ms = self._measure_hold()
-        if held_ms >= SLOW_PUT_MS and not self._is_logged:
-            self._is_logged = True
-            _log.warning(
-                "a put at %d of the commit log has had the lock for %.0f ms", self._held_at, held_ms
-            )
-        if 0 < self._busy_timeout_ms < held_ms:
+        self._report_slow_hold(held_ms)
+        busy_timeout_ms = self._busy_timeout_ms()
+        if 0 < busy_timeout_ms < held_ms:
             self._appender.refuse_busy(
-                f"a put has had the lock for more than {self._busy_timeout_ms} ms "
+                f"a put has had the lock for more than {busy_timeout_ms} ms "
                 "(osPageCacheBusyTimeOutMills): the disk does not keep up"
             )
         elif not held_ms:
-            self._is_logged = False
             self._appender.refuse_busy(None)
             end = self._appender.find_end()
             if end != self._seen_end:  # somebody puts
                 self._seen_end = end
                 self._appender.sample_next_put()
+
+    def _report_slow_hold(self, held_ms: float) -> None:
+        """Log it by its place while it lasts, by its size afterwards."""
+        slow = self._slow
+        if held_ms >= SLOW_PUT_MS:
+            if slow is None or slow.at != self._held_at:
+                slow = _SlowHold(self._held_at, self._appender.find_time(), held_ms)
+                _log.warning(
+                    "a put at %d of the commit log has had the lock for %.0f ms", slow.at, held_ms
+                )
+            self._slow = slow._replace(held_ms=held_ms)
+        elif slow is not None:
+            size = self._appender.measure_put(slow.at, slow.until_ms)
+            if size:
+                what = f"at {slow.at} of the commit log, with the lock, a put"
+                self._appender.statistics.report_slow_put(what, slow.held_ms, size)
+            if size is not None:
+                self._slow = None
 
     def _measure_hold(self) -> float:
         """For how long (ms) one put has had the lock, as far as these looks can tell."""

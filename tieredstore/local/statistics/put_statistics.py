@@ -13,6 +13,8 @@ import time
 from types import TracebackType
 from typing import Final
 
+import msgspec
+
 from tieredstore.contracts.message_store import PutMessageResult, PutMessageStatus
 
 TIME_BOUNDS_MS: Final = (1, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
@@ -24,15 +26,12 @@ NS_PER_MS: Final = 1_000_000
 _log = logging.getLogger(__name__)
 
 
-class TimeDistribution:
+class TimeDistribution(msgspec.Struct):
     """counts[i]: times of at most TIME_BOUNDS_MS[i], the last those beyond. Bare: callers lock."""
 
-    __slots__ = ("counts", "max_ms", "total_ms")
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(TIME_BOUNDS_MS) + 1)
-        self.total_ms = 0.0
-        self.max_ms = 0.0
+    counts: list[int] = msgspec.field(default_factory=lambda: [0] * (len(TIME_BOUNDS_MS) + 1))
+    total_ms: float = 0.0
+    max_ms: float = 0.0
 
     def add(self, time_ms: float) -> None:
         """Count a time."""
@@ -57,11 +56,9 @@ class PutStatistics:
 
     def observe_put(self, result: PutMessageResult, begun_ns: int) -> PutMessageResult:
         """Count a put that began at this time (`time.perf_counter_ns`); returns its result."""
-        elapsed_ms = (time.perf_counter_ns() - begun_ns) / NS_PER_MS
+        elapsed_ms = self.report_if_slow("a put", begun_ns, result.wrote_bytes)
         with self._lock:
             self.put_times.add(elapsed_ms)
-        if elapsed_ms >= SLOW_PUT_MS:
-            self.report_slow_put("a put", elapsed_ms, result.wrote_bytes)
         return result if result.ok else self.observe_refusal(result)
 
     def observe_refusal(self, result: PutMessageResult) -> PutMessageResult:
@@ -81,6 +78,14 @@ class PutStatistics:
         """Log refusals again: what was wrong has changed."""
         with self._lock:
             self._logged.clear()
+
+    def report_if_slow(self, what: str, begun_ns: int, size_bytes: int) -> float:
+        """Log and count a part of a put, of records of so many bytes, that began at this time and
+        took SLOW_PUT_MS; returns how long it took, ms."""
+        elapsed_ms = (time.perf_counter_ns() - begun_ns) / NS_PER_MS
+        if elapsed_ms >= SLOW_PUT_MS:
+            self.report_slow_put(what, elapsed_ms, size_bytes)
+        return elapsed_ms
 
     def report_slow_put(self, what: str, elapsed_ms: float, size_bytes: int) -> None:
         """Log and count something that took a put too long. size_bytes: of its records."""

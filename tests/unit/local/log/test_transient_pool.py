@@ -84,7 +84,7 @@ def test_a_full_file_gives_its_buffer_back_and_leaves_nothing_in_the_next(tmp_pa
 def test_fast_fail_refuses_what_would_be_put_directly(tmp_path: Path) -> None:
     files = PositionalFiles(writable=True)
     pool = TransientStorePool(1, SIZE)
-    log = CommitLog(tmp_path, SIZE, files, pool=pool, fail_without_buffer=True)
+    log = CommitLog(tmp_path, SIZE, files, pool=pool, fail_without_buffer=lambda: True)
     with closing(files), closing(log):
         _append(log, b"a" * 8000)
         with pytest.raises(Exhausted, match="fastFailIfNoBufferInStorePool"):

@@ -184,7 +184,7 @@ def test_puts_are_sampled_while_there_are_some(tmp_path: Path) -> None:
     with running(small_config(tmp_path)) as store:
         store._put_watch.stop()
         appender = store._appender
-        watch = PutWatch(appender, 0)
+        watch = PutWatch(appender, lambda: 0)
         put_all(store, [plain("T", queue_id, 0) for queue_id in range(3)])
         for _ in range(4):
             before = sum(appender.statistics.put_times.counts)
@@ -204,7 +204,7 @@ def test_l08_puts_are_refused_while_one_has_the_lock_for_too_long(
         store._put_watch.stop()
         put_all(store, [plain()])
         now_ms = 0
-        watch = PutWatch(store._appender, 1_000, now_ms=lambda: now_ms)
+        watch = PutWatch(store._appender, lambda: 1_000, now_ms=lambda: now_ms)
         held, go_on = threading.Event(), threading.Event()
 
         def hold() -> None:
@@ -242,7 +242,7 @@ def test_l08_puts_that_make_progress_are_never_busy(tmp_path: Path) -> None:
     with running(small_config(tmp_path)) as store:
         store._put_watch.stop()
         now_ms = 0
-        watch = PutWatch(store._appender, 1_000, now_ms=lambda: now_ms)
+        watch = PutWatch(store._appender, lambda: 1_000, now_ms=lambda: now_ms)
         looked = threading.Event()
 
         def look() -> None:

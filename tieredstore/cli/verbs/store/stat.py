@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -9,13 +10,17 @@ import click
 
 from tieredstore.cli.options.output import output_option
 from tieredstore.cli.output.rows import Output
+from tieredstore.clock import SYSTEM_CLOCK
+from tieredstore.errors import Corrupt
 
 if TYPE_CHECKING:
     from tieredstore.local.queues.interface import ConsumeQueueReader
     from tieredstore.local.read_only import ReadOnlyMessageStore
 
 _UNITS: Final = 1 << 16
+_log = logging.getLogger(__name__)
 TOPIC_COLUMNS = ("topic", "queues", "messages", "bytes")
+TIME_COLUMNS = ("up_to_ms", "puts", "put_locks")
 
 
 @click.command("stat")
@@ -29,7 +34,9 @@ def command(directory: Path, out: Output) -> None:
     log_to_stderr()
     store = open_read_only(directory)
     try:
-        out.record(_describe(store), {"topics": TOPIC_COLUMNS})
+        kept = _describe_statistics(store.root)
+        lists = {"put_times": TIME_COLUMNS} if kept else {}
+        out.record({**_describe(store), **kept}, {"topics": TOPIC_COLUMNS, **lists})
     finally:
         store.shutdown()
 
@@ -74,6 +81,41 @@ def _describe(store: ReadOnlyMessageStore) -> dict[str, object]:
         "topics": [
             {"topic": topic, "queues": queues, "messages": messages, "bytes": size}
             for topic, (queues, messages, size) in sorted(topics.items())
+        ],
+    }
+
+
+def _describe_statistics(root: Path) -> dict[str, object]:
+    """What the owner has left of its statistics; nothing where there is none."""
+    from tieredstore.local.statistics.kept import read_statistics
+
+    try:
+        kept = read_statistics(root)
+    except Corrupt as damage:  # all else is worth knowing
+        _log.warning("%s", damage)
+        kept = None
+    if kept is None:
+        return {}
+    times, locks = kept.put_times, kept.put_lock_times
+    return {
+        "statistics_written": kept.written_ms,
+        "statistics_age_ms": max(SYSTEM_CLOCK.now_ms() - kept.written_ms, 0),
+        "statistics_since": kept.since_ms,
+        "flush_behind_bytes": kept.flush_behind_bytes,
+        "dispatch_behind_bytes": kept.dispatch_behind_bytes,
+        "index_behind_bytes": kept.index_behind_bytes,
+        "dispatch_behind_ms": kept.dispatch_behind_ms,
+        "puts_refused": kept.puts_refused,
+        "slow_puts": kept.slow_puts,
+        "put_time_total_ms": times.total_ms,
+        "put_time_max_ms": times.max_ms,
+        "put_lock_time_total_ms": locks.total_ms,
+        "put_lock_time_max_ms": locks.max_ms,
+        "put_times": [
+            {"up_to_ms": bound, "puts": puts, "put_locks": held}
+            for bound, puts, held in zip(
+                (*kept.time_bounds_ms, None), times.counts, locks.counts, strict=False
+            )
         ],
     }
 
