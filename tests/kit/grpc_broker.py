@@ -14,7 +14,6 @@ import grpc.aio
 
 from tests.kit.local_stores import running, small_config
 from tieredstore.broker.clients import ConsumerManager, ProducerManager
-from tieredstore.broker.grpc.certificates import Certificate
 from tieredstore.broker.grpc.server import GrpcServer
 from tieredstore.broker.grpc.service import Service
 from tieredstore.broker.grpc.stubs import (
@@ -116,7 +115,6 @@ class GrpcClient:
 async def serving_grpc(
     root: Path,
     properties: dict[str, str] | None = None,
-    certificate: Certificate | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> AsyncIterator[GrpcBroker]:
     """Serve over a store under a folder."""
@@ -161,7 +159,7 @@ async def serving_grpc(
         await services.transactions.load()
         services.transactions.start()
         service = Service(services)
-        server = GrpcServer(service, certificate)
+        server = GrpcServer(service, None)
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         await server.start(listener)

@@ -25,7 +25,7 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
         frames.append(f"{frame.f_code.co_name} ({frame.f_code.co_filename})")
         frame = frame.f_back
     if not any(name in one for one in frames for name in _IMPORTS):
-        found.append((str(arguments[0]), " < ".join(frames[:8])))
+        found.append((str(arguments[0]), " < ".join(frames[:16])))
 
 
 @contextmanager

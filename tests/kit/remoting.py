@@ -17,8 +17,8 @@ from tieredstore.broker.remoting.frame import FrameReader, encode_start
 from tieredstore.broker.remoting.handler_table import HandlerTable
 from tieredstore.broker.remoting.headers import decode_header, encode_header
 from tieredstore.broker.remoting.limits import RemotingLimits
-from tieredstore.broker.remoting.listener import TlsMode
 from tieredstore.broker.remoting.server import RemotingServer
+from tieredstore.broker.tls import TlsMode
 
 TIMEOUT_MS = 20_000
 

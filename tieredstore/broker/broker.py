@@ -21,7 +21,6 @@ from tieredstore.broker.clients import ConsumerManager, ProducerManager, Rebalan
 from tieredstore.broker.delay.hook import DelayHook
 from tieredstore.broker.delay.schedule import ScheduleMessageService
 from tieredstore.broker.delay.timers import TimerMessageService
-from tieredstore.broker.grpc.certificates import find_certificate
 from tieredstore.broker.grpc.server import GrpcServer
 from tieredstore.broker.grpc.service import Service
 from tieredstore.broker.history import FollowTier, TierHistory
@@ -41,7 +40,6 @@ from tieredstore.broker.remoting.access import GuardedTable
 from tieredstore.broker.remoting.handler_table import HandlerTable
 from tieredstore.broker.remoting.handlers.registration import make_handler_table
 from tieredstore.broker.remoting.limits import RemotingLimits
-from tieredstore.broker.remoting.listener import TlsMode, make_server_context
 from tieredstore.broker.remoting.registration import NameServerRegistration
 from tieredstore.broker.remoting.server import RemotingServer
 from tieredstore.broker.send.send_back import SendBack
@@ -54,6 +52,7 @@ from tieredstore.broker.state.offsets import ConsumerOffsetManager
 from tieredstore.broker.state.persisting import PersistService
 from tieredstore.broker.state.statistics import SAMPLE_INTERVAL_MS, BrokerStatistics
 from tieredstore.broker.state.topics import TopicConfigManager
+from tieredstore.broker.tls import TlsMode, load_tls, make_server_context
 from tieredstore.broker.transactions.service import TransactionService
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import LoadedConfig, config_from_properties, read_broker_conf
@@ -356,25 +355,21 @@ class Broker:
         self, services: BrokerServices, sockets: Sockets, starting: AsyncExitStack
     ) -> None:
         settings = self.settings
-        certificate = await asyncio.to_thread(
-            find_certificate, settings.tls_key_path, settings.tls_cert_path
-        )
+        tls = await asyncio.to_thread(load_tls, settings)
+        context = await asyncio.to_thread(make_server_context, tls)
         table = make_handler_table(services)
         if services.access.is_enabled:
             table = GuardedTable(table, services.access)
-        tls = await asyncio.to_thread(
-            make_server_context, certificate.private_key, certificate.chain
-        )
-        await self._serve_remoting(table, sockets.remoting, tls, starting)
+        await self._serve_remoting(table, sockets.remoting, context, starting)
         self.addresses["remoting"] = self.addresses["namesrv"] = services.address
         if sockets.namesrv is not None:
-            await self._serve_remoting(table, sockets.namesrv, tls, starting)
+            await self._serve_remoting(table, sockets.namesrv, context, starting)
             self.addresses["namesrv"] = join_address(
                 settings.broker_ip1, settings.namesrv_listen_port
             )
         grpc_server = GrpcServer(
             Service(services, access=services.access if services.access.is_enabled else None),
-            certificate,
+            tls,
         )
         await grpc_server.start(sockets.grpc)
         starting.push_async_callback(grpc_server.stop)

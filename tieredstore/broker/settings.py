@@ -93,11 +93,30 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     tls_server_mode: Annotated[
         str,
         _text(
-            "Which clients of remoting are served, a system property of Java: those without TLS "
-            "(disabled), those with it (enforcing), both on one port (permissive).",
+            "Which clients are served, a system property of Java: those without TLS (disabled), "
+            "those with it (enforcing), both on one port (permissive).",
             "^(disabled|permissive|enforcing)$",
         ),
     ] = field(name="tls.server.mode", default="permissive")
+    tls_client_auth: Annotated[
+        str,
+        _text(
+            "Whether clients with TLS show a certificate, a system property of Java: they are not "
+            "asked (none), one that is shown has to be good (optional; over gRPC nobody is asked "
+            "then), there has to be one (require).",
+            "^(?i:none|optional|require)$",
+        ),
+    ] = field(name="tls.server.need.client.auth", default="none")
+    tls_auth_client: Annotated[
+        bool,
+        _text(
+            "Whether a client's certificate has to be signed by one of `tls.server.trustCertPath`, "
+            "a system property of Java; `require` goes with it alone."
+        ),
+    ] = field(name="tls.server.authClient", default=False)
+    tls_trust_cert_path: Annotated[
+        str, _text("Certificates that count for that, PEM, a system property of Java.")
+    ] = field(name="tls.server.trustCertPath", default="")
     namesrv_listen_port: Annotated[
         int,
         _int(
@@ -163,6 +182,16 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
     metric_grpc_exporter_timeout_ms: Annotated[int, _int("How long a send may take, ms.", 1)] = (
         field(name="metricGrpcExporterTimeOutInMills", default=3000)
     )
+    metrics_in_delta: Annotated[
+        bool,
+        _text(
+            "Whether counters and histograms sent by OTLP say what has come since the last time; "
+            "every series has the label `aggregation=delta` then."
+        ),
+    ] = field(name="metricsInDelta", default=False)
+    metrics_label: Annotated[
+        str, _text("Labels of every series, `name:value` joined by commas.")
+    ] = field(name="metricsLabel", default="")
     metrics_prom_exporter_port: Annotated[
         int, _int("Port of `/metrics` and `/health`; 0: a free one.", 0, 65_535)
     ] = field(name="metricsPromExporterPort", default=5557)
@@ -201,7 +230,7 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
 
     # Producers
     max_message_size_bytes: Annotated[
-        int, _int("Largest body, bytes; the store's setting of this name.", 0)
+        int, _int("Largest body, bytes; the store's setting of this name.", 0, runtime=True)
     ] = field(name="maxMessageSize", default=_STORE_DEFAULTS["max_message_size_bytes"].default)
     message_delay_level: Annotated[str, _text("Delays of the levels, level 1 first.")] = field(
         name="messageDelayLevel", default=_STORE_DEFAULTS["message_delay_level"].default
@@ -221,7 +250,10 @@ class BrokerSettings(msgspec.Struct, kw_only=True):
 
     # Consumers
     long_polling_enable: Annotated[
-        bool, _text("Whether a pull that finds nothing is parked for as long as it asks for.")
+        bool,
+        _text(
+            "Whether a pull that finds nothing is parked for as long as it asks for.", runtime=True
+        ),
     ] = field(name="longPollingEnable", default=True)
     short_polling_time_ms: Annotated[
         int, _int("How long it is parked otherwise, ms.", runtime=True)
@@ -306,13 +338,14 @@ def update_settings(
     for_store = {
         key: parse_setting(key, value, origin)
         for key, value in properties.items()
-        if key not in BROKER_FIELDS_BY_KEY
+        if key in FIELDS_BY_KEY
     }
     changed = [name for name, value in values.items() if getattr(settings, name) != value]
     for name in changed:
         setattr(settings, name, values[name])
     keys = {info.name: key for key, info in BROKER_FIELDS_BY_KEY.items()}
-    return [keys[name] for name in changed] + change_config(store_config, for_store)
+    here = [keys[name] for name in changed]
+    return dict.fromkeys(here + change_config(store_config, for_store))
 
 
 def _parse_known(properties: Mapping[str, str], origin: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from tests.kit.clients.collected import FAST_CLIENT, bodies, wait_for_messages
 from tests.kit.clients.program import ClientFailed, ClientProcess, Program
 from tests.kit.clients.served import Served, our_broker
 
-TOPIC, GROUP = "LiveTopic", "LiveGroup"
+TOPIC, GROUP, PUSHED = "LiveTopic", "LiveGroup", "PushedGroup"
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +50,11 @@ def run(client: ClientProcess, served: Served, *arguments: str) -> str:
     return printed
 
 
-def find_client_id(client: ClientProcess, served: Served) -> str:
-    lines = run(client, served, "consumerConnection", "-g", GROUP).splitlines()
-    [line] = [line for line in lines if "V5_5_0" in line]
+def find_client_id(
+    client: ClientProcess, served: Served, group: str = GROUP, version: str = "V5_5_0"
+) -> str:
+    lines = run(client, served, "consumerConnection", "-g", group).splitlines()
+    [line] = [line for line in lines if version in line]
     return line.split()[0]
 
 
@@ -91,3 +93,43 @@ def test_a_live_group_goes_on_from_the_offsets_that_it_is_given(
     while "first" not in bodies(client.call("collected", topic=TOPIC)[before:]):
         assert time.monotonic() < deadline, client.log()
         time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def pushed(java_grpc: Program, served: Served, client: ClientProcess) -> Iterator[ClientProcess]:
+    """A push consumer over gRPC that does not like one message."""
+    with java_grpc.start("Messaging") as found:
+        fields: dict[str, Any] = {
+            "group": PUSHED,
+            "topic": TOPIC,
+            "poison": "bad",
+            "grpc": served.grpc,
+        }
+        found.call("start_push", name="c", **fields)
+        yield found
+
+
+@pytest.mark.parametrize(("body", "verdict"), [("good", "CR_SUCCESS"), ("bad", "CR_LATER")])
+def test_a_consumer_of_grpc_consumes_a_message_directly(
+    client: ClientProcess, pushed: ClientProcess, served: Served, body: str, verdict: str
+) -> None:
+    sent = client.call("send", name="p", topic=TOPIC, body=body)["msg_id"]
+    client_id = find_client_id(client, served, PUSHED, "V5_0_0")
+    before = len(pushed.call("collected", topic=TOPIC))
+    asked = ("-t", TOPIC, "-i", sent, "-g", PUSHED, "-d", client_id)
+    printed = run(client, served, "queryMsgByUniqueKey", *asked)
+    assert verdict in printed, printed
+    assert "from gRPC client" in printed
+    assert body in bodies(pushed.call("collected", topic=TOPIC)[before:])
+
+
+def test_e107_how_a_consumer_of_grpc_is(
+    client: ClientProcess, pushed: ClientProcess, served: Served
+) -> None:
+    client_id = find_client_id(client, served, PUSHED, "V5_0_0")
+    assert "Rebalance OK" in run(client, served, "consumerStatus", "-g", PUSHED)
+    one = run(client, served, "consumerStatus", "-g", PUSHED, "-i", client_id)
+    assert TOPIC in one
+    assert "CONSUME_PASSIVELY" in one
+    stacks = run(client, served, "consumerStatus", "-g", PUSHED, "-i", client_id, "-s")
+    assert "java.lang.Thread" in stacks, stacks

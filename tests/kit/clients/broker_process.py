@@ -62,6 +62,12 @@ class BrokerProcess:
         """What its first line said: `remoting`, `namesrv`, `grpc`, …, each `host:port`."""
 
     @property
+    def pid(self) -> int:
+        """Its process."""
+        assert self._process is not None, "it does not run"
+        return self._process.pid
+
+    @property
     def namesrv(self) -> str:
         """Where remoting clients begin."""
         return self.addresses["namesrv"]

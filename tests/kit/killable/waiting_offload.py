@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from tieredstore import registry
+from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.segment import WriterEpoch
 from tieredstore.contracts.wrapping import WrapperProvider
 from tieredstore.jobs.offloading.job import offload_store
@@ -24,8 +25,10 @@ def _say_and_wait(line: str) -> None:
 
 
 class WaitingProvider(WrapperProvider):
-    def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> WriterEpoch:
-        epoch = super().acquire_writer(broker_name, take_over=take_over)
+    def acquire_writer(
+        self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
+    ) -> WriterEpoch:
+        epoch = super().acquire_writer(broker_name, take_over=take_over, record=record)
         _say_and_wait("writer")
         return epoch
 

@@ -63,6 +63,10 @@ def test_changes_at_run_time_are_taken_all_or_none() -> None:
     assert list(changed) == ["transactionCheckMax", "deleteWhen"]
     assert store_config.delete_when == "05"
     assert list_settings(settings)["transactionCheckMax"] == "4"
+    # A setting of both is changed in both, and named once.
+    size = {"maxMessageSize": "1000"}
+    assert list(update_settings(settings, store_config, size, "update")) == ["maxMessageSize"]
+    assert settings.max_message_size_bytes == store_config.max_message_size_bytes == 1000
     for wrong in (
         {"listenPort": "1"},
         {"transactionCheckMax": "x"},
@@ -77,5 +81,5 @@ def test_changes_at_run_time_are_taken_all_or_none() -> None:
                 {"transactionCheckInterval": "9", "tieredStorageLevel": "FORCE", **wrong},
                 "update",
             )
-    assert store_config == StoreConfig(delete_when="05")
+    assert store_config == StoreConfig(delete_when="05", max_message_size_bytes=1000)
     assert settings.transaction_check_interval_ms == 30_000

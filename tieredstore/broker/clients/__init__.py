@@ -8,7 +8,13 @@ from tieredstore.broker.clients.consumers import (
 )
 from tieredstore.broker.clients.locks import RebalanceLocks
 from tieredstore.broker.clients.producers import ProducerManager
-from tieredstore.broker.clients.session import SILENCE_LIMIT_MS, ClientReply, ClientSession
+from tieredstore.broker.clients.session import (
+    SILENCE_LIMIT_MS,
+    ClientReply,
+    ClientSession,
+    TelemetryClient,
+    VerifyResult,
+)
 from tieredstore.broker.clients.subscription import SQL92, TAG, Subscription
 
 __all__ = [
@@ -24,4 +30,6 @@ __all__ = [
     "ProducerManager",
     "RebalanceLocks",
     "Subscription",
+    "TelemetryClient",
+    "VerifyResult",
 ]

@@ -20,10 +20,12 @@ class ConsumerSettings(msgspec.Struct, frozen=True):
 
 
 class Consumer(msgspec.Struct, eq=False):
-    """A session in a group; heard_ms: when a heartbeat came last, monotonic."""
+    """A session in a group; began_ms: when it came, epoch ms; heard_ms: when a heartbeat came last,
+    monotonic."""
 
     session: ClientSession
-    heard_ms: int
+    began_ms: int
+    heard_ms: int = 0
 
 
 class ConsumerGroup:
@@ -106,7 +108,7 @@ class ConsumerManager:
             former = found.find_client(session.client_id)
             if former is not None:
                 self._drop(found, former)
-            consumer = found.consumers[session] = Consumer(session, 0)
+            consumer = found.consumers[session] = Consumer(session, found.updated_ms)
             self._groups_of_session.setdefault(session, set()).add(group)
         consumer.heard_ms = self._clock.monotonic_ms()
         changed |= found.update_subscriptions(subscriptions)

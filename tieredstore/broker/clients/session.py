@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+
+import msgspec
 
 if TYPE_CHECKING:
     from tieredstore.message.buffers import Buffer
@@ -65,4 +67,28 @@ class ClientSession(Protocol):
     ) -> ClientReply:
         """Ask the client and wait for its answer. Raises Unavailable when it does not come in time
         or the connection ends, Invalid for a client that cannot be asked (gRPC)."""
+        ...
+
+
+class VerifyResult(msgspec.Struct, frozen=True):
+    """What became of a message that a client was told to consume. outcome: Java's name of it
+    (CR_SUCCESS, CR_LATER, …), None when the client did not consume it, for the reason."""
+
+    outcome: str | None
+    reason: str = ""
+
+
+@runtime_checkable
+class TelemetryClient(ClientSession, Protocol):
+    """A client that speaks gRPC: it answers no request of remoting, but commands of its stream."""
+
+    async def verify_message(self, message: StoredMessage, timeout_ms: int) -> VerifyResult:
+        """Let the client consume one message (VerifyMessage). Raises Unavailable when no answer
+        comes in time or the stream ends, Busy when too many commands wait, Corrupt for a body that
+        cannot be inflated."""
+        ...
+
+    async def print_thread_stacks(self, timeout_ms: int) -> str:
+        """Ask the client what its threads do (PrintThreadStackTrace). Raises Unavailable and Busy
+        as `verify_message`, Invalid for a client that does not tell."""
         ...

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tieredstore.broker.delay.delivery import Delivery
+from tieredstore.broker.delay.service import BATCH, MAX_BATCH_BYTES, DeliveryService
 from tieredstore.broker.own_queues import read_own_queue
-from tieredstore.broker.periodic import PeriodicTask
 from tieredstore.broker.state.config_manager import ConfigManager, DataVersion
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.message_store import (
@@ -32,14 +31,9 @@ if TYPE_CHECKING:
     from tieredstore.broker.delay.hook import DelayHook
     from tieredstore.contracts.message_store import HostedStore
     from tieredstore.message.record import StoredMessage
-    from tieredstore.service_thread import ServiceHealth
 
-ROUND_MS: Final = 100
-"""How often the levels are looked at."""
 _MIN_TIME_MS: Final = 1 << 32
 """A tags code below is no time: the unit had an address, or was made from tags."""
-_BATCH: Final = 32
-_MAX_BATCH_BYTES: Final = 1 << 20
 
 
 class _Table(msgspec.Struct, kw_only=True, rename="camel"):
@@ -74,9 +68,9 @@ class ScheduleOffsets(ConfigManager):
         self.data_version = table.data_version or DataVersion()
 
 
-class ScheduleMessageService:
+class ScheduleMessageService(DeliveryService):
     """Delivers messages of all levels. `offsets` is to be loaded before `start`, and registered
-    with the persist service. Used on the loop only."""
+    with the persist service."""
 
     def __init__(
         self,
@@ -86,25 +80,10 @@ class ScheduleMessageService:
         config_folder: Path,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        super().__init__(store, hook, clock)
         self.offsets = ScheduleOffsets(config_folder, clock)
-        self._store = store
-        self._delivery = Delivery(store, hook)
         self._delays_ms = tuple(delays_ms)
-        self._clock = clock
         self._due_ms: dict[int, int] = {}  # of the next message of a level, where that is known
-        self._task = PeriodicTask("ScheduleMessageService", ROUND_MS, self.deliver_due)
-
-    def start(self) -> None:
-        """Begin to deliver, on the running loop."""
-        self._task.start()
-
-    async def stop(self) -> None:
-        """End. Idempotent."""
-        await self._task.stop()
-
-    def health(self) -> ServiceHealth:
-        """Return how the deliveries are."""
-        return self._task.health()
 
     async def deliver_due(self) -> int:
         """Deliver what is due now; returns how many messages. A level that cannot be read, or a
@@ -138,7 +117,7 @@ class ScheduleMessageService:
             start = self._store.get_min_offset_in_queue(SCHEDULE_TOPIC, queue_id)
         if start == maximum:
             return 0
-        request = GetRequest(SCHEDULE_TOPIC, queue_id, start, _BATCH, _MAX_BATCH_BYTES)
+        request = GetRequest(SCHEDULE_TOPIC, queue_id, start, BATCH, MAX_BATCH_BYTES)
         result = await read_own_queue(self._store, request)
         if result.status is not GetMessageStatus.FOUND:
             # Below the first, behind the last, of a file that was deleted, or damaged.

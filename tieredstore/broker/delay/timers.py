@@ -24,11 +24,10 @@ from typing import TYPE_CHECKING, Final
 import aiofiles
 import msgspec
 
-from tieredstore.broker.delay.delivery import Delivery
 from tieredstore.broker.delay.hook import TIMER_PRECISION_MS
+from tieredstore.broker.delay.service import BATCH, MAX_BATCH_BYTES, DeliveryService
 from tieredstore.broker.delay.timer_slots import TimerSlots
 from tieredstore.broker.own_queues import read_own_queue
-from tieredstore.broker.periodic import PeriodicTask
 from tieredstore.broker.send.recall_handles import make_recall_key
 from tieredstore.broker.state.config_manager import ConfigManager, DataVersion
 from tieredstore.clock import SYSTEM_CLOCK, Clock
@@ -44,13 +43,9 @@ if TYPE_CHECKING:
     from tieredstore.broker.delay.hook import DelayHook
     from tieredstore.contracts.message_store import HostedStore
     from tieredstore.message.record import StoredMessage
-    from tieredstore.service_thread import ServiceHealth
 
-ROUND_MS: Final = 100
 ROLL_WINDOW_MS: Final = 172_800_000
 """Java's timerRollWindowSlot, two days."""
-_BATCH: Final = 32
-_MAX_BATCH_BYTES: Final = 1 << 20
 _CHECKPOINT: Final = struct.Struct(">qqq")
 """Head of Java's timercheck: last read time in ms, position in its timer log, offset in the timer
 topic."""
@@ -110,9 +105,9 @@ class TimerProgress(ConfigManager):
         self.data_version = state.data_version or DataVersion()
 
 
-class TimerMessageService:
+class TimerMessageService(DeliveryService):
     """Delivers timer messages. `progress` is to be loaded before `start`, and registered with the
-    persist service. Used on the loop only."""
+    persist service."""
 
     def __init__(
         self,
@@ -121,24 +116,9 @@ class TimerMessageService:
         config_folder: Path,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        super().__init__(store, hook, clock)
         self.progress = TimerProgress(config_folder, clock)
-        self._store = store
-        self._delivery = Delivery(store, hook)
-        self._clock = clock
         self._position: int | None = None  # up to where the topic was read in this process
-        self._task = PeriodicTask("TimerMessageService", ROUND_MS, self.deliver_due)
-
-    def start(self) -> None:
-        """Begin to deliver, on the running loop."""
-        self._task.start()
-
-    async def stop(self) -> None:
-        """End. Idempotent."""
-        await self._task.stop()
-
-    def health(self) -> ServiceHealth:
-        """Return how the deliveries are."""
-        return self._task.health()
 
     async def deliver_due(self) -> int:
         """Read what is new in the timer topic and deliver what is due now; returns how many
@@ -168,7 +148,7 @@ class TimerMessageService:
         """Read some messages from an offset on; tells whether there was anything."""
         progress = self.progress
         result = await read_own_queue(
-            self._store, GetRequest(TIMER_TOPIC, 0, position, _BATCH, _MAX_BATCH_BYTES)
+            self._store, GetRequest(TIMER_TOPIC, 0, position, BATCH, MAX_BATCH_BYTES)
         )
         if result.status is GetMessageStatus.FOUND:
             for message in result.messages:
@@ -211,7 +191,7 @@ class TimerMessageService:
                     count += result is not None
                     last = result or last
                 done += 1
-                if not done % _BATCH:
+                if not done % BATCH:
                     await asyncio.sleep(0)
         finally:
             if last is not None:

@@ -234,6 +234,14 @@ def make_received_message(
     return message
 
 
+def make_message(stored: StoredMessage) -> Any:
+    """Make the message of a store as it is, which nobody has to acknowledge. Raises Corrupt for a
+    body that cannot be inflated."""
+    message = _make_message(stored, Resource(name=stored.topic))
+    message.system_properties.delivery_attempt = stored.reconsume_times + 1
+    return message
+
+
 def make_transaction_message(stored: StoredMessage, topics: Iterable[Any]) -> Any:
     """Make the message that a producer is asked about. stored: its half message. topics: resources
     that the producer named, the message's among them if possible: it answers with that."""

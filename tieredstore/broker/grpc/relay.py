@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The server's own ports behind the relay; tls: None when there is no certificate."""
+    """The server's own ports behind the relay; None: clients of that kind are not served."""
 
-    plain: int
+    plain: int | None
     tls: int | None
 
 

@@ -13,9 +13,9 @@ import grpc
 import grpc.aio
 
 from tieredstore.broker.grpc.call import Call
-from tieredstore.broker.grpc.certificates import Certificate
 from tieredstore.broker.grpc.relay import LOOPBACK, Ports, Relay
 from tieredstore.broker.grpc.stubs import SERVICE_NAME, find_class, list_methods
+from tieredstore.broker.tls import ClientAuth, Tls, TlsMode
 
 MAX_RECEIVE_BYTES: Final = 130 << 20
 """Of one request: 32 messages of 4 MiB. As RocketMQ's proxy."""
@@ -49,16 +49,16 @@ class MessagingService(Protocol):
 
 
 class GrpcServer:
-    """A Service on one port, for TLS and plain clients."""
+    """A Service on one port, for TLS and plain clients as `tls` says; None: for plain ones."""
 
     def __init__(
         self,
         service: MessagingService,
-        certificate: Certificate | None,
+        tls: Tls | None,
         max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         self._service = service
-        self._certificate = certificate
+        self._tls = tls
         self._max_connections = max_connections
         self._server: Any = None
         self._relay: Relay | None = None
@@ -80,15 +80,18 @@ class GrpcServer:
             ]
         )
         server.add_generic_rpc_handlers((self._make_handlers(),))
-        plain = server.add_insecure_port(f"{LOOPBACK}:0")
-        tls = None
-        if self._certificate is not None:
-            pair = (self._certificate.private_key, self._certificate.chain)
-            tls = server.add_secure_port(f"{LOOPBACK}:0", grpc.ssl_server_credentials([pair]))
+        ports = Ports(
+            plain=server.add_insecure_port(f"{LOOPBACK}:0") if self._serves_plain else None,
+            tls=None if self._tls is None else _add_tls_port(server, self._tls),
+        )
         await server.start()
         self._server = server
-        self._relay = Relay(Ports(plain, tls), self._max_connections)
+        self._relay = Relay(ports, self._max_connections)
         await self._relay.start(listener)
+
+    @property
+    def _serves_plain(self) -> bool:
+        return self._tls is None or self._tls.mode is not TlsMode.ENFORCING
 
     async def stop(self) -> None:
         """Stop: calls end, then the connections. Idempotent."""
@@ -153,3 +156,17 @@ class GrpcServer:
         if self._relay is not None and port.isdigit():
             found = self._relay.find_peer(int(port))
         return found or address
+
+
+def _add_tls_port(server: Any, tls: Tls) -> int | None:
+    if tls.mode is TlsMode.DISABLED:
+        return None
+    # grpcio asks all for a certificate, or nobody.
+    is_required = tls.client_auth is ClientAuth.REQUIRE
+    credentials = grpc.ssl_server_credentials(
+        [(tls.certificate.private_key, tls.certificate.chain)],
+        tls.trusted if is_required else None,
+        require_client_auth=is_required,
+    )
+    port: int = server.add_secure_port(f"{LOOPBACK}:0", credentials)
+    return port

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from tieredstore.broker.clients import VerifyResult
 from tieredstore.broker.grpc.call import Call
-from tieredstore.broker.grpc.messages import make_transaction_message
-from tieredstore.broker.grpc.statuses import Code, Rejected, make_status
+from tieredstore.broker.grpc.messages import make_message, make_transaction_message
+from tieredstore.broker.grpc.statuses import Code, Rejected, make_status, show_status
 from tieredstore.broker.grpc.stubs import TelemetryCommand, list_values
-from tieredstore.errors import Invalid
+from tieredstore.errors import Busy, Invalid, Unavailable
 
 if TYPE_CHECKING:
     from tieredstore.broker.clients.session import ClientReply
@@ -20,6 +22,15 @@ if TYPE_CHECKING:
 
 MAX_SESSIONS: Final = 10_000
 _COMMAND_LIMIT: Final = 256
+_QUESTION_LIMIT: Final = 64
+"""Commands of which a client has not said what came of them."""
+_VERSION_5_0_0: Final = 413
+"""RocketMQ's number of the version that a gRPC client is shown as, as by Java's proxy."""
+_OUTCOMES: Final = {
+    Code.OK: "CR_SUCCESS",
+    Code.FAILED_TO_CONSUME_MESSAGE: "CR_LATER",
+    Code.MESSAGE_CORRUPTED: "CR_RETURN_NULL",
+}
 _REMOTING_LANGUAGES: Final = {
     "JAVA": "JAVA",
     "CPP": "CPP",
@@ -39,7 +50,7 @@ logger = logging.getLogger(__name__)
 class GrpcSession:
     """One telemetry stream: what its client said last, and the commands that go to it."""
 
-    version = 0
+    version = _VERSION_5_0_0
 
     def __init__(self, call: Call) -> None:
         self.client_id = call.client_id
@@ -48,6 +59,7 @@ class GrpcSession:
         self.user = call.user
         self.settings: Any = None
         self.commands: asyncio.Queue[Any] = asyncio.Queue(_COMMAND_LIMIT)
+        self._questions: dict[str, asyncio.Future[Any]] = {}  # by nonce
 
     def update_settings(self, settings: Any) -> None:
         """Take the settings that the client sent."""
@@ -68,6 +80,8 @@ class GrpcSession:
         """End the stream; what still waits to be sent may be lost."""
         while not self.send(None):
             self.commands.get_nowait()
+        for question in self._questions.values():
+            question.cancel()
 
     def notify_consumers_changed(self, group: str) -> None:
         """Do nothing: the server gives messages to members as they ask."""
@@ -86,6 +100,47 @@ class GrpcSession:
         topics = () if self.settings is None else self.settings.publishing.topics
         recover.message.CopyFrom(make_transaction_message(message, topics))
         self.send(command)
+
+    async def verify_message(self, message: StoredMessage, timeout_ms: int) -> VerifyResult:
+        """Let the client consume one message."""
+        command = TelemetryCommand()
+        command.verify_message_command.message.CopyFrom(make_message(message))
+        answer = await self._ask(command, command.verify_message_command, timeout_ms)
+        outcome = _OUTCOMES.get(answer.status.code)
+        return VerifyResult(outcome, "" if outcome else show_status(answer.status))
+
+    async def print_thread_stacks(self, timeout_ms: int) -> str:
+        """Ask the client what its threads do."""
+        command = TelemetryCommand()
+        command.print_thread_stack_trace_command.SetInParent()
+        answer = await self._ask(command, command.print_thread_stack_trace_command, timeout_ms)
+        if answer.status.code != Code.OK:
+            raise Invalid(f"client {self.client_id}: {show_status(answer.status)}")
+        return str(answer.thread_stack_trace.thread_stack_trace)
+
+    async def _ask(self, command: Any, question: Any, timeout_ms: int) -> Any:
+        """Send a command with a question in it and wait for the client's answer."""
+        if len(self._questions) >= _QUESTION_LIMIT:
+            raise Busy(f"client {self.client_id}: {_QUESTION_LIMIT} commands wait for an answer")
+        question.nonce = nonce = uuid.uuid4().hex
+        answer = self._questions[nonce] = asyncio.get_running_loop().create_future()
+        try:
+            if not self.send(command):
+                raise Busy(f"client {self.client_id} takes no commands")
+            done, _ = await asyncio.wait({answer}, timeout=timeout_ms / 1000)
+        finally:
+            del self._questions[nonce]
+        if not done:
+            raise Unavailable(f"no answer in {timeout_ms} ms")
+        if answer.cancelled():
+            raise Unavailable("its stream has ended")
+        return answer.result()
+
+    def take_answer(self, nonce: str, command: Any) -> None:
+        """Take what the client says to a question; too late for one that is over."""
+        question = self._questions.get(nonce)
+        if question is not None and not question.done():
+            question.set_result(command)
 
     def send_one_way(self, code: int, ext_fields: Mapping[str, str], body: Buffer) -> None:  # noqa: ARG002
         """Raise Invalid, as `request` does."""

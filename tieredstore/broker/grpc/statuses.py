@@ -47,6 +47,7 @@ class Code(enum.IntEnum):
     MESSAGE_PROPERTIES_TOO_LARGE = _CODES["MESSAGE_PROPERTIES_TOO_LARGE"]
     INTERNAL_SERVER_ERROR = _CODES["INTERNAL_SERVER_ERROR"]
     HA_NOT_AVAILABLE = _CODES["HA_NOT_AVAILABLE"]
+    FAILED_TO_CONSUME_MESSAGE = _CODES["FAILED_TO_CONSUME_MESSAGE"]
     NOT_IMPLEMENTED = _CODES["NOT_IMPLEMENTED"]
     MASTER_PERSISTENCE_TIMEOUT = _CODES["MASTER_PERSISTENCE_TIMEOUT"]
     SLAVE_PERSISTENCE_TIMEOUT = _CODES["SLAVE_PERSISTENCE_TIMEOUT"]
@@ -63,6 +64,12 @@ class Rejected(TieredStoreError):
 def make_status(code: Code, text: str = "") -> Any:
     """Make a Status; the text is the code's name unless one is given."""
     return Status(code=code, message=text or code.name)
+
+
+def show_status(status: Any) -> str:
+    """Write what a client's status says."""
+    names = {number: name for name, number in _CODES.items()}
+    return f"{names.get(status.code, status.code)}: {status.message}"
 
 
 def convert_error(error: TieredStoreError) -> Any:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 FIRST_COMMAND_TIMEOUT_S: Final = 20.0
 """How long a stream may be open before its client says its settings."""
 _MAX_SUBSCRIPTIONS: Final = 1_000
+_ANSWERS: Final = frozenset({"thread_stack_trace", "verify_message_result"})
+"""What clients answer to commands."""
+_SIMPLE_CONSUMER: Final = list_values("ClientType")["SIMPLE_CONSUMER"]
 _FILTER_SQL: Final = list_values("FilterType")["SQL"]
 
 _HeartbeatResponse: Final = find_message("HeartbeatResponse")
@@ -83,10 +86,12 @@ class Telemetry:
     async def _read(self, commands: AsyncIterator[Any], session: GrpcSession) -> None:
         try:
             async for command in commands:
-                if command.WhichOneof("command") != "settings":
-                    continue
-                if not session.send(self._take_settings(session, command.settings)):
-                    break
+                kind = command.WhichOneof("command")
+                if kind == "settings":
+                    if not session.send(self._take_settings(session, command.settings)):
+                        break
+                elif kind in _ANSWERS:
+                    session.take_answer(getattr(command, kind).nonce, command)
         finally:
             session.end()
 
@@ -118,8 +123,10 @@ class Telemetry:
         settings = session.settings
         group = find_consumer_group(settings)
         if group is not None:
+            is_simple = settings.client_type == _SIMPLE_CONSUMER
+            consume_type = "CONSUME_ACTIVELY" if is_simple else "CONSUME_PASSIVELY"
             self._broker.consumers.register(
-                group, session, ConsumerSettings(), _read_subscriptions(settings)
+                group, session, ConsumerSettings(consume_type), _read_subscriptions(settings)
             )
         elif settings.WhichOneof("pub_sub") == "publishing":
             # A producer has no group here: the topics that it publishes to stand for it.

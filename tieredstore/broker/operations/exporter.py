@@ -1,14 +1,15 @@
 """A store's metrics in the form of Prometheus, by `prometheus_client`.
 
-Each series gets Java's base labels (`cluster`, `node_type`, `node_id`), those of a tiered store
-also `storage_type` and `storage_medium`.
+Each series gets Java's base labels (`cluster`, `node_type`, `node_id`, those of `metricsLabel`),
+those of a tiered store also `storage_type` and `storage_medium`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -19,12 +20,17 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from tieredstore.errors import Invalid
 from tieredstore.metrics import Histogram, Labels, Metrics
+
+if TYPE_CHECKING:
+    from tieredstore.broker.settings import BrokerSettings
 
 MAX_SERIES: Final = 50_000
 """Most series that one scrape gets, Java's metricsOtelCardinalityLimit; further ones are left out,
 and counted by `rocketmq_tiered_store_x_series_left_out`."""
 LEFT_OUT: Final = "rocketmq_tiered_store_x_series_left_out"
+_LABEL_NAME: Final = re.compile("[a-zA-Z_][a-zA-Z0-9_]*")
 _TIERED: Final = {"storage_type": "tiered", "storage_medium": "blob"}
 _TIERED_PREFIX: Final = "rocketmq_tiered_store_"
 _OURS_PREFIX: Final = "rocketmq_tiered_store_x_"
@@ -39,12 +45,47 @@ class Series(NamedTuple):
     labels: dict[str, str]
     value: float | Histogram
 
+    @property
+    def counts(self) -> bool:
+        """Whether it only grows: a counter or a histogram, no gauge."""
+        return isinstance(self.value, Histogram) or self.name.endswith("_total")
+
+
+def parse_pairs(text: str, key: str) -> dict[str, str]:
+    """Read `name:value` pairs joined by commas, the value of a key. Raises Invalid, without the
+    text, which may be a secret."""
+    pairs = {}
+    for pair in filter(None, map(str.strip, text.split(","))):
+        name, found, value = pair.partition(":")
+        if not found:
+            raise Invalid(f"{key}: expected name:value pairs joined by commas")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def make_base_labels(settings: BrokerSettings) -> dict[str, str]:
+    """Make the labels that each series of a broker has. Raises Invalid for names that no label may
+    have."""
+    labels = parse_pairs(settings.metrics_label, "metricsLabel")
+    for name in labels:
+        if not _LABEL_NAME.fullmatch(name) or name.startswith("__"):
+            raise Invalid(
+                f"metricsLabel: {name!r}: expected a letter or _, then letters, digits and _"
+            )
+    if settings.metrics_in_delta:
+        labels["aggregation"] = "delta"
+    return labels | {
+        "cluster": settings.broker_cluster_name,
+        "node_type": "broker",
+        "node_id": settings.broker_name,
+    }
+
 
 class MetricsExporter(Collector):
-    """Renders registries of metrics as text. node_id: the broker's name."""
+    """Renders registries of metrics as text. base: labels of every series."""
 
-    def __init__(self, cluster: str, node_id: str, max_series: int = MAX_SERIES) -> None:
-        self._base = {"cluster": cluster, "node_type": "broker", "node_id": node_id}
+    def __init__(self, base: Mapping[str, str], max_series: int = MAX_SERIES) -> None:
+        self._base = dict(base)
         self._max_series = max_series
         self._sources: Sequence[Metrics] = ()
         self._registry = CollectorRegistry(auto_describe=False)
@@ -92,7 +133,7 @@ def _make_family(series: list[Series]) -> Metric:
     family: HistogramMetricFamily | CounterMetricFamily | GaugeMetricFamily
     if isinstance(series[0].value, Histogram):
         family = HistogramMetricFamily(name, name, labels=names)
-    elif name.endswith("_total"):
+    elif series[0].counts:
         family = CounterMetricFamily(name, name, labels=names)
     else:
         family = GaugeMetricFamily(name, name, labels=names)

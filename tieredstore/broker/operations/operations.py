@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
-from tieredstore.broker.operations.exporter import MetricsExporter
+from tieredstore.broker.operations.exporter import MetricsExporter, make_base_labels
 from tieredstore.broker.operations.health import describe_health, find_tier
 from tieredstore.broker.operations.http import OperationsServer
 from tieredstore.broker.operations.lag import GroupOffsets, report_lag
@@ -44,7 +44,7 @@ class Operations:
         self._list_services = list_services
         settings = services.settings
         self._exporter = MetricsExporter(
-            settings.broker_cluster_name, settings.broker_name, settings.metrics_cardinality_limit
+            make_base_labels(settings), settings.metrics_cardinality_limit
         )
         self._server = OperationsServer(self.find_health, self.render_metrics)
         self._stores = _find_collected(services.store)

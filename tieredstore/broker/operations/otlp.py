@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from tieredstore.broker.operations.exporter import Series
+from tieredstore.broker.operations.deltas import Deltas
+from tieredstore.broker.operations.exporter import Series, parse_pairs
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.metrics import Histogram
 
@@ -31,7 +32,11 @@ class OtlpExporter:
         self._target = settings.metrics_grpc_exporter_target
         if not self._target:
             raise Invalid("metricsExporterType=OTLP_GRPC: expected metricsGrpcExporterTarget")
-        headers = _parse_headers(settings.metrics_grpc_exporter_header)
+        header = settings.metrics_grpc_exporter_header
+        headers = {
+            name.lower(): value
+            for name, value in parse_pairs(header, "metricsGrpcExporterHeader").items()
+        }
         try:
             from opentelemetry.exporter.otlp.proto.grpc import metric_exporter
         except ModuleNotFoundError as error:
@@ -47,8 +52,9 @@ class OtlpExporter:
             timeout=settings.metric_grpc_exporter_timeout_ms / 1000,
         )
         self._begin_ns = time.time_ns()
+        self._deltas = Deltas() if settings.metrics_in_delta else None
 
-    def send(self, series: Iterable[Series]) -> None:
+    def send(self, series: Sequence[Series]) -> None:
         """Send series, once. Raises Unavailable when the receiver has not taken them."""
         from opentelemetry.sdk.metrics.export import (
             MetricExportResult,
@@ -61,13 +67,16 @@ class OtlpExporter:
 
         now_ns = time.time_ns()
         by_name: dict[str, list[Series]] = {}
-        for one in series:
+        for one in series if self._deltas is None else self._deltas.subtract(series):
             by_name.setdefault(one.name, []).append(one)
         metrics = [self._make_metric(name, found, now_ns) for name, found in by_name.items()]
         scope = ScopeMetrics(InstrumentationScope(SCOPE), metrics, "")
         resource = ResourceMetrics(Resource({"service.name": "rocketmq-broker"}), [scope], "")
         if self._exporter.export(MetricsData([resource])) is not MetricExportResult.SUCCESS:
             raise Unavailable(f"{self._target}: has not taken the metrics")
+        if self._deltas is not None:
+            self._deltas.note_sent(series)
+            self._begin_ns = now_ns
 
     def close(self) -> None:
         """Close the connection; what is being sent is given up. Idempotent."""
@@ -77,7 +86,9 @@ class OtlpExporter:
         from opentelemetry.sdk.metrics import export
 
         data: export.Histogram | export.Sum | export.Gauge
-        cumulative = export.AggregationTemporality.CUMULATIVE
+        temporality = export.AggregationTemporality.CUMULATIVE
+        if self._deltas is not None:
+            temporality = export.AggregationTemporality.DELTA
         if isinstance(series[0].value, Histogram):
             buckets = [
                 export.HistogramDataPoint(
@@ -94,24 +105,13 @@ class OtlpExporter:
                 for one in series
                 if isinstance(one.value, Histogram)
             ]
-            data = export.Histogram(buckets, cumulative)
+            data = export.Histogram(buckets, temporality)
         else:
             points = [
                 export.NumberDataPoint(one.labels, self._begin_ns, now_ns, one.value)
                 for one in series
                 if not isinstance(one.value, Histogram)
             ]
-            is_counter = name.endswith("_total")
-            data = export.Sum(points, cumulative, True) if is_counter else export.Gauge(points)
+            counts = series[0].counts
+            data = export.Sum(points, temporality, True) if counts else export.Gauge(points)
         return export.Metric(name, None, None, data)
-
-
-def _parse_headers(text: str) -> dict[str, str]:
-    """Read `name:value` pairs joined by commas, as Java does. Raises Invalid."""
-    headers = {}
-    for pair in filter(None, map(str.strip, text.split(","))):
-        name, found, value = pair.partition(":")
-        if not found:
-            raise Invalid("metricsGrpcExporterHeader: expected name:value pairs joined by commas")
-        headers[name.strip().lower()] = value.strip()
-    return headers

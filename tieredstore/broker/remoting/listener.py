@@ -7,17 +7,15 @@ it. It is looked at and left in the socket, so that the loop's own TLS begins wi
 from __future__ import annotations
 
 import asyncio
-import enum
 import errno
 import logging
 import socket
 import ssl
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from tieredstore.broker.descriptors import leaves_room
+from tieredstore.broker.tls import TlsMode
 
 TLS_HANDSHAKE: Final = 0x16
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -25,29 +23,6 @@ _RETRY_S: Final = 1.0
 _TELL_S: Final = 10.0
 _BACKLOG: Final = 1024
 _log = logging.getLogger(__name__)
-
-
-class TlsMode(enum.Enum):
-    """Which clients are served, Java's `tls.server.mode`."""
-
-    DISABLED = "disabled"
-    """Without TLS only."""
-    PERMISSIVE = "permissive"
-    """Both."""
-    ENFORCING = "enforcing"
-    """With TLS only."""
-
-
-def make_server_context(private_key: bytes, chain: bytes) -> ssl.SSLContext:
-    """Make the server's side of TLS from PEM. Clients are not asked for a certificate."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    with tempfile.TemporaryDirectory() as folder:  # only files are taken
-        key_path, chain_path = Path(folder, "key.pem"), Path(folder, "chain.pem")
-        key_path.touch(0o600)
-        key_path.write_bytes(private_key)
-        chain_path.write_bytes(chain)
-        context.load_cert_chain(chain_path, key_path)
-    return context
 
 
 class Listener:

@@ -10,7 +10,8 @@ from contextlib import suppress
 from tieredstore.broker.remoting.connection import Connection
 from tieredstore.broker.remoting.handler_table import HandlerTable
 from tieredstore.broker.remoting.limits import BufferedBytes, CloseListener, RemotingLimits
-from tieredstore.broker.remoting.listener import Listener, TlsMode
+from tieredstore.broker.remoting.listener import Listener
+from tieredstore.broker.tls import TlsMode
 
 _STOP_TIMEOUT_S = 3.0
 

@@ -136,7 +136,7 @@ class SendBack:
     async def _find(self, physical_offset: int, origin: tuple[str, str] | None) -> StoredMessage:
         reason = "no message starts there"
         try:
-            found = self.store.look_message_by_offset(physical_offset)
+            found = await self.store.look_message_by_offset_async(physical_offset)
         except (Corrupt, Invalid) as error:
             found, reason = None, str(error)
         if found is not None and (origin is None or _has_id(found, origin[1])):

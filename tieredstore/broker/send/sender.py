@@ -130,7 +130,11 @@ class MessageSender:
     def put(self, message: Message, topic: str) -> SendResult | Awaitable[SendResult]:
         """Put a message that was accepted, as `submit` does. topic: where it is to be read."""
         result = self.store.put_message(message)
-        if result.durable is DURABLE and self._topics.is_persisted(topic):
+        if (
+            result.durable is DURABLE
+            and self._topics.is_persisted(topic)
+            and not _has_timer(message)
+        ):
             return self._conclude(message, result)
         return self._wait(message, result, topic)
 
@@ -253,27 +257,25 @@ class MessageSender:
         if result.durable is not DURABLE:
             result = await wait_until_durable(result)
         await self._topics.wait_until_persisted(topic)
-        return self._conclude(message, result)
+        sent = self._conclude(message, result)
+        if not _has_timer(message):
+            return sent
+        stored = await self.store.look_message_by_offset_async(sent.physical_offset)
+        return sent._replace(recall_handle=find_recall_handle(stored, self._settings.broker_name))
 
     def _conclude(self, message: Message, result: PutMessageResult) -> SendResult:
         status = result.status
         if status is not _OK and status not in STORED:
             raise make_refusal(result)
         physical_offset = result.physical_offset
-        properties = message.properties
         return SendResult(
             status,
             message.queue_id,
             result.queue_offset,
             f"{self._host_text}{physical_offset:016X}",
             physical_offset,
-            props.find_text(properties, b"UNIQ_KEY") or "",
-            self._find_recall_handle(physical_offset) if properties.find(b"TIMER_D") >= 0 else "",
+            props.find_text(message.properties, b"UNIQ_KEY") or "",
         )
-
-    def _find_recall_handle(self, physical_offset: int) -> str:
-        stored = self.store.look_message_by_offset(physical_offset)
-        return find_recall_handle(stored, self._settings.broker_name)
 
     def _find_or_make_topic(self, request: SendRequest, config: TopicConfig | None) -> TopicConfig:
         topic = request.message.topic
@@ -336,6 +338,10 @@ class MessageSender:
             properties = set_dead_letter_origin(message.properties, origin)
             message.properties = props.set_property(properties, b"DELAY", b"-1")
             self._topics.create_on_send_back(message.topic, 1)
+
+
+def _has_timer(message: Message) -> bool:
+    return message.properties.find(b"TIMER_D") >= 0
 
 
 def _remove_own(properties: bytes) -> bytes:

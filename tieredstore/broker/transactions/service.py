@@ -163,7 +163,7 @@ class TransactionService:
     ) -> None:
         """End the transaction of a half message, or leave it open (UNKNOWN). One that has ended
         stays as it ended. Raises Refused."""
-        half = self._look_up(half_physical_offset)
+        half = await self._look_up(half_physical_offset)
         found = (half.get_property("PGROUP"), half.queue_offset)
         if found != (group, half_queue_offset):
             raise Refused(
@@ -180,7 +180,7 @@ class TransactionService:
             _, _, physical_offset = parse_offset_message_id(message_id)
         except Invalid as error:
             raise Refused(RefusalReason.INVALID_PARAMETER, str(error)) from error
-        half = self._look_up(physical_offset)
+        half = await self._look_up(physical_offset)
         found = half.get_property("REAL_TOPIC")
         # Whoever may send to one topic ends no transaction of another one.
         if half.topic == HALF_TOPIC and found != topic:
@@ -244,7 +244,7 @@ class TransactionService:
     async def _check(self, offset: int, entry: HalfEntry, now_ms: int) -> int:
         reason = "it is gone"
         try:
-            half = self._store.look_message_by_offset(entry.physical_offset)
+            half = await self._store.look_message_by_offset_async(entry.physical_offset)
         except Corrupt as error:
             half, reason = None, str(error)
         if half is None:
@@ -275,7 +275,7 @@ class TransactionService:
         """Ask again about a half message that was discarded. Raises Refused for one that is not,
         Invalid for an id that is none."""
         _, _, physical_offset = parse_offset_message_id(message_id)
-        found = self._store.look_message_by_offset(physical_offset)
+        found = await self._store.look_message_by_offset_async(physical_offset)
         if found is None or found.topic != DISCARDED_TOPIC or find_real_queue(found) is None:
             raise Refused(
                 RefusalReason.SYSTEM_ERROR,
@@ -301,9 +301,9 @@ class TransactionService:
             raise make_refusal(result)
         return result
 
-    def _look_up(self, physical_offset: int) -> StoredMessage:
+    async def _look_up(self, physical_offset: int) -> StoredMessage:
         try:
-            found = self._store.look_message_by_offset(physical_offset)
+            found = await self._store.look_message_by_offset_async(physical_offset)
         except (Corrupt, Invalid) as error:
             raise Refused(
                 RefusalReason.SYSTEM_ERROR, f"Find prepared transaction message failed: {error}"

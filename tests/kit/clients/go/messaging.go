@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"strings"
 	"sync"
@@ -23,6 +24,7 @@ var (
 // Messaging lists the verbs.
 func Messaging() map[string]Verb {
 	return map[string]Verb{
+		"show_certificate":    showCertificate,
 		"start_producer":      startProducer,
 		"send":                send,
 		"send_in_transaction": sendInTransaction,
@@ -79,6 +81,24 @@ func (r Request) config() *rmq.Config {
 		ConsumerGroup: r.text("group"),
 		Credentials:   signing,
 	}
+}
+
+// showCertificate lets later connections show a certificate, by the variable that the client has
+// for that.
+func showCertificate(r Request) (any, error) {
+	pair, err := tls.LoadX509KeyPair(r.text("certificate"), r.text("key"))
+	if err != nil {
+		return nil, err
+	}
+	options := rmq.WithRpcClientConnOption(rmq.WithTLSConfig(&tls.Config{
+		Certificates:       []tls.Certificate{pair},
+		InsecureSkipVerify: true,
+	}))
+	make := rmq.NewRpcClient
+	rmq.NewRpcClient = func(target string, given ...rmq.RpcClientOption) (rmq.RpcClient, error) {
+		return make(target, append(given, options)...)
+	}
+	return nil, nil
 }
 
 func startProducer(r Request) (any, error) {

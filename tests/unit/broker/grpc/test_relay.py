@@ -13,11 +13,11 @@ import pytest
 
 from tieredstore.broker.grpc import relay
 from tieredstore.broker.grpc.call import Call
-from tieredstore.broker.grpc.certificates import Certificate, make_certificate
 from tieredstore.broker.grpc.relay import Ports, Relay
 from tieredstore.broker.grpc.server import GrpcServer
 from tieredstore.broker.grpc.statuses import Code, make_status
 from tieredstore.broker.grpc.stubs import SERVICE_NAME, find_message
+from tieredstore.broker.tls import Tls, make_certificate
 
 HEARTBEAT = f"/{SERVICE_NAME}/Heartbeat"
 HeartbeatResponse = find_message("HeartbeatResponse")
@@ -59,11 +59,11 @@ async def start(server: GrpcServer) -> int:
 
 def serve(
     test: Callable[[int], Awaitable[None]],
-    certificate: Certificate | None = None,
+    tls: Tls | None = None,
     max_connections: int = 100,
 ) -> None:
     async def run() -> None:
-        server = GrpcServer(EchoService(), certificate, max_connections)
+        server = GrpcServer(EchoService(), tls, max_connections)
         port = await start(server)
         try:
             await test(port)
@@ -84,7 +84,7 @@ def test_one_port_takes_plain_and_tls() -> None:
         async with grpc.aio.secure_channel(target, trusted) as channel:
             assert await heartbeat(channel)
 
-    serve(test, certificate)
+    serve(test, Tls(certificate))
 
 
 def test_the_peer_is_the_client_and_not_the_relay() -> None:

@@ -12,10 +12,13 @@ import grpc
 import grpc.aio
 import pytest
 
-from tests.kit.grpc_broker import GrpcBroker, GrpcClient, codes, serving_grpc
+from tests.kit.grpc_broker import CODES, GrpcBroker, GrpcClient, codes, serving_grpc
+from tieredstore.broker.clients import TelemetryClient, VerifyResult
 from tieredstore.broker.grpc import telemetry
 from tieredstore.broker.grpc.stubs import Settings, TelemetryCommand, find_message, list_values
 from tieredstore.broker.state.groups import SubscriptionGroupConfig
+from tieredstore.errors import Busy, Invalid, Unavailable
+from tieredstore.message.record import Message, StoredMessage
 
 LANGUAGES = list_values("Language")
 
@@ -241,3 +244,92 @@ def test_the_server_stops_with_streams_open(tmp_path: Path) -> None:
             assert await stream.read() is grpc.aio.EOF
 
     asyncio.run(run())
+
+
+def find_member(broker: GrpcBroker) -> TelemetryClient:
+    group = broker.services.consumers.find_group("G")
+    assert group is not None
+    [member] = group.sessions
+    assert isinstance(member, TelemetryClient)
+    return member
+
+
+def put(broker: GrpcBroker) -> StoredMessage:
+    store = broker.services.store
+    result = store.put_message(Message.create("T", b"body", tags="a", keys=["k"]))
+    found = store.look_message_by_offset(result.physical_offset)
+    assert found is not None
+    return found
+
+
+VERDICTS = {
+    "OK": ("CR_SUCCESS", ""),
+    "FAILED_TO_CONSUME_MESSAGE": ("CR_LATER", ""),
+    "MESSAGE_CORRUPTED": ("CR_RETURN_NULL", ""),
+    "NOT_IMPLEMENTED": (None, "NOT_IMPLEMENTED: why"),
+}
+
+
+@pytest.mark.parametrize("code", VERDICTS)
+def test_a_consumer_is_told_to_consume_one_message(tmp_path: Path, code: str) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        stream = client.open_telemetry()
+        await exchange(stream, consumer_settings())
+        stored = put(broker)
+        asked = asyncio.ensure_future(find_member(broker).verify_message(stored, 60_000))
+        command = (await stream.read()).verify_message_command
+        message = command.message
+        assert (message.body, message.topic.name) == (b"body", "T")
+        assert message.system_properties.message_id == stored.msg_id
+        assert message.system_properties.delivery_attempt == 1
+        assert (message.system_properties.tag, message.system_properties.keys) == ("a", ["k"])
+        answer = TelemetryCommand()
+        answer.status.code, answer.status.message = CODES[code], "why"
+        answer.verify_message_result.nonce = "another's"
+        await stream.write(answer)
+        answer.verify_message_result.nonce = command.nonce
+        await stream.write(answer)
+        assert await asked == VerifyResult(*VERDICTS[code])
+        await stream.write(answer)  # too late, and the stream goes on
+        assert codes([(await exchange(stream, consumer_settings())).status]) == ["OK"]
+
+    with_client(tmp_path, test)
+
+
+def test_a_consumer_tells_what_its_threads_do(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        stream = client.open_telemetry()
+        await exchange(stream, consumer_settings())
+        for code in ("OK", "NOT_IMPLEMENTED"):
+            asked = asyncio.ensure_future(find_member(broker).print_thread_stacks(60_000))
+            command = (await stream.read()).print_thread_stack_trace_command
+            answer = TelemetryCommand()
+            answer.status.code = CODES[code]
+            answer.thread_stack_trace.nonce = command.nonce
+            answer.thread_stack_trace.thread_stack_trace = "main waits"
+            await stream.write(answer)
+            if code == "OK":
+                assert await asked == "main waits"
+            else:
+                with pytest.raises(Invalid, match=code):
+                    await asked
+
+    with_client(tmp_path, test)
+
+
+def test_a_consumer_that_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
+    async def test(broker: GrpcBroker, client: GrpcClient) -> None:
+        stream = client.open_telemetry()
+        await exchange(stream, consumer_settings())
+        member = find_member(broker)
+        with pytest.raises(Unavailable, match="no answer in 1 ms"):
+            await member.print_thread_stacks(1)
+        asked = [asyncio.ensure_future(member.print_thread_stacks(600_000)) for _ in range(65)]
+        with pytest.raises(Busy, match="64 commands wait"):
+            await asked[-1]
+        stream.cancel()
+        for one in asked[:-1]:
+            with pytest.raises(Unavailable, match="stream has ended"):
+                await one
+
+    with_client(tmp_path, test)

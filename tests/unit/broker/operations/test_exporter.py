@@ -28,7 +28,7 @@ def test_names_and_labels_are_java_s() -> None:
     metrics.gauge("rocketmq_tiered_store_dispatch_behind", 7, topic="orders", queue_id=1)
     metrics.observe("rocketmq_tiered_store_api_latency", 4, (1, 5), operation="get_message")
     metrics.observe("rocketmq_tiered_store_api_latency", 9, (1, 5), operation="get_message")
-    found = scrape(MetricsExporter("c", "b"), metrics)
+    found = scrape(MetricsExporter(BASE), metrics)
     assert found["rocketmq_messages_in_total"] == [(BASE | {"topic": "orders"}, 3)]
     behind = TIERED | {"topic": "orders", "queue_id": "1"}
     assert found["rocketmq_tiered_store_dispatch_behind"] == [(behind, 7)]
@@ -46,7 +46,7 @@ def test_a_series_that_two_registries_have_is_rendered_once() -> None:
     first.gauge("g", 1, topic="a")
     second.gauge("g", 2, topic="a")
     second.gauge("g", 3, topic="b")
-    found = scrape(MetricsExporter("c", "b"), first, second)
+    found = scrape(MetricsExporter(BASE), first, second)
     assert [(labels["topic"], value) for labels, value in found["g"]] == [("a", 1), ("b", 3)]
 
 
@@ -55,7 +55,7 @@ def test_series_beyond_the_limit_are_counted_not_rendered() -> None:
     for number in range(10):
         metrics.gauge("g", number, topic=f"t{number}")
     metrics.gauge("h", 1)
-    found = scrape(MetricsExporter("c", "b", max_series=4), metrics)
+    found = scrape(MetricsExporter(BASE, max_series=4), metrics)
     assert len(found["g"]) == 4
     assert "h" not in found
     assert found[LEFT_OUT] == [({}, 7)]
@@ -64,5 +64,5 @@ def test_series_beyond_the_limit_are_counted_not_rendered() -> None:
 def test_label_values_are_escaped() -> None:
     metrics = Metrics()
     metrics.gauge("g", 1, topic='a"b\\c\nd')
-    [(labels, _)] = scrape(MetricsExporter("c", "b"), metrics)["g"]
+    [(labels, _)] = scrape(MetricsExporter(BASE), metrics)["g"]
     assert labels["topic"] == 'a"b\\c\nd'

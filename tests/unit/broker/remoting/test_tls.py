@@ -8,13 +8,12 @@ import ssl
 import pytest
 
 from tests.kit.remoting import RemotingClient, open_raw, read_until_end, serve, wait_for
-from tieredstore.broker.grpc.certificates import make_certificate
 from tieredstore.broker.remoting.codes import RequestCode
 from tieredstore.broker.remoting.command import RemotingCommand
 from tieredstore.broker.remoting.connection import Connection
 from tieredstore.broker.remoting.handler_table import HandlerTable
 from tieredstore.broker.remoting.limits import RemotingLimits
-from tieredstore.broker.remoting.listener import TlsMode, make_server_context
+from tieredstore.broker.tls import Tls, TlsMode, make_certificate, make_server_context
 from tieredstore.errors import Unavailable
 from tieredstore.testing.broker import Broker
 
@@ -32,8 +31,7 @@ def table() -> HandlerTable:
 
 @pytest.fixture(scope="module")
 def server_side() -> ssl.SSLContext:
-    certificate = make_certificate()
-    return make_server_context(certificate.private_key, certificate.chain)
+    return make_server_context(Tls(make_certificate()))
 
 
 def client_side() -> ssl.SSLContext:

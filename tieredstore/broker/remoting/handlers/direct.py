@@ -4,14 +4,17 @@ requests between clients (324, 325, 326)."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.broker.clients import ClientSession
+import msgspec
+
+from tieredstore.broker.clients import ClientSession, ConsumerGroup, TelemetryClient
 from tieredstore.broker.refused import RefusalReason, Refused
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
-from tieredstore.broker.remoting.handlers.fields import read_int, read_text
+from tieredstore.broker.remoting.handlers.admin.connections import show_subscription
+from tieredstore.broker.remoting.handlers.fields import read_bool, read_int, read_text
 from tieredstore.broker.send.sender import SendRequest
 from tieredstore.errors import Invalid, TieredStoreError, Unavailable
 from tieredstore.message import properties as props
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from tieredstore.broker.remoting.connection import Connection
     from tieredstore.broker.remoting.handler_table import HandlerTable
     from tieredstore.broker.services import BrokerServices
+    from tieredstore.message.record import StoredMessage
 _log = logging.getLogger(__name__)
 
 CALL_TIMEOUT_MS: Final = 10_000
@@ -82,12 +86,17 @@ class _DirectHandlers:
         request: RemotingCommand,
     ) -> RemotingCommand:
         """Ask a consumer how it is."""
-        session = self._find_consumer(request)
-        return await _relay(session, request, request.ext_fields, request.body_bytes)
+        group, session = self._find_consumer(request)
+        if not isinstance(session, TelemetryClient):
+            return await _pass_on(
+                session, _relay(session, request, request.ext_fields, request.body_bytes)
+            )
+        has_stacks = read_bool(request, "jstackEnable")
+        return await _pass_on(session, _describe(group, session, has_stacks=has_stacks))
 
     async def consume(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Let a consumer consume one message, which is found by its offset message id."""
-        session = self._find_consumer(request)
+        _, session = self._find_consumer(request)
         message_id = read_text(request, "msgId")
         _, _, physical_offset = parse_offset_message_id(message_id)
         look = self._broker.store.look_message_by_offset
@@ -96,19 +105,32 @@ class _DirectHandlers:
         # The id of a message from the tier may be that of any other one here.
         if message is None or (topic and message.topic != topic):
             raise Refused(RefusalReason.SYSTEM_ERROR, f"message {message_id} is not there")
+        if isinstance(session, TelemetryClient):
+            return await _pass_on(session, self._verify(session, message))
         fields = request.ext_fields | {"brokerName": self._broker.settings.broker_name}
-        return await _relay(session, request, fields, bytes(message.raw))
+        return await _pass_on(session, _relay(session, request, fields, bytes(message.raw)))
 
-    def _find_consumer(self, request: RemotingCommand) -> ClientSession:
+    async def _verify(self, session: TelemetryClient, message: StoredMessage) -> RemotingCommand:
+        begin_ms = self._broker.clock.monotonic_ms()
+        result = await session.verify_message(message, CALL_TIMEOUT_MS)
+        return _answer(
+            order=False,
+            autoCommit=True,
+            consumeResult=result.outcome,
+            remark=result.reason or "from gRPC client",
+            spentTimeMills=self._broker.clock.monotonic_ms() - begin_ms,
+        )
+
+    def _find_consumer(self, request: RemotingCommand) -> tuple[ConsumerGroup, ClientSession]:
         group = read_text(request, "consumerGroup")
         client_id = read_text(request, "clientId")
         members = self._broker.consumers.find_group(group)
         session = None if members is None else members.find_client(client_id)
-        if session is None:
+        if members is None or session is None:
             raise Refused(
                 RefusalReason.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online"
             )
-        return session
+        return members, session
 
     async def reply(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Push a reply to the client that waits for it, and keep it as a message of the reply
@@ -191,10 +213,34 @@ async def _relay(
     session: ClientSession, request: RemotingCommand, fields: Mapping[str, str], body: bytes
 ) -> RemotingCommand:
     """Put a request to a client and pass its answer on."""
+    reply = await session.request(request.code, fields, body, CALL_TIMEOUT_MS)
+    return RemotingCommand(reply.code, dict(reply.ext_fields), reply.body, reply.remark)
+
+
+async def _describe(
+    group: ConsumerGroup, session: TelemetryClient, *, has_stacks: bool
+) -> RemotingCommand:
+    """Tell what is known of a consumer of gRPC (Java's ConsumerRunningInfo); what its threads do
+    it says itself."""
+    began_ms = group.consumers[session].began_ms
+    subscriptions = [show_subscription(found) for found in group.subscriptions.values()]
+    stacks = await session.print_thread_stacks(CALL_TIMEOUT_MS) if has_stacks else None
+    properties = {
+        "PROP_CONSUME_TYPE": group.settings.consume_type,
+        "PROP_CONSUMER_START_TIMESTAMP": str(began_ms),
+    }
+    return _answer(properties=properties, subscriptionSet=subscriptions, jstack=stacks)
+
+
+async def _pass_on(session: ClientSession, asking: Awaitable[RemotingCommand]) -> RemotingCommand:
+    """Wait for what a client says, or say that it says nothing."""
     try:
-        reply = await session.request(request.code, fields, body, CALL_TIMEOUT_MS)
+        return await asking
     except Unavailable as error:
         return RemotingCommand(
             ResponseCode.CONSUME_MSG_TIMEOUT, remark=f"consumer <{session.client_id}>: {error}"
         )
-    return RemotingCommand(reply.code, dict(reply.ext_fields), reply.body, reply.remark)
+
+
+def _answer(**body: object) -> RemotingCommand:
+    return RemotingCommand(ResponseCode.SUCCESS, body=msgspec.json.encode(body))

@@ -89,6 +89,7 @@ class BrokerHandlers:
         broker, statistics = self._broker, self._broker.statistics
         now_ms = broker.clock.now_ms()
         used = await asyncio.to_thread(_measure_disk, Path(broker.store_config.store_path_root_dir))
+        earliest_ms = await broker.look_ups.run(broker.store.get_earliest_message_time)
         put_tps, get_tps = statistics.broker_tps(BROKER_PUTS), statistics.broker_tps(BROKER_GETS)
         table: dict[str, object] = {
             "brokerVersion": VERSION,
@@ -102,7 +103,7 @@ class BrokerHandlers:
             "putTps": _format_tps(put_tps),
             "getTransferredTps": _format_tps(get_tps),
             "getTransferedTps": _format_tps(get_tps),
-            "earliestMessageTimeStamp": broker.store.get_earliest_message_time(),
+            "earliestMessageTimeStamp": earliest_ms,
             "commitLogDiskRatio": used,
             "consumeQueueDiskRatio": used,
             "pageCacheLockTimeMills": 0,

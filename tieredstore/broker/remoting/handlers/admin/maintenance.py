@@ -13,7 +13,7 @@ from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.command import RemotingCommand
 from tieredstore.broker.remoting.handlers.admin.connections import show_subscription
 from tieredstore.broker.remoting.handlers.fields import read_int, read_text
-from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.dispatch_source import QueueKey, QueueRange
 from tieredstore.contracts.layers import list_layers
 from tieredstore.contracts.message_store import CleanableStore
 from tieredstore.message.names import LMQ_PREFIX, is_system_topic
@@ -83,34 +83,17 @@ class MaintenanceHandlers:
         topic, queue_id = read_text(request, "topic"), read_int(request, "queueId")
         index = read_int(request, "index")
         count = min(max(read_int(request, "count"), 0), MAX_UNITS)
-        source = self._broker.store.dispatch_source
-        key = QueueKey(topic, queue_id)
-        await asyncio.to_thread(source.flush)  # what is not on disk is not in the range
-        found = await asyncio.to_thread(source.queue_range, key)
+        found = await asyncio.to_thread(self._read_units, QueueKey(topic, queue_id), index, count)
         if found is None:
             raise Refused(
                 RefusalReason.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!", topic=topic
             )
-        units: list[dict[str, object]] = []
-        remark = None
-        if found.min_offset <= index < found.max_offset:
-            count = min(count, found.max_offset - index)
-            read = await asyncio.to_thread(source.read_units, key, index, count)
-            units = [
-                {
-                    "physicOffset": int(unit["physical_offset"]),
-                    "physicSize": int(unit["size"]),
-                    "tagsCode": int(unit["tags_code"]),
-                    "eval": False,
-                }
-                for unit in read
-            ]
-        else:
-            remark = f"Index {index} of {queue_id}@{topic} is not exist!"
+        there, units = found
+        remark = None if units is not None else f"Index {index} of {queue_id}@{topic} is not exist!"
         body: dict[str, object] = {
-            "maxQueueIndex": found.max_offset,
-            "minQueueIndex": found.min_offset,
-            "queueData": units,
+            "maxQueueIndex": there.max_offset,
+            "minQueueIndex": there.min_offset,
+            "queueData": units or [],
         }
         if group := request.ext_fields.get("consumerGroup"):
             subscription = self._broker.consumers.find_subscription(group, topic)
@@ -119,6 +102,27 @@ class MaintenanceHandlers:
             else:
                 body["subscriptionData"] = show_subscription(subscription)
         return RemotingCommand(ResponseCode.SUCCESS, body=msgspec.json.encode(body), remark=remark)
+
+    def _read_units(
+        self, key: QueueKey, index: int, count: int
+    ) -> tuple[QueueRange, list[dict[str, object]] | None] | None:
+        """What a queue has, and its units from an index on; None for an index out of that. None
+        for no such queue."""
+        source = self._broker.store.dispatch_source
+        source.flush()  # what is not on disk is not in the range
+        found = source.queue_range(key)
+        if found is None or not found.min_offset <= index < found.max_offset:
+            return None if found is None else (found, None)
+        units: list[dict[str, object]] = [
+            {
+                "physicOffset": int(unit["physical_offset"]),
+                "physicSize": int(unit["size"]),
+                "tagsCode": int(unit["tags_code"]),
+                "eval": False,
+            }
+            for unit in source.read_units(key, index, min(count, found.max_offset - index))
+        ]
+        return found, units
 
     def _find_cleanable(self) -> CleanableStore:
         for layer in list_layers(self._broker.store):
