@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.metadata_store import (
     FileSegmentMetadata,
     MetadataStore,
@@ -36,7 +37,12 @@ from tieredstore.contracts.segment import (
     WriterEpoch,
     WriteResult,
 )
-from tieredstore.contracts.wrapping import WrapperMetadataStore, WrapperProvider, WrapperSegment
+from tieredstore.contracts.wrapping import (
+    WrapperEpoch,
+    WrapperMetadataStore,
+    WrapperProvider,
+    WrapperSegment,
+)
 from tieredstore.errors import Unavailable
 
 T = TypeVar("T")
@@ -228,6 +234,18 @@ class FaultySegment(WrapperSegment):
         self._faults.change(f"delete {self.id}", super().delete)
 
 
+class FaultyEpoch(WrapperEpoch):
+    """A WriterEpoch whose looks may fail. `confirm` is counted as a changing call: what is stored
+    counts by it."""
+
+    def __init__(self, epoch: WriterEpoch, faults: Faults) -> None:
+        super().__init__(epoch)
+        self._faults = faults
+
+    def confirm(self) -> None:
+        self._faults.change("confirm", super().confirm)
+
+
 class FaultyProvider(WrapperProvider):
     """A SegmentProvider whose segments' calls may fail. A crash gives back its writer epochs."""
 
@@ -242,10 +260,12 @@ class FaultyProvider(WrapperProvider):
         self._faults.read_fault(f"list {prefix}")
         return super().list(prefix)
 
-    def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> WriterEpoch:
-        epoch = super().acquire_writer(broker_name, take_over=take_over)
+    def acquire_writer(
+        self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
+    ) -> WriterEpoch:
+        epoch = super().acquire_writer(broker_name, take_over=take_over, record=record)
         self._faults.at_crash(epoch.release)
-        return epoch
+        return FaultyEpoch(epoch, self._faults)
 
 
 class FaultyMetadataStore(WrapperMetadataStore):

@@ -36,6 +36,7 @@ from tieredstore.testing.provider.samples import (
     UNUSABLE_PATHS,
     UNUSABLE_TOPICS,
     USABLE_TOPICS,
+    MemoryRecord,
     content,
     segment_id,
     write_whole,
@@ -357,11 +358,12 @@ class ProviderContract:
     def test_w01_a_broker_prefix_has_one_writer(self, provider: SegmentProvider) -> None:
         epoch = provider.acquire_writer("broker-a")
         assert epoch.owner
-        epoch.check()
+        epoch.confirm()
         with pytest.raises(Fenced) as caught:
             self.reopen(provider).acquire_writer("broker-a")
         assert epoch.owner in str(caught.value)
         epoch.check()
+        epoch.confirm()
         provider.acquire_writer("broker-b").release()
         epoch.release()
 
@@ -381,9 +383,10 @@ class ProviderContract:
         first.release()
         first.release()
         second = self.reopen(provider).acquire_writer("broker-a")
-        second.check()
-        with pytest.raises(Fenced):
-            first.check()
+        second.confirm()
+        for ask in (first.check, first.confirm):
+            with pytest.raises(Fenced):
+                ask()
         second.release()
 
     def test_taking_over_ends_the_other_or_is_refused(self, provider: SegmentProvider) -> None:
@@ -394,15 +397,43 @@ class ProviderContract:
         except Fenced:
             second = None
         if second is None:
-            first.check()
+            first.confirm()
             first.release()
         else:
-            second.check()
-            with pytest.raises(Fenced):
-                first.check()
+            second.confirm()
+            for ask in (first.confirm, first.check):  # what was seen once is known
+                with pytest.raises(Fenced):
+                    ask()
             first.release()
-            second.check()
+            second.confirm()
             second.release()
+
+    def test_what_was_confirmed_is_found_by_the_next_writer(
+        self, provider: SegmentProvider
+    ) -> None:
+        first = provider.acquire_writer("broker-a")
+        segment = write_whole(provider.open(segment_id()), b"abc")
+        write_whole(segment, b"def", 3)
+        first.confirm()
+        first.release()
+        other = self.reopen(provider)
+        second = other.acquire_writer("broker-a")
+        assert [found.size_bytes for found in other.list("broker-a")] == [6]
+        assert bytes(other.open(segment_id()).read(0, 6)) == b"abcdef"
+        second.release()
+
+    def test_a_record_of_epochs_is_no_key_to_the_epoch_of_another(
+        self, provider: SegmentProvider
+    ) -> None:
+        record = MemoryRecord()
+        epoch = provider.acquire_writer("broker-a", record=record)
+        with pytest.raises(Fenced):
+            self.reopen(provider).acquire_writer("broker-a", record=MemoryRecord())
+        epoch.check()
+        epoch.release()
+        again = self.reopen(provider).acquire_writer("broker-a", record=record)
+        again.check()
+        again.release()
 
     def test_i02_unusable_broker_names_are_refused(self, provider: SegmentProvider) -> None:
         for name in UNUSABLE_TOPICS:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tieredstore.contracts.segment import FileSegment, FileSegmentType, SegmentId, Written
 from tieredstore.message.names import DLQ_PREFIX, INDEX_TOPIC, LMQ_PREFIX, RETRY_PREFIX
 
@@ -38,6 +40,21 @@ UNUSABLE_TOPICS = (
     "\ud800",
 )
 UNUSABLE_PATHS = ("", "b", "b/t", "b/t/0/0", "b/t/x", "b/t/-1", "b/t/01", "b/t/²", "../t/0", "b//0")
+
+
+class MemoryRecord:
+    """An EpochRecord that a test keeps: of a state directory that nobody else holds."""
+
+    def __init__(self) -> None:
+        self._claims: list[str] = []
+
+    def load(self) -> Sequence[str]:
+        """Return the claims."""
+        return list(self._claims)
+
+    def save(self, claims: Sequence[str]) -> None:
+        """Replace the claims."""
+        self._claims = list(claims)
 
 
 def segment_id(

@@ -54,7 +54,9 @@ class SegmentMachine(RuleBasedStateMachine):
             read_gap_bytes=16,
             read_part_bytes=25,
             write_cache_bytes=40,
-            policy=MergePolicy(fan_in=3, target_bytes=100, part_bytes=60, free_bytes=20),
+            policy=MergePolicy(
+                fan_in=3, target_bytes=100, part_bytes=60, free_bytes=20, settle_ms=0
+            ),
         )
         self.faults.clear()
         self.tier.acquire_writer("broker-a", take_over=True)

@@ -32,7 +32,7 @@ class JitteryClient(MemoryObjectClient):
 
 def tier_on(store: MemoryObjectClient, **settings: Any) -> ChunkProvider:
     client = JitteryClient(beside=store, limits=ClientLimits(min_part_bytes=100))
-    policy = MergePolicy(fan_in=4, target_bytes=150, part_bytes=100, free_bytes=30)
+    policy = MergePolicy(fan_in=4, target_bytes=150, part_bytes=100, free_bytes=30, settle_ms=0)
     return chunk_provider(client, policy=policy, **settings)
 
 

@@ -1,0 +1,273 @@
+"""What processes do: writers as a broker's tier does it, and readers, through the contract of
+segment providers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from tieredstore.clock import ManualClock
+from tieredstore.contracts.segment import (
+    FencedWrite,
+    FileSegment,
+    FileSegmentType,
+    SegmentId,
+    SegmentListing,
+    Written,
+)
+from tieredstore.errors import Fenced, TieredStoreError, Unavailable
+from tieredstore.providers.chunks.client import ClientLimits
+from tieredstore.providers.chunks.upkeep.policy import MergePolicy
+from tieredstore.testing.chunks import chunk_provider
+from tieredstore.testing.explorer.process import Process, Program
+from tieredstore.testing.explorer.promises import (
+    Acknowledged,
+    Attempt,
+    Began,
+    DeleteBegins,
+    DeleteEnds,
+    Disturbed,
+    Inherited,
+    Milestone,
+    Piece,
+    Seen,
+    SessionBegins,
+    Stopped,
+)
+from tieredstore.testing.explorer.wire import Reply, Request, WireClient
+
+BROKER = "b"
+READY = Request("READY", "")
+WAIT = "WAIT"
+_MAX_OFFSET = 2**63 - 1
+_TRIES = 4
+"""More than any scenario has faults."""
+POLICY = MergePolicy(fan_in=2, target_bytes=1_000, part_bytes=1_000, free_bytes=0)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where a process runs. clock_stands: its own clock moves only while it sleeps itself, as that
+    of a machine that is paused; else it follows the server's. settings: of the chunk log."""
+
+    clock_stands: bool = True
+    page_keys: int = 1_000
+    limits: ClientLimits = field(default_factory=ClientLimits)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+class _Tier:
+    """A provider, on the wire of a process."""
+
+    def __init__(self, process: Process, setting: Setting) -> None:
+        self._process = process
+        self._setting = setting
+        self._clock = ManualClock(process.start_ms)
+        self.client = WireClient(self._ask, setting.limits, setting.page_keys, process.start_ms)
+        quick: dict[str, Any] = {
+            "fencing": False,  # no probe of the endpoint: it is known
+            "max_tries": 2,
+            "policy": POLICY,
+            "clock": self._clock,
+            "monotonic_ms": self._clock.monotonic_ms,
+        }
+        self.provider = chunk_provider(
+            self.client, owner=process.name, **(quick | dict(setting.settings))
+        )
+
+    def ready(self) -> None:
+        """End what this process did alone, before others began."""
+        self._process.ask(READY)
+
+    def wait_for(self, milestone: str) -> None:
+        """Do nothing before another process is so far."""
+        self._process.ask(Request(WAIT, milestone))
+
+    def reach(self, milestone: str) -> None:
+        """Let those go on who wait for this."""
+        self._process.note(Milestone(milestone))
+
+    def sleep(self, duration_ms: int) -> None:
+        """Let time pass."""
+        self.client.sleep(duration_ms)
+        if self._setting.clock_stands:
+            self._clock.advance(duration_ms)
+
+    def list_files(self) -> dict[str, list[SegmentListing]]:
+        """List the segments of each file, by base."""
+        files: dict[str, list[SegmentListing]] = {}
+        for found in sorted(self.provider.list(BROKER), key=lambda found: found.id.base_offset):
+            files.setdefault(found.id.path, []).append(found)
+        return files
+
+    def _ask(self, request: Request) -> Reply:
+        """The clock moves as the reply comes."""
+        reply = self._process.ask(request)
+        if not self._setting.clock_stands and not reply.is_lost:
+            self._clock.advance_to(reply.now_ms)
+        return reply
+
+
+class Writer(_Tier):
+    """A broker that uploads: `FlatAppendFile` in small. Each file has one queue's commit log."""
+
+    def beside(self, script: Callable[[Writer], None]) -> None:
+        """Do something at the same time."""
+        self._process.spawn(partial(_run, self._process, partial(script, self)))
+
+    def begin(self) -> None:
+        """Take the writer epoch over, and go by what is there."""
+        self._epoch: Any = self.provider.acquire_writer(BROKER, take_over=True)
+        self._process.note(Began(self._process.name, self._epoch.number))
+        self.reach(f"{self._process.name} began")
+        self._files: dict[str, list[FileSegment]] = {}
+        self._ends: dict[str, int] = {}
+        self._own: list[FileSegment] = []
+        inherited = {f"{BROKER}/{topic}/0": (0, 0) for topic in "TU"}
+        for path, listings in self.list_files().items():
+            self._files[path] = [self.provider.open(found.id, found) for found in listings]
+            end = listings[-1].id.base_offset + listings[-1].size_bytes
+            self._ends[path] = end
+            inherited[path] = listings[0].id.base_offset, end
+        self._confirm()
+        for path, (start, end) in inherited.items():
+            self._process.note(Inherited(path, start, end, self._epoch.number))
+
+    def append(self, text: bytes, topic: str = "T") -> None:
+        """Write at the end of a file. Raises Fenced, Unavailable."""
+        path = f"{BROKER}/{topic}/0"
+        position = self._ends.setdefault(path, 0)
+        piece = Piece(path, position, text, self._epoch.number)
+        for _ in range(_TRIES):
+            segments = self._files.setdefault(path, [])
+            if not segments:
+                segments.append(self._open(path, position, is_new=True))
+            segment = segments[-1]
+            start = position - segment.id.base_offset
+            self._process.note(Attempt(piece))
+            result = segment.write(start, [text])
+            if not isinstance(result, Written) and not self._is_there(segment, start, text):
+                if isinstance(result, FencedWrite):
+                    self._leave_tail(segments, piece, result)
+                continue
+            self._confirm()
+            self._own.append(segment)
+            self._ends[path] = piece.end
+            self._process.note(Acknowledged(piece))
+            return
+        self._process.note(Disturbed(piece, f"not written after {_TRIES} tries"))
+        raise Unavailable(f"{path}: not written after {_TRIES} tries")
+
+    def roll(self, topic: str = "T") -> None:
+        """Go on in a new segment."""
+        path = f"{BROKER}/{topic}/0"
+        self._files[path][-1].seal()
+        self._files[path].append(self._open(path, self._ends[path], is_new=True))
+
+    def seal(self, topic: str = "T") -> None:
+        """Close the last segment."""
+        self._files[f"{BROKER}/{topic}/0"][-1].seal()
+
+    def expire(self, topic: str = "T") -> None:
+        """Delete the first segment of a file."""
+        path = f"{BROKER}/{topic}/0"
+        first, second = self._files[path][:2]
+        self._delete(path, first.id.base_offset, second.id.base_offset, [first])
+
+    def delete(self, topic: str = "T") -> None:
+        """Delete a file; the next append makes it again."""
+        path = f"{BROKER}/{topic}/0"
+        self._delete(path, 0, _MAX_OFFSET, self._files.get(path, [])[::-1])
+        self._ends[path] = 0
+
+    def keep(self, *, sweep: bool = False) -> None:
+        """Do the maintenance that is due."""
+        self.provider.run_maintenance(sweep=sweep)
+
+    def _delete(self, path: str, start: int, end: int, segments: list[FileSegment]) -> None:
+        epoch = self._epoch.number
+        self._process.note(DeleteBegins(path, start, end, epoch))
+        for segment in segments:
+            segment.delete()
+            self._files[path].remove(segment)
+        self._process.note(DeleteEnds(path, start, end, epoch))
+
+    def _open(self, path: str, base_offset: int, *, is_new: bool) -> FileSegment:
+        name = SegmentId(path, FileSegmentType.COMMIT_LOG, base_offset)
+        return self.provider.open(name, SegmentListing(name, 0) if is_new else None)
+
+    def _is_there(self, segment: FileSegment, start: int, text: bytes) -> bool:
+        if segment.size() < start + len(text):
+            return False
+        return bytes(segment.read(start, len(text))) == text
+
+    def _leave_tail(self, segments: list[FileSegment], piece: Piece, result: FencedWrite) -> None:
+        """Others' bytes stand where ours belong: a new segment begins, if we have the right."""
+        last = segments[-1]
+        if not result.stale:
+            raise Fenced(result.writer)
+        if last in self._own:
+            self._process.note(Disturbed(piece, result.writer))
+        if piece.position > last.id.base_offset:
+            segments.append(self._open(piece.file, piece.position, is_new=True))
+        else:
+            last.delete()
+            segments[-1] = self._open(piece.file, piece.position, is_new=False)
+
+    def _confirm(self) -> None:
+        self._epoch.confirm()
+
+
+class Reader(_Tier):
+    """Reads everything, without a state of its own."""
+
+    def read_all(self) -> None:
+        """Note what a reader gets of each file now."""
+        name = self._process.name
+        self._process.note(SessionBegins(name))
+        for path, listings in self.list_files().items():
+            parts = []
+            faults = []
+            bases = [found.id.base_offset for found in listings[1:]]
+            for found, limit in zip(listings, [*bases, _MAX_OFFSET], strict=True):
+                base = found.id.base_offset
+                length = min(found.size_bytes, limit - base)
+                try:
+                    content = self.provider.open(found.id, found).read(0, length)
+                    parts.append((base, bytes(content)))
+                except Unavailable:
+                    raise
+                except TieredStoreError as error:
+                    faults.append(str(error))
+            self._process.note(Seen(name, path, tuple(parts), "; ".join(faults)))
+
+
+def writer(script: Callable[[Writer], None], setting: Setting | None = None) -> Program:
+    """Make the program of a writer that runs `script`, until it is told to stop."""
+
+    def run(process: Process) -> None:
+        tier = Writer(process, setting or Setting())
+        _run(process, lambda: script(tier))
+
+    return run
+
+
+def reader(setting: Setting | None = None, after: str = "") -> Program:
+    """Make the program of a reader that looks at everything once, after a milestone."""
+
+    def run(process: Process) -> None:
+        tier = Reader(process, setting or Setting())
+        if after:
+            tier.wait_for(after)
+        _run(process, tier.read_all)
+
+    return run
+
+
+def _run(process: Process, script: Callable[[], None]) -> None:
+    try:
+        script()
+    except TieredStoreError as error:
+        process.note(Stopped(f"{type(error).__name__}: {error}"))

@@ -1,0 +1,231 @@
+"""What is explored: succession, deletion, expiry and collection of garbage, each as small as it
+can be while the promises still have something to say.
+
+Bytes of the first writer are small letters, those of its successors capitals. The first writer has
+begun, and written, before the others come; then every order is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, TypeAlias
+
+from tieredstore.testing.explorer.programs import Setting, Writer, reader, writer
+from tieredstore.testing.explorer.search import Scenario
+
+GRACE_MS: Final = 120_000
+Script: TypeAlias = Callable[[Writer], None]
+NOTHING_DELETED: Final = "/[.]writer/[0-9]+$|/COMMIT_LOG/"
+
+
+def late_whole(setting: Setting, faults: int = 0) -> Scenario:
+    """Let the whole of a sealed segment come after its topic was deleted and made again."""
+    first = _first(Writer.keep, before=_all(_append(b"aa", b"bb"), Writer.seal))
+    second = _succeed(_all(Writer.delete, _append(b"CC")))
+    return _make({"zombie": first, "successor": second}, setting, faults)
+
+
+def late_run(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a merged run come after its topic was made again, with the same boundaries."""
+    first = _first(Writer.keep, before=_append(b"aa", b"bb"))
+    second = _succeed(_all(Writer.delete, _append(b"CC", b"DD")))
+    return _make({"zombie": first, "successor": second}, setting, faults)
+
+
+def stale_sweep(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a sweep of the same process use a listing from before its topic was deleted and made
+    again."""
+
+    def run(tier: Writer) -> None:
+        tier.beside(partial(Writer.keep, sweep=True))
+        tier.delete()
+        tier.sleep(0)  # the sweep may go on here
+        tier.append(b"AA")
+
+    before = _all(_append(b"aa", b"bb"), Writer.keep, _sleep)
+    return _make({"writer": _first(run, before=before)}, setting, faults)
+
+
+def late_delete(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a writer that lost its right delete a topic that its successor writes."""
+    parties = {"zombie": _first(Writer.delete), "successor": _succeed(_append(b"BB"))}
+    return _make(parties, setting, faults)
+
+
+def paused_write(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a writer stand still inside a write while others go on."""
+    parties = {"zombie": _first(_append(b"bb")), "successor": _succeed(_append(b"CC"))}
+    return _make(parties, setting, faults, lasting=NOTHING_DELETED)
+
+
+def shared_look(setting: Setting, faults: int = 0) -> Scenario:
+    """Let two queues of one writer wait for a look at the epoch while a successor goes on."""
+
+    def first(tier: Writer) -> None:
+        tier.beside(partial(Writer.append, text=b"bb", topic="U"))
+        tier.append(b"aa")
+
+    def second(tier: Writer) -> None:
+        tier.append(b"AA")
+        tier.append(b"BB", "U")
+
+    parties = {
+        "zombie": _first(first, before=lambda _: None),
+        "successor": _succeed(second),
+    }
+    return _make(parties, setting, faults)
+
+
+def late_seal(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a writer that lost its right seal the segment that its successor writes."""
+    parties = {"zombie": _first(Writer.seal), "successor": _succeed(_append(b"BB", b"CC"))}
+    return _make(parties, setting, faults, lasting=NOTHING_DELETED)
+
+
+def one_writer(setting: Setting, faults: int = 1) -> Scenario:
+    """Let a writer merge and collect, and a reader look."""
+    script = _all(_append(b"bb"), Writer.keep, _append(b"cc"), _sleep, Writer.keep)
+    parties = {"writer": _first(script)}
+    return _make(parties, setting, faults, lasting=None, is_read=True)
+
+
+def alone(setting: Setting, faults: int = 1) -> Scenario:
+    """Let a writer whom nobody succeeds write, merge, delete and make again, and a reader look."""
+    script = _all(_append(b"bb"), Writer.keep, Writer.delete, _append(b"AA", b"BB"), Writer.keep)
+    return _make({"writer": _first(script)}, setting, faults, is_read=True)
+
+
+def expiry(setting: Setting, faults: int = 1) -> Scenario:
+    """Let a writer expire the first segment, a successor go on, and a reader look."""
+    before = _all(_append(b"aa"), Writer.roll, _append(b"bb"))
+    parties = {"first": _first(Writer.expire, before=before), "second": _succeed(_append(b"CC"))}
+    return _make(parties, setting, faults, is_read=True)
+
+
+def made_again(setting: Setting, faults: int = 1) -> Scenario:
+    """Let a successor delete a topic and make it again while its predecessor writes, and a reader
+    look."""
+    parties = {
+        "first": _first(_append(b"bb")),
+        "second": _succeed(_all(Writer.delete, _append(b"CC"))),
+    }
+    return _make(parties, setting, faults, is_read=True)
+
+
+def collection(setting: Setting, faults: int = 1) -> Scenario:
+    """Let a writer merge and collect while its successor does."""
+    first = _first(_all(_sleep, Writer.keep), before=_all(_append(b"aa", b"bb"), Writer.keep))
+    second = _succeed(_all(_append(b"CC"), Writer.keep))
+    return _make({"first": first, "second": second}, setting, faults, lasting=None)
+
+
+def merging_beside(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a writer merge while it writes, and a successor go on."""
+
+    def first(tier: Writer) -> None:
+        tier.beside(Writer.keep)
+        tier.append(b"cc")
+
+    parties = {
+        "first": _first(first, before=_append(b"aa", b"bb")),
+        "second": _succeed(_append(b"CC")),
+    }
+    return _make(parties, setting, faults)
+
+
+def deleting_beside(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a writer merge while it deletes, makes again and writes."""
+
+    def first(tier: Writer) -> None:
+        tier.beside(Writer.keep)
+        tier.sleep(0)
+        tier.delete()
+        tier.sleep(0)
+        tier.append(b"AA")
+        tier.append(b"BB")
+
+    return _make({"first": _first(first, before=_append(b"aa", b"bb"))}, setting, faults)
+
+
+def swept(setting: Setting, faults: int = 0) -> Scenario:
+    """Let a merged run of the first writer be late while the second one deletes, the third
+    sweeps and a reader looks."""
+    deleted = "second deleted"
+    parties = {
+        "first": _first(Writer.keep, before=_append(b"aa", b"bb")),
+        "second": _succeed(_all(Writer.delete, lambda tier: tier.reach(deleted))),
+        "third": _succeed(partial(Writer.keep, sweep=True), after=deleted),
+    }
+    return _make(parties, setting, faults, is_read=True, read_after="third began")
+
+
+def succession(setting: Setting, faults: int = 0) -> Scenario:
+    """Let three writers write, each from when the one before has the writer epoch."""
+    parties = {
+        "first": _first(_append(b"bb")),
+        "second": _succeed(_append(b"CC")),
+        "third": _succeed(_append(b"EE"), after="second began"),
+    }
+    return _make(parties, setting, faults, lasting=NOTHING_DELETED)
+
+
+def third_life(setting: Setting, faults: int = 0) -> Scenario:
+    """Let three writers delete what there is, and make it again."""
+    anew = Writer.delete
+    parties = {
+        "first": _first(_all(anew, _append(b"bb"))),
+        "second": _succeed(_all(anew, _append(b"CC"))),
+        "third": _succeed(_all(anew, _append(b"EE")), after="second began"),
+    }
+    return _make(parties, setting, faults)
+
+
+def _make(
+    parties: Mapping[str, Script],
+    setting: Setting,
+    faults: int,
+    *,
+    lasting: str | None = Scenario.lasting,
+    is_read: bool = False,
+    read_after: str = "",
+) -> Scenario:
+    programs = {name: writer(script, setting) for name, script in parties.items()}
+    if is_read:
+        programs["reader"] = reader(setting, read_after)
+    return Scenario(programs, faults, setting.page_keys, lasting)
+
+
+def _append(*texts: bytes) -> Script:
+    def run(tier: Writer) -> None:
+        for text in texts:
+            tier.append(text)
+
+    return run
+
+
+def _all(*scripts: Script) -> Script:
+    def run(tier: Writer) -> None:
+        for script in scripts:
+            script(tier)
+
+    return run
+
+
+def _sleep(tier: Writer) -> None:
+    tier.sleep(GRACE_MS)
+
+
+def _first(script: Script, *, before: Script | None = None) -> Script:
+    """`before` (a write, unless given) happens before others come."""
+    return _all(Writer.begin, before or _append(b"aa"), Writer.ready, script)
+
+
+def _succeed(script: Script, after: str = "") -> Script:
+    def run(tier: Writer) -> None:
+        if after:
+            tier.wait_for(after)
+        tier.begin()
+        script(tier)
+
+    return run
