@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any
@@ -11,14 +11,14 @@ from typing import IO, TYPE_CHECKING, Any
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.probing import ProbeResult
 from tieredstore.contracts.segment import Buffer
-from tieredstore.contracts.usage import Prices
+from tieredstore.contracts.usage import Prices, WrittenBytes
 from tieredstore.errors import Invalid, Unavailable
 from tieredstore.providers.chunks.chain import WHOLE_NAME
-from tieredstore.providers.chunks.client import ClientLimits, ObjectInfo, Part
+from tieredstore.providers.chunks.client import ClientLimits, CopiedPart, ObjectInfo, Part
 from tieredstore.providers.s3.dialects.dialect import check_checksums, choose_dialect
 from tieredstore.providers.s3.errors import require_whole_answers
 from tieredstore.providers.s3.fast_reads.fast_path import FastPath
-from tieredstore.providers.s3.fast_reads.obstore_reader import NO_ANSWER
+from tieredstore.providers.s3.fast_reads.obstore_reader import NO_ANSWER, NoAnswer
 from tieredstore.providers.s3.lane import Lane, S3Failure, ServerClock
 from tieredstore.providers.s3.limits import Gate, TokenBucket
 from tieredstore.providers.s3.listing import (
@@ -29,7 +29,7 @@ from tieredstore.providers.s3.listing import (
     list_uploads,
 )
 from tieredstore.providers.s3.meter import Meter
-from tieredstore.providers.s3.multipart import Multipart, read_parts
+from tieredstore.providers.s3.multipart import Multipart, read_parts, size_of_part
 from tieredstore.providers.s3.place import S3Place
 from tieredstore.providers.s3.probes import probe_s3
 from tieredstore.providers.s3.reading import RangeReader, is_absent
@@ -40,14 +40,13 @@ if TYPE_CHECKING:
 
 _DELETED_AT_ONCE = 1000
 _PASSING = frozenset({"InternalError", "SlowDown", "ServiceUnavailable", "OperationAborted"})
-_RETRY_PAUSE_MS = 50
 
 
 class S3Client:
     """The objects below a prefix of a bucket. Nothing is sent before the first call.
 
     Commits and reads go one way, merges, seals and deletions another (`bulk`), each with limits of
-    its own, so that neither waits for the other.
+    its own, so that neither waits for the other. On the first way commits do not wait for reads.
     """
 
     def __init__(self, settings: S3Settings, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -75,6 +74,8 @@ class S3Client:
             server_clock,
             clock,
             dialect,
+            Gate(settings.max_connections),
+            settings.max_attempts,
         )
         bulk = Lane(
             partial(make_client, settings, bulk=True),
@@ -85,6 +86,7 @@ class S3Client:
             server_clock,
             clock,
             dialect,
+            max_attempts=settings.max_attempts,
         )
         self._assemble(settings, place, foreground, bulk)
 
@@ -94,7 +96,11 @@ class S3Client:
         self._lane = own
         self._bulk_lane = bulk
         self._dialect = own.dialect
-        self._limits = ClientLimits(conditional=True, condition=own.dialect.header)
+        self._limits = ClientLimits(
+            exclusive=own.dialect.promises_exclusion,
+            condition=own.dialect.header,
+            concurrent_requests=settings.max_connections,
+        )
         # until the endpoint says that it cannot
         self._deletes_conditionally = own.dialect.deletes_conditionally
         self._reader = RangeReader(
@@ -153,6 +159,10 @@ class S3Client:
         answer = self._create(key, body, len(body), self._lane, params)
         if answer is None:
             return False
+        if self._lane is self._bulk_lane:
+            self.meter.note_written(key, WrittenBytes(merged=len(body)))
+        else:
+            self.meter.note_written(key, WrittenBytes(kept=len(body)))
         checksum = params.get("ChecksumCRC32")
         if self._settings.checksums == "required" and answer.get("ChecksumCRC32") != checksum:
             raise Invalid(
@@ -166,6 +176,16 @@ class S3Client:
 
     def compose(self, key: str, parts: Sequence[Part], metadata: Mapping[str, str]) -> bool:
         params = self._write_params(key, metadata)
+        made = self._compose(key, parts, params)
+        if made:
+            sizes = [(isinstance(part, CopiedPart), size_of_part(part)) for part in parts]
+            copies = self._dialect.multipart
+            copied = sum(size for is_copied, size in sizes if is_copied and copies)
+            sent = sum(size for is_copied, size in sizes if not (is_copied and copies))
+            self.meter.note_written(key, WrittenBytes(merged=sent, copied=copied))
+        return made
+
+    def _compose(self, key: str, parts: Sequence[Part], params: dict[str, Any]) -> bool:
         if self._dialect.multipart:
             return self._multipart.compose(key, parts, params)
         with tempfile.TemporaryFile() as whole:
@@ -178,7 +198,9 @@ class S3Client:
         if length == 0:
             return b"" if self.head(key) is not None else None
         found = NO_ANSWER if self._fast is None else self._fast.get_range(key, position, length)
-        return self._reader.read(key, position, length) if found is NO_ANSWER else found
+        if isinstance(found, NoAnswer):
+            return self._reader.read(key, position, length)
+        return found
 
     def head(self, key: str) -> ObjectInfo | None:
         try:
@@ -258,7 +280,7 @@ class S3Client:
 
     def probes(self, folder: str) -> Iterator[ProbeResult]:
         """Run the further probes of `tieredstore doctor` on S3, below `folder` of the tier."""
-        return probe_s3(self._lane, self._place, folder)
+        return probe_s3(self._lane, self._place, folder, is_fenced=self._settings.fencing != "none")
 
     def close(self) -> None:
         self._lane.close()
@@ -329,7 +351,7 @@ class S3Client:
     def _delete_some(self, keys: Sequence[str]) -> None:
         what = self._place.describe_operation("DeleteObjects", keys[0])
         left = list(keys)
-        for attempt in range(1, self._settings.max_attempts + 1):
+        for attempt in itertools.count(1):
             try:
                 answer = self._bulk_lane.call(
                     "delete_objects",
@@ -351,10 +373,10 @@ class S3Client:
             if any(error.get("Code") not in _PASSING for error in errors):
                 kind = Invalid if code == "AccessDenied" else Unavailable
                 raise kind(f"{text} ({code})", path=first)
-            if attempt == self._settings.max_attempts:
+            if attempt >= self._settings.max_attempts or not self._bulk_lane.may_retry():
                 raise Unavailable(f"{text} ({code})", path=first)
             left = [self._place.remove_prefix(error["Key"]) for error in errors]
-            self._bulk_lane.clock.wait(threading.Event(), _RETRY_PAUSE_MS << attempt)
+            self._bulk_lane.pause(attempt)
 
     def _call(
         self,

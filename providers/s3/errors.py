@@ -31,6 +31,11 @@ THROTTLES = frozenset(
 )
 """Refusals for the sake of load: surely nothing was done."""
 
+_PASSING = frozenset(
+    {"InternalError", "RequestTimeout", "RequestTimeoutException", "IncompleteBody"}
+)
+_PASSING_STATUS = frozenset({429, 500, 502, 503, 504})
+
 CONFLICTS = frozenset({"ConditionalRequestConflict", "OperationAborted"})
 """409: another request on the same key is under way."""
 
@@ -132,6 +137,12 @@ def make_answer_error(answer: Answer, what: str) -> TieredStoreError:
     return Invalid(f"{what}: refused ({code or status}): {answer.message or 'no reason given'}")
 
 
+def is_passing_answer(answer: Answer) -> bool:
+    """Tell whether the same request may be answered otherwise a little later. A conflict (409) is
+    not such an answer: who wins it is for the caller to find out."""
+    return answer.code in THROTTLES or answer.code in _PASSING or answer.status in _PASSING_STATUS
+
+
 @contextmanager
 def require_whole_answers(what: str) -> Iterator[None]:
     """Raise Unavailable for a field that an answer has not got: it is no answer then."""
@@ -152,6 +163,12 @@ _NOT_SENT = (
 def is_not_sent(error: BaseException | None) -> bool:
     """Tell whether an attempt failed before anything of it can have reached the server."""
     return isinstance(error, _NOT_SENT) or _is_untrusted(error)
+
+
+def is_passing_failure(error: Exception) -> bool:
+    """Tell whether a request without an answer may get one a little later."""
+    passing = (botocore_errors.ConnectionError, botocore_errors.HTTPClientError)
+    return isinstance(error, passing) and not _is_untrusted(error)
 
 
 def _is_untrusted(error: BaseException | None) -> bool:

@@ -17,7 +17,8 @@ def _monotonic_ms() -> float:
 class TokenBucket:
     """At most `rate` units a second on average, a second's worth at once; 0 for no limit.
 
-    More than that at once is let through in debt: those who come later wait for it.
+    More than that at once is let through in debt: those who come later wait for it. What is urgent
+    waits only for the debt of what is urgent, too; all else waits for both.
     """
 
     def __init__(
@@ -29,25 +30,32 @@ class TokenBucket:
         self._rate = rate
         self._clock = clock
         self._monotonic_ms = monotonic_ms
-        self._never = threading.Event()
+        self._closed = threading.Event()
         self._lock = threading.Lock()
-        self._balance = float(rate)
+        self._balance = self._urgent_balance = float(rate)
         self._seen_ms = monotonic_ms()
 
-    def take(self, amount: int) -> float:
+    def take(self, amount: int, *, urgent: bool = False) -> float:
         """Wait until `amount` units may be used; returns the ms waited."""
         if not self._rate or not amount:
             return 0.0
         with self._lock:
             now = self._monotonic_ms()
             earned = (now - self._seen_ms) * self._rate / 1000
-            self._balance = min(self._rate, self._balance + earned)
             self._seen_ms = now
-            self._balance -= amount
-            wait_ms = max(0.0, -self._balance * 1000 / self._rate)
+            self._balance = min(self._rate, self._balance + earned) - amount
+            self._urgent_balance = min(self._rate, self._urgent_balance + earned)
+            if urgent:
+                self._urgent_balance -= amount
+            balance = self._urgent_balance if urgent else self._balance
+            wait_ms = max(0.0, -balance * 1000 / self._rate)
         if wait_ms:
-            self._clock.wait(self._never, int(wait_ms) + 1)
+            self._clock.wait(self._closed, int(wait_ms) + 1)
         return wait_ms
+
+    def close(self) -> None:
+        """Let nobody wait any more."""
+        self._closed.set()
 
 
 class Gate:
@@ -94,3 +102,25 @@ class Gate:
             if self._limit < self._most:
                 self._limit = min(float(self._most), self._limit + 1 / self._limit)
                 self._changed.notify()
+
+
+class RetryQuota:
+    """How many requests may be repeated while most requests fail: `most` in a row, and one more for
+    every `_SUCCESSES` that succeed. Then each request has one attempt."""
+
+    _SUCCESSES = 5
+
+    def __init__(self, most: int = 100) -> None:
+        self._most = self._left = most * self._SUCCESSES
+        self._lock = threading.Lock()
+
+    def take(self) -> bool:
+        with self._lock:
+            if self._left < self._SUCCESSES:
+                return False
+            self._left -= self._SUCCESSES
+            return True
+
+    def note_success(self) -> None:
+        with self._lock:
+            self._left = min(self._most, self._left + 1)

@@ -6,13 +6,15 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from tieredstore.contracts.usage import Prices, RequestUsage, Usage
+from tieredstore.contracts.segment import FileSegmentType
+from tieredstore.contracts.usage import Prices, RequestUsage, Usage, WrittenBytes
 from tieredstore.metrics import Metrics
 from tieredstore.providers import naming
 
 REQUESTS = "rocketmq_tiered_store_x_object_requests_total"
 BYTES = "rocketmq_tiered_store_x_object_bytes_total"
 COST = "rocketmq_tiered_store_x_object_cost_usd_total"
+_SEGMENT_TYPES = frozenset(found.name for found in FileSegmentType)
 LATENCY = "rocketmq_tiered_store_x_object_request_latency"
 
 
@@ -32,6 +34,7 @@ class Meter:
     prices: Prices = field(default_factory=Prices)
     metrics: Metrics | None = None
     _rows: dict[tuple[str, str], _Row] = field(default_factory=dict)
+    _written: WrittenBytes = field(default_factory=WrittenBytes)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def count(
@@ -63,6 +66,12 @@ class Meter:
         metrics.count(COST, cost, **kind)
         metrics.observe(LATENCY, elapsed_ms, operation=operation)
 
+    def note_written(self, key: str, written: WrittenBytes) -> None:
+        """Count an object that was made, when it is a segment's."""
+        if find_file_type(key) in _SEGMENT_TYPES:
+            with self._lock:
+                self._written += written
+
     def usage(self) -> Usage:
         with self._lock:
             return Usage(
@@ -77,7 +86,8 @@ class Meter:
                         row.cost_usd,
                     )
                     for (operation, file_type), row in sorted(self._rows.items())
-                )
+                ),
+                self._written,
             )
 
 

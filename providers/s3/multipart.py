@@ -6,11 +6,13 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from tieredstore.contracts.segment import Buffer
 from tieredstore.errors import Invalid, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.client import ClientLimits, CopiedPart, Part
+from tieredstore.providers.chunks.retries import carry_budget
 from tieredstore.providers.s3.dialects.dialect import md5_of
 from tieredstore.providers.s3.errors import require_whole_answers
 from tieredstore.providers.s3.lane import Lane, S3Failure
@@ -43,9 +45,8 @@ class Multipart:
         try:
             with ThreadPoolExecutor(min(_PARTS_AT_ONCE, len(parts)), "tiered-parts") as pool:
                 numbers = range(1, len(parts) + 1)
-                uploaded = list(
-                    pool.map(lambda n, part: self._part(key, upload_id, n, part), numbers, parts)
-                )
+                send = carry_budget(partial(self._part, key, upload_id))
+                uploaded = list(pool.map(send, numbers, parts))
             made = self._complete(key, upload_id, uploaded)
         except BaseException:
             self._abort_quietly(key, upload_id)
@@ -70,7 +71,7 @@ class Multipart:
                 f"{self.place.describe_operation('compose', key)}: {len(parts)} parts", path=key
             )
         for number, part in enumerate(parts, 1):
-            size = _size_of(part)
+            size = size_of_part(part)
             least = self.limits.min_part_bytes if number < len(parts) else 1
             if not least <= size <= self.limits.max_part_bytes:
                 raise Invalid(
@@ -201,7 +202,8 @@ def read_parts(
             yield found
 
 
-def _size_of(part: Part) -> int:
+def size_of_part(part: Part) -> int:
+    """Return the bytes of a part."""
     if isinstance(part, CopiedPart):
         return part.length
     return sum(memoryview(buffer).nbytes for buffer in part)

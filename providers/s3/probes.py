@@ -23,10 +23,10 @@ _NONE = {
 }
 
 
-def probe_s3(lane: Lane, place: S3Place, folder: str) -> Iterator[ProbeResult]:
+def probe_s3(lane: Lane, place: S3Place, folder: str, *, is_fenced: bool) -> Iterator[ProbeResult]:
     """Run all probes below `folder` of the tier (with a slash at its end), which the caller
-    removes."""
-    probes = _S3Probes(lane, place, folder)
+    removes. is_fenced: whether writers are to keep each other out."""
+    probes = _S3Probes(lane, place, folder, is_fenced=is_fenced)
     yield from guard_probes(
         [
             ("dialect", probes.dialect),
@@ -42,7 +42,8 @@ def probe_s3(lane: Lane, place: S3Place, folder: str) -> Iterator[ProbeResult]:
 
 
 class _S3Probes:
-    def __init__(self, lane: Lane, place: S3Place, folder: str) -> None:
+    def __init__(self, lane: Lane, place: S3Place, folder: str, *, is_fenced: bool) -> None:
+        self._is_fenced = is_fenced
         self._lane = lane
         self._place = place
         self._folder = folder
@@ -53,12 +54,20 @@ class _S3Probes:
         found = f"{spoken.name}: {spoken.header}"
         if spoken.promises_exclusion:
             return ProbeResult("dialect", Verdict.INFO, found)
+        not_said = "the vendor does not say that of two creates at the same time one fails: "
+        if self._is_fenced:
+            return ProbeResult(
+                "dialect",
+                Verdict.UNSAFE,
+                found,
+                f"{not_said}no writer starts here, unless tieredStoreChunkFencing is none",
+            )
         return ProbeResult(
             "dialect",
             Verdict.NOTE,
             found,
-            "the vendor does not say that of two creates at the same time one fails; the "
-            "conditional race shows what it did now",
+            f"{not_said}be sure that there is one writer; the conditional race shows what it did "
+            "now",
         )
 
     def checksum(self) -> ProbeResult:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
+from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.usage import Prices, Usage
 from tieredstore.errors import Invalid
 from tieredstore.metrics import Metrics
@@ -41,6 +42,7 @@ class S3Provider(ChunkProvider):
             client, cluster, settings=settings, owner=owner, maintenance_client=client.bulk
         )
         self._s3 = client
+        self._is_condition_checked = False
 
     @classmethod
     def from_config(cls, config: StoreConfig) -> S3Provider:
@@ -80,12 +82,17 @@ class S3Provider(ChunkProvider):
             client.close()
         return [found for name in names if (found := naming.parse_cluster_directory_name(name))]
 
-    def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> ChunkWriterEpoch:
-        """Acquire the epoch as every chunk log does; first make sure that the bucket's settings do
-        not make the condition void (Invalid)."""
-        if not self._fencing_checked:
+    def acquire_writer(
+        self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
+    ) -> ChunkWriterEpoch:
+        """Acquire the epoch as every chunk log does; first make sure that the vendor promises what
+        the fence rests on, and that the bucket's settings do not make the condition void
+        (Invalid)."""
+        self._writers.check_may_write()
+        if not self._is_condition_checked:
             self._s3.check_condition()
-        return super().acquire_writer(broker_name, take_over=take_over)
+            self._is_condition_checked = True
+        return super().acquire_writer(broker_name, take_over=take_over, record=record)
 
     def make_segment(self, state: SegmentState, services: SegmentServices) -> S3FileSegment:
         return S3FileSegment(state, services)

@@ -65,7 +65,8 @@ def _limit_time(body: Any, is_late: Callable[[], bool]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RangeReader:
-    """max_attempts: of one range, each going on where the one before was cut."""
+    """max_attempts: of one range, each going on where the one before was cut, as far as the budget
+    of the operation reaches."""
 
     lane: Lane
     place: S3Place
@@ -106,7 +107,7 @@ class RangeReader:
             except _BodyCut as cut:
                 pieces += cut.pieces
                 etag = cut.etag
-                if attempt == self.max_attempts:
+                if attempt == self.max_attempts or not self.lane.may_retry():
                     raise Unavailable(f"{what}: {cut}", offset=first, path=key) from None
         raise AssertionError("unreachable")
 

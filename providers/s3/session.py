@@ -33,8 +33,8 @@ _log = logging.getLogger(__name__)
 def make_client(settings: S3Settings, *, bulk: bool) -> BotoClient:
     """Make a client with credentials of its own, looked up afresh. Raises Invalid.
 
-    bulk: for merges, seals and deletions: with fewer connections, more patience, and retries that
-    slow all of its requests down when the endpoint asks for that.
+    bulk: for merges, seals and deletions: with fewer connections, more patience, and a rate that
+    goes down when the endpoint asks for that. No request is repeated, see `Lane`.
     """
     _keep_secrets_out_of_logs()
     check_endpoint(settings.endpoint)
@@ -86,11 +86,10 @@ def _client_config(settings: S3Settings, *, bulk: bool) -> Config:
     return Config(
         connect_timeout=settings.connect_timeout_ms / 1000,
         read_timeout=(settings.bulk_read_timeout_ms if bulk else settings.read_timeout_ms) / 1000,
-        retries={
-            "mode": "adaptive" if bulk else "standard",
-            "total_max_attempts": settings.max_attempts,
-        },
-        max_pool_connections=settings.bulk_connections if bulk else settings.max_connections,
+        # The lane repeats requests. Here is left what slows all requests of a client down.
+        retries={"mode": "adaptive" if bulk else "standard", "total_max_attempts": 1},
+        # reads, and beside them commits
+        max_pool_connections=settings.bulk_connections if bulk else 2 * settings.max_connections,
         tcp_keepalive=True,
         proxies={"http": settings.proxy, "https": settings.proxy} if settings.proxy else None,
         # The client computes its own checksums; bodies over TLS are not hashed a second time

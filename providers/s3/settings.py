@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, field
 
+from tieredstore.errors import Invalid
 from tieredstore.properties import SECRET
 from tieredstore.providers.chunks.shared_settings import SharedSettings
 
@@ -137,7 +138,12 @@ class S3Settings(SharedSettings, frozen=True, kw_only=True):
         int, _number("Ours. Attempts of a request, the first included.", 1, 20)
     ] = field(name="tieredStoreS3MaxAttempts", default=4)
     max_connections: Annotated[
-        int, _number("Ours. Connections, and requests at once, of commits and reads.", 1, 1024)
+        int,
+        _number(
+            "Ours. Connections, and requests at once, of reads; commits have as many of their own.",
+            1,
+            1024,
+        ),
     ] = field(name="tieredStoreS3MaxConnections", default=32)
     bulk_connections: Annotated[
         int, _number("Ours. The same of merges, seals and deletions.", 1, 1024)
@@ -187,6 +193,16 @@ class S3Settings(SharedSettings, frozen=True, kw_only=True):
     transfer_price: Annotated[
         float, _number("Ours. US dollars a GiB read; 0 within a region.", 0, 1e9)
     ] = field(name="tieredStoreS3TransferPrice", default=0.0)
+
+    def __post_init__(self) -> None:
+        """Raise Invalid for settings that exclude one another."""
+        longest_ms = self.max_attempts * self.bulk_read_timeout_ms
+        if self.upload_age_ms < longest_ms:
+            raise Invalid(
+                "tieredStoreChunkUploadAge: expected at least tieredStoreS3MaxAttempts x "
+                f"tieredStoreS3BulkReadTimeout, {longest_ms} ms, as an upload under way would be "
+                f"taken for nobody's; found {self.upload_age_ms}"
+            )
 
     def __repr__(self) -> str:
         return f"S3Settings(bucket={self.bucket!r}, prefix={self.prefix!r}, region={self.region!r})"

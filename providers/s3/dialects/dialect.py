@@ -31,7 +31,8 @@ class Dialect:
     status and code of an answer that says that the key is taken. initiates: whether
     CreateMultipartUpload carries the condition too. multipart: whether parts are copied on the
     server and a completion takes the condition; without it an object made of parts is sent whole.
-    promises_exclusion: whether the vendor says that of creates at the same time one alone succeeds.
+    promises_exclusion: whether the vendor says that of creates at the same time one alone succeeds;
+    without that no writer is fenced.
     void_if_versioned: the condition is without effect in a bucket that has, or ever had,
     versioning. deletes_conditionally: a deletion may name the ETag that it is for. checksum: of
     what is sent. prefix: what stands for `x-amz-` in the names of headers, where `renamed` says:
@@ -84,7 +85,7 @@ class Dialect:
             return ""
         return (
             f"{self.header} has no effect in a bucket whose versioning is {versioning.lower()}, so "
-            "a second writer could not be kept out: use a bucket that never had versioning"
+            "a late request could replace what is there: use a bucket that never had versioning"
         )
 
     def _rename(self, headers: MutableMapping[str, str], found: str, wanted: str) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from botocore.credentials import RefreshableCredentials
 
-from tieredstore.errors import Invalid
+from tieredstore.errors import Invalid, Unavailable
 from tieredstore.providers.s3.fast_reads.obstore_reader import (
     MAX_FAST_BYTES,
     NO_ANSWER,
@@ -82,15 +82,24 @@ class FastPath:
 
     def get_range(self, key: str, position: int, length: int) -> bytes | NoAnswer | None:
         """Read as `ObstoreReader.get_range` does; `key` is the tier's own."""
-        if length > MAX_FAST_BYTES:
+        if length > MAX_FAST_BYTES or self._lane.is_closed:
             return NO_ANSWER
         reader = self._reader if self._is_open else self._open_reader()
         if reader is None:
             return NO_ANSWER
-        self._lane.request_rate.take(1)
-        self._lane.byte_rate.take(length)
-        with self._lane.gate.permit():
-            return reader.get_range(self._place.add_prefix(key), position, length)
+        gate = self._lane.find_gate(is_read=True)
+        with self._lane.permit(length, gate) as wave:
+            found = reader.get_range(self._place.add_prefix(key), position, length)
+            if found is NoAnswer.ASKED_FOR_LESS:
+                gate.note_refusal(wave)
+            elif found is not NoAnswer.NO_ANSWER:
+                gate.note_success()
+        if found is NoAnswer.ASKED_FOR_LESS:
+            if not self._lane.may_retry():
+                what = self._place.describe_operation("GetObject", key)
+                raise Unavailable(f"{what}: the endpoint asks for fewer requests", path=key)
+            self._lane.pause(1)  # boto3's is the next attempt
+        return found
 
     def _open_reader(self) -> ObstoreReader | None:
         with self._lock:
@@ -113,7 +122,8 @@ class FastPath:
             path_style,
             credentials,
             connect_timeout_ms=settings.connect_timeout_ms,
-            read_timeout_ms=settings.read_timeout_ms,
+            # obstore's requests cannot be ended, and a stop waits for them
+            read_timeout_ms=min(settings.read_timeout_ms, settings.close_timeout_ms // 2),
             verify_tls=settings.verify_tls,
             ca_bundle=settings.ca_bundle,
             proxy=settings.proxy,

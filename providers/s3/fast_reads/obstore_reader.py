@@ -9,11 +9,14 @@ asks again through boto3, which tells what is the matter.
 from __future__ import annotations
 
 import enum
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from tieredstore.providers.s3.errors import THROTTLES
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential, S3Store
@@ -23,11 +26,15 @@ MAX_FAST_BYTES = 1 << 20
 
 
 class NoAnswer(enum.Enum):
+    """ASKED_FOR_LESS: the endpoint said that it gets too many requests."""
+
     NO_ANSWER = enum.auto()
+    ASKED_FOR_LESS = enum.auto()
 
 
 NO_ANSWER = NoAnswer.NO_ANSWER
 
+_STATUS = re.compile(r"status code: (\d{3})(?:[^\n]*?<Code>(\w+)</Code>)?", re.ASCII)
 _FAILURES_IN_A_ROW = 3
 _CALLS_LEFT_OUT = 1000
 """After so many failures one after another, so many ranges are not tried this way: an endpoint
@@ -121,7 +128,7 @@ class ObstoreReader:
 
     def get_range(self, key: str, position: int, length: int) -> bytes | NoAnswer | None:
         """Read the bytes of [position, position + length) that the object has; None when it is not
-        there; NO_ANSWER when boto3 should be asked.
+        there; a NoAnswer when boto3 should be asked.
 
         key: the whole key in the bucket.
         """
@@ -146,8 +153,13 @@ class ObstoreReader:
             status = "404"
             if "NoSuchKey" in str(error):  # and not: no such bucket
                 answer = None
-        except Exception:
-            self._note_failure()
+        except Exception as error:
+            told = _STATUS.search(str(error))
+            status = told[1] if told is not None else "none"
+            if status in {"429", "503"} or (told is not None and told[2] in THROTTLES):
+                answer = NoAnswer.ASKED_FOR_LESS
+            else:
+                self._note_failure()
         self._count(key, status, received, (time.monotonic() - began) * 1000)
         return answer
 

@@ -26,6 +26,8 @@ class Lost:
 
     store: ObjectStore
     report: dict[str, Any]
+    stat: dict[str, Any]
+    """Taken while the state was there."""
 
     @property
     def where(self) -> list[str]:
@@ -49,8 +51,11 @@ def lost(
         *("--config", conf, "--quiet", "--output", "json"),
     )
     assert ran.code == 0, ran.err
+    where = ("--tier", store.url(), "--state", root / "state", "--broker", "labBroker")
+    stat = tieredstore("stat", *where, "--output", "json")
+    assert stat.code == 0, stat.err
     shutil.rmtree(root)
-    return Lost(store, ran.record)
+    return Lost(store, ran.record, stat.record)
 
 
 def right_bodies(manifest: dict[str, Any]) -> dict[tuple[str, int, int], str]:
@@ -75,6 +80,15 @@ def test_offload_says_what_it_did(lost: Lost) -> None:
     assert (lost.report["queues"], lost.report["messages"]) == (15, MESSAGES)
     assert lost.report["failed"] == lost.report["holes"] == []
     assert lost.store.open_uploads() == 0
+
+
+def test_stat_says_how_often_a_byte_was_written(lost: Lost) -> None:
+    found = lost.stat
+    in_tier = found["commit_log_bytes"] + found["consume_queue_bytes"] + found["index_bytes"]
+    assert found["kept_bytes"] >= in_tier > 0
+    assert 1 <= found["written_per_kept_byte"] <= 4
+    without = tieredstore("stat", *lost.where, "--output", "json").record
+    assert without["written_per_kept_byte"] is None
 
 
 def test_every_message_is_read(lost: Lost, public_a_manifest: dict[str, Any]) -> None:

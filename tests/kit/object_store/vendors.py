@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tests.kit.object_store.servers import CREDENTIALS, ObjectStore
 from tests.kit.object_store.tiers import CLUSTER, s3_client
 from tieredstore.providers.s3.client import S3Client
+from tieredstore.providers.s3.dialects.dialect import DIALECTS
 from tieredstore.providers.s3.place import S3Place
 from tieredstore.providers.s3.provider import S3Provider
 from tieredstore.testing.fault_proxy.http import Credentials
@@ -67,7 +68,8 @@ class _View(S3Client):
 
 
 def options_of(dialect: str) -> dict[str, str]:
-    return {"dialect": dialect, "lease_ms": "0", "fast_reads": "false"}
+    fencing = "epoch" if DIALECTS[dialect].promises_exclusion else "none"
+    return {"dialect": dialect, "lease_ms": "0", "fast_reads": "false", "fencing": fencing}
 
 
 _NUMBERS = itertools.count()

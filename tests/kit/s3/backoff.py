@@ -9,9 +9,7 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def no_backoff() -> Iterator[None]:
-    """Retries follow at once: how long they wait is botocore's, how many there are is ours."""
-    from botocore.retries.standard import ExponentialBackoff
-
+    """Retries follow at once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ExponentialBackoff, "delay_amount", lambda _self, _context: 0.0)
+        patch.setattr("tieredstore.providers.s3.lane.RETRY_PAUSE_MS", 0)
         yield

@@ -114,7 +114,8 @@ class ScriptedServer:
         )
         with self._lock:
             self.requests.append(request)
-            reply = self.script.pop(0) if self.script else self.otherwise(request)
+            scripted = self.script.pop(0) if self.script else None
+        reply = scripted if scripted is not None else self.otherwise(request)
         if reply.drop:
             handler.close_connection = True
             return

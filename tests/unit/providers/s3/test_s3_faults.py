@@ -541,7 +541,7 @@ def test_what_came_of_a_slow_body_is_not_asked_for_again(server: ScriptedServer)
 def test_a_request_counts_as_running_until_its_body_is_read(
     server: ScriptedServer, client: S3Client
 ) -> None:
-    gate = client._lane.gate
+    gate = client._lane.find_gate(is_read=True)
     running = client._lane.call(
         "get_object", "a read", key="k", consume=lambda _: gate._running, Bucket="tier", Key="k"
     )

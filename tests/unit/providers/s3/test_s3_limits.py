@@ -8,7 +8,7 @@ import pytest
 
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.usage import Prices
-from tieredstore.providers.s3.limits import Gate, TokenBucket
+from tieredstore.providers.s3.limits import Gate, RetryQuota, TokenBucket
 from tieredstore.providers.s3.meter import Meter, find_file_type
 
 
@@ -44,6 +44,23 @@ def test_no_rate_is_no_limit() -> None:
     limit, clock = bucket(0)
     assert limit.take(1 << 60) == 0
     assert clock.now_ms() == 0
+
+
+def test_what_is_urgent_does_not_wait_for_the_rest() -> None:
+    limit, clock = bucket(10)
+    limit.take(100)  # a long read
+    assert limit.take(10, urgent=True) == 0
+    assert limit.take(10, urgent=True) == pytest.approx(1000)
+    assert clock.now_ms() == pytest.approx(9000 + 1000, abs=3)
+    assert limit.take(1) > 1000  # a read waits for both
+
+
+def test_few_requests_are_repeated_while_most_fail() -> None:
+    quota = RetryQuota(most=3)
+    assert [quota.take() for _ in range(5)] == [True, True, True, False, False]
+    for _ in range(5):
+        quota.note_success()
+    assert [quota.take() for _ in range(2)] == [True, False]
 
 
 def test_o02_requests_refused_together_halve_the_limit_once() -> None:

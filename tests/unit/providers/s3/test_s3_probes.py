@@ -55,7 +55,7 @@ def test_the_worst_rule_counts() -> None:
 @pytest.fixture
 def probes(server: ScriptedServer) -> Iterator[_S3Probes]:
     with s3_client(server.url) as client:
-        yield _S3Probes(client._lane, client._place, "probe/")
+        yield _S3Probes(client._lane, client._place, "probe/", is_fenced=True)
 
 
 def small_parts(server: ScriptedServer, completion: Reply) -> None:

@@ -19,7 +19,7 @@ from tests.kit.s3.scripted_server import (
 from tieredstore import registry
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, Written
-from tieredstore.contracts.usage import MeteredProvider
+from tieredstore.contracts.usage import MeteredProvider, WrittenBytes
 from tieredstore.errors import Invalid
 from tieredstore.metrics import Metrics
 from tieredstore.properties import PluginProperties
@@ -30,14 +30,14 @@ from tieredstore.providers.s3.provider import S3Provider
 SEGMENT = SegmentId("broker-a/T/0", FileSegmentType.COMMIT_LOG, 0)
 
 
-def open_tier(endpoint: str, bucket: str, owner: str = "host:1") -> S3Provider:
+def open_tier(endpoint: str, bucket: str, owner: str = "host:1", **changes: int) -> S3Provider:
     settings = s3_settings(
         endpoint,
         objectStoreBucket=bucket,
         tieredStoreS3Prefix="p",
         tieredStoreChunkLease=0,
     )
-    return S3Provider(S3Client(settings), settings=settings.chunk_settings(), owner=owner)
+    return S3Provider(S3Client(settings), settings=settings.chunk_settings(**changes), owner=owner)
 
 
 def test_a_segment_goes_to_the_bucket_and_comes_back(moto_endpoint: str, bucket: str) -> None:
@@ -80,6 +80,31 @@ def test_usage_counts_by_operation_and_file_type_and_prices_it(
         assert metrics.value(s3_meter.COST, **labels) == pytest.approx(5e-6)
 
 
+def test_usage_tells_how_often_a_byte_was_written(moto_endpoint: str, bucket: str) -> None:
+    """Commits, what merging sent again, and what the server copied for it."""
+    # Nothing is merged beside the test, so that all of it is counted when a run ends.
+    with closing(open_tier(moto_endpoint, bucket, maintenance_threads=0)) as provider:
+        epoch = provider.acquire_writer("broker-a")
+        segment = provider.open(SEGMENT)
+        piece = bytes(64 << 10)
+        for turn in range(16):
+            segment.write(turn * len(piece), [piece])
+        size = 16 * len(piece)
+        provider.run_maintenance()
+        assert provider.usage().written == WrittenBytes(kept=size, merged=size)
+        large = bytes(9 << 20)
+        segment.write(size, [large])
+        segment.seal()
+        provider.run_maintenance()
+        epoch.release()
+        written = provider.usage().written
+    assert written.kept == size + len(large)
+    # A first part below 5 MiB is sent with the beginning of what follows.
+    assert written.merged + written.copied == size + written.kept
+    assert written.copied >= 4 << 20
+    assert written.per_kept_byte == pytest.approx(2.1)
+
+
 def test_o11_an_endpoint_that_ignores_conditions_has_no_writer(server: ScriptedServer) -> None:
     stored: dict[str, bytes] = {}
 
@@ -108,6 +133,12 @@ def test_o11_an_endpoint_that_ignores_conditions_has_no_writer(server: ScriptedS
     without = s3_settings(server.url, tieredStoreChunkFencing="none")
     with closing(S3Provider(S3Client(without), settings=without.chunk_settings())) as provider:
         provider.acquire_writer("broker-b")
+
+
+def test_as_many_reads_at_once_help_as_there_are_connections(server: ScriptedServer) -> None:
+    settings = s3_settings(server.url, objectStoreBucket="b", tieredStoreS3MaxConnections=7)
+    with closing(S3Provider(S3Client(settings), settings=settings.chunk_settings())) as provider:
+        assert provider.capabilities.concurrent_reads == 7
 
 
 def test_no_bucket_is_ever_made_or_located(moto_endpoint: str, bucket: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.s3.certificates import self_signed
+from tests.kit.certificates import self_signed
 from tests.kit.s3.scripted_server import (
     ACCESS_KEY,
     SECRET_KEY,
@@ -273,7 +273,8 @@ def max_attempts(setting: Setting) -> None:
 def max_connections(setting: Setting) -> None:
     with s3_client(setting.server.url, tieredStoreS3MaxConnections=7) as client:
         assert client._lane.gate.limit == 7
-        assert boto_config(client._lane).max_pool_connections == 7
+        assert client._lane.find_gate(is_read=True).limit == 7
+        assert boto_config(client._lane).max_pool_connections == 14
 
 
 def bulk_connections(setting: Setting) -> None:
@@ -413,12 +414,15 @@ CHECKS: dict[str, Callable[[Setting], None]] = {
 
 CHUNKS: dict[str, tuple[str, Callable[[ChunkSettings], object], object]] = {
     "tieredStoreChunkFencing": ("none", lambda found: found.fencing, False),
+    "tieredStoreChunkTakeOverEpoch": ("77", lambda found: found.take_over_epoch, 77),
+    "tieredStoreChunkTakeOverAfter": ("77", lambda found: found.take_over_after_ms, 77),
+    "tieredStoreChunkStopTimeout": ("777", lambda found: found.close_timeout_ms, 777),
     "tieredStoreChunkLease": ("77", lambda found: found.lease_ms, 77),
     "tieredStoreChunkGraceTime": ("10000", lambda found: found.grace_ms, 10_000),
-    "tieredStoreChunkUploadAge": ("77", lambda found: found.upload_age_ms, 77),
+    "tieredStoreChunkUploadAge": ("777777", lambda found: found.upload_age_ms, 777_777),
     "tieredStoreChunkBatchSize": ("77", lambda found: found.preferred_batch_bytes, 77),
     "tieredStoreChunkMergeCount": ("77", lambda found: found.policy.fan_in, 77),
-    "tieredStoreChunkMergeSize": ("77", lambda found: found.policy.target_bytes, 77),
+    "tieredStoreChunkMergeSize": ("7777777", lambda found: found.policy.target_bytes, 7_777_777),
     "tieredStoreChunkReadSize": ("77777", lambda found: found.read_part_bytes, 77777),
     "tieredStoreChunkReadThreads": ("77", lambda found: found.read_threads, 77),
     "tieredStoreChunkBlockCacheSize": ("77", lambda found: found.block_cache_bytes, 77),
