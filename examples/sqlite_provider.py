@@ -61,9 +61,9 @@ class SqliteProvider:
         naming.relative_segment_path(id)  # Invalid for a name that no tier can have
         return SqliteFileSegment(self, id)
 
-    def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> "SqliteWriterEpoch":
+    def acquire_writer(self, broker_name: str, *, take_over: bool = False, **_: Any) -> "Epoch":
         naming.check_name(broker_name, "broker name")
-        epoch = SqliteWriterEpoch(self, broker_name, f"writer {uuid.uuid4()}")
+        epoch = Epoch(self, broker_name, f"writer {uuid.uuid4()}")
         how = "REPLACE" if take_over else "IGNORE"
         self.query(f"INSERT OR {how} INTO writer VALUES (?, ?)", broker_name, epoch.owner)
         epoch.check()
@@ -103,8 +103,7 @@ class SqliteFileSegment:
     def read(self, position: int, length: int) -> memoryview:
         checks.check_range(self.id, position, length)
         rows = self._provider.query(READ, *self._key, position + length, position)
-        first = position - rows[0][0] if rows else 0
-        found = b"".join(data for _, data in rows)[first : first + length]
+        found = b"".join(data[max(position - start, 0) :] for start, data in rows)[:length]
         if len(found) < length:
             raise checks.make_short_read_error(self.id, position, length, len(found))
         return memoryview(found)
@@ -122,7 +121,7 @@ class SqliteFileSegment:
         """Nothing is held."""
 
 
-class SqliteWriterEpoch:
+class Epoch:
     def __init__(self, provider: SqliteProvider, broker_name: str, owner: str) -> None:
         self._provider, self._broker_name, self.owner = provider, broker_name, owner
 
@@ -130,6 +129,8 @@ class SqliteWriterEpoch:
         held = self._provider.query("SELECT * FROM writer WHERE broker = ?", self._broker_name)
         if held != [(self._broker_name, self.owner)]:
             raise Fenced(f"{self._provider.url}: not held by {self.owner}; held by {held}")
+
+    confirm = check
 
     def release(self) -> None:
         self._provider.query("DELETE FROM writer WHERE owner = ?", self.owner)

@@ -48,15 +48,19 @@ Part: TypeAlias = CopiedPart | Sequence[Buffer]
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
     """What the object store allows, bytes. `conditional`: whether it honours create-if-absent
-    (without it nothing fences a second writer). `condition`: what it is asked with, for messages.
+    (without it nothing fences a second writer). `exclusive`: whether it is promised that of several
+    such creates at the same time one alone succeeds. `condition`: what it is asked with, for
+    messages. `concurrent_requests`: reads that it is sent at once.
     """
 
     conditional: bool = True
+    exclusive: bool = True
     min_part_bytes: int = 5 << 20
     max_part_bytes: int = 5 << 30
     max_put_bytes: int = 5 << 30
     max_parts: int = 10_000
     condition: str = "If-None-Match"
+    concurrent_requests: int = 16
 
 
 class ObjectClient(Protocol):

@@ -2,9 +2,11 @@
 
     <cluster folder>/<broker>/.writer/<number, 20 digits>            who holds it, JSON
     <cluster folder>/<broker>/.writer/<number, 20 digits>.released   empty: nobody does any more
+    <cluster folder>/<broker>/.writer/<number, 20 digits>.renewed.…  signs of life (`renewal`)
 
-The highest number wins. A look at it counts for a lease; after a pause of more than two leases
-everything that was seen before is looked at again.
+The highest number wins. Its claim (number and random token) is in the record of the state directory
+before it is made: whoever holds that directory goes on after a crash. A look counts for a lease;
+after a pause of more than two leases everything that was seen before is looked at again.
 """
 
 from __future__ import annotations
@@ -13,26 +15,30 @@ import logging
 import os
 import re
 import socket
-import threading
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import orjson
 
+from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.errors import Busy, Fenced, Invalid, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.client import ObjectClient
+from tieredstore.providers.chunks.looks import SharedLook
+from tieredstore.providers.chunks.processes import describe_process, has_ended
+from tieredstore.providers.chunks.renewal import Renewal, choose_interval_ms, wait_for_change
 from tieredstore.providers.chunks.settings import ChunkSettings
 
 WRITER_FOLDER = ".writer"
 FORMAT_VERSION = 1
 _KEPT_EPOCHS = 16
+_KEPT_CLAIMS = 64
 _MAX_OWNER_BYTES = 4_096
 _SLOW_LOOK_MS = 10_000
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"([0-9]{20})(\.released)?", re.ASCII)
+_RENEWED_NAME = re.compile(r"([0-9]{20})\.renewed\.[0-9]{20}", re.ASCII)
 
 
 def make_own_name(now_ms: int) -> str:
@@ -58,6 +64,9 @@ class UnheldAuthority:
     def check(self) -> None:
         """Raise nothing: nothing was ever promised."""
 
+    def confirm(self) -> None:
+        """Raise nothing: nobody has a right that another one would respect."""
+
 
 class ChunkWriterEpoch:
     """Held until `release`, or until another one takes it over."""
@@ -76,13 +85,14 @@ class ChunkWriterEpoch:
         self._owner = owner
         self._settings = settings
         self._before_release = before_release
-        self._lock = threading.Lock()
+        self._looks = SharedLook(self._look)
         self._lost: str | None = None
-        self._failed_looks = 0
-        self._problem = ""
         self.number = number
         self.stamp = f"{number}:{owner}"
         self.confirmed_ms = self.trusted_from_ms = settings.monotonic_ms()
+        self._renewal = Renewal(
+            client, f"{folder}/{number:020d}", settings, is_over=lambda: self.is_lost
+        )
 
     @classmethod
     def acquire(
@@ -94,22 +104,30 @@ class ChunkWriterEpoch:
         before_release: Callable[[ChunkWriterEpoch], None],
         *,
         take_over: bool,
+        record: EpochRecord | None,
     ) -> ChunkWriterEpoch:
-        """Acquire the next epoch. Raises Fenced naming a live owner, Busy when others are faster,
-        Invalid for a tier whose format version is newer, Unavailable."""
+        """Acquire the next epoch, after the claim to it was saved in `record`. Raises Fenced naming
+        an owner who may live, Busy when others are faster, Invalid for a tier whose format version
+        is newer, Unavailable."""
+        token = uuid.uuid4().hex
         for _ in range(settings.max_tries):
             number, released = _find_latest(client, folder)
             if number and not released:
                 holder = _holder(client, folder, number)
-                if not take_over and not _is_dead(holder):
-                    raise Fenced(
-                        f"{folder}: this broker prefix has a writer, {holder.get('owner')}; stop "
-                        "it first, or take over",
-                        path=folder,
-                    )
+                is_free = take_over or number == settings.take_over_epoch or has_ended(holder)
+                if (
+                    not is_free
+                    and not _is_recorded(number, holder, record)
+                    and not _is_given_up(client, folder, number, holder, settings)
+                ):
+                    continue  # it changed while it was watched
+            if record is not None:
+                claims = [*record.load(), _name_claim(number + 1, token)]
+                record.save(claims[-_KEPT_CLAIMS:])
             begin_ms = settings.monotonic_ms()
             key = f"{folder}/{number + 1:020d}"
-            if _claim(client, key, owner, settings) and _is_latest(client, folder, number + 1):
+            claimed = _claim(client, key, owner, token, settings)
+            if claimed and _is_latest(client, folder, number + 1):
                 epoch = cls(client, folder, number + 1, owner, settings, before_release)
                 epoch.confirmed_ms = epoch.trusted_from_ms = begin_ms
                 epoch._forget_old()
@@ -123,38 +141,40 @@ class ChunkWriterEpoch:
     def check(self) -> None:
         """Raise Fenced when the right was lost, Unavailable when nobody can tell. At most one
         request a lease."""
-        failed_looks = self._failed_looks
-        with self._lock:
-            for _ in range(self._settings.max_tries):
-                self._raise_if_lost()
-                if self._age_ms() < self._settings.lease_ms:
-                    return
-                if self._failed_looks != failed_looks:
-                    # Many wait here for one look. Each one's own would take its time, too.
-                    raise Unavailable(self._problem, path=self._folder)
-                try:
-                    self._look()
-                except Unavailable as error:
-                    self._failed_looks += 1
-                    self._problem = str(error)
-                    raise
-                if self._age_ms() <= max(self._settings.lease_ms, _SLOW_LOOK_MS):
-                    return
-                # The process stood still over that very look: it is out of date again.
-            raise Unavailable(f"{self._folder}: answers take longer than a lease")
+        self._raise_if_lost()
+        if self._age_ms() < self._settings.lease_ms:
+            return
+        for _ in range(self._settings.max_tries):
+            self.confirm()
+            if self._age_ms() <= max(self._settings.lease_ms, _SLOW_LOOK_MS):
+                return
+            # The process stood still over that very look: it is out of date again.
+        raise Unavailable(f"{self._folder}: answers take longer than a lease")
+
+    def confirm(self) -> None:
+        """Look for the next epoch, by a request that is sent after this call; callers share one.
+        What was stored before the call is then found by whoever takes over later. Raises Fenced
+        naming the successor, Unavailable when the store does not tell."""
+        self._raise_if_lost()
+        try:
+            self._looks.wait()
+        except Unavailable:
+            self._raise_if_lost()  # the look was another thread's
+            raise
+        self._raise_if_lost()
 
     def _age_ms(self) -> int:
         return self._settings.monotonic_ms() - self.confirmed_ms
 
     def _look(self) -> None:
+        """The next number is free as long as nobody took over: numbers are taken one by one, and
+        no epoch is ever deleted."""
         begin_ms = self._settings.monotonic_ms()
-        number, released = _find_latest(self._client, self._folder, self.number)
-        if number != self.number:
-            holder = _holder(self._client, self._folder, number)
-            self._lost = f"was taken over by {holder.get('owner')} as epoch {number}"
-        elif released:
-            self._lost = "was released"
-        self._raise_if_lost()
+        successor = self.number + 1
+        if self._client.head(f"{self._folder}/{successor:020d}") is not None:
+            holder = _holder(self._client, self._folder, successor)
+            self._lost = f"was taken over by {holder.get('owner')} as epoch {successor}"
+            self._raise_if_lost()
         if begin_ms - self.confirmed_ms > 2 * self._settings.lease_ms:
             self.trusted_from_ms = begin_ms
         self.confirmed_ms = begin_ms
@@ -170,6 +190,7 @@ class ChunkWriterEpoch:
             return
         self._before_release(self)
         self._lost = self._lost or "was released"
+        self.stop_renewing()
         key = f"{self._folder}/{self.number:020d}.released"
         problem: Exception | None = None
         begin_ms = self._settings.monotonic_ms()
@@ -178,12 +199,16 @@ class ChunkWriterEpoch:
                 self._client.put_if_absent(key, [], {})
             except (Busy, Unavailable) as error:
                 problem = error
-                if self._settings.monotonic_ms() - begin_ms >= self._settings.close_timeout_ms:
+                if self._settings.monotonic_ms() - begin_ms >= self._settings.close_timeout_ms // 2:
                     break  # nobody answers
                 self._settings.pause(attempt)
             else:
                 return
         raise Unavailable(f"{key}: the writer epoch is not released: {problem}", path=key)
+
+    def stop_renewing(self) -> None:
+        """Give no more signs of life. Idempotent."""
+        self._renewal.stop(self._settings.close_timeout_ms // 2)
 
     def _raise_if_lost(self) -> None:
         if self._lost is not None:
@@ -193,12 +218,15 @@ class ChunkWriterEpoch:
             )
 
     def _forget_old(self) -> None:
-        """Epochs long past only make the listing longer: it can wait for the next one."""
+        """Markers long past only make the listing longer. The epochs themselves stay for ever: who
+        held one looks for the next."""
         old = []
         try:
             for found in self._client.list(f"{self._folder}/"):
-                match = _NAME.fullmatch(found.key.rpartition("/")[2])
-                if match is not None and int(match[1]) + _KEPT_EPOCHS < self.number:
+                name = found.key.rpartition("/")[2]
+                match, sign = _NAME.fullmatch(name), _RENEWED_NAME.fullmatch(name)
+                is_old = match and match[2] and int(match[1]) + _KEPT_EPOCHS < self.number
+                if is_old or (sign is not None and int(sign[1]) < self.number):
                     old.append(found.key)
             self._client.delete(old)
         except TieredStoreError as error:
@@ -214,16 +242,57 @@ def describe_last_writer(client: ObjectClient, folder: str) -> str | None:
     return f"{holder['owner']} since {holder.get('since_ms')} ms"
 
 
-def _claim(client: ObjectClient, key: str, owner: str, settings: ChunkSettings) -> bool:
+def _name_claim(number: int, token: object) -> str:
+    return f"{number}:{token}"
+
+
+def _is_recorded(number: int, holder: dict[str, object], record: EpochRecord | None) -> bool:
+    """Whether the epoch was claimed with this state directory, whose lock its owner has lost."""
+    token = holder.get("token")
+    return (
+        record is not None
+        and isinstance(token, str)
+        and _name_claim(number, token) in record.load()
+    )
+
+
+def _is_given_up(
+    client: ObjectClient,
+    folder: str,
+    number: int,
+    holder: dict[str, object],
+    settings: ChunkSettings,
+) -> bool:
+    """Whether the owner gave no sign of life for long enough; False when the epoch was released or
+    taken over meanwhile. Raises Fenced where the owner may live."""
+
+    def look() -> frozenset[str]:
+        start_after = f"{folder}/{number - 1:020d}.released"
+        return frozenset(found.key for found in client.list(f"{folder}/", start_after))
+
+    if not wait_for_change(look, holder.get("renewed_every_ms"), settings):
+        return True
+    if _find_latest(client, folder, number) != (number, False):
+        return False
+    raise Fenced(
+        f"{folder}: this broker prefix has a writer, {holder.get('owner')}, which may live, and "
+        "did not run with this state directory; stop it first, then take over: --take-over, or "
+        f"tieredStoreChunkTakeOverEpoch={number}",
+        path=folder,
+    )
+
+
+def _claim(client: ObjectClient, key: str, owner: str, token: str, settings: ChunkSettings) -> bool:
     """Whether the object is ours, also when a reply was lost on its way."""
     content = orjson.dumps(
         {
             "format": FORMAT_VERSION,
             "owner": owner,
+            "token": token,
             "host": socket.gethostname(),
-            "pid": os.getpid(),
             "since_ms": settings.clock.now_ms(),
-            "process": _process(os.getpid()),
+            "renewed_every_ms": choose_interval_ms(settings),
+            **describe_process(),
         },
         option=orjson.OPT_APPEND_NEWLINE,
     )
@@ -275,25 +344,3 @@ def _holder(client: ObjectClient, folder: str, number: int) -> dict[str, object]
             path=folder,
         )
     return {"owner": "unknown", **found}
-
-
-def _process(pid: int) -> str | None:
-    """A name of a process that no other one ever has, None where the system does not tell: of
-    this start of the machine, in this space of process numbers, since its start."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        space = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - not of the link itself
-        start = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return None
-    return f"{boot}:{space}:{pid}:{start}"
-
-
-def _is_dead(holder: dict[str, object]) -> bool:
-    """Whether the holder surely ended: it ran on this very system, where it is no more."""
-    process, pid, own = holder.get("process"), holder.get("pid"), _process(os.getpid())
-    if not isinstance(process, str) or not isinstance(pid, int) or own is None:
-        return False
-    if process.split(":")[:2] != own.split(":")[:2]:
-        return False
-    return _process(pid) != process

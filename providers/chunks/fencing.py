@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import uuid
+from collections.abc import Sequence
 from contextlib import suppress
 
 from tieredstore.errors import Invalid, TieredStoreError
 from tieredstore.providers.chunks.client import ObjectClient
+
+ABANDONED_MS = 3_600_000
+"""No probe takes so long: objects of one that are older (server's clock) are nobody's."""
+_DELETE_ATTEMPTS = 4
+_PROBE = re.compile(r"/probe-[0-9a-f]{32}$", re.ASCII)
 
 
 def explain_ignored(client: ObjectClient) -> str:
@@ -20,25 +27,45 @@ def explain_ignored(client: ObjectClient) -> str:
 
 def honours_create_if_absent(client: ObjectClient, folder: str) -> bool:
     """Tell whether a second write of one key is refused: put a new object below `folder` twice,
-    look which one is there, and delete it. Raises what the client raises."""
-    for _ in client.list(f"{folder}/"):
-        break  # where nobody answers, a listing is given up much sooner than a write
+    look which one is there, and delete it. Raises what the client raises.
+
+    What a former probe could not delete, or wrote late, goes too.
+    """
+    # Where nobody answers, a listing is given up much sooner than a write.
+    left = [info for info in client.list(f"{folder}/") if _PROBE.search(info.key)]
+    if left:
+        before_ms = client.now_ms() - ABANDONED_MS
+        remove_objects(client, [info.key for info in left if info.modified_ms < before_ms])
     key = f"{folder}/probe-{uuid.uuid4().hex}"
     try:
         client.put_if_absent(key, [b"first"], {})
         # The first may be told False after a lost reply; it is there in any case.
         again = client.put_if_absent(key, [b"second"], {})
         honours = not again and client.get_range(key, 0, 16) == b"first"
-    except TieredStoreError:
+    except BaseException:
         with suppress(TieredStoreError):  # the first error says more
-            client.delete([key])
+            remove_objects(client, [key])
         raise
     try:
-        client.delete([key])
+        remove_objects(client, [key])
     except TieredStoreError:
         if honours:
             raise  # otherwise what the endpoint ignores says more
     return honours
+
+
+def remove_objects(client: ObjectClient, keys: Sequence[str]) -> None:
+    """Delete the objects of a probe, more than once where that fails. Raises what the last attempt
+    raised."""
+    for attempt in range(_DELETE_ATTEMPTS):
+        try:
+            if keys:
+                client.delete(keys)
+        except TieredStoreError:
+            if attempt + 1 == _DELETE_ATTEMPTS:
+                raise
+        else:
+            return
 
 
 def check_fencing(client: ObjectClient, folder: str) -> None:

@@ -13,7 +13,12 @@ from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.contracts.probing import ProbeOptions, ProbeResult, Verdict
 from tieredstore.errors import TieredStoreError
 from tieredstore.providers.chunks.client import CopiedPart, ObjectClient, Part
-from tieredstore.providers.chunks.fencing import explain_ignored, honours_create_if_absent
+from tieredstore.providers.chunks.fencing import (
+    ABANDONED_MS,
+    explain_ignored,
+    honours_create_if_absent,
+    remove_objects,
+)
 from tieredstore.providers.probing import (
     guard_probe,
     guard_probes,
@@ -26,6 +31,7 @@ from tieredstore.providers.probing import (
 FOLDER = ".doctor"
 _SMALL_BYTES = 4 << 10
 _LARGE_SAMPLES = 3
+_CLEANINGS = 4
 _NAMES = ("A", "Z", "a", "a!", "a-1", "b/1", "b/2", "c%20d", "c d", "zz", "é", "你")
 """Names whose order by UTF-8 bytes differs from other orders."""
 
@@ -46,13 +52,22 @@ def probe_objects(
     """Run all probes below `.doctor/<random>/` of the tier, and remove that folder afterwards.
     Raises Invalid and Unavailable when the tier cannot even be listed."""
     folder = f"{FOLDER}/{uuid.uuid4().hex}/"
-    for _ in client.list(folder):
-        break
+    _remove_abandoned(client)
     try:
         yield from _probe(client, folder, options, clock)
     finally:
         left = _clean(client, folder)
     yield left
+
+
+def _remove_abandoned(client: ObjectClient) -> None:
+    """What former probes could not remove, or wrote late."""
+    found = list(client.list(f"{FOLDER}/"))
+    before_ms = client.now_ms() - ABANDONED_MS
+    with suppress(TieredStoreError):  # said at the end, if it is still so
+        remove_objects(client, [info.key for info in found if info.modified_ms < before_ms])
+    with suppress(TieredStoreError):
+        client.abort_uploads(f"{FOLDER}/", before_ms)
 
 
 def _probe(
@@ -83,22 +98,29 @@ def _probe(
 
 def _clean(client: ObjectClient, folder: str) -> ProbeResult:
     """Remove everything; idempotent, and told when something stays."""
-    found = "everything removed"
-    try:
-        client.delete([info.key for info in client.list(folder)])
-        left = [info.key for info in client.list(folder)]
-    except TieredStoreError as error:
-        return ProbeResult("delete", Verdict.UNSAFE, "failed", " ".join(str(error).split()))
-    if left:
-        return ProbeResult(
-            "delete",
-            Verdict.UNSAFE,
-            f"{len(left)} deleted objects are still listed, the first: {left[0]}",
-            "listings are not consistent: what was deleted could be read again",
-        )
-    with suppress(TieredStoreError):
-        client.abort_uploads(folder, client.now_ms())
-    return ProbeResult("delete", Verdict.OK, found)
+    problem: TieredStoreError | None = None
+    left: list[str] = []
+    for _ in range(_CLEANINGS):
+        try:
+            remove_objects(client, [info.key for info in client.list(folder)])
+            left = [info.key for info in client.list(folder)]
+            # In the end, since a part that was late keeps its upload open
+            client.abort_uploads(folder, client.now_ms())
+        except TieredStoreError as error:
+            problem = error
+        else:
+            problem = None
+            if not left:
+                return ProbeResult("delete", Verdict.OK, "everything removed")
+    if problem is not None:
+        text = " ".join(str(problem).split())
+        return ProbeResult("delete", Verdict.UNSAFE, f"failed; look below {folder}", text)
+    return ProbeResult(
+        "delete",
+        Verdict.UNSAFE,
+        f"{len(left)} deleted objects are still listed, the first: {left[0]}",
+        "listings are not consistent: what was deleted could be read again",
+    )
 
 
 class _ObjectProbes:

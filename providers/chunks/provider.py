@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
+from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.probing import ProbeOptions, ProbeResult
 from tieredstore.contracts.segment import Capabilities, SegmentId, SegmentListing
 from tieredstore.providers import naming
@@ -24,6 +25,7 @@ from tieredstore.providers.chunks.reading.reader import ChunkReader
 from tieredstore.providers.chunks.segment import ChunkFileSegment, SegmentServices
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.state import SegmentState, SegmentStates
+from tieredstore.providers.chunks.stopping import StopLimit
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
 from tieredstore.providers.chunks.upkeep.maintenance import Maintenance, MaintenanceReport
 from tieredstore.providers.chunks.writers import Writers
@@ -50,6 +52,7 @@ class ChunkProvider:
         maintained = maintenance_client if maintenance_client is not None else client
         self._settings = settings = settings if settings is not None else ChunkSettings()
         self._fencing_checked = not settings.fencing
+        self._stop_limit = StopLimit(settings, client.close)
         self._cluster_folder = naming.cluster_directory_name(cluster)
         self._states = SegmentStates(client, self._cluster_folder, settings.monotonic_ms)
         self._writers = Writers(client, self._cluster_folder, settings, owner)
@@ -68,8 +71,10 @@ class ChunkProvider:
             self._states,
             self._writers,
             self._list_segments,
+            self._stop_limit,
         )
         self._services = SegmentServices(
+            settings,
             self._reader,
             BlockReader(blocks, settings.block_bytes, settings.read_gap_bytes),
             appender,
@@ -93,6 +98,7 @@ class ChunkProvider:
             conditional=self._client.limits.conditional,
             durable=self._settings.durable,
             preferred_batch_bytes=self._settings.preferred_batch_bytes,
+            concurrent_reads=self._client.limits.concurrent_requests,
         )
 
     @property
@@ -119,9 +125,11 @@ class ChunkProvider:
                 state.adopt(Chain(seen_ms=self._settings.monotonic_ms()))
         return self.make_segment(state, self._services)
 
-    def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> ChunkWriterEpoch:
-        """Acquire the epoch and start maintenance. An epoch whose process surely ended is taken
-        over anyway.
+    def acquire_writer(
+        self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
+    ) -> ChunkWriterEpoch:
+        """Acquire the epoch and start maintenance. One that was claimed with this state directory,
+        and one whose process surely ended, is taken over without being asked to.
 
         Once, a probe makes sure that the endpoint refuses to make an object twice: without that
         nothing fences (Invalid).
@@ -130,8 +138,13 @@ class ChunkProvider:
             check_fencing(self._client, f"{self._cluster_folder}/{broker_name}/{WRITER_FOLDER}")
             self._fencing_checked = True
         epoch = self._writers.acquire(
-            broker_name, lambda _: self._maintenance.drain(), take_over=take_over
+            broker_name,
+            lambda _: self._maintenance.drain(),
+            take_over=take_over,
+            record=record,
         )
+        if self._settings.maintenance_threads:
+            self._stop_limit.prepare()
         self._maintenance.start(broker_name)
         return epoch
 
@@ -152,11 +165,21 @@ class ChunkProvider:
         """Return how the loops of the maintenance are; none before an epoch is held."""
         return self._maintenance.health()
 
+    def begin_stop(self) -> None:
+        """Let the time begin that a stop may take: after half of `close_timeout_ms` what is under
+        way ends, and nothing more is asked for."""
+        self._stop_limit.begin()
+
     def close(self) -> None:
-        """End maintenance. Epochs are for their holders to release, before."""
+        """End maintenance, signs of life and reads. Epochs are for their holders to release,
+        before. Ends within the time that a stop may take; nothing goes on after it."""
+        self._stop_limit.prepare()
+        self._stop_limit.begin()
         self._maintenance.close()
-        self._reader.close()
+        self._writers.close()
+        self._reader.close(self._stop_limit.left_to_wait_ms())
         self._client.close()
+        self._stop_limit.finish()
 
     def _list_segments(self, prefix: str) -> Iterator[SegmentListing]:
         parts = naming.parse_prefix(prefix)

@@ -17,6 +17,7 @@ from tieredstore.providers.chunks.append import ChunkAppender
 from tieredstore.providers.chunks.chain import Chain
 from tieredstore.providers.chunks.reading.blocks import BlockReader
 from tieredstore.providers.chunks.reading.reader import ChunkReader, ObjectGone
+from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.state import SegmentState
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
 from tieredstore.providers.chunks.upkeep.maintenance import Maintenance
@@ -30,6 +31,7 @@ _MAX_BLOCK_READ_BYTES = 1 << 20
 class SegmentServices:
     """What the segments of one provider share."""
 
+    settings: ChunkSettings
     reader: ChunkReader
     blocks: BlockReader
     appender: ChunkAppender
@@ -61,7 +63,7 @@ class ChunkFileSegment:
         state = self._state
         checks.check_range(state.id, position, 0)
         authority = self._services.writers.get_authority(state.broker_name)
-        with state.write_lock:
+        with state.write_lock, self._services.settings.limit_retries():
             if self._is_sealed:
                 raise checks.make_sealed_error(state.id, position)
             result = self._services.appender.write(state, authority, position, buffers)
@@ -111,7 +113,7 @@ class ChunkFileSegment:
         if self._is_sealed:
             return
         authority = self._services.writers.get_authority(state.broker_name)
-        with state.write_lock:
+        with state.write_lock, self._services.settings.limit_retries():
             self._services.appender.seal(state, authority)
             self._is_sealed = True
         self._services.maintenance.notice(state)

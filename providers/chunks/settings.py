@@ -6,9 +6,11 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.providers.chunks.retries import limit_retries, take_retry
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 
 
@@ -23,7 +25,10 @@ def boot_ms() -> int:
 class ChunkSettings:
     """Sizes in bytes, times in ms.
 
-    fencing: refuse to write where the store cannot create conditionally. grace_ms: how long an
+    fencing: refuse to write where the store cannot create conditionally. take_over_epoch: take this
+    epoch over, whoever holds it; 0: none. take_over_after_ms: take an epoch over that its owner has
+    not renewed for so long, and renew the own one; 0: never. close_timeout_ms: what a stop may
+    take; requests end after half of it. grace_ms: how long an
     object stays after another one covers it. lease_ms: how long a look at the writer epoch counts.
     upload_age_ms: when an open multipart upload is nobody's any more. sweep_interval_ms: how often
     maintenance looks at all segments of its brokers. hedge: send a second read after the running
@@ -31,12 +36,14 @@ class ChunkSettings:
     """
 
     fencing: bool = True
+    take_over_epoch: int = 0
+    take_over_after_ms: int = 0
     durable: bool = True
     grace_ms: int = 120_000
     lease_ms: int = 10_000
     upload_age_ms: int = 24 * 3_600_000
     sweep_interval_ms: int = 24 * 3_600_000
-    close_timeout_ms: int = 10_000
+    close_timeout_ms: int = 20_000
     max_tries: int = 4
     tries_within_ms: int = 20_000
     pause_ms: int = 50
@@ -58,15 +65,26 @@ class ChunkSettings:
 
     def attempts(self) -> Iterator[int]:
         """Yield 0, 1, … below max_tries; none that would begin later than `tries_within_ms` after
-        the first. The client makes attempts of its own, each of which may have waited for an
-        answer."""
+        the first, and none that the operation's budget does not allow: a client that repeats
+        requests itself takes from the same one."""
         begin_ms = self.monotonic_ms()
         for attempt in range(self.max_tries):
-            if attempt and self.monotonic_ms() - begin_ms > self.tries_within_ms:
+            if attempt and (
+                self.monotonic_ms() - begin_ms > self.tries_within_ms or not take_retry()
+            ):
                 return
             yield attempt
+
+    def limit_retries(self) -> AbstractContextManager[None]:
+        """Open the budget of one operation: `max_tries` attempts of one request, or as many
+        repeated ones over several requests."""
+        return limit_retries(self.max_tries - 1)
 
     def pause(self, attempt: int = 0) -> None:
         """Wait before the next attempt, with jitter: twice as long each time."""
         longest_ms = self.pause_ms << attempt
-        self.clock.wait(threading.Event(), random.randint(longest_ms // 2, longest_ms))  # noqa: S311
+        self.wait(random.randint(longest_ms // 2, longest_ms))  # noqa: S311
+
+    def wait(self, time_ms: int) -> None:
+        """Wait for so long."""
+        self.clock.wait(threading.Event(), time_ms)

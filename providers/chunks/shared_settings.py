@@ -33,6 +33,33 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True):
             pattern="^(epoch|none)$",
         ),
     ] = field(name="tieredStoreChunkFencing", default="epoch")
+    take_over_epoch: Annotated[
+        int,
+        _number(
+            "Number of a writer epoch that is taken over from its owner, as the error that names "
+            "the owner tells it; 0: none. Another epoch than this one is left alone.",
+            0,
+            2**62,
+        ),
+    ] = field(name="tieredStoreChunkTakeOverEpoch", default=_PLAIN.take_over_epoch)
+    take_over_after_ms: Annotated[
+        int,
+        _number(
+            "A writer epoch is taken over once its owner has not renewed it for so long, ms; 0: "
+            "never. Owners with this key renew theirs four times within it, with a request each.",
+            0,
+            _DAYS_MS,
+        ),
+    ] = field(name="tieredStoreChunkTakeOverAfter", default=_PLAIN.take_over_after_ms)
+    close_timeout_ms: Annotated[
+        int,
+        _number(
+            "Most time that a stop takes, ms. After half of it no request is sent any more, and "
+            "those under way end.",
+            100,
+            3_600_000,
+        ),
+    ] = field(name="tieredStoreChunkStopTimeout", default=_PLAIN.close_timeout_ms)
     lease_ms: Annotated[
         int, _number("How long a look at the writer epoch counts, ms.", 0, 600_000)
     ] = field(name="tieredStoreChunkLease", default=_PLAIN.lease_ms)
@@ -52,7 +79,13 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True):
         int, _number("Objects of about one size that are merged into one.", 2, 1000)
     ] = field(name="tieredStoreChunkMergeCount", default=_PLAIN.policy.fan_in)
     merge_bytes: Annotated[
-        int, _number("Small objects are merged as soon as they have so many bytes.", 1, 1 << 30)
+        int,
+        _number(
+            "Small objects are merged as soon as they have so many bytes; at least the smallest "
+            "part that a server copies, as what is shorter would be merged with each write anew.",
+            _PLAIN.policy.part_bytes,
+            1 << 30,
+        ),
     ] = field(name="tieredStoreChunkMergeSize", default=_PLAIN.policy.target_bytes)
     read_part_bytes: Annotated[
         int, _number("Largest range that one request reads, bytes.", 1 << 16, 1 << 30)
@@ -84,6 +117,9 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True):
         """Return the chunk log's settings, with what is not configured from `changes`."""
         return ChunkSettings(
             fencing=self.fencing != "none",
+            take_over_epoch=self.take_over_epoch,
+            take_over_after_ms=self.take_over_after_ms,
+            close_timeout_ms=self.close_timeout_ms,
             lease_ms=self.lease_ms,
             grace_ms=self.grace_ms,
             upload_age_ms=self.upload_age_ms,

@@ -43,6 +43,10 @@ class Authority(Protocol):
         found out."""
         ...
 
+    def confirm(self) -> None:
+        """Let all count that was stored before this call, see `WriterEpoch.confirm`."""
+        ...
+
 
 class SegmentState:
     """One segment. `write_lock` serialises what moves the end, `work_lock` (taken first) merging,

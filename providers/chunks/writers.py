@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.errors import Invalid
 from tieredstore.providers import naming
 from tieredstore.providers.chunks.client import ObjectClient
@@ -44,6 +45,7 @@ class Writers:
         before_release: Callable[[ChunkWriterEpoch], None],
         *,
         take_over: bool,
+        record: EpochRecord | None,
     ) -> ChunkWriterEpoch:
         """Acquire an epoch, see `ChunkWriterEpoch.acquire`."""
         naming.check_name(broker_name, "broker name")
@@ -55,6 +57,7 @@ class Writers:
             self._settings,
             before_release,
             take_over=take_over,
+            record=record,
         )
         with self._lock:
             self._epochs[broker_name] = epoch
@@ -77,10 +80,25 @@ class Writers:
         with self._lock:
             return {name: epoch for name, epoch in self._epochs.items() if not epoch.is_lost}
 
+    def close(self) -> None:
+        """Give no more signs of life."""
+        with self._lock:
+            epochs = list(self._epochs.values())
+        for epoch in epochs:
+            epoch.stop_renewing()
+
     def check_may_write(self) -> None:
         """Raise Invalid where nothing would fence a second writer, unless that is wanted."""
-        if self._settings.fencing and not self._client.limits.conditional:
-            raise Invalid(
-                f"{self._client.url}: this store creates nothing conditionally, so a second "
-                "writer would not be noticed; it is written only with fencing=none"
-            )
+        limits = self._client.limits
+        if not self._settings.fencing or (limits.conditional and limits.exclusive):
+            return
+        why = (
+            f"of two creates with {limits.condition} at the same time both may succeed here, as "
+            "far as its vendor says"
+            if limits.conditional
+            else "this store creates nothing conditionally"
+        )
+        raise Invalid(
+            f"{self._client.url}: {why}, so a second writer would not be noticed; it is written "
+            "only with tieredStoreChunkFencing=none (fencing=none in a URL)"
+        )

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.segment import (
     Buffer,
     Capabilities,
@@ -61,7 +62,10 @@ class MemoryProvider:
         naming.relative_segment_path(id)
         return MemoryFileSegment(id, self._contents, self._lock)
 
-    def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> MemoryWriterEpoch:
+    def acquire_writer(
+        self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
+    ) -> MemoryWriterEpoch:
+        del record  # epochs end with the process
         naming.check_name(broker_name, "broker name")
         with self._lock:
             current = self._writers.get(broker_name)
@@ -102,6 +106,10 @@ class MemoryWriterEpoch:
             raise Fenced(
                 f"memory tier: broker {self._broker_name!r} was held by {self._owner}, now {held}"
             )
+
+    def confirm(self) -> None:
+        """Confirm at once: what `check` sees is the very present."""
+        self.check()
 
     def release(self) -> None:
         if self._writers.get(self._broker_name) is self:

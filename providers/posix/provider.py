@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 import numpy as np
 
+from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.segment import (
     Buffer,
     Capabilities,
@@ -126,13 +127,15 @@ class PosixProvider:
         path = f"{self._cluster_directory}/{naming.relative_segment_path(id)}"
         return PosixFileSegment(id, path, self)
 
-    def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> PosixWriterEpoch:
+    def acquire_writer(
+        self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
+    ) -> PosixWriterEpoch:
         """Take an exclusive `flock` on `<cluster folder>/<broker>/.writer`.
 
-        `take_over` changes nothing here: the system ends a lock with its owner, so the owner that
-        the error names is alive and must be stopped.
+        `take_over` and `record` change nothing here: the system ends a lock with its owner, so the
+        owner that the error names is alive and must be stopped.
         """
-        del take_over
+        del take_over, record
         naming.check_name(broker_name, "broker name")
         directory = f"{self._cluster_directory}/{broker_name}"
         try:

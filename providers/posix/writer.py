@@ -67,6 +67,10 @@ class PosixWriterEpoch:
                 path=self._path,
             )
 
+    def confirm(self) -> None:
+        """Confirm at once: as long as the lock is held nobody else has the right."""
+        self.check()
+
     def release(self) -> None:
         if self._fd is not None:
             unlock_file(self._fd)

@@ -294,6 +294,10 @@ class MessageStore(MessageReader, Protocol):
         """Read the message that starts at a byte of the (local) commit log."""
         ...
 
+    async def look_message_by_offset_async(self, physical_offset: int) -> StoredMessage | None:
+        """Read as `look_message_by_offset` does, without blocking the event loop."""
+        ...
+
     def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the offset of a queue's first message, 0 for an unknown queue."""
         ...

@@ -84,6 +84,9 @@ class PluginMessageStore(MessageReader):
     def look_message_by_offset(self, physical_offset: int) -> StoredMessage | None:
         return self.next_store.look_message_by_offset(physical_offset)
 
+    async def look_message_by_offset_async(self, physical_offset: int) -> StoredMessage | None:
+        return await self.next_store.look_message_by_offset_async(physical_offset)
+
     def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         return self.next_store.get_min_offset_in_queue(topic, queue_id)
 

@@ -2,6 +2,12 @@
 
 A provider holds the segments of one tier. Calls block and are thread-safe; only the tier knows
 asyncio. Names and paths: `docs/formats/tier-layout.md`.
+
+Stored and confirmed are two things. What `FileSegment.write` returns as Written is *stored*. It
+counts once the writer's right was *confirmed* by a look that began after that reply
+(`WriterEpoch.confirm`): whoever takes the right later finds those bytes, and no clock and no
+pause of this process can change that. The same holds for bytes that a writer finds: those of a
+lost reply, and those of a listing made under its epoch. Until then nothing is told to anybody.
 """
 
 from __future__ import annotations
@@ -10,6 +16,8 @@ import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
+
+from tieredstore.contracts.epoch_record import EpochRecord
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -59,17 +67,21 @@ class Capabilities:
     durable: what was written is there after the process ends; a provider that is not never
     counts as having taken anything.
     preferred_batch_bytes: writes of about this size are cheapest; 0 for no preference.
+    concurrent_reads: so many reads at once take about as long as one, where reads wait for a
+    network.
     """
 
     rewritable: bool
     conditional: bool
     durable: bool
     preferred_batch_bytes: int = 0
+    concurrent_reads: int = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """All bytes are in the segment, as durable as the provider promises."""
+    """All bytes are stored in the segment, as durable as the provider promises. They count after
+    `WriterEpoch.confirm`."""
 
     size_bytes: int
 
@@ -151,7 +163,17 @@ class WriterEpoch(Protocol):
     def owner(self) -> str: ...
 
     def check(self) -> None:
-        """Raise Fenced when the right was lost."""
+        """Raise Fenced when the right is known to be lost. Proves nothing: `confirm` does."""
+        ...
+
+    def confirm(self) -> None:
+        """Look whether the right is held, by a look that begins after this call. On return all
+        that was stored before the call counts.
+
+        One look may serve many calls. A backend whose right cannot pass to another one unnoticed
+        (a lock) need not ask anybody. Raises Fenced when the right was lost, Unavailable when that
+        cannot be found out: what is stored stays stored, and a later call may confirm it.
+        """
         ...
 
     def release(self) -> None: ...
@@ -179,12 +201,28 @@ class SegmentProvider(Protocol):
         """Open a handle; nothing is made or read until it is used. `listing` saves a look-up."""
         ...
 
-    def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> WriterEpoch:
+    def acquire_writer(
+        self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
+    ) -> WriterEpoch:
         """Take the writer epoch of a broker prefix; raises Fenced naming the owner when a live
-        one holds it (`take_over` ends the other's right where the backend can)."""
+        one holds it (`take_over` ends the other's right where the backend can).
+
+        record: of the state directory that the caller has locked. An epoch that was claimed with it
+        is taken over. A backend that ends a right with its process leaves it alone.
+        """
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class BoundedStop(Protocol):
+    """A provider that stops within a time of its own, whatever its backend does. Optional."""
+
+    def begin_stop(self) -> None:
+        """Let that time begin: after it, what is under way ends and nothing more is asked for.
+        `close` must follow. Idempotent; safe to call from a signal handler."""
+        ...
 
 
 @runtime_checkable

@@ -64,10 +64,33 @@ class RequestUsage:
 
 
 @dataclass(frozen=True, slots=True)
+class WrittenBytes:
+    """Bytes of segments that were written. kept: by commits; merged: sent again to merge objects;
+    copied: by the server, to merge or to seal."""
+
+    kept: int = 0
+    merged: int = 0
+    copied: int = 0
+
+    def __add__(self, other: WrittenBytes) -> WrittenBytes:
+        return WrittenBytes(
+            self.kept + other.kept, self.merged + other.merged, self.copied + other.copied
+        )
+
+    @property
+    def per_kept_byte(self) -> float | None:
+        """How often a byte is written in all; None before the first."""
+        if not self.kept:
+            return None
+        return round((self.kept + self.merged + self.copied) / self.kept, 2)
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """All requests of a provider since it was made."""
 
     rows: tuple[RequestUsage, ...]
+    written: WrittenBytes = WrittenBytes()
 
     @property
     def requests(self) -> int:

@@ -1,4 +1,4 @@
-"""Wrappers: a provider, a segment or a metadata store around another one.
+"""Wrappers: a provider, a segment, a writer epoch or a metadata store around another one.
 
 Each base forwards every member of its contract. A subclass overrides what it changes: it counts,
 slows down, refuses or fails calls. A test compares the bases with the contracts, so a member that
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
+from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.metadata_store import (
     FileSegmentMetadata,
     MetadataStore,
@@ -91,11 +92,33 @@ class WrapperProvider:
     def open(self, id: SegmentId, listing: SegmentListing | None = None) -> FileSegment:
         return self.wrap_segment(self.wrapped.open(id, listing))
 
-    def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> WriterEpoch:
-        return self.wrapped.acquire_writer(broker_name, take_over=take_over)
+    def acquire_writer(
+        self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
+    ) -> WriterEpoch:
+        return self.wrapped.acquire_writer(broker_name, take_over=take_over, record=record)
 
     def close(self) -> None:
         self.wrapped.close()
+
+
+class WrapperEpoch:
+    """A WriterEpoch around another one, `wrapped`."""
+
+    def __init__(self, wrapped: WriterEpoch) -> None:
+        self.wrapped = wrapped
+
+    @property
+    def owner(self) -> str:
+        return self.wrapped.owner
+
+    def check(self) -> None:
+        self.wrapped.check()
+
+    def confirm(self) -> None:
+        self.wrapped.confirm()
+
+    def release(self) -> None:
+        self.wrapped.release()
 
 
 class WrapperMetadataStore:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
+from tieredstore.providers.chunks.retries import carry_budget
+
 T = TypeVar("T")
 _KEPT_DURATIONS = 256
 _FEWEST_DURATIONS = 20
@@ -34,6 +36,7 @@ class Hedge:
         with self._lock:
             self.call_count += 1
             delay_ms = self._delay_ms()
+        read = carry_budget(read)
         first = self._pool.submit(self._time_read, read)
         futures: set[Future[T]] = {first}
         if delay_ms is not None:
@@ -47,7 +50,7 @@ class Hedge:
                 return (good or list(done))[0].result()
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _time_read(self, read: Callable[[], T]) -> T:
         begin_ms = self._monotonic_ms()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from functools import partial
@@ -37,6 +38,8 @@ class ChunkReader:
         self._written = written
         self._pool = ThreadPoolExecutor(settings.read_threads, "tiered-read")
         self._is_closed = False
+        self._running_count = 0
+        self._ended = threading.Condition()
         self.hedge: Hedge | None = None
         if settings.hedge:
             self.hedge = Hedge(
@@ -77,11 +80,14 @@ class ChunkReader:
             pieces.append(content[part.position : part.position + part.length])
         return _join(pieces)
 
-    def close(self) -> None:
+    def close(self, timeout_ms: int) -> None:
+        """Begin no more requests, and wait for those under way, at most for `timeout_ms`."""
         self._is_closed = True
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
         if self.hedge is not None:
             self.hedge.close()
+        with self._ended:
+            self._ended.wait_for(lambda: not self._running_count, timeout_ms / 1000)
 
     def _ranges(self, folder: str, chain: Chain, position: int, length: int) -> Iterable[Range]:
         for extent in chain.find_extents(position, length):
@@ -115,15 +121,29 @@ class ChunkReader:
         )
 
     def _get(self, part: Range) -> bytes:
-        if self._is_closed:
-            raise self._make_closed_error(part)
+        with self._ended:
+            self._running_count += 1
+        try:
+            return self._get_part(part)
+        finally:
+            with self._ended:
+                self._running_count -= 1
+                self._ended.notify_all()
+
+    def _get_part(self, part: Range) -> bytes:
         content = self._written.get(part.key)
         if content is not None:
             return content[part.position : part.position + part.length]
+        with self._settings.limit_retries():
+            return self._get_whole(part)
+
+    def _get_whole(self, part: Range) -> bytes:
         pieces: list[bytes] = []
         done = 0
         problem: Unavailable | None = None
         for attempt in self._settings.attempts():
+            if self._is_closed:
+                raise self._make_closed_error(part)
             try:
                 piece = self._request(part, done)
             except Unavailable as error:

@@ -1,7 +1,7 @@
 """Work on one segment besides appending: merge, seal, collect garbage, delete.
 
 Nothing here changes what the segment holds, only in which objects it is, so a crash after any
-request leaves a segment that reads the same. The writer epoch is looked at before each change.
+request leaves a segment that reads the same. The writer epoch is confirmed before each deletion.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Compactor:
             chain.check_whole(state.folder)
             try:
                 while not chain.sealed:
-                    run = self._settings.policy.next_run(chain.extents)
+                    run = self._settings.policy.next_run(chain.extents, is_closed=chain.marked)
                     if run is None or (chain.marked and self._is_short(chain)):
                         break
                     chain = self._merge(state, authority, chain, run)
@@ -136,7 +136,8 @@ class Compactor:
 
     def _delete(self, authority: Authority, keys: Sequence[str], etags: Sequence[str] = ()) -> None:
         for first in range(0, len(keys), MAX_DELETED_KEYS):
-            authority.check()
+            authority.confirm()  # what makes these garbage counts before they go
+            authority.check()  # looks again when the process stood still over that look
             batch = slice(first, first + MAX_DELETED_KEYS)
             self._client.delete(keys[batch], etags[batch])
             self._written.drop(keys[batch])  # a segment made again has them with other bytes
@@ -237,13 +238,14 @@ class Compactor:
     def _insist(self, key: str, authority: Authority, make: Callable[[], bool]) -> bool:
         """Whether it was made now; False when it was there already."""
         problem: TieredStoreError | None = None
-        for attempt in self._settings.attempts():
-            authority.check()
-            try:
-                return make()
-            except (Busy, Unavailable) as error:
-                problem = error
-                self._settings.pause(attempt)
+        with self._settings.limit_retries():
+            for attempt in self._settings.attempts():
+                authority.check()
+                try:
+                    return make()
+                except (Busy, Unavailable) as error:
+                    problem = error
+                    self._settings.pause(attempt)
         raise Unavailable(f"{key}: not made: {problem}", path=key)
 
     def _collect(

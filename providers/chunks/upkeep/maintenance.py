@@ -14,21 +14,35 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tieredstore.contracts.segment import SegmentId, SegmentListing
-from tieredstore.errors import Fenced, Invalid, TieredStoreError
+from tieredstore.errors import Busy, Fenced, Invalid, TieredStoreError, Unavailable
 from tieredstore.providers.chunks.chain import Chain
 from tieredstore.providers.chunks.client import ObjectClient
 from tieredstore.providers.chunks.epoch import ChunkWriterEpoch
 from tieredstore.providers.chunks.settings import ChunkSettings
 from tieredstore.providers.chunks.state import SegmentState, SegmentStates
+from tieredstore.providers.chunks.stopping import StopLimit
 from tieredstore.providers.chunks.upkeep.compaction import Compactor
 from tieredstore.providers.chunks.writers import Writers
 from tieredstore.service_thread import ServiceHealth, ServiceThread
 
 _MAX_WAITING = 200_000
 _RETRY_MS = 30_000
+_LONGEST_PASSING_MS = 600_000
 _TICK_MS = 1_000
 _WORK_LATE_MS = 900_000
+_DRAIN_SHARE = 0.75
+"""The rest is for giving the epoch back."""
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Of the work on a segment: `count` times one after another; tried again at `due_ms`, own
+    clock."""
+
+    state: SegmentState
+    count: int
+    due_ms: int
 
 
 @dataclass(slots=True)
@@ -43,7 +57,12 @@ class MaintenanceReport:
 
 
 class Maintenance:
-    """`sweep(broker name)` lists all segments of a broker, with their chains as tokens."""
+    """`sweep(broker name)` lists all segments of a broker, with their chains as tokens.
+
+    A segment is worked on by one thread, so that a slow one keeps no other thread. One whose work
+    fails is tried again after twice the time before: up to ten minutes for what passes by itself,
+    up to the time between two sweeps for all else.
+    """
 
     def __init__(
         self,
@@ -54,6 +73,7 @@ class Maintenance:
         states: SegmentStates,
         writers: Writers,
         sweep: Callable[[str], Iterable[SegmentListing]],
+        stop_limit: StopLimit,
     ) -> None:
         self._client = client
         self._cluster_folder = cluster_folder
@@ -62,9 +82,13 @@ class Maintenance:
         self._states = states
         self._writers = writers
         self._sweep = sweep
+        self._stop_limit = stop_limit
         self._changed = threading.Condition()
         self._ready: OrderedDict[SegmentId, SegmentState] = OrderedDict()
         self._waiting: dict[SegmentId, tuple[int, SegmentState]] = {}
+        self._failing: dict[SegmentId, _Failure] = {}
+        self._working: set[SegmentId] = set()
+        self._changed_meanwhile: set[SegmentId] = set()  # of those that are worked on
         self._busy_count = 0
         self._next_sweep_ms: dict[str, int] = {}
         self._reaped: set[str] = set()
@@ -94,12 +118,20 @@ class Maintenance:
         if state.broker_name not in self._writers.get_held_epochs():
             return
         with self._changed:
-            # What is left out is found by a sweep.
-            if len(self._ready) + len(self._waiting) < _MAX_WAITING:
+            if state.id in self._failing:
+                return  # its turn comes
+            if state.id in self._working:
+                self._changed_meanwhile.add(state.id)
+                return
+            if self._has_room():
                 self._ready[state.id] = state
             workers = self._services[1:]
         for worker in workers:
             worker.wake()
+
+    def _has_room(self) -> bool:
+        """What is left out is found by a sweep."""
+        return len(self._ready) + len(self._waiting) + len(self._failing) < _MAX_WAITING
 
     # By hand
 
@@ -166,13 +198,13 @@ class Maintenance:
             service.start()
 
     def drain(self) -> None:
-        """Wait until what is due is done, for a bounded time."""
+        """Wait until what is due is done, for a share of the time that a stop has left."""
         if not self._services:
             return
         with self._changed:
             self._changed.wait_for(
                 lambda: not self._ready and not self._busy_count,
-                self._settings.close_timeout_ms / 1000,
+                self._stop_limit.left_ms() * _DRAIN_SHARE / 1000,
             )
             left = len(self._ready) + self._busy_count
         if left:
@@ -181,15 +213,16 @@ class Maintenance:
             )
 
     def close(self) -> None:
-        """Drain and stop. What is under way is waited for, no longer than draining takes."""
+        """Drain and stop. What is under way is waited for, as long as there is time."""
         self.drain()
         self._stopping.set()
         with self._changed:
             self._ready.clear()
             self._waiting.clear()
+            self._failing.clear()
             self._changed.notify_all()
         for service in self._services:
-            service.stop(self._settings.close_timeout_ms)
+            service.stop(self._stop_limit.left_to_wait_ms())
 
     def health(self) -> list[ServiceHealth]:
         """Return how the background loops are; none without `maintenance_threads`."""
@@ -235,38 +268,72 @@ class Maintenance:
             _log.warning("%s: %s", self._client.url, error)
 
     def _take_due(self) -> None:
-        now_ms = self._client.now_ms()
+        own_ms = self._settings.monotonic_ms()
+        # The server's clock is asked for when something is due by it
+        now_ms = self._client.now_ms() if self._waiting else 0
         with self._changed:
-            due = [state for due_ms, state in list(self._waiting.values()) if due_ms <= now_ms]
+            due = [state for due_ms, state in self._waiting.values() if due_ms <= now_ms]
             for state in due:
                 del self._waiting[state.id]
-                self._ready[state.id] = state
+            due += [failed.state for failed in self._failing.values() if failed.due_ms <= own_ms]
+            for state in due:
+                if state.id not in self._working:
+                    self._ready[state.id] = state
         for worker in self._services[1:] if due else ():
             worker.wake()
 
     def _take(self) -> SegmentState | None:
         with self._changed:
-            return self._ready.popitem(last=False)[1] if self._ready else None
+            if not self._ready:
+                return None
+            state = self._ready.popitem(last=False)[1]
+            self._working.add(state.id)
+            return state
 
     def _work(self, state: SegmentState, report: MaintenanceReport, *, is_background: bool) -> None:
-        epoch = self._writers.get_held_epochs().get(state.broker_name)
-        if epoch is None:
-            return
+        """Work on a segment that was taken."""
+        due_ms: int | None = None
+        failure: TieredStoreError | None = None
         try:
+            epoch = self._writers.get_held_epochs().get(state.broker_name)
+            if epoch is None:
+                return
             done = self._compactor.work(state, epoch)
-        except Fenced:
-            if not is_background:
-                raise
-            return
-        except TieredStoreError as error:
-            _log.warning("%s: maintenance is tried again: %s", state.id, error)
-            report.failed_count += 1
-            due_ms: int | None = self._client.now_ms() + _RETRY_MS
-        else:
             report.merged_count += done.merged_count
             report.sealed_count += done.sealed_count
             report.deleted_count += done.deleted_count
             due_ms = done.due_ms
-        if due_ms is not None:
-            with self._changed:
+        except Fenced:
+            if not is_background:
+                raise
+        except TieredStoreError as error:
+            report.failed_count += 1
+            failure = error
+        finally:
+            self._finish(state, due_ms, failure)
+
+    def _finish(
+        self, state: SegmentState, due_ms: int | None, failure: TieredStoreError | None
+    ) -> None:
+        with self._changed:
+            self._working.discard(state.id)
+            has_changed = state.id in self._changed_meanwhile
+            self._changed_meanwhile.discard(state.id)
+            former = self._failing.pop(state.id, None)
+            if failure is not None:
+                self._note_failure(state, failure, former.count if former is not None else 0)
+            elif has_changed:
+                self._ready[state.id] = state
+            if due_ms is not None:
                 self._waiting[state.id] = (due_ms, state)
+
+    def _note_failure(self, state: SegmentState, failure: TieredStoreError, count: int) -> None:
+        passes = isinstance(failure, Busy | Unavailable)
+        longest_ms = _LONGEST_PASSING_MS if passes else self._settings.sweep_interval_ms
+        pause_ms = min(_RETRY_MS << min(count, 32), max(longest_ms, _RETRY_MS))
+        _log.warning(
+            "%s: maintenance is tried again in %d s: %s", state.id, pause_ms // 1000, failure
+        )
+        if self._has_room():
+            due_ms = self._settings.monotonic_ms() + pause_ms
+            self._failing[state.id] = _Failure(state, count + 1, due_ms)

@@ -1,60 +1,79 @@
-"""When objects of a segment are merged, so that a listing stays short whatever the queue's rate.
+"""When objects of a segment are merged: a listing stays short whatever the queue's rate, and a byte
+is written a few times only.
 
-Objects are in tiers by size: below a part's least size, and from there on in steps of `fan_in`.
-Merging is geometric: a byte moves up a tier a few times in its life, and a tier never holds more
-than `fan_in` objects for long.
+Objects are in tiers by size. What is merged goes up a tier, so a byte is merged once a tier, and a
+tier never holds more than fits below its limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tieredstore.errors import Invalid
 from tieredstore.providers.chunks.chain import Extent
 
 Run = tuple[Extent, ...]
+_MOST_LARGE = 16
+"""Times `fan_in`: so many large objects are merged although they are new. A segment of 1 GiB is
+sealed before, however large its writes are."""
+
+_WELL_BELOW = 2
+"""An object of more than the limit's part so large counts to the tier above: going up takes it more
+bytes than it saves objects."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergePolicy:
-    """fan_in: objects of a tier that are merged into one; target_bytes: small objects are merged
-    as soon as they have so many bytes; part_bytes: from this size on an object is large, it can be
-    copied on the server; free_bytes: rewriting so much costs no more than the request that does
-    it."""
+    """fan_in: writes that are merged into one object, and how many times larger a tier is than the
+    one below; target_bytes: small objects are merged as soon as they have so many bytes;
+    part_bytes: from this size on an object is large, it can be copied on the server; free_bytes: a
+    run so small is merged again with the next writes, since that costs no more than the request;
+    settle_ms: large objects are merged when they are so much older than the newest object (server's
+    clock), since a fast queue fills its segment before, which is then copied once, as a whole."""
 
     fan_in: int = 16
     target_bytes: int = 8 << 20
     part_bytes: int = 5 << 20
-    free_bytes: int = 256 << 10
+    free_bytes: int = 64 << 10
+    settle_ms: int = 3_600_000
 
-    def next_run(self, extents: Sequence[Extent]) -> Run | None:
-        """Find adjacent extents to be merged into one object next; None when all is well."""
+    def __post_init__(self) -> None:
+        """Raise Invalid for numbers with which merging would not come to an end, or make objects
+        that are merged with each write anew."""
+        if self.fan_in < 2:
+            raise Invalid(f"fan_in: expected at least 2, found {self.fan_in}")
+        if not 0 < self.part_bytes <= self.target_bytes:
+            raise Invalid(
+                f"target_bytes: expected at least part_bytes, {self.part_bytes}, found "
+                f"{self.target_bytes}"
+            )
+
+    def next_run(self, extents: Sequence[Extent], *, is_closed: bool = False) -> Run | None:
+        """Find adjacent extents to be merged into one object next, at least two; None when all is
+        well. is_closed: the segment becomes one object now, so large ones stay as they are."""
         tail = len(extents)
         while tail and extents[tail - 1].length < self.part_bytes:
             tail -= 1
         return (
             self._find_small_run(tuple(extents[tail:]))
             or self._find_shut_in_run(extents[:tail])
-            or self._find_large_run(extents[:tail])
+            or (None if is_closed else self._find_large_run(extents[:tail], extents))
         )
 
     def _find_small_run(self, small: Run) -> Run | None:
-        """The small objects at the end, when they are enough bytes or enough writes. Of former
-        runs those no longer than the new one go into it, so that lengths at least halve from one
-        to the next."""
+        """The small objects at the end, when they are enough bytes or enough writes."""
         enough = self._first_bytes(small)
         if enough is not None:
             return enough
         first = len(small)
         while first and small[first - 1].is_chunk:
             first -= 1
-        if len(small) - first < self.fan_in:
-            return None
-        length = sum(extent.length for extent in small[first:])
-        while first and small[first - 1].length <= max(length, self.free_bytes):
-            first -= 1
-            length += small[first].length
-        return small[first:]
+        if len(small) - first >= self.fan_in:
+            while first and small[first - 1].length <= self.free_bytes:
+                first -= 1
+            return small[first:]
+        return _find_full_tier(small, self._limits(self.free_bytes, self.target_bytes))
 
     def _find_shut_in_run(self, extents: Sequence[Extent]) -> Run | None:
         """Small objects with a large one behind them: no write will make more of them."""
@@ -72,17 +91,35 @@ class MergePolicy:
         length = 0
         for index, extent in enumerate(small):
             length += extent.length
-            if length >= self.target_bytes:
+            if index and length >= self.target_bytes:
                 return small[: index + 1]
         return None
 
-    def _find_large_run(self, extents: Sequence[Extent]) -> Run | None:
-        limit = self.part_bytes
-        while limit <= max((extent.length for extent in extents), default=0):
+    def _find_large_run(self, large: Sequence[Extent], extents: Sequence[Extent]) -> Run | None:
+        """Large objects, and single small ones between them."""
+        settled = len(large)
+        if settled < _MOST_LARGE * self.fan_in:
+            newest_ms = max((extent.modified_ms for extent in extents), default=0)
+            while settled and newest_ms - large[settled - 1].modified_ms < self.settle_ms:
+                settled -= 1
+        most = sum(extent.length for extent in large[:settled])
+        return _find_full_tier(large[:settled], self._limits(self.part_bytes, most))
+
+    def _limits(self, least: int, most: int) -> Iterator[int]:
+        """The limits of the tiers from `least` bytes on, up to `most`."""
+        limit = max(1, least) * self.fan_in
+        while limit <= most:
+            yield limit
             limit *= self.fan_in
-            first = len(extents)
-            while first and extents[first - 1].length < limit:
-                first -= 1
-            if len(extents) - first >= self.fan_in:
-                return tuple(extents[first:])
-        return None
+
+
+def _find_full_tier(extents: Sequence[Extent], limits: Iterator[int]) -> Run | None:
+    """The extents at the end that are well below a tier's limit, when together they are not."""
+    for limit in limits:
+        first, length = len(extents), 0
+        while first and extents[first - 1].length < limit // _WELL_BELOW:
+            first -= 1
+            length += extents[first].length
+        if length >= limit:
+            return tuple(extents[first:])
+    return None

@@ -9,9 +9,10 @@ import pytest
 
 from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.contracts.probing import Probed, ProbeOptions, ProbeResult
-from tieredstore.contracts.segment import FileSegment, SegmentProvider
+from tieredstore.contracts.segment import FileSegment, SegmentProvider, WriterEpoch
 from tieredstore.contracts.usage import MeteredProvider, Prices, Usage, read_usage
 from tieredstore.contracts.wrapping import (
+    WrapperEpoch,
     WrapperMetadataStore,
     WrapperProvider,
     WrapperSegment,
@@ -23,6 +24,7 @@ from tieredstore.providers.memory.provider import MemoryProvider
 BASES: list[tuple[Any, Any]] = [
     (FileSegment, WrapperSegment),
     (SegmentProvider, WrapperProvider),
+    (WriterEpoch, WrapperEpoch),
     (MetadataStore, WrapperMetadataStore),
 ]
 

@@ -48,7 +48,7 @@ def open_tier(client: MemoryObjectClient, clock: ManualClock) -> ChunkProvider:
         monotonic_ms=clock.now_ms,
         lease_ms=10_000,
         write_cache_bytes=0,
-        policy=MergePolicy(fan_in=4, target_bytes=150, part_bytes=100, free_bytes=30),
+        policy=MergePolicy(fan_in=4, target_bytes=150, part_bytes=100, free_bytes=30, settle_ms=0),
     )
 
 

@@ -84,7 +84,7 @@ class TestCost:
         writer.operations()
         segment.write(3, [b"d"])
         segment.write(4, [b"e"])
-        assert writer.operations() == ["LIST", "PUT", "PUT"]
+        assert writer.operations() == ["HEAD", "PUT", "PUT"]
 
     def test_w01_a_paused_writer_lists_before_its_next_append(self, store: Store) -> None:
         writer = store.process().take_over()
@@ -93,7 +93,7 @@ class TestCost:
         writer.operations()
         segment.write(3, [b"d"])
         segment.write(4, [b"e"])
-        assert writer.operations() == ["LIST", "LIST", "PUT", "PUT"]
+        assert writer.operations() == ["HEAD", "LIST", "PUT", "PUT"]
 
     def test_w01_a_writer_without_an_epoch_lists_after_a_lease(self, store: Store) -> None:
         writer = store.process()

@@ -6,14 +6,17 @@ import os
 import socket
 import subprocess
 import sys
-import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import orjson
 import pytest
 
 from tests.kit.chunks import LEASE_MS, Store
+from tests.kit.paths import ROOT
 from tieredstore.errors import Fenced, Invalid, Unavailable
+from tieredstore.providers.chunks import processes
 from tieredstore.testing.object_faults import ObjectFault
 
 FOLDER = "212d6b50_DefaultCluster/broker-a/.writer"
@@ -52,14 +55,13 @@ def test_w01_a_live_owner_is_named(store: Store) -> None:
     assert epochs(store) == ["1"]
 
 
-def test_w01_taking_over_is_seen_within_a_lease(store: Store) -> None:
+def test_w01_taking_over_is_seen_by_the_next_look(store: Store) -> None:
     first = store.process("first").tier.acquire_writer("broker-a")
     second = store.process("second").tier.acquire_writer("broker-a", take_over=True)
     assert (first.number, second.number) == (1, 2)
     first.check()
-    store.clock.advance(LEASE_MS)
     with pytest.raises(Fenced, match="taken over by second as epoch 2"):
-        first.check()
+        first.confirm()
     with pytest.raises(Fenced):
         first.check()
     second.check()
@@ -72,7 +74,7 @@ def test_a_look_is_at_most_one_request_a_lease(store: Store) -> None:
     for _ in range(30):
         epoch.check()
         store.clock.advance(LEASE_MS // 10)
-    assert process.operations() == ["LIST", "LIST"]
+    assert process.operations() == ["HEAD", "HEAD"]
 
 
 def test_w01_a_process_that_stands_still_over_its_look_looks_again(store: Store) -> None:
@@ -141,57 +143,13 @@ def test_a_release_that_nobody_answers_is_not_tried_for_ever(store: Store) -> No
     assert writer.client.count("PUT") == before + 1
 
 
-class NotingLock:
-    """Tells when somebody waits for it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.is_waited_for = threading.Event()
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            self.is_waited_for.set()
-            self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-
-def test_who_waits_for_a_look_that_fails_does_not_look_in_turn(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer = store.process()
-    epoch = writer.tier.acquire_writer("broker-a")
-    lock = NotingLock()
-    monkeypatch.setattr(epoch, "_lock", lock)
-    store.clock.advance(LEASE_MS)
-    before = writer.client.count("LIST")
-    with ThreadPoolExecutor(1) as pool:
-        others: list[Future[None]] = []
-
-        def fail(operation: str, _: str) -> ObjectFault | None:
-            if operation != "LIST":
-                return None
-            others.append(pool.submit(epoch.check))
-            assert lock.is_waited_for.wait(10)
-            return ObjectFault.FAIL
-
-        writer.client.fault_of = fail
-        with pytest.raises(Unavailable):
-            epoch.check()
-        with pytest.raises(Unavailable, match="injected"):
-            others[0].result()
-    assert writer.client.count("LIST") == before + 1
-    writer.client.fault_of = None
-    epoch.check()
-
-
 @pytest.mark.parametrize("operation", ["LIST", "DELETE"])
-def test_old_epochs_that_cannot_be_deleted_do_not_cost_the_new_one(
+def test_old_markers_that_cannot_be_deleted_do_not_cost_the_new_one(
     store: Store, operation: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for number in range(1, 21):
-        put_epoch(store, number, owner="dead")
+    for _ in range(20):
+        store.process().tier.acquire_writer("broker-a").release()
+    store.first.put_if_absent(f"{FOLDER}/{1:020d}.released", [], {})
     writer = store.process(fencing=False)
     first = writer.client.count("LIST")
     writer.client.fault_of = lambda asked, _: (  # the third LIST looks for old ones
@@ -212,12 +170,15 @@ def test_a_claim_that_cannot_be_looked_at_is_let_go(store: Store) -> None:
     writer.tier.acquire_writer("broker-a").check()
 
 
-def test_many_epochs_do_not_make_the_listing_longer(store: Store) -> None:
+def test_epochs_stay_for_ever_and_their_markers_do_not(store: Store) -> None:
+    """Whoever held one, however long ago, looks for the next."""
     for number in range(1, 60):
         epoch = store.process().tier.acquire_writer("broker-a")
         assert epoch.number == number
         epoch.release()
-    assert len(epochs(store)) <= 2 * 18
+    names = epochs(store)
+    assert [name for name in names if name.isdecimal()] == [str(n) for n in range(1, 60)]
+    assert len(names) <= 59 + 18
 
 
 def test_w01_an_epoch_that_was_forgotten_is_not_taken_again(store: Store) -> None:
@@ -248,6 +209,27 @@ def test_content_that_is_no_json_names_nobody(store: Store) -> None:
         store.process().tier.acquire_writer("broker-a")
 
 
+DESCRIBE = (
+    "from tieredstore.providers.chunks.processes import describe_process; import orjson, sys;"
+    "sys.stdout.buffer.write(orjson.dumps(describe_process()) + b'\\n'); sys.stdout.flush();"
+    "sys.stdin.read()"
+)
+
+
+@contextmanager
+def another_process() -> Iterator[dict[str, object]]:
+    """One that runs during the block; what it says of itself."""
+    with subprocess.Popen(
+        [sys.executable, "-c", DESCRIBE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+    ) as process:
+        assert process.stdout is not None
+        found: dict[str, object] = orjson.loads(process.stdout.readline())
+        try:
+            yield found
+        finally:
+            process.kill()
+
+
 needs_proc = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="only Linux tells whether a process is the same"
 )
@@ -255,15 +237,66 @@ needs_proc = pytest.mark.skipif(
 
 @needs_proc
 def test_an_owner_that_surely_ended_is_no_obstacle(store: Store) -> None:
-    script = (
-        "from tieredstore.providers.chunks.epoch import _process; import os;"
-        "print(os.getpid(), _process(os.getpid()))"
-    )
-    output = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    ).stdout.split()
-    put_epoch(store, 1, format=1, owner="dead", pid=int(output[0]), process=output[1])
+    with another_process() as found:
+        put_epoch(store, 1, format=1, owner="dead", **found)
+        with pytest.raises(Fenced, match="dead"):
+            store.process().tier.acquire_writer("broker-a")
     assert store.process().tier.acquire_writer("broker-a").number == 2
+
+
+@needs_proc
+def test_an_owner_whose_number_another_process_has_ended(store: Store) -> None:
+    with another_process() as found:
+        start = str(found["process"]).rpartition(":")[0]
+        put_epoch(store, 1, format=1, owner="dead", pid=found["pid"], process=f"{start}:1")
+        assert store.process().tier.acquire_writer("broker-a").number == 2
+
+
+@needs_proc
+def test_an_owner_that_nobody_has_waited_for_has_ended(store: Store) -> None:
+    process = subprocess.Popen([sys.executable, "-c", DESCRIBE], stdout=subprocess.PIPE, cwd=ROOT)
+    assert process.stdout is not None
+    found = orjson.loads(process.stdout.readline())
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    put_epoch(store, 1, format=1, owner="dead", **found)
+    assert store.process().tier.acquire_writer("broker-a").number == 2
+    process.communicate()
+
+
+@needs_proc
+def test_w09_an_owner_that_is_hidden_is_not_taken_over(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `hidepid` does it: there is no folder of that process in /proc."""
+    with another_process() as found:
+        read_text = Path.read_text
+
+        def hide(path: Path, *args: str) -> str:
+            if str(path) == f"/proc/{found['pid']}/stat":
+                raise FileNotFoundError(2, "hidden", str(path))
+            return read_text(path, *args)
+
+        monkeypatch.setattr(Path, "read_text", hide)
+        put_epoch(store, 1, format=1, owner="hidden", **found)
+        with pytest.raises(Fenced, match="hidden"):
+            store.process().tier.acquire_writer("broker-a")
+    assert store.process().tier.acquire_writer("broker-a").number == 2
+
+
+@needs_proc
+@pytest.mark.parametrize("seen", ["1", ""])
+def test_w09_where_proc_is_not_this_space_s_nobody_has_ended(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: str
+) -> None:
+    """A container that has the machine's /proc, and one that has none."""
+    with another_process() as found:
+        put_epoch(store, 1, format=1, owner="elsewhere", **found)
+    if seen:
+        (tmp_path / "self").symlink_to(seen)
+    monkeypatch.setattr(processes, "_PROC", tmp_path)
+    with pytest.raises(Fenced, match="elsewhere"):
+        store.process().tier.acquire_writer("broker-a")
 
 
 @needs_proc

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.probing import Probed, ProbeOptions, ProbeResult, Verdict
 from tieredstore.contracts.segment import Buffer
-from tieredstore.errors import Invalid
+from tieredstore.errors import Invalid, TieredStoreError
 from tieredstore.providers.chunks.client import ClientLimits, ObjectInfo, Part
+from tieredstore.providers.chunks.fencing import ABANDONED_MS
 from tieredstore.providers.chunks.probes import probe_objects
 from tieredstore.providers.chunks.provider import ChunkProvider
 from tieredstore.providers.memory.objects import MemoryObjectClient
+from tieredstore.testing.faults import SimulatedCrash
+from tieredstore.testing.object_faults import FaultyObjectClient, ObjectFault
 
 OPTIONS = ProbeOptions(racers=4, rounds=2, samples=2, large_bytes=1 << 20)
 SMALL_PARTS = ClientLimits(min_part_bytes=1024)
@@ -222,3 +227,49 @@ def test_a_tier_over_objects_can_be_probed() -> None:
     assert isinstance(provider, Probed)
     assert [result.name for result in provider.probes(OPTIONS)][-1] == "delete"
     provider.close()
+
+
+def probe_in_vain(client: FaultyObjectClient) -> None:
+    with suppress(TieredStoreError):
+        for _ in probe_objects(client, replace(OPTIONS, rounds=1, racers=2, samples=1)):
+            pass
+
+
+@pytest.mark.parametrize("fault", [ObjectFault.FAIL, ObjectFault.LOSE_REPLY])
+def test_nothing_is_left_whichever_request_fails(fault: ObjectFault) -> None:
+    """A second doctor is not needed to clean up after the first."""
+    first = FaultyObjectClient(limits=SMALL_PARTS)
+    probe_in_vain(first)
+    assert len(first.requests) > 40
+    for number in range(1, len(first.requests) + 1):
+        client = FaultyObjectClient({number: fault}, limits=SMALL_PARTS)
+        probe_in_vain(client)
+        assert list(client.list("")) == [], first.requests[number - 1]
+        assert client.open_uploads == [], first.requests[number - 1]
+
+
+def test_nothing_is_left_when_who_asks_goes_away() -> None:
+    client = Client()
+    results: Any = probe_objects(client, OPTIONS)
+    next(results)
+    assert client.names()
+    results.close()
+    assert client.names() == []
+
+
+def test_what_a_process_that_ended_left_goes_with_the_next_probes() -> None:
+    clock = ManualClock()
+    crashed = FaultyObjectClient(
+        {30: ObjectFault.CRASH_AFTER}, now_ms=clock.now_ms, limits=SMALL_PARTS
+    )
+    with pytest.raises(SimulatedCrash):
+        list(probe_objects(crashed, OPTIONS))
+    store = FaultyObjectClient(beside=crashed, now_ms=clock.now_ms, limits=SMALL_PARTS)
+    left = len(list(store.list("")))
+    assert left
+    probe_in_vain(store)
+    assert len(list(store.list(""))) == left  # another doctor may be at work
+    clock.advance(ABANDONED_MS + 1)
+    probe_in_vain(store)
+    assert list(store.list("")) == []
+    assert store.open_uploads == []

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import closing
+from itertools import pairwise
 
 import pytest
 
 from tests.kit.chunks import LOG, Store
+from tests.kit.waiting import wait_for
 from tieredstore.clock import SYSTEM_CLOCK
+from tieredstore.contracts.segment import FileSegmentType, SegmentId
 from tieredstore.providers.chunks.chain import chunk_name, make_merged_name
 from tieredstore.service_thread import ServiceState
 from tieredstore.testing.object_faults import ObjectFault
@@ -186,3 +189,74 @@ def test_a_bug_ends_no_worker(store: Store, caplog: pytest.LogCaptureFixture) ->
         segment.write(12, [b"m"])
         writer.tier._maintenance.drain()
         assert make_merged_name(0, 13) in store.names()
+
+
+def test_a_slow_merge_of_a_segment_that_goes_on_growing_keeps_one_thread(store: Store) -> None:
+    """Each append asked for the segment anew, and each thread waited for the one before."""
+    other = SegmentId("broker-a/TopicB/0", FileSegmentType.COMMIT_LOG, 0)
+    writer = store.process(maintenance_threads=2, clock=SYSTEM_CLOCK)
+    begun, go_on = threading.Event(), threading.Event()
+    request = writer.client.request
+
+    def hang(operation: str, key: str) -> None:
+        if operation == "PUT" and "/m." in key and "/TopicA/" in key:
+            begun.set()
+            go_on.wait()
+        request(operation, key)
+
+    writer.client.request = hang  # type: ignore[method-assign]
+    with closing(writer.tier):
+        writer.tier.acquire_writer("broker-a")
+        try:
+            segment = writer.append(b"abc", b"def", b"ghi", b"jkl")
+            assert begun.wait(60)
+            for turn in range(8):
+                segment.write(12 + turn, [b"m"])
+            writer.append(b"abc", b"def", b"ghi", b"jkl", id=other)
+            wait_for(lambda: make_merged_name(0, 12) in store.names(other))
+            assert make_merged_name(0, 12) not in store.names()
+        finally:
+            go_on.set()
+        # What came meanwhile has its turn, too.
+        wait_for(lambda: any(name.endswith(f"-{20:020d}") for name in store.names()))
+
+
+def lose_a_middle_object(store: Store) -> None:
+    (key,) = [info.key for info in store.first.list("") if info.key.endswith(f"/{chunk_name(3)}")]
+    store.first.delete([key])
+
+
+def test_o09_a_broken_segment_is_looked_at_ever_more_rarely(store: Store) -> None:
+    """Every 30 s without an end, it cost more requests than its queue."""
+    writer = store.process(write_cache_bytes=0, lease_ms=10**9)
+    writer.tier.acquire_writer("broker-a")
+    writer.append(b"abc", b"def", b"ghi", b"jkl")
+    lose_a_middle_object(store)
+    writer.client.requests.clear()
+    looks = []
+    for turn in range(2 * 24 * 120):  # two days
+        writer.tier.run_maintenance(sweep=False)
+        if any("TopicA" in request for request in writer.client.requests):
+            looks.append(turn)
+        writer.client.requests.clear()
+        store.clock.advance(30_000)
+    pauses = [later - former for former, later in pairwise(looks)]
+    assert pauses[:4] == [1, 2, 4, 8]
+    assert pauses == sorted(pauses)
+    assert len(looks) <= 14
+
+
+def test_o01_a_store_that_fails_is_asked_again_within_minutes(store: Store) -> None:
+    """What passes by itself must not cost a day of garbage and long listings."""
+    writer = store.process(write_cache_bytes=0, lease_ms=10**9)
+    writer.tier.acquire_writer("broker-a")
+    writer.append(b"abc", b"def", b"ghi", b"jkl")
+    writer.fail_all(ObjectFault.FAIL, ["PUT"])
+    for _ in range(240):
+        writer.tier.run_maintenance(sweep=False)
+        store.clock.advance(30_000)
+    writer.client.fault_of = None
+    for _ in range(21):
+        writer.tier.run_maintenance(sweep=False)
+        store.clock.advance(30_000)
+    assert make_merged_name(0, 12) in store.names()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
@@ -9,12 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.errors import Invalid
+from tieredstore.properties import PluginProperties, read_settings
 from tieredstore.providers.chunks.chain import Chain, Extent, chunk_name, make_merged_name
 from tieredstore.providers.chunks.client import ClientLimits
+from tieredstore.providers.chunks.shared_settings import SharedSettings
 from tieredstore.providers.chunks.upkeep.parts import Copied, plan_parts
 from tieredstore.providers.chunks.upkeep.policy import MergePolicy
 
 POLICY = MergePolicy(fan_in=4, target_bytes=160, part_bytes=100, free_bytes=10)
+HOUR_MS = 3_600_000
+KIB, MIB = 1 << 10, 1 << 20
 
 
 def extents(*lengths: int, merged: int = 0) -> list[Extent]:
@@ -53,17 +59,30 @@ def test_what_is_merged_at_once_is_bounded() -> None:
     assert next_lengths(*[50] * 100) == [50, 50, 50, 50]
 
 
-def test_former_runs_no_longer_than_the_new_one_go_into_it() -> None:
-    assert next_lengths(60, 20, 5, 5, 5, 5, merged=2) == [20, 5, 5, 5, 5]
-    assert next_lengths(60, 30, 5, 5, 5, 5, merged=2) == [5, 5, 5, 5]
-    assert next_lengths(9, 1, 1, 1, 1, merged=1) == [9, 1, 1, 1, 1]
+def test_a_run_so_small_that_its_bytes_cost_nothing_goes_into_the_next_one() -> None:
+    assert next_lengths(20, 9, 1, 1, 1, 1, merged=2) == [9, 1, 1, 1, 1]
+    assert next_lengths(20, 11, 1, 1, 1, 1, merged=2) == [1, 1, 1, 1]
 
 
-def test_large_writes_are_merged_by_number_only() -> None:
-    assert next_lengths(150, 150, 150) is None
-    assert next_lengths(150, 150, 150, 150) == [150] * 4
-    assert next_lengths(600, 150, 150) is None
-    assert next_lengths(600, 600, 600, 600) == [600] * 4
+def test_runs_go_up_a_tier_together() -> None:
+    assert next_lengths(12, 12, 12, merged=3) is None
+    assert next_lengths(12, 12, 12, 12, merged=4) == [12] * 4
+    assert next_lengths(48, 12, 12, 12, 12, merged=5) == [12] * 4
+
+
+def test_large_objects_are_merged_once_they_are_older_than_the_newest() -> None:
+    """A fast queue's segment is copied once, as a whole, when it is sealed."""
+    new = [found._replace(modified_ms=1_000) for found in extents(150, 150, 150)]
+    assert POLICY.next_run(new) is None
+    for last_ms, is_merged in ((1_000 + HOUR_MS - 1, False), (1_000 + HOUR_MS, True)):
+        extra = Extent(450, 455, chunk_name(450), last_ms)
+        run = POLICY.next_run([*new, extra])
+        assert run == (tuple(new) if is_merged else None)
+
+
+def test_very_many_large_objects_are_merged_in_any_case() -> None:
+    assert next_lengths(*[150] * 63) is None
+    assert next_lengths(*[150] * 64) == [150] * 64
 
 
 def test_small_writes_shut_in_by_a_large_one_become_one() -> None:
@@ -71,23 +90,155 @@ def test_small_writes_shut_in_by_a_large_one_become_one() -> None:
     assert next_lengths(150, 5, 150) is None
 
 
-@given(st.lists(st.integers(1, 400), max_size=400))
-def test_a_chain_never_has_many_objects(lengths: list[int]) -> None:
-    chain = Chain()
-    rewritten = 0
-    for length in lengths:
-        chain = chain.append(length, 0)
-        while (run := POLICY.next_run(chain.extents)) is not None:
+@dataclass
+class Merged:
+    """What a policy made of writes. merge_count: merges, two requests each at least."""
+
+    chain: Chain
+    merge_count: int = 0
+    sent_bytes: int = 0
+    copied_bytes: int = 0
+    most_objects: int = 0
+
+
+def merge_all(policy: MergePolicy, writes: Iterable[tuple[int, int]]) -> Merged:
+    """Append writes of (bytes, pause in ms before) and merge as often as the policy wants."""
+    found = Merged(Chain())
+    now_ms = 0
+    for length, pause_ms in writes:
+        now_ms += pause_ms
+        found.chain = found.chain.append(length, now_ms)
+        found.sent_bytes += length
+        for _ in range(1_000):
+            run = policy.next_run(found.chain.extents)
+            if run is None:
+                break
             assert len(run) > 1
             start, end = run[0].start, run[-1].end
-            merged = chain.with_merged(start, end, 0)
+            merged = found.chain.with_merged(start, end, now_ms)
             assert merged is not None
-            assert len(merged.extents) < len(chain.extents)
-            chain = merged
-            rewritten += end - start
-    assert chain.size_bytes == sum(lengths)
-    assert len(chain.extents) <= 24
-    assert rewritten <= 12 * chain.size_bytes
+            found.chain = replace(merged, garbage=())
+            found.merge_count += 1
+            if any(extent.length >= policy.part_bytes for extent in run):
+                found.copied_bytes += end - start
+            else:
+                found.sent_bytes += end - start
+        else:
+            raise AssertionError("merging does not come to an end")
+        found.most_objects = max(found.most_objects, len(found.chain.extents))
+    return found
+
+
+def seal(policy: MergePolicy, found: Merged) -> None:
+    """Count the object that a sealed segment becomes."""
+    size_bytes = found.chain.size_bytes
+    if size_bytes <= policy.target_bytes:
+        found.sent_bytes += size_bytes
+    else:
+        found.copied_bytes += size_bytes
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> MergePolicy:
+    part_bytes = draw(st.integers(1, 200))
+    return MergePolicy(
+        fan_in=draw(st.integers(2, 40)),
+        part_bytes=part_bytes,
+        target_bytes=part_bytes + draw(st.integers(0, 400)),
+        free_bytes=draw(st.integers(0, 300)),
+        settle_ms=draw(st.sampled_from([0, 1, 10, 10_000])),
+    )
+
+
+@given(
+    policies(), st.lists(st.tuples(st.integers(1, 600), st.sampled_from([0, 1, 100])), max_size=300)
+)
+def test_no_setting_makes_a_loop_of_requests(
+    policy: MergePolicy, writes: list[tuple[int, int]]
+) -> None:
+    found = merge_all(policy, writes)
+    assert found.chain.size_bytes == sum(length for length, _ in writes)
+    # Each merge makes at least one object less, so there are fewer merges than writes.
+    assert found.merge_count < max(1, len(writes))
+    tiers = 6  # of small and of large objects, at these sizes and a fan-in of 2 or more
+    assert found.most_objects <= policy.fan_in * (16 + 2 * tiers) + 2 * tiers
+
+
+@given(
+    st.integers(2, 1000),
+    st.integers(5 << 20, 1 << 30),
+    st.lists(st.integers(1, 64 << 20), min_size=1, max_size=100),
+)
+def test_no_configuration_makes_a_loop_of_requests(
+    merge_count: int, merge_bytes: int, lengths: list[int]
+) -> None:
+    settings = read_settings(
+        SharedSettings,
+        PluginProperties(
+            {
+                "tieredStoreChunkMergeCount": str(merge_count),
+                "tieredStoreChunkMergeSize": str(merge_bytes),
+            }
+        ),
+    ).chunk_settings()
+    found = merge_all(settings.policy, [(length, 30_000) for length in lengths])
+    assert found.merge_count < len(lengths)
+
+
+@pytest.mark.parametrize("write_bytes", [20 * KIB, 100 * KIB, 700 * KIB, 3 * MIB])
+@pytest.mark.parametrize("target_bytes", [8 * MIB, 64 * MIB, 1024 * MIB])
+def test_however_much_is_merged_at_once_a_chain_has_few_objects(
+    write_bytes: int, target_bytes: int
+) -> None:
+    policy = MergePolicy(target_bytes=target_bytes)
+    found = merge_all(policy, [(write_bytes, 30_000)] * 2_000)
+    assert found.most_objects <= 100
+    assert found.sent_bytes <= 5 * found.chain.size_bytes
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("tieredStoreChunkMergeSize", (5 << 20) - 1),
+        ("tieredStoreChunkMergeSize", 1 << 20),
+        ("tieredStoreChunkMergeCount", 1),
+    ],
+)
+def test_a_setting_with_which_merging_would_not_end_is_refused(key: str, value: int) -> None:
+    with pytest.raises(Invalid, match=key):
+        read_settings(SharedSettings, PluginProperties({key: str(value)}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"), [({"fan_in": 1}, "fan_in"), ({"target_bytes": 99}, "target_bytes")]
+)
+def test_a_policy_that_would_not_end_is_refused(changes: dict[str, int], told: str) -> None:
+    with pytest.raises(Invalid, match=told):
+        replace(POLICY, **changes)
+
+
+@pytest.mark.parametrize(
+    ("write_bytes", "total_bytes", "most_sent", "most_in_all"),
+    [
+        pytest.param(6 * KIB, 8 * MIB, 4, 5, id="6 KiB"),
+        pytest.param(6 * KIB, 53 * MIB, 4, 5, id="6 KiB, for a day"),
+        pytest.param(120 * KIB, 1024 * MIB, 3, 5, id="120 KiB"),
+        pytest.param(1 * MIB, 1024 * MIB, 2, 4, id="1 MiB"),
+        pytest.param(8 * MIB, 1024 * MIB, 1, 2, id="8 MiB"),
+        pytest.param(11 * MIB, 1024 * MIB, 1, 2, id="11 MiB"),
+    ],
+)
+def test_a_byte_is_written_a_few_times_only(
+    write_bytes: int, total_bytes: int, most_sent: float, most_in_all: float
+) -> None:
+    """Every 30 s, sealed in the end. most_in_all: what the server copies is in it, the sealed
+    object too."""
+    policy = MergePolicy()
+    count = -(-total_bytes // write_bytes)
+    found = merge_all(policy, [(write_bytes, 30_000)] * count)
+    seal(policy, found)
+    assert found.sent_bytes <= most_sent * found.chain.size_bytes
+    assert found.sent_bytes + found.copied_bytes <= most_in_all * found.chain.size_bytes
 
 
 @given(

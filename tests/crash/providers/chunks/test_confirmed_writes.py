@@ -1,0 +1,165 @@
+"""A writer stands still at each of its requests while another one takes over; what it confirmed is
+there, whose clocks ever went on meanwhile, and however long the switch took.
+
+Acknowledged is what `confirm` followed. Three clocks: the store's, the zombie's, its successor's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.kit.stopped_client import StoppedClient
+from tieredstore.clock import ManualClock
+from tieredstore.contracts.segment import (
+    FencedWrite,
+    FileSegmentType,
+    SegmentId,
+    UnknownWrite,
+    Written,
+)
+from tieredstore.errors import Fenced, TieredStoreError, Unavailable
+from tieredstore.providers.chunks.client import ClientLimits
+from tieredstore.providers.chunks.provider import ChunkProvider
+from tieredstore.providers.chunks.upkeep.policy import MergePolicy
+from tieredstore.providers.memory.objects import MemoryObjectClient
+from tieredstore.testing.chunks import chunk_provider
+from tieredstore.testing.provider.samples import content
+
+LOG = SegmentId("broker-a/TopicA/0", FileSegmentType.COMMIT_LOG, 0)
+LIMITS = ClientLimits(min_part_bytes=100)
+SWITCH_MS = [1_000, 20_000, 59_000, 61_000, 1_200_000]
+CLOCKS = ("server", "zombie", "successor")
+WHICH = [("server", "successor"), ("successor",), CLOCKS]
+"""Whose clocks go on during the switch: a machine that stands still with its clock, gateways that
+differ, and all."""
+
+
+class Writer:
+    """One process, with a clock of its own; `acknowledged`: what it confirmed, or without `looks`
+    what it got a reply for."""
+
+    def __init__(self, client: StoppedClient, name: str, *, looks: bool = True) -> None:
+        self.looks = looks
+        self.client = client
+        self.clock = ManualClock()
+        self.acknowledged: list[tuple[int, bytes]] = []
+        self.tier: ChunkProvider = chunk_provider(
+            client,
+            owner=name,
+            clock=self.clock,
+            monotonic_ms=self.clock.now_ms,
+            lease_ms=10_000,
+            write_cache_bytes=0,
+            policy=MergePolicy(fan_in=3, target_bytes=150, part_bytes=100, free_bytes=30),
+        )
+
+    def acquire(self) -> None:
+        self.epoch = self.tier.acquire_writer("broker-a", take_over=True)
+
+    def append(self, position: int, data: bytes) -> bool:
+        """Whether the write, and the look after it, went well."""
+        result = self.tier.open(LOG).write(position, [data])
+        if isinstance(result, Written):
+            if self.looks:
+                self.epoch.confirm()
+            self.acknowledged.append((position, data))
+            return True
+        assert isinstance(result, (FencedWrite, UnknownWrite))
+        return False
+
+    def extend(self, count: int, seed: int) -> None:
+        """Append at the end, one confirmed write after the other."""
+        position = self.tier.open(LOG).size()
+        for turn in range(count):
+            data = content(120 if turn % 5 == 4 else 40, seed + turn)
+            if not self.append(position, data):
+                return
+            position += len(data)
+
+    def live(self) -> None:
+        try:
+            self.acquire()
+            self.extend(4, 1)
+            self.tier.run_maintenance()
+            self.extend(3, 50)
+            self.epoch.confirm()
+        except (Fenced, Unavailable):
+            pass
+
+
+def shared_settings(server: ManualClock) -> dict[str, Any]:
+    return {"now_ms": server.now_ms, "limits": LIMITS}
+
+
+def requests_of_an_undisturbed_writer() -> list[str]:
+    client = StoppedClient(0, "before", **shared_settings(ManualClock()))
+    Writer(client, "alone").live()
+    return client.requests
+
+
+REQUESTS = requests_of_an_undisturbed_writer()
+FIRST = next(n for n, name in enumerate(REQUESTS, 1) if "/COMMIT_LOG/" in name)
+
+
+def run_with_switch(
+    number: int, when: str, switch_ms: int, which: tuple[str, ...], *, looks: bool = True
+) -> tuple[Writer, Writer]:
+    server = ManualClock(10_000_000)
+    store = MemoryObjectClient(**shared_settings(server))
+    stopped = StoppedClient(number, when, beside=store, **shared_settings(server))
+    zombie = Writer(stopped, "zombie", looks=looks)
+    free = StoppedClient(0, when, beside=store, **shared_settings(server))
+    successor = Writer(free, "successor")
+    clocks = {"server": server, "zombie": zombie.clock, "successor": successor.clock}
+
+    def switch() -> None:
+        """The successor goes on, merges and collects."""
+        successor.acquire()
+        successor.extend(9, 100)
+        successor.tier.run_maintenance()
+        for _ in range(2):
+            for name in which:
+                clocks[name].advance(switch_ms)
+            successor.tier.run_maintenance()
+
+    def switch_surely() -> None:
+        try:
+            switch()
+        except TieredStoreError as error:
+            raise AssertionError(f"the successor failed: {error}") from error
+
+    stopped.meanwhile = switch_surely
+    zombie.live()
+    return zombie, successor
+
+
+@pytest.mark.parametrize("which", WHICH, ids="+".join)
+@pytest.mark.parametrize("switch_ms", SWITCH_MS)
+@pytest.mark.parametrize("when", ["before", "after", "lost"])
+def test_w07_what_was_confirmed_is_there_wherever_a_machine_stood_still(
+    when: str, switch_ms: int, which: tuple[str, ...]
+) -> None:
+    for number in range(FIRST, len(REQUESTS) + 1):
+        zombie, successor = run_with_switch(number, when, switch_ms, which)
+        where = f"{when} {REQUESTS[number - 1]}"
+        assert zombie.client.is_over, f"there is no request {number}"
+        with pytest.raises(Fenced, match="successor"):
+            zombie.epoch.confirm()
+        successor.extend(2, 200)
+        fresh = chunk_provider(MemoryObjectClient(beside=zombie.client, limits=LIMITS)).open(LOG)
+        for writer in (zombie, successor):
+            for position, data in writer.acknowledged:
+                assert bytes(fresh.read(position, len(data))) == data, (where, position)
+
+
+def test_w07_with_the_reply_alone_the_same_machine_would_lose_what_it_acknowledged() -> None:
+    """So the test above would see it."""
+    lost = 0
+    for number in range(FIRST, len(REQUESTS)):
+        zombie, _ = run_with_switch(number, "before", SWITCH_MS[-1], WHICH[0], looks=False)
+        fresh = chunk_provider(MemoryObjectClient(beside=zombie.client, limits=LIMITS)).open(LOG)
+        for position, data in zombie.acknowledged:
+            lost += bytes(fresh.read(position, len(data))) != data
+    assert lost > 0
