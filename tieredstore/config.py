@@ -67,8 +67,8 @@ def _int32(description: str, minimum: int = 1, *, runtime: bool = False) -> Meta
     return _meta(description, minimum, _INT32_MAX, runtime=runtime)
 
 
-def _int64(description: str, minimum: int = 1) -> Meta:
-    return _meta(description, minimum, _INT64_MAX)
+def _int64(description: str, minimum: int = 1, *, runtime: bool = False) -> Meta:
+    return _meta(description, minimum, _INT64_MAX, runtime=runtime)
 
 
 def _text(description: str, pattern: str | None = None, *, runtime: bool = False) -> Meta:
@@ -138,7 +138,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = field(name="flushDiskType", default="ASYNC_FLUSH")
     sync_flush_timeout_ms: Annotated[
-        int, _int32("How long a put waits for its flush under SYNC_FLUSH, ms.")
+        int, _int32("How long a put waits for its flush under SYNC_FLUSH, ms.", runtime=True)
     ] = field(name="syncFlushTimeout", default=5000)
     flush_interval_commit_log_ms: Annotated[
         int, _int32("Between two flushes of the commit log under ASYNC_FLUSH, ms.", runtime=True)
@@ -187,11 +187,15 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         _text(
             "Whether all pages of a new commit log file are made at once, in the background, and "
-            "locked in memory until the file is flushed."
+            "locked in memory until the file is flushed.",
+            runtime=True,
         ),
     ] = field(name="warmMapedFileEnable", default=False)
     flush_least_pages_when_warm_mapped_file: Annotated[
-        int, _int32("Pages of 4,096 bytes between two syncs of that, under SYNC_FLUSH.", 1)
+        int,
+        _int32(
+            "Pages of 4,096 bytes between two syncs of that, under SYNC_FLUSH.", 1, runtime=True
+        ),
     ] = field(name="flushLeastPagesWhenWarmMapedFile", default=4096)
     transient_store_pool_enable: Annotated[
         bool,
@@ -205,19 +209,25 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = field(name="transientStorePoolSize", default=5)
     fast_fail_if_no_buffer_in_store_pool: Annotated[
         bool,
-        _text("Whether puts are refused while no buffer is free, and not written directly."),
+        _text(
+            "Whether puts are refused while no buffer is free, and not written directly.",
+            runtime=True,
+        ),
     ] = field(name="fastFailIfNoBufferInStorePool", default=False)
     commit_interval_commit_log_ms: Annotated[
-        int, _int32("Time between two commits of the pool, ms.", 1)
+        int, _int32("Time between two commits of the pool, ms.", 1, runtime=True)
     ] = field(name="commitIntervalCommitLog", default=200)
     commit_commit_log_least_pages: Annotated[
-        int, _int32("Pages of 4,096 bytes below which a commit waits for more.", 0)
+        int, _int32("Pages of 4,096 bytes below which a commit waits for more.", 0, runtime=True)
     ] = field(name="commitCommitLogLeastPages", default=4)
     commit_commit_log_thorough_interval_ms: Annotated[
-        int, _int32("Time after which a commit waits no longer, ms.", 0)
+        int, _int32("Time after which a commit waits no longer, ms.", 0, runtime=True)
     ] = field(name="commitCommitLogThoroughInterval", default=200)
     wake_commit_when_put_message: Annotated[
-        bool, _text("Whether a put begins a commit of the pool, before its interval is over.")
+        bool,
+        _text(
+            "Whether a put begins a commit of the pool, before its interval is over.", runtime=True
+        ),
     ] = field(name="wakeCommitWhenPutMessage", default=True)
     mapped_file_size_consume_queue_bytes: Annotated[
         int, _int32("Size of a consume queue file, bytes, rounded up to a multiple of 20.", 20)
@@ -241,15 +251,16 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     message_index_enable: Annotated[
         bool, _text("Whether messages are put in the key indexes, local and tiered.")
     ] = field(name="messageIndexEnable", default=True)
-    max_message_size_bytes: Annotated[int, _int32("Largest body accepted, bytes.")] = field(
-        name="maxMessageSize", default=4 << 20
-    )
+    max_message_size_bytes: Annotated[
+        int, _int32("Largest body accepted, bytes.", runtime=True)
+    ] = field(name="maxMessageSize", default=4 << 20)
     os_page_cache_busy_timeout_ms: Annotated[
         int,
         _int32(
             "How long one put may have the lock before others are refused with OS_PAGE_CACHE_BUSY, "
             "ms; 0: for ever.",
             0,
+            runtime=True,
         ),
     ] = field(name="osPageCacheBusyTimeOutMills", default=1_000)
     enabled_append_prop_crc: Annotated[
@@ -289,7 +300,10 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
         int, _int32("Most messages of one get, of messages on disk.", runtime=True)
     ] = field(name="maxTransferCountOnMessageInDisk", default=8)
     access_message_in_memory_max_ratio: Annotated[
-        int, _meta("Share of the memory that the tail of the log may take, percent.", 0, 100)
+        int,
+        _meta(
+            "Share of the memory that the tail of the log may take, percent.", 0, 100, runtime=True
+        ),
     ] = field(name="accessMessageInMemoryMaxRatio", default=40)
     max_filter_message_size_bytes: Annotated[
         int, _int32("Consume queue bytes that one filtered get may walk.", runtime=True)
@@ -381,11 +395,11 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = field(name="tieredStoreAdopt", default=False)
 
     # Tier: segments
-    commit_log_max_size_bytes: Annotated[int, _int64("Largest commit log segment, bytes.")] = field(
-        name="tieredStoreCommitLogMaxSize", default=1 << 30
-    )
+    commit_log_max_size_bytes: Annotated[
+        int, _int64("Largest commit log segment, bytes.", runtime=True)
+    ] = field(name="tieredStoreCommitLogMaxSize", default=1 << 30)
     consume_queue_max_size_bytes: Annotated[
-        int, _int64("Largest consume queue segment, bytes.", 20)
+        int, _int64("Largest consume queue segment, bytes.", 20, runtime=True)
     ] = field(name="tieredStoreConsumeQueueMaxSize", default=104_857_600)
     commit_log_rolling_interval_hours: Annotated[
         int, _int32("Age at which a commit log segment is rolled, hours.", 0, runtime=True)
@@ -414,10 +428,13 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
         int, _int32("Backlog that starts an upload, and most messages of one batch.", runtime=True)
     ] = field(name="tieredStoreGroupCommitCount", default=4096)
     group_commit_size_bytes: Annotated[
-        int, _int32("Most bytes of one batch; a single larger message is a batch of its own.")
+        int,
+        _int32(
+            "Most bytes of one batch; a single larger message is a batch of its own.", runtime=True
+        ),
     ] = field(name="tieredStoreGroupCommitSize", default=4 << 20)
     max_group_commit_count: Annotated[
-        int, _int32("Most messages appended to a segment and not yet committed.")
+        int, _int32("Most messages appended to a segment and not yet committed.", runtime=True)
     ] = field(name="tieredStoreMaxGroupCommitCount", default=10_000)
     adaptive_commit_max_interval_ms: Annotated[
         int,
@@ -441,9 +458,9 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     )
 
     # Tier: reads
-    read_ahead_cache_enable: Annotated[bool, _text("Whether reads are cached ahead.")] = field(
-        name="readAheadCacheEnable", default=True
-    )
+    read_ahead_cache_enable: Annotated[
+        bool, _text("Whether reads are cached ahead.", runtime=True)
+    ] = field(name="readAheadCacheEnable", default=True)
     read_ahead_message_count_threshold: Annotated[
         int, _int32("Most messages of one backend read.", runtime=True)
     ] = field(name="readAheadMessageCountThreshold", default=4096)
@@ -472,8 +489,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     )
 
     # Tier: retention
-    delete_file_enable: Annotated[bool, _text("Whether the expiry job runs.")] = field(
-        name="tieredStoreDeleteFileEnable", default=True
+    delete_file_enable: Annotated[bool, _text("Whether the expiry job runs.", runtime=True)] = (
+        field(name="tieredStoreDeleteFileEnable", default=True)
     )
     file_reserved_time_hours: Annotated[
         int,

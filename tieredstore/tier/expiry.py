@@ -65,7 +65,7 @@ class TierExpiry:
         self._first_hours = config.file_reserved_time_hours
         self._loop = ServiceThread(
             "tiered-expiry",
-            self.run_once,
+            self._run_if_enabled,
             config.delete_file_interval_ms,
             clock=clock,
             waits_first=True,
@@ -79,13 +79,16 @@ class TierExpiry:
 
     def start(self) -> None:
         """Run every `tieredStoreDeleteFileInterval`, the first time after one interval; nothing
-        when `tieredStoreDeleteFileEnable` is false."""
+        while `tieredStoreDeleteFileEnable` is false."""
+        times = (entry.end_timestamp_ms for entry in self._flat_files.metadata.segments())
+        self.retention_clock.begin(
+            max((time for time in times if time < NEVER_WRITTEN_MS), default=-1)
+        )
+        self._loop.start()
+
+    def _run_if_enabled(self) -> None:
         if self._config.delete_file_enable:
-            times = (entry.end_timestamp_ms for entry in self._flat_files.metadata.segments())
-            self.retention_clock.begin(
-                max((time for time in times if time < NEVER_WRITTEN_MS), default=-1)
-            )
-            self._loop.start()
+            self.run_once()
 
     def stop(self) -> None:
         """End the loop after the queue in progress. Idempotent."""

@@ -4,6 +4,7 @@ by both as if they were one."""
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from tieredstore.contracts.message_store import (
     MessageStore,
 )
 from tieredstore.contracts.plugin import PluginMessageStore
+from tieredstore.disk.at_hand import read_at_hand
 from tieredstore.errors import TieredStoreError
 from tieredstore.metrics import Metrics
 from tieredstore.tier import routing
@@ -85,17 +87,22 @@ class TieredReads(PluginMessageStore):
         return await run_async(self._get_in_steps(request), self._executor)
 
     def _get_in_steps(self, request: GetRequest) -> Steps[GetMessageResult]:
-        if self._reads_tier(request.key, request.offset, request.max_count):
+        key, offset = request.key, request.offset
+        if (yield self._look(lambda: self._reads_tier(key, offset, request.max_count))):
             result = yield from self.fetcher.get_in_steps(request)
-            if not self._falls_back(request, result):
+            if not (yield self._look(lambda: self._falls_back(request, result))):
                 return self._merge(request, result)
         found: GetMessageResult = yield Wait(
             lambda: self.next_store.get(request), lambda: self.next_store.get_async(request)
         )
-        if self._has_gone_meanwhile(request, found):
+        if (yield self._look(lambda: self._has_gone_meanwhile(request, found))):
             result = yield from self.fetcher.get_in_steps(request)
             return self._merge(request, result)
         return found
+
+    def _look(self, question: Callable[[], bool]) -> Wait[bool]:
+        """The step of a question that the next store's files answer."""
+        return Wait(question, lambda: read_at_hand(question, self._executor))
 
     def _has_gone_meanwhile(self, request: GetRequest, found: GetMessageResult) -> bool:
         """Whether the message that was asked for left the next store while that was read: its
@@ -144,9 +151,9 @@ class TieredReads(PluginMessageStore):
             self.metrics.count(
                 MESSAGES_OUT, len(result.messages), topic=request.topic, group=request.group
             )
-        local = self._source.queue_range(request.key)
-        if local is not None and local.min_offset < local.max_offset:
-            result.min_offset = min(result.min_offset, local.min_offset)
+        low, high = self._local_range(*request.key)
+        if low < high:
+            result.min_offset = min(result.min_offset, low)
         return result
 
     # Offsets and times
@@ -157,10 +164,8 @@ class TieredReads(PluginMessageStore):
         low, high = self._tier_range(topic, queue_id)
         if low == high:
             return self.next_store.get_min_offset_in_queue(topic, queue_id)
-        local = self._source.queue_range(QueueKey(topic, queue_id))
-        if local is None or local.min_offset >= local.max_offset:
-            return low
-        return routing.find_earliest(low, local.min_offset)
+        local_low, local_high = self._local_range(topic, queue_id)
+        return low if local_low >= local_high else routing.find_earliest(low, local_low)
 
     def get_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the next store's maximum, which assigns offsets; the tier's for a queue that only
@@ -194,26 +199,29 @@ class TieredReads(PluginMessageStore):
                 return self.fetcher.offset_by_time(topic, queue_id, timestamp_ms, boundary)
             tier = self.fetcher.time_side(topic, queue_id)
             if tier is not None:
-                sides = [tier, *self._local_side(topic, queue_id)]
+                sides = [tier, self._local_side(topic, queue_id)]
                 found = routing.offset_by_time(sides, timestamp_ms, boundary)
                 if found >= 0:
                     return found
         return self.next_store.get_offset_in_queue_by_time(topic, queue_id, timestamp_ms, boundary)
 
-    def _local_side(self, topic: str, queue_id: int) -> list[routing.TimeSide]:
-        local = self._source.queue_range(QueueKey(topic, queue_id))
-        if local is None:
-            return []
-        return [
-            routing.TimeSide(
-                local.min_offset,
-                local.max_offset,
-                lambda time_ms, boundary: self.next_store.get_offset_in_queue_by_time(
-                    topic, queue_id, time_ms, boundary
-                ),
-                lambda offset: self.next_store.get_message_store_timestamp(topic, queue_id, offset),
-            )
-        ]
+    def _local_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """[first, behind last) offsets in the next store; equal when it has none. No file is read
+        for them."""
+        store = self.next_store
+        return (
+            store.get_min_offset_in_queue(topic, queue_id),
+            store.get_max_offset_in_queue(topic, queue_id),
+        )
+
+    def _local_side(self, topic: str, queue_id: int) -> routing.TimeSide:
+        return routing.TimeSide(
+            *self._local_range(topic, queue_id),
+            lambda time_ms, boundary: self.next_store.get_offset_in_queue_by_time(
+                topic, queue_id, time_ms, boundary
+            ),
+            lambda offset: self.next_store.get_message_store_timestamp(topic, queue_id, offset),
+        )
 
     def get_earliest_message_time(
         self, topic: str | None = None, queue_id: int | None = None

@@ -1,17 +1,30 @@
-"""The lock of a state directory: one process at a time writes what a tier's writer keeps there."""
+"""A state directory as a tier's writer owns it: the lock, by which one process at a time writes
+there, and the record of the writer epochs that were claimed with it.
+
+The record is JSON in `tieredstore.epochs`: `format`; `lock`, the inode of the lock file, which a
+copy of the directory does not have; `claims`, oldest first.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from tieredstore.disk.errors import translate_os_error
+from tieredstore.disk.file_operations import FILES, FileOperations
 from tieredstore.disk.locks import lock_file, unlock_file
-from tieredstore.errors import Fenced
+from tieredstore.errors import Fenced, Invalid
 
 LOCK_FILE = "tieredstore.lock"
+RECORD_FILE = "tieredstore.epochs"
+RECORD_FORMAT = 1
 _MAX_OWNER_CHARS = 64
+_log = logging.getLogger(__name__)
 
 
 class StateLock:
@@ -49,7 +62,67 @@ class StateLock:
             unlock_file(self._fd)
             self._fd = -1
 
+    @property
+    def inode(self) -> int:
+        """The inode of the lock file, which is held."""
+        return os.fstat(self._fd).st_ino
+
     def _owner(self) -> str:
         with suppress(OSError):
             return self._path.read_text(errors="replace")[:_MAX_OWNER_CHARS] or "unknown"
         return "unknown"
+
+
+class _Record(msgspec.Struct, forbid_unknown_fields=False):
+    format: int
+    lock: int
+    claims: list[str]
+
+
+class StateRecord:
+    """The EpochRecord of a state directory whose lock is held."""
+
+    def __init__(self, state: Path, lock: StateLock, operations: FileOperations = FILES) -> None:
+        self._path = state / RECORD_FILE
+        self._lock = lock
+        self._operations = operations
+
+    def load(self) -> Sequence[str]:
+        """Return the claims, oldest first; none where the record is damaged, or was copied with the
+        directory. Raises Invalid for a newer format, Unavailable."""
+        try:
+            content = self._operations.read(self._path)
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise translate_os_error(error, "read", self._path) from error
+        try:
+            found = msgspec.json.decode(content, type=_Record)
+        except msgspec.DecodeError as error:
+            _log.warning("%s: not a record of writer epochs: %s", self._path, error)
+            return ()
+        if found.format > RECORD_FORMAT:
+            raise Invalid(
+                f"{self._path}: expected format {RECORD_FORMAT}, found {found.format}",
+                path=str(self._path),
+            )
+        if found.lock != self._lock.inode:
+            _log.warning(
+                "%s: of another directory than this one, which is a copy of it (expected inode %d "
+                "of %s, found %d)",
+                self._path,
+                found.lock,
+                LOCK_FILE,
+                self._lock.inode,
+            )
+            return ()
+        return found.claims
+
+    def save(self, claims: Sequence[str]) -> None:
+        """Replace the claims, durably: a temporary file, synced and renamed. Raises Invalid,
+        Unavailable."""
+        content = msgspec.json.encode(_Record(RECORD_FORMAT, self._lock.inode, list(claims)))
+        try:
+            self._operations.replace_file(self._path, content + b"\n")
+        except OSError as error:
+            raise translate_os_error(error, "write", self._path) from error

@@ -34,7 +34,7 @@ from tieredstore.tier.reads import TieredReads
 from tieredstore.tier.status import describe_tier
 from tieredstore.tier.topic_filter import TopicFilter
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
-from tieredstore.tier.writing import TierWriter
+from tieredstore.tier.writing import TierWriter, begin_stop
 
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
@@ -98,6 +98,7 @@ class TieredMessageStore(TieredReads):
             retention_hours=self.expiry.longest_retention_hours,
             retention_clock=self.expiry.retention_clock,
             check_writer=flat_files.check_writer,
+            confirm_writer=flat_files.confirm_writer,
         )
         self._threads = ThreadPoolExecutor(READ_THREADS, "tiered-fetch")
         topic_filter = TopicFilter(config, metrics)
@@ -235,8 +236,10 @@ class TieredMessageStore(TieredReads):
         tier and the next store. All is tried; the last error is raised. Idempotent.
 
         Messages that are not uploaded stay in the next store and are uploaded after the next
-        start; those that only wait for a larger write are uploaded now (`dispatcher.finish`).
+        start; those that only wait for a larger write are uploaded now (`dispatcher.finish`), as
+        far as the time goes that the provider has for a stop.
         """
+        begin_stop(self._provider)
         closing, self._closing = self._closing, ExitStack()
         closing.close()
 

@@ -14,11 +14,21 @@ from types import TracebackType
 from typing import Self
 
 from tieredstore.contracts.metadata_store import MetadataStore
-from tieredstore.contracts.segment import SegmentProvider, WriterEpoch
+from tieredstore.contracts.segment import BoundedStop, SegmentProvider, WriterEpoch
+from tieredstore.contracts.wrapping import find_layer
 from tieredstore.errors import Fenced, TieredStoreError, Unavailable
-from tieredstore.tier.state_lock import StateLock
+from tieredstore.tier.state_lock import StateLock, StateRecord
+from tieredstore.tier.written_bytes import WrittenKeeper
 
 _log = logging.getLogger(__name__)
+
+
+def begin_stop(provider: SegmentProvider) -> None:
+    """Let the time begin that a provider's stop may take, where it has one: `close` follows. Safe
+    to call from a signal handler."""
+    bounded = find_layer(provider, BoundedStop)
+    if bounded is not None:
+        bounded.begin_stop()
 
 
 def take_right(
@@ -32,16 +42,27 @@ def take_right(
     """Lock a state directory (None: there is none), then take the writer epoch of the broker's
     prefix; closing `stack` gives both back. Raises Fenced naming who has either, Unavailable.
 
-    take_over: end the right of another writer where the backend can. A process that holds the
-    state directory must be stopped.
+    An epoch that was taken with this state directory is taken again without being asked to: its
+    process has ended, as the directory is not locked. take_over: end the right of another writer
+    where the backend can. A process that holds the state directory must be stopped.
     """
+    record = None
     if state is not None:
         lock = StateLock(state)
         lock.acquire()
         stack.callback(lock.release)
-    epoch = provider.acquire_writer(broker, take_over=take_over)
-    stack.callback(epoch.release)
+        record = StateRecord(state, lock)
+    epoch = provider.acquire_writer(broker, take_over=take_over, record=record)
+    stack.callback(epoch.release if state is None else lambda: _release_if_possible(epoch, state))
     return epoch
+
+
+def _release_if_possible(epoch: WriterEpoch, state: Path) -> None:
+    """An epoch that stays held is nobody's obstacle but another node's."""
+    try:
+        epoch.release()
+    except Unavailable as error:
+        _log.warning("%s; whoever starts with state %s goes on all the same", error, state)
 
 
 class TierWriter:
@@ -57,12 +78,14 @@ class TierWriter:
         broker: str,
         epoch: WriterEpoch,
         held: ExitStack,
+        keeper: WrittenKeeper | None = None,
     ) -> None:
         self.provider = provider
         self.metadata = metadata
         self.broker = broker
         self._epoch = epoch
         self._held: ExitStack | None = held
+        self._keeper = keeper
 
     @classmethod
     def acquire(
@@ -79,11 +102,22 @@ class TierWriter:
         with ExitStack() as stack:
             epoch = take_right(stack, provider, broker, state, take_over=take_over)
             metadata.load()
-            return cls(provider, metadata, broker, epoch, stack.pop_all())
+            keeper = None
+            if state is not None:
+                keeper = WrittenKeeper(state, provider)
+                stack.callback(keeper.keep)
+            return cls(provider, metadata, broker, epoch, stack.pop_all(), keeper)
 
     def check(self) -> None:
-        """Raise Fenced when the right was lost, Unavailable when nobody can tell."""
+        """Raise Fenced when the right is known to be lost. Proves nothing: `confirm` does."""
         self._epoch.check()
+
+    def confirm(self) -> None:
+        """Let all count that was stored before this call, see `WriterEpoch.confirm`. Raises Fenced
+        when the right was lost, Unavailable when nobody can tell."""
+        self._epoch.confirm()
+        if self._keeper is not None:
+            self._keeper.keep_at_intervals()
 
     def release(self) -> None:
         """Bring the metadata's main file up to date, unless the right was lost, then give epoch and
@@ -95,7 +129,7 @@ class TierWriter:
 
     def _flush(self) -> None:
         try:
-            self.check()
+            self.confirm()
         except (Fenced, Unavailable) as error:
             _log.warning("the metadata's journal is not brought to its main file: %s", error)
         else:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.kit.tier.flat import BROKER, T0, config
 from tieredstore.clock import ManualClock
+from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, WriterEpoch, Written
 from tieredstore.errors import Unavailable
@@ -37,9 +38,13 @@ DOOMED = FileSegmentMetadata(f"{BROKER}/T/0", FileSegmentType.COMMIT_LOG, 100)
 class Provider(FaultyProvider):
     """The epoch is a call that may fail, too."""
 
-    def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> WriterEpoch:
+    def acquire_writer(
+        self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
+    ) -> WriterEpoch:
         acquire = super().acquire_writer
-        return self._faults.change(EPOCH, lambda: acquire(broker_name, take_over=take_over))
+        return self._faults.change(
+            EPOCH, lambda: acquire(broker_name, take_over=take_over, record=record)
+        )
 
 
 class Metadata(FaultyMetadataStore):

@@ -262,10 +262,10 @@ def read_messages(file: FlatMessageFile, offset: int, count: int) -> list[Stored
     return found
 
 
-def bodies(file: FlatMessageFile) -> list[tuple[int, bytes]]:
-    """(queue offset, body) of everything that can be read."""
+def bodies(file: FlatMessageFile, first: int = 0) -> list[tuple[int, bytes]]:
+    """(queue offset, body) of everything that can be read from `first` on."""
     found = []
-    offset = file.consume_queue_min_offset
+    offset = max(first, file.consume_queue_min_offset)
     while offset < file.consume_queue_commit_offset:
         messages = read_messages(file, offset, 1000)
         if not messages:

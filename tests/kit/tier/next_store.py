@@ -99,6 +99,9 @@ class InMemoryStore(MessageReader):
     def look_message_by_offset(self, physical_offset: int) -> StoredMessage | None:
         return self.records[physical_offset]
 
+    async def look_message_by_offset_async(self, physical_offset: int) -> StoredMessage | None:
+        return self.look_message_by_offset(physical_offset)
+
     def get_min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         key = QueueKey(topic, queue_id)
         return self.low[key] if key in self.queues_ else -1

@@ -111,12 +111,14 @@ class QueueMachine(RuleBasedStateMachine):
         self.sure = {q for q in self.sure if T0 + q // 3 * STEP_MS >= self.expired_ms}
 
     def after_rollback(self) -> None:
-        """The next append begins behind what is committed; the rest may still turn up."""
+        """The next append begins behind what is stored; the rest may still turn up."""
         self.file.rollback()
         assert self.file.consume_queue_commit_offset <= self.maximum
         self.possible = max(self.possible, self.maximum)
         self.maximum = self.file.consume_queue_max_offset
-        assert self.maximum == self.file.consume_queue_commit_offset
+        # What is stored and not confirmed stays, for the next commit.
+        committed = self.file.consume_queue_commit_offset
+        assert self.maximum > committed if self.file.has_uncommitted else self.maximum == committed
 
     def push(self, count: int, pieces: int, fault: Fault | None, ahead: int, commit: bool) -> None:
         first = self.file.consume_queue_max_offset

@@ -23,7 +23,6 @@ from tests.kit.tier.writing import become_writer
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.errors import Fenced, Unavailable
 from tieredstore.metrics import Metrics
-from tieredstore.service_thread import ServiceState
 from tieredstore.tier.expiry import EXPIRED_METRIC, TierExpiry
 from tieredstore.tier.flat.message_file import FlatMessageFile
 
@@ -209,12 +208,9 @@ def test_c02_a_broker_that_starts_with_a_wall_clock_far_ahead_expires_nothing() 
         rig.expiry.stop()
 
 
-def test_the_job_waits_one_interval_and_can_be_switched_off() -> None:
-    rig = Rig(delete_file_enable=False)
-    rig.expiry.start()
-    assert rig.expiry.health()[0].state is ServiceState.STOPPED
-
-    rig = Rig(delete_file_interval_ms=12_345)
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_the_job_waits_one_interval_and_can_be_switched_off(is_enabled: bool) -> None:
+    rig = Rig(delete_file_interval_ms=12_345, delete_file_enable=is_enabled)
     file = rig.queue()
     rig.tier.clock.advance_to(T0 + 1000 * HOUR_MS)
     waits, ran = [], threading.Event()
@@ -231,4 +227,4 @@ def test_the_job_waits_one_interval_and_can_be_switched_off() -> None:
     rig.expiry.start()
     assert ran.wait(60)
     rig.expiry.stop()
-    assert waits == [(12_345, 6), (12_345, 0)]
+    assert waits == [(12_345, 6), (12_345, 0 if is_enabled else 6)]

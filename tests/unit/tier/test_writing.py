@@ -11,6 +11,7 @@ import tieredstore
 from tests.kit.tier.flat import BROKER, T0, TableMetadata
 from tests.kit.tier.wrappers import KeptProvider
 from tieredstore.clock import ManualClock
+from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import FileSegmentType, SegmentProvider, WriterEpoch
 from tieredstore.contracts.wrapping import WrapperMetadataStore, WrapperProvider
@@ -58,11 +59,13 @@ def test_the_state_directory_is_locked_then_the_epoch_taken_then_the_metadata_re
     steps: list[str] = []
 
     class Epochs(WrapperProvider):
-        def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> WriterEpoch:
+        def acquire_writer(
+            self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
+        ) -> WriterEpoch:
             with pytest.raises(Fenced):
                 StateLock(place.state).acquire()
             steps.append("epoch")
-            return super().acquire_writer(broker_name, take_over=take_over)
+            return super().acquire_writer(broker_name, take_over=take_over, record=record)
 
     class Tables(WrapperMetadataStore):
         def load(self) -> None:
@@ -93,11 +96,13 @@ def test_what_another_writer_recorded_until_the_epoch_was_taken_is_known(place: 
     metadata.load()
 
     class Late(WrapperProvider):
-        def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> WriterEpoch:
+        def acquire_writer(
+            self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
+        ) -> WriterEpoch:
             other = place.metadata()
             other.load()
             other.add_topic("Late")
-            return super().acquire_writer(broker_name, take_over=take_over)
+            return super().acquire_writer(broker_name, take_over=take_over, record=record)
 
     with TierWriter.acquire(Late(place.provider), metadata, BROKER, place.state):
         assert [topic.topic for topic in metadata.topics()] == ["Late"]

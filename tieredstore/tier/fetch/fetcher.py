@@ -77,8 +77,7 @@ class MessageStoreFetcher(MessageReader):
         self.cache = ReadAheadCache(limit_bytes, config.read_ahead_cache_expire_duration_ms, clock)
         self._blocks = BlockFetcher(config, self.cache, metrics, executor)
         # Bytes of an object store are never rewritten; each read of it waits for a network.
-        is_remote = not flat_files.provider.capabilities.rewritable
-        self._reads_wait = is_remote and config.read_ahead_cache_enable
+        self._reads_wait = not flat_files.provider.capabilities.rewritable
 
     # Messages
 
@@ -131,7 +130,7 @@ class MessageStoreFetcher(MessageReader):
                     GetMessageStatus.OFFSET_FOUND_NULL, offset, minimum, maximum
                 )
         result = self._collect(request, block, minimum, maximum)
-        if self._reads_wait and request.max_count > 1:
+        if self._reads_wait and self._config.read_ahead_cache_enable and request.max_count > 1:
             self._read_ahead(file, key, block, result.next_begin_offset, maximum)
         return result
 

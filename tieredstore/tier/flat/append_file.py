@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from typing import Final
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
+from tieredstore.config import StoreConfig
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS, MetadataStore
 from tieredstore.contracts.segment import (
     Buffer,
@@ -19,20 +21,37 @@ from tieredstore.contracts.segment import (
     SegmentListing,
     SegmentProvider,
 )
-from tieredstore.errors import Busy, Corrupt, Invalid, Unavailable
-from tieredstore.tier.flat.appender import AppendResult, SegmentAppender, TailDiffers
+from tieredstore.errors import Busy, Corrupt, Invalid, TieredStoreError, Unavailable
+from tieredstore.message.layout import MIN_RECORD_SIZE
+from tieredstore.tier.flat.appender import (
+    AppendResult,
+    SegmentAppender,
+    SegmentDamaged,
+    TailDiffers,
+)
+from tieredstore.tier.flat.confirmation import Confirmation
 from tieredstore.tier.flat.deletion import mark_deleted, remove
 from tieredstore.tier.flat.opening import open_segments
 from tieredstore.tier.flat.segment import STATUS_DELETED, FlatSegment
 from tieredstore.tier.flat.segments import FlatSegments
 
-_MAX_FOREIGN_TAILS = 4
-"""Segments that one commit gives up because of foreign bytes, before it leaves it for later."""
+DEFAULTS: Final = StoreConfig()
+_MAX_GIVEN_UP = 4
+"""Segments that one commit gives up because of foreign or lost bytes, before it leaves it for
+later."""
 _log = logging.getLogger(__name__)
+
+
+def _trust() -> None:
+    """Nobody else can have the right to write: nothing is to be confirmed."""
 
 
 class FlatAppendFile(FlatSegments):
     """Segments by ascending base offset; only the last one is written.
+
+    Bytes are appended (in memory), then stored (in the segment), then committed: they count for
+    readers, metadata and everybody else. confirmation: what moves the commit offset behind what is
+    stored; shared by files that do so together.
 
     is_listed_whole: a listing made with the right to write showed no segment that the metadata
     does not know, so a new one is surely absent and need not be asked for.
@@ -45,16 +64,15 @@ class FlatAppendFile(FlatSegments):
         "_appender",
         "_clock",
         "_closed",
+        "_config",
+        "_confirmation",
         "_lock",
-        "_max_pending_count",
-        "_max_size_bytes",
         "_metadata",
         "_pending_begin_ms",
         "_pending_end_ms",
         "_provider",
         "_suspect_base",
         "_tail_from_before",
-        "_write_size_bytes",
         "is_listed_whole",
         "path",
         "type",
@@ -68,22 +86,21 @@ class FlatAppendFile(FlatSegments):
         provider: SegmentProvider,
         metadata: MetadataStore,
         *,
-        max_size_bytes: int = 2**63 - 1,
-        write_size_bytes: int = 4 << 20,
-        max_pending_count: int = 10_000,
+        config: StoreConfig = DEFAULTS,
         clock: Clock = SYSTEM_CLOCK,
         lock: threading.RLock | None = None,
+        confirmation: Confirmation | None = None,
     ) -> None:
         super().__init__()
         self.path = path
         self.type = type
         self._provider = provider
         self._metadata = metadata
-        self._max_size_bytes = max_size_bytes
-        self._write_size_bytes = write_size_bytes
-        self._max_pending_count = max_pending_count
+        self._config = config
         self._clock = clock
         self._lock = lock if lock is not None else threading.RLock()
+        self._confirmation = confirmation if confirmation is not None else Confirmation(_trust)
+        self._confirmation.join(self)
         self._appender: SegmentAppender | None = None
         self._tail_from_before = False
         self._closed = False
@@ -103,6 +120,14 @@ class FlatAppendFile(FlatSegments):
         if appender is None:
             return segments[-1].end_offset
         return segments[-1].base_offset + appender.append_position
+
+    @property
+    def stored_offset(self) -> int:
+        """Offset behind the last stored byte, 0 without segments."""
+        segments, appender = self._segments, self._appender
+        if not segments or appender is None:
+            return self.commit_offset
+        return segments[-1].base_offset + appender.stored_position
 
     # Opening
 
@@ -214,13 +239,26 @@ class FlatAppendFile(FlatSegments):
                 appender = self._appender = SegmentAppender(
                     last.file,
                     self._provider.capabilities,
-                    max_size_bytes=self._max_size_bytes,
-                    commit_position=last.commit_position,
+                    max_size_bytes=self._find_max_size_bytes(),
+                    stored_position=last.commit_position,
                     unsure=self._tail_from_before,
-                    write_size_bytes=self._write_size_bytes,
-                    max_pending_count=self._max_pending_count,
                 )
+        appender.write_size_bytes = self._config.group_commit_size_bytes
+        appender.max_pending_count = self._find_max_pending_count()
         return appender
+
+    def _find_max_size_bytes(self) -> int:
+        """How long a new segment may get."""
+        return self._config.commit_log_max_size_bytes
+
+    def _find_max_pending_count(self) -> int:
+        config = self._config
+        preferred_bytes = self._provider.capabilities.preferred_batch_bytes
+        if not preferred_bytes:
+            return config.max_group_commit_count
+        # One write of that size must fit, however small the messages are.
+        gathered = preferred_bytes // MIN_RECORD_SIZE + config.group_commit_count
+        return max(config.max_group_commit_count, gathered)
 
     def append(
         self,
@@ -243,29 +281,38 @@ class FlatAppendFile(FlatSegments):
             return result
 
     def commit(self) -> bool:
-        """Write what was appended. False when another commit is running or the file is closed;
-        errors as `SegmentAppender.commit`.
+        """Write what was appended, and count it as committed with what the files beside this one
+        have stored. False when another commit is running or the file is closed; errors as
+        `store` and `Confirmation.commit_stored`."""
+        if not self.store():
+            return False
+        self._confirmation.commit_stored()
+        return True
 
-        Bytes that nobody with the right to write put behind the last committed ones stay there,
-        out of use: the segment ends before them and the next one begins.
+    def store(self) -> bool:
+        """Write what was appended. False when another call is running or the file is closed;
+        errors as `SegmentAppender.store`.
+
+        Bytes that nobody with the right to write put behind the last stored ones stay there,
+        out of use: the segment ends before them and the next one begins. So it does where stored
+        bytes were lost: reading those raises Corrupt, and what is new is not lost with them.
         """
-        for _ in range(_MAX_FOREIGN_TAILS):
+        for _ in range(_MAX_GIVEN_UP):
             appender = self._appender
             if self._closed:
                 return False
             if appender is None:
                 return True
-            before = appender.commit_position
             try:
-                return appender.commit()
+                return appender.store()
             except TailDiffers as error:
                 self._check_replaceable(error)
-                tail = error
-            finally:
-                if appender is self._appender and appender.commit_position != before:
-                    self._note_commit(appender)
-            self._replace_foreign_tail(appender)
-        raise Unavailable(f"{tail}; so it was {_MAX_FOREIGN_TAILS} times", path=self.path)
+                problem: TieredStoreError = error
+            except SegmentDamaged as error:
+                _log.error("%s; a new segment goes on behind what was stored", error)
+                problem = error
+            self._go_on_in_new_segment(appender)
+        raise Unavailable(f"{problem}; so it was {_MAX_GIVEN_UP} times", path=self.path)
 
     def _check_replaceable(self, error: TailDiffers) -> None:
         if error.stale or self._tail_from_before:
@@ -275,21 +322,32 @@ class FlatAppendFile(FlatSegments):
             raise Unavailable(str(error), offset=error.offset, path=error.path) from error
         raise error
 
-    def _note_commit(self, appender: SegmentAppender) -> None:
+    def settle(self, offset: int) -> None:
+        """Count as committed, and record, what is stored below `offset`; for `Confirmation`. What
+        cannot be recorded is not committed."""
         with self._lock:
+            appender = self._appender
+            if appender is None or offset <= self.commit_offset:
+                return
             last = self._segments[-1]
+            before = last.commit_position
             last.extend_times(self._pending_begin_ms, self._pending_end_ms)
-            if not appender.pending_bytes:
+            last.commit_position = min(offset - last.base_offset, appender.stored_position)
+            try:
+                self._metadata.put_segment(last.metadata(self._clock.now_ms()))
+            except BaseException:
+                last.commit_position = before
+                raise
+            if appender.append_position == last.commit_position:
                 self._pending_begin_ms = self._pending_end_ms = NEVER_WRITTEN_MS
-            last.commit_position = appender.commit_position
-            self._metadata.put_segment(last.metadata(self._clock.now_ms()))
 
-    def _replace_foreign_tail(self, appender: SegmentAppender) -> None:
-        """Somebody left bytes behind the last valid ones, on a provider that cannot write them
-        again: the segment is taken to end before them and a new one goes on there."""
+    def _go_on_in_new_segment(self, appender: SegmentAppender) -> None:
+        """The last segment takes no more bytes, on a provider that cannot write any again: somebody
+        left some behind the last valid ones, or valid ones were lost. It ends behind what was
+        stored, and a new one goes on there."""
         with self._lock:
+            self._confirmation.commit_stored()  # this segment gets nothing more
             last = self._segments[-1]
-            last.commit_position = appender.commit_position
             if last.commit_position:
                 self._roll_to(last.end_offset)
             else:
@@ -304,27 +362,27 @@ class FlatAppendFile(FlatSegments):
                 writer.append(view, count)
 
     def trim(self) -> None:
-        """Cut off, where the provider can, what may be behind the last committed byte. Raises
+        """Cut off, where the provider can, what may be behind the last stored byte. Raises
         Unavailable."""
         if self._segments:
             self._writer().trim()
 
-    def rollback(self, commit_offset: int | None = None) -> None:
-        """Forget what is appended and not committed; with an offset below the commit offset,
-        also what is committed behind it in the last segment (it is written again, or compared)."""
+    def rollback(self, offset: int | None = None) -> None:
+        """Forget what is appended and not stored; with an offset below the stored one, also what
+        is stored behind it in the last segment (it is written again, or compared)."""
         with self._lock:
             appender = self._appender
-            if appender is None and commit_offset is None:
+            if appender is None and offset is None:
                 return
             if not self._segments:
                 return
             appender, last = self._writer(), self._segments[-1]
-            position = None if commit_offset is None else commit_offset - last.base_offset
-            appender.rollback(position)
-            last.commit_position = appender.commit_position
+            appender.rollback(None if offset is None else offset - last.base_offset)
+            last.commit_position = min(last.commit_position, appender.stored_position)
             # What is behind may be ours, given up: other messages can come in its place.
             self._tail_from_before = True
-            self._pending_begin_ms = self._pending_end_ms = NEVER_WRITTEN_MS
+            if last.commit_position == appender.stored_position:
+                self._pending_begin_ms = self._pending_end_ms = NEVER_WRITTEN_MS
 
     def roll(self, offset: int | None = None) -> None:
         """Begin a new segment at `offset` (default: the append offset), announced in the metadata
@@ -374,7 +432,7 @@ class FlatAppendFile(FlatSegments):
             return
         try:
             last.file.seal()
-        except Unavailable as error:
+        except (Unavailable, Corrupt) as error:
             _log.warning("%s: not sealed: %s", last.file.id, error)
 
     # Ending

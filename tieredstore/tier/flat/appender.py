@@ -1,7 +1,8 @@
 """SegmentAppender: how bytes get into one segment, whatever the provider.
 
-Appended buffers wait in memory until `commit` writes them. The commit position only moves over
-bytes that are surely in the segment and surely ours; equal size never proves it. After a write of
+Appended buffers wait in memory until `store` writes them. The stored position only moves over
+bytes that are surely in the segment and surely ours; equal size never proves it. Whether they
+count already is for the flat file to know (`Confirmation`). After a write of
 unknown outcome, a rewritable provider gets the same bytes again at the same position (what a
 failed sync left in a cache proves nothing either); on any other the appender reads back and
 compares. Bytes are never sent to a position other than their own (`docs/differences.md`, D8).
@@ -39,7 +40,7 @@ class AppendResult(enum.Enum):
 
 
 class TailDiffers(Fenced):
-    """The segment holds bytes behind the commit position, or a seal there, that are not the ones to
+    """The segment holds bytes behind the stored position, or a seal there, that are not the ones to
     be written; nobody who has the right to write is known to have put them there.
 
     stale: a writer did that is known to have lost the right.
@@ -48,26 +49,31 @@ class TailDiffers(Fenced):
     stale = False
 
 
-class SegmentAppender:
-    """Append and commit state of one open segment. Positions are bytes from the segment's start.
+class SegmentDamaged(Corrupt):
+    """Bytes that were stored are gone from the segment, so the provider appends nothing to it. What
+    is left of it can be read; a new segment can go on at the stored position."""
 
-    `unsure` says that the backend may hold bytes behind `commit_position`: the next commit
+
+class SegmentAppender:
+    """Append and store state of one open segment. Positions are bytes from the segment's start.
+
+    `unsure` says that the backend may hold bytes behind `stored_position`: the next `store`
     looks before it writes. Appends come from one thread at a time (the flat file's lock);
-    `commit` may run beside them, and only once at a time.
+    `store` may run beside them, and only once at a time.
     """
 
     __slots__ = (
         "_capabilities",
         "_closed",
-        "_commit_lock",
         "_pending",
         "_segment",
+        "_store_lock",
         "_unsure",
         "append_position",
-        "commit_position",
         "max_pending_count",
         "max_size_bytes",
         "pending_count",
+        "stored_position",
         "write_size_bytes",
     )
 
@@ -77,7 +83,7 @@ class SegmentAppender:
         capabilities: Capabilities,
         *,
         max_size_bytes: int,
-        commit_position: int = 0,
+        stored_position: int = 0,
         unsure: bool = False,
         write_size_bytes: int = 4 << 20,
         max_pending_count: int = 10_000,
@@ -85,20 +91,20 @@ class SegmentAppender:
         self._segment = segment
         self._capabilities = capabilities
         self._closed = False
-        self._commit_lock = threading.Lock()
+        self._store_lock = threading.Lock()
         self._pending: deque[tuple[memoryview, int]] = deque()
         self._unsure = unsure
         self.max_size_bytes = max_size_bytes
         self.write_size_bytes = write_size_bytes
         self.max_pending_count = max_pending_count
         self.pending_count = 0
-        self.append_position = commit_position
-        self.commit_position = commit_position
+        self.append_position = stored_position
+        self.stored_position = stored_position
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes appended and not committed."""
-        return self.append_position - self.commit_position
+        """Bytes appended and not stored."""
+        return self.append_position - self.stored_position
 
     @property
     def room_bytes(self) -> int:
@@ -107,11 +113,11 @@ class SegmentAppender:
 
     @property
     def room_count(self) -> int:
-        """Messages (units, files) that may still be appended before a commit."""
+        """Messages (units, files) that may still be appended before a `store`."""
         return max(self.max_pending_count - self.pending_count, 0)
 
     def append(self, buffer: Buffer, count: int = 1) -> AppendResult:
-        """Keep a buffer of `count` messages, by reference, for the next commit.
+        """Keep a buffer of `count` messages, by reference, for the next `store`.
 
         FILE_CLOSED, FILE_FULL and BUFFER_FULL are checked in this order and change nothing. A
         buffer alone in its segment, or alone in memory, is taken whatever its size.
@@ -130,67 +136,67 @@ class SegmentAppender:
             self.append_position = end
         return AppendResult.SUCCESS
 
-    def commit(self) -> bool:
+    def store(self) -> bool:
         """Write what was appended before the call, in writes of at most `write_size_bytes` (a
         larger single buffer is one write); where the provider prefers large writes, of at least
         what it prefers, as long as that much waits.
 
-        Returns True when all of it is committed, False when the appender is closed or another
-        thread is committing. Raises Unavailable (what could not be written stays pending, the
-        next call goes on), Fenced when another writer holds the position, Corrupt when committed
-        bytes are gone.
+        Returns True when all of it is stored, False when the appender is closed or another
+        thread is storing. Raises Unavailable (what could not be written stays pending, the
+        next call goes on), Fenced when another writer holds the position, Corrupt when stored
+        bytes are gone (SegmentDamaged where a new segment can go on).
         """
         if self._closed:
             return False
         target = self.append_position
-        if target <= self.commit_position:
+        if target <= self.stored_position:
             return True
-        if not self._commit_lock.acquire(blocking=False):
+        if not self._store_lock.acquire(blocking=False):
             return False
         try:
-            while self.commit_position < target:
+            while self.stored_position < target:
                 self._write_some()
         finally:
-            self._commit_lock.release()
+            self._store_lock.release()
         return True
 
-    def rollback(self, commit_position: int | None = None) -> None:
-        """Forget what is not committed. With a `commit_position` below the present one, the
-        bytes behind it count as unsure."""
-        with self._commit_lock:
+    def rollback(self, stored_position: int | None = None) -> None:
+        """Forget what is not stored. With a `stored_position` below the present one, the
+        bytes behind it are unsure."""
+        with self._store_lock:
             self._pending.clear()
             self.pending_count = 0
-            if commit_position is not None and commit_position != self.commit_position:
-                if not 0 <= commit_position < self.commit_position:
+            if stored_position is not None and stored_position != self.stored_position:
+                if not 0 <= stored_position < self.stored_position:
                     raise Invalid(
-                        f"{self._segment.id}: rollback to {commit_position}, beyond the commit "
-                        f"position {self.commit_position}"
+                        f"{self._segment.id}: rollback to {stored_position}, beyond the stored "
+                        f"position {self.stored_position}"
                     )
-                self.commit_position = commit_position
+                self.stored_position = stored_position
                 self._unsure = True
-            self.append_position = self.commit_position
+            self.append_position = self.stored_position
 
     def trim(self) -> None:
         """Cut off, before the segment is left for good and where that is possible, what a failed
-        write may have put behind the commit position. Raises Unavailable."""
+        write may have put behind the stored position. Raises Unavailable."""
         if self._unsure and self._capabilities.rewritable:
-            with self._commit_lock:
-                result = self._segment.write(self.commit_position, [b""])
+            with self._store_lock:
+                result = self._segment.write(self.stored_position, [b""])
                 if not isinstance(result, Written):
                     raise Unavailable(
-                        f"{self._segment.id}: cannot be cut at {self.commit_position}: {result}",
-                        offset=self.commit_position,
+                        f"{self._segment.id}: cannot be cut at {self.stored_position}: {result}",
+                        offset=self.stored_position,
                         path=str(self._segment.id),
                     )
                 self._unsure = False
 
     @property
     def pending(self) -> list[tuple[memoryview, int]]:
-        """The buffers not committed, with their counts."""
+        """The buffers not stored, with their counts."""
         return list(self._pending)
 
     def close(self) -> None:
-        """Refuse further appends and commits, and drop what is pending."""
+        """Refuse further appends, store nothing more, and drop what is pending."""
         self._closed = True
         self._pending.clear()
         self.pending_count = 0
@@ -201,9 +207,13 @@ class SegmentAppender:
         buffers, length = self._next_write()
         if not buffers:
             return
-        position = self.commit_position
+        position = self.stored_position
         try:
             result = self._segment.write(position, buffers)
+        except (Corrupt, Invalid) as error:
+            self._unsure = True
+            self._raise_if_damaged(error)
+            raise
         except BaseException:
             # Unavailable wrote nothing, but an interrupt or a provider's bug may have.
             self._unsure = True
@@ -225,13 +235,22 @@ class SegmentAppender:
         else:
             self._settle_unknown_write(result, position + length)
 
+    def _raise_if_damaged(self, error: Corrupt | Invalid) -> None:
+        """Raise SegmentDamaged for the error of a write that tells a loss. Raises what the look at
+        the size raises."""
+        if self._capabilities.rewritable:
+            return  # what is lost is written again, or the file's end is asked for
+        if isinstance(error, Invalid) and self._segment.size() >= self.stored_position:
+            return
+        raise SegmentDamaged(str(error), offset=error.offset, path=error.path) from error
+
     def _settle_fenced_write(self, result: FencedWrite) -> None:
         """Take over the bytes there that are the ones to be written, unless they belong to a
         writer that has the right."""
-        position = self.commit_position
+        position = self.stored_position
         if result.stale or not result.writer:
             self._adopt()
-            if self.commit_position > position:
+            if self.stored_position > position:
                 return
         message = (
             f"{self._segment.id}: writer {result.writer or 'unknown'} holds position {position} "
@@ -246,11 +265,11 @@ class SegmentAppender:
     def _settle_unknown_write(self, result: UnknownWrite, end: int) -> None:
         if not self._capabilities.rewritable and not self._adopt():
             raise self._make_differs_error()
-        if self.commit_position < end:
+        if self.stored_position < end:
             raise Unavailable(
                 f"{self._segment.id}: outcome of the write up to {end} is unknown "
-                f"({result.reason}); {self.commit_position} bytes are surely there",
-                offset=self.commit_position,
+                f"({result.reason}); {self.stored_position} bytes are surely there",
+                offset=self.stored_position,
                 path=str(self._segment.id),
             )
 
@@ -268,47 +287,48 @@ class SegmentAppender:
         return buffers, length
 
     def _settle(self) -> None:
-        """Before a write where something may be behind the commit position."""
+        """Before a write where something may be behind the stored position."""
         if self._capabilities.rewritable:
             self._extra_bytes()
-            # Everything behind the commit position is written again, or cut off by that write.
+            # Everything behind the stored position is written again, or cut off by that write.
             self._unsure = False
         elif not self._adopt() and not self._capabilities.conditional:
             raise self._make_differs_error()
         # Otherwise the write that follows is told who holds the position.
 
     def _adopt(self) -> bool:
-        """Count the pending bytes that the backend holds already behind the commit position as
-        committed; False when there are others."""
+        """Count the pending bytes that the backend holds already behind the stored position as
+        stored; False when there are others."""
         extra = self._extra_bytes()
         length = min(extra, self.pending_bytes)
         views = (view for view, _ in self._pending)
-        same = count_same_bytes(self._segment, self.commit_position, views, length)
+        same = count_same_bytes(self._segment, self.stored_position, views, length)
         self._advance(same)
         self._unsure = extra > same
         return same == length
 
     def _extra_bytes(self) -> int:
         size = self._segment.size()
-        if size < self.commit_position:
-            raise Corrupt(
-                f"{self._segment.id}: {self.commit_position} bytes were committed, {size} are "
+        if size < self.stored_position:
+            kind = Corrupt if self._capabilities.rewritable else SegmentDamaged
+            raise kind(
+                f"{self._segment.id}: {self.stored_position} bytes were stored, {size} are "
                 "left in the backend",
                 offset=size,
                 path=str(self._segment.id),
             )
-        return size - self.commit_position
+        return size - self.stored_position
 
     def _make_differs_error(self) -> TailDiffers:
         return TailDiffers(
-            f"{self._segment.id}: the bytes behind position {self.commit_position} are not those "
+            f"{self._segment.id}: the bytes behind position {self.stored_position} are not those "
             "of this writer",
-            offset=self.commit_position,
+            offset=self.stored_position,
             path=str(self._segment.id),
         )
 
     def _advance(self, length: int) -> None:
-        self.commit_position += length
+        self.stored_position += length
         while length:
             view, count = self._pending[0]
             if view.nbytes > length:

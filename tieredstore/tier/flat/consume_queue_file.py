@@ -21,6 +21,9 @@ class FlatConsumeQueueFile(FlatAppendFile):
     __slots__ = ()
     unit_bytes = UNIT_SIZE
 
+    def _find_max_size_bytes(self) -> int:
+        return max(self._config.consume_queue_max_size_bytes // UNIT_SIZE, 1) * UNIT_SIZE
+
     @property
     def min_unit(self) -> int:
         return self.min_offset // UNIT_SIZE

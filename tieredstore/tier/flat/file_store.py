@@ -28,7 +28,8 @@ from tieredstore.tier.flat.segment import STATUS_DELETED
 from tieredstore.tier.worker_pool import run_worker_pool
 from tieredstore.tier.writing import TierWriter
 
-_RECOVERY_THREADS = 16
+_MOST_THREADS = 128
+"""Threads that open queues at a start."""
 _MAX_DESTROYED = 10_000
 """Queues that are remembered as destroyed: the listing at the start is wrong about them."""
 _log = logging.getLogger(__name__)
@@ -63,7 +64,8 @@ class FlatFileStore:
     def load(self) -> None:
         """Open all queues that the metadata has, from one listing of the broker's prefix.
 
-        A queue whose data is bad is left out and named by `broken_queues`. Raises Unavailable, and
+        A queue whose data is bad is left out and named by `broken_queues`. What a writer finds
+        counts after a look at its right that began after the listing. Raises Unavailable, and
         Corrupt when the tier has data of this broker and the metadata knows nothing of it (D18).
         """
         is_writer = self._writer is not None and self.provider.capabilities.conditional
@@ -106,10 +108,10 @@ class FlatFileStore:
             return key is not None
 
         # A task for each queue would cost as much as opening it.
-        threads = min(
-            _RECOVERY_THREADS, max(self.config.max_pending_limit // 4, 1), len(queue_keys)
-        )
+        width = min(self.provider.capabilities.concurrent_reads, _MOST_THREADS)
+        threads = max(min(width, self.config.max_pending_limit // 4, len(queue_keys)), 1)
         run_worker_pool(recover_next, threads, "tiered-recovery")
+        self.confirm_writer()
 
     def _recover(self, key: QueueKey, listings: Mapping[SegmentId, SegmentListing]) -> None:
         file = self._make_file(key)
@@ -143,7 +145,13 @@ class FlatFileStore:
 
     def _make_file(self, key: QueueKey) -> FlatMessageFile:
         file = FlatMessageFile(
-            key.topic, key.queue_id, self.config, self.provider, self.metadata, self._clock
+            key.topic,
+            key.queue_id,
+            self.config,
+            self.provider,
+            self.metadata,
+            self._clock,
+            self.confirm_writer,
         )
         if (ids := self._unannounced.get(file.path)) is not None:
             file.read_only_reason = (
@@ -178,10 +186,17 @@ class FlatFileStore:
                         self.metadata.put_segment(segment.metadata(self._clock.now_ms()))
 
     def check_writer(self) -> None:
-        """Raise Fenced when the right to write was taken and is lost."""
+        """Raise Fenced when the right to write was taken and is known to be lost."""
         writer = self._writer
         if writer is not None:
             writer.check()
+
+    def confirm_writer(self) -> None:
+        """Let all count that was stored before this call, see `WriterEpoch.confirm`. Raises Fenced
+        when the right to write was taken and is lost, Unavailable."""
+        writer = self._writer
+        if writer is not None:
+            writer.confirm()
 
     @property
     def broken_queues(self) -> dict[QueueKey, Corrupt]:

@@ -8,7 +8,7 @@ in the last commit log segment, where the next commit writes over it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,13 +24,13 @@ from tieredstore.contracts.segment import (
     SegmentProvider,
 )
 from tieredstore.errors import Busy, Corrupt, Invalid
-from tieredstore.message import layout
 from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.message.names import queue_path
 from tieredstore.tier.flat import batch, recovery
 from tieredstore.tier.flat.appender import AppendResult
 from tieredstore.tier.flat.batch import RecordBatch
 from tieredstore.tier.flat.commit_log_file import FlatCommitLogFile
+from tieredstore.tier.flat.confirmation import Confirmation
 from tieredstore.tier.flat.consume_queue_file import FlatConsumeQueueFile
 from tieredstore.tier.flat.queue_view import QueueView
 
@@ -39,7 +39,7 @@ HOUR_MS = 3_600_000
 
 @dataclass(slots=True)
 class _Mark:
-    """Units appended and not known to be committed: the first one's queue offset, where its
+    """Units appended and not committed: the first one's queue offset, where its
     message begins in the commit log, and where the message of each ends."""
 
     first_unit: int
@@ -56,7 +56,8 @@ class FlatMessageFile(QueueView):
     """The tiered messages of one queue.
 
     Offsets are queue offsets, or byte offsets of the queue's own commit log. `lock` serialises
-    writers (dispatch, expiry, destroy); readers take no lock.
+    writers (dispatch, expiry, destroy); readers take no lock. confirm_writer: as
+    `WriterEpoch.confirm`; called when both files are stored, before anything of them counts.
     """
 
     __slots__ = (
@@ -81,6 +82,7 @@ class FlatMessageFile(QueueView):
         provider: SegmentProvider,
         metadata: MetadataStore,
         clock: Clock,
+        confirm_writer: Callable[[], None] = lambda: None,
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
@@ -93,33 +95,27 @@ class FlatMessageFile(QueueView):
         self._closed = False
         self._topic_id: int | None = None
         self._marks: list[_Mark] = []
-        max_pending_count = config.max_group_commit_count
-        if preferred := provider.capabilities.preferred_batch_bytes:
-            # One write of that size must fit, however small the messages are.
-            gathered = preferred // layout.MIN_RECORD_SIZE + config.group_commit_count
-            max_pending_count = max(max_pending_count, gathered)
+        # The commit log joins first: a unit never counts before its message.
+        confirmation = Confirmation(confirm_writer)
         commit_log = FlatCommitLogFile(
             self.path,
             FileSegmentType.COMMIT_LOG,
             provider,
             metadata,
-            max_size_bytes=config.commit_log_max_size_bytes,
-            write_size_bytes=config.group_commit_size_bytes,
-            max_pending_count=max_pending_count,
+            config=config,
             clock=clock,
             lock=self.lock,
+            confirmation=confirmation,
         )
-        units = max(config.consume_queue_max_size_bytes // UNIT_SIZE, 1)
         consume_queue = FlatConsumeQueueFile(
             self.path,
             FileSegmentType.CONSUME_QUEUE,
             provider,
             metadata,
-            max_size_bytes=units * UNIT_SIZE,
-            write_size_bytes=config.group_commit_size_bytes,
-            max_pending_count=max_pending_count,
+            config=config,
             clock=clock,
             lock=self.lock,
+            confirmation=confirmation,
         )
         super().__init__(commit_log, consume_queue)
 
@@ -302,10 +298,12 @@ class FlatMessageFile(QueueView):
             return False
 
     def commit(self) -> bool:
-        """Write the commit log, then the consume queue.
+        """Write the commit log, then the consume queue, then confirm the right to write, once for
+        both: only then are they committed.
 
         True when all that was appended is committed; False when another thread is committing.
-        Raises Unavailable (call again, or `rollback`), Fenced, Corrupt.
+        Raises Unavailable (call again, or `rollback`; what is stored is not written again),
+        Fenced, Corrupt.
         """
         if not self.lock.acquire(blocking=False):
             return False
@@ -315,7 +313,7 @@ class FlatMessageFile(QueueView):
             if self._marks:
                 # Units that a failed write left must not come to name the messages of this one.
                 self.consume_queue.trim()
-            return self.commit_log.commit() and self.consume_queue.commit()
+            return self.commit_log.store() and self.consume_queue.commit()
         finally:
             self._forget_marks()
             self.lock.release()
@@ -327,22 +325,28 @@ class FlatMessageFile(QueueView):
 
     @property
     def has_uncommitted(self) -> bool:
+        """Whether messages are appended, or stored, and not committed."""
         return bool(self._marks)
 
     def rollback(self) -> None:
-        """Forget the messages that are appended and not committed: the next append begins at the
-        commit offset. Bytes that are in the commit log already are written again, or compared."""
+        """Forget the messages that are appended and not stored: the next append begins behind the
+        last stored unit. What is stored and not committed waits for the next `commit`. Bytes of
+        forgotten messages that are in the commit log already are written again, or compared."""
         with self.lock:
             self._forget_marks()
             if not self._marks:
                 return
-            mark = self._marks[0]
-            sure = self.consume_queue_commit_offset
+            sure = self.consume_queue.stored_offset // UNIT_SIZE
+            end = self._marks[0].commit_log_begin
+            kept: list[_Mark] = []
+            for mark in self._marks:
+                if mark.first_unit < sure:
+                    ends = mark.commit_log_ends[: sure - mark.first_unit]
+                    kept.append(_Mark(mark.first_unit, mark.commit_log_begin, ends))
+                    end = int(ends[-1])
             self.consume_queue.rollback(sure * UNIT_SIZE)
-            kept = sure - mark.first_unit
-            end = int(mark.commit_log_ends[kept - 1]) if kept else mark.commit_log_begin
-            self.commit_log.rollback(min(end, self.commit_log.commit_offset))
-            self._marks.clear()
+            self.commit_log.rollback(min(end, self.commit_log.stored_offset))
+            self._marks = kept
 
     # Ending
 

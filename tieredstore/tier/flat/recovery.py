@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS
+from tieredstore.errors import Corrupt
 from tieredstore.message import layout
 from tieredstore.message.consume_queue import find_last_message
 from tieredstore.tier.flat.append_file import FlatAppendFile
@@ -56,7 +57,13 @@ def _find_last_message_end(
     def is_message(_: int, offset: int, size: int) -> bool:
         if offset < kept_from:  # expired, so it was there
             return True
-        return layout.is_head_of_message(run(commit_log.read(offset, layout.BLANK_SIZE)), size)
+        try:
+            head = run(commit_log.read(offset, layout.BLANK_SIZE))
+        except Corrupt as error:
+            # Lost since: what was written behind it is there.
+            _log.error("%s: the last message cannot be read: %s", commit_log.path, error)
+            return True
+        return layout.is_head_of_message(head, size)
 
     found = find_last_message(
         first, consume_queue.commit_unit, read_units, find_candidates, is_message

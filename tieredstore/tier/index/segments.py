@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -93,15 +93,23 @@ class _Progress:
 
 
 class IndexSegments:
-    """The uploaded part of the index. Writing calls come from one thread at a time."""
+    """The uploaded part of the index. Writing calls come from one thread at a time.
+    confirm_writer: as `WriterEpoch.confirm`; called before what is stored, or was found, is
+    recorded."""
 
     def __init__(
-        self, provider: SegmentProvider, metadata: MetadataStore, broker_name: str, clock: Clock
+        self,
+        provider: SegmentProvider,
+        metadata: MetadataStore,
+        broker_name: str,
+        clock: Clock,
+        confirm_writer: Callable[[], None] = lambda: None,
     ) -> None:
         self.path = index_path(broker_name)
         self._provider = provider
         self._metadata = metadata
         self._clock = clock
+        self._confirm_writer = confirm_writer
         self._progress: _Progress | None = None
 
     def load(self, *, is_writer: bool = True) -> list[UploadedIndexStoreFile]:
@@ -131,6 +139,7 @@ class IndexSegments:
         segment = self._provider.open(entry.id)
         try:
             self._write(segment, index_file, entry.base_offset)
+            self._confirm_writer()
             entry.size = index_file.size_bytes
             entry.begin_timestamp_ms = index_file.begin_ms
             entry.end_timestamp_ms = index_file.end_ms
@@ -191,6 +200,7 @@ class IndexSegments:
         entry.begin_timestamp_ms = header.begin_timestamp_ms
         entry.end_timestamp_ms = header.end_timestamp_ms
         if is_writer:
+            self._confirm_writer()
             self._metadata.put_segment(entry)
         return entry
 

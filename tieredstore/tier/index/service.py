@@ -55,9 +55,9 @@ class IndexStoreService:
 
     root: the broker's `storePathRootDir`. retention_hours: longest retention of any topic, asked
     at each expiry; nothing expires without it or when it gives None. retention_clock: what ages go
-    by. check_writer: raises Fenced when the right to write is lost; asked before each upload and
-    expiry. problems: what recovery
-    could not use, one line each.
+    by. check_writer: raises Fenced when the right to write is known to be lost; asked before each
+    upload and expiry. confirm_writer: as `WriterEpoch.confirm`; asked before an upload counts.
+    problems: what recovery could not use, one line each.
     """
 
     def __init__(
@@ -72,9 +72,10 @@ class IndexStoreService:
         retention_hours: Callable[[], int | None] | None = None,
         retention_clock: RetentionClock | None = None,
         check_writer: Callable[[], None] = lambda: None,
+        confirm_writer: Callable[[], None] = lambda: None,
     ) -> None:
         self.directory = Path(root) / DIRECTORY
-        self.segments = IndexSegments(provider, metadata, config.broker_name, clock)
+        self.segments = IndexSegments(provider, metadata, config.broker_name, clock, confirm_writer)
         self.problems: list[str] = []
         self._config = config
         self._capacity = (config.index_file_max_hash_slot_num, config.index_file_max_index_num)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -82,23 +82,47 @@ def put_batch(index: KeyIndex, file: FlatMessageFile, batch: RecordBatch) -> Non
 def put_missing(index: KeyIndex, file: FlatMessageFile, max_bytes: int) -> bool:
     """Index committed messages above the queue's mark, from the tier, up to about `max_bytes`.
 
-    Returns whether all is indexed now. Raises what reads and the index raise.
+    Where bytes are lost, what lies above the mark is left out, for `rebuild index` to put as far as
+    it can be read: new keys go on. Returns whether all is indexed now. Raises Unavailable, and what
+    the index raises.
     """
     left = max_bytes
     while left > 0:
         mark = index.find_indexed_end(file.topic_id, file.queue_id)
         start = max(mark if mark is not None else 0, file.commit_log_min_offset)
-        offset = run(file.offset_of_position(start))
+        try:
+            offset = run(file.offset_of_position(start))
+            if offset is not None:
+                index.check_takes_keys()  # else the tier would be read for nothing, at each visit
+                found = _read_from_tier(file, offset)
+        except Corrupt as error:
+            _log.error(
+                "%s: the keys behind commit log offset %d are not indexed: %s",
+                file.path,
+                start,
+                error,
+            )
+            offset = None
         if offset is None:
             if mark is None or mark < file.commit_log_commit_offset:
                 index.mark_indexed(file.topic_id, file.queue_id, file.commit_log_commit_offset)
             return True
-        index.check_takes_keys()  # else the tier would be read for nothing, at each visit
-        left -= _put_from_tier(index, file, offset)
+        _put_rows(index, file, *found)
+        left -= len(found.buffer)
     return False
 
 
-def _put_from_tier(index: KeyIndex, file: FlatMessageFile, offset: int) -> int:
+class _Found(NamedTuple):
+    """Messages read back: their starts in the buffer, places in the commit log, sizes, times."""
+
+    buffer: memoryview
+    starts: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    times: npt.NDArray[np.int64]
+
+
+def _read_from_tier(file: FlatMessageFile, offset: int) -> _Found:
     units = run(file.read_units(offset, _UNITS_AT_ONCE))
     positions = units["physical_offset"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
@@ -115,9 +139,7 @@ def _put_from_tier(index: KeyIndex, file: FlatMessageFile, offset: int) -> int:
             path=file.path,
         )
     starts = positions - first
-    times = columns.store_timestamps(data, starts)
-    _put_rows(index, file, data, starts, positions, sizes, times)
-    return behind - first
+    return _Found(data, starts, positions, sizes, columns.store_timestamps(data, starts))
 
 
 def _put_rows(

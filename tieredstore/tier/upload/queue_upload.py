@@ -115,8 +115,7 @@ class QueueUpload:
         """
         outcome = DispatchOutcome(key, DispatchStatus.IDLE)
         try:
-            if file.has_uncommitted:
-                file.commit()
+            self._commit_stored(file, outcome)
             self._index_missing(file, state, outcome)
             self._check_position(key, file, available, state, outcome)
             file.roll_commit_log_if_due()
@@ -187,7 +186,13 @@ class QueueUpload:
             return
         size = int(tiered_units["size"][0])
         position = int(tiered_units["physical_offset"][0])
-        tiered = run(file.read_commit_log(position, size))
+        try:
+            tiered = run(file.read_commit_log(position, size))
+        except Corrupt as error:
+            if not _have_same_message(tiered_units, local_units):
+                raise
+            _log.error("%s: going on, as its unit is the local one: %s", file.path, error)
+            return
         local = b"".join(self._source.read_records(local_units))
         at = layout.PHYSICAL_OFFSET_POSITION
         if tiered[:at] != local[:at] or tiered[at + 8 :] != local[at + 8 :]:
@@ -246,6 +251,15 @@ class QueueUpload:
         return units
 
     # One upload: gather, commit, index
+
+    def _commit_stored(self, file: FlatMessageFile, outcome: DispatchOutcome) -> None:
+        """What an earlier visit stored and could not confirm is committed first."""
+        if file.has_uncommitted:
+            committed = file.consume_queue_commit_offset
+            try:
+                file.commit()
+            finally:
+                outcome.messages += file.consume_queue_commit_offset - committed
 
     def _upload(
         self,
@@ -339,3 +353,10 @@ class QueueUpload:
 
     def _count(self, name: str, key: QueueKey, amount: int, **labels: str) -> None:
         self._metrics.count(name, amount, topic=key.topic, queue_id=key.queue_id, **labels)
+
+
+def _have_same_message(
+    tiered_units: npt.NDArray[np.void], local_units: npt.NDArray[np.void]
+) -> bool:
+    """Whether the first units tell the same of a message: all but its place."""
+    return all(tiered_units[name][0] == local_units[name][0] for name in ("size", "tags_code"))

@@ -74,13 +74,13 @@ def test_closed_comes_before_full_and_full_before_buffer_full() -> None:
     assert appender.append(b"x" * 40) is AppendResult.BUFFER_FULL
     appender.close()
     assert appender.append(b"x" * 60) is AppendResult.FILE_CLOSED
-    assert not appender.commit()
+    assert not appender.store()
 
 
 def test_an_empty_append_succeeds_and_there_is_nothing_to_commit() -> None:
     segment, appender = make()
     assert appender.append(b"") is AppendResult.SUCCESS
-    assert appender.commit()
+    assert appender.store()
     assert segment.writes == []
 
 
@@ -94,9 +94,9 @@ def test_buffers_are_gathered_into_writes_of_a_bounded_size() -> None:
     segment, appender = make(write_size_bytes=10)
     for size in (4, 6, 1, 12, 3, 3):
         appender.append(b"x" * size)
-    assert appender.commit()
+    assert appender.store()
     assert [len(data) for _, data in segment.writes] == [10, 1, 12, 6]
-    assert appender.commit_position == appender.append_position == 29
+    assert appender.stored_position == appender.append_position == 29
 
 
 def test_a_provider_may_prefer_larger_writes() -> None:
@@ -106,7 +106,7 @@ def test_a_provider_may_prefer_larger_writes() -> None:
     segment, appender = make(preferring, write_size_bytes=10)
     for _ in range(6):
         appender.append(b"x" * 10)
-    appender.commit()
+    appender.store()
     assert [len(data) for _, data in segment.writes] == [50, 10]
 
 
@@ -119,9 +119,9 @@ def test_what_is_appended_during_a_commit_waits_for_the_next() -> None:
 
     segment.script = [append_meanwhile]
     appender.append(b"early")
-    assert appender.commit()
+    assert appender.store()
     assert appender.pending_bytes == 4
-    assert appender.commit()
+    assert appender.store()
     assert bytes(segment.data) == b"earlylate"
 
 
@@ -130,12 +130,12 @@ def test_a_second_commit_at_the_same_time_is_refused() -> None:
     seen = []
 
     def commit_meanwhile(segment: Segment, position: int, data: bytes) -> WriteResult:
-        seen.append(appender.commit())
+        seen.append(appender.store())
         return segment.apply(position, data)
 
     segment.script = [commit_meanwhile]
     appender.append(b"data")
-    assert appender.commit()
+    assert appender.store()
     assert seen == [False]
 
 
@@ -169,17 +169,17 @@ def test_after_a_failure_the_segment_ends_with_exactly_what_was_appended(
 ) -> None:
     segment, appender = make(capabilities)
     appender.append(b"first")
-    appender.commit()
+    appender.store()
     segment.script = [reply]
     appender.append(b"second")
     appender.append(b"third")
     try:
-        assert appender.commit()
+        assert appender.store()
     except Unavailable:
-        assert 5 <= appender.commit_position < 16
-    assert appender.commit()
+        assert 5 <= appender.stored_position < 16
+    assert appender.store()
     assert bytes(segment.data) == b"firstsecondthird"
-    assert appender.commit_position == 16
+    assert appender.stored_position == 16
 
 
 def test_equal_size_proves_nothing() -> None:
@@ -187,9 +187,9 @@ def test_equal_size_proves_nothing() -> None:
     segment.script = [same_size_other_bytes]
     appender.append(b"data")
     with pytest.raises(Unavailable):
-        appender.commit()
-    assert appender.commit_position == 0
-    assert appender.commit()
+        appender.store()
+    assert appender.stored_position == 0
+    assert appender.store()
     assert bytes(segment.data) == b"data"
 
 
@@ -198,8 +198,8 @@ def test_bytes_of_somebody_else_where_nothing_is_written_twice_are_fenced() -> N
     segment.script = [same_size_other_bytes]
     appender.append(b"data")
     with pytest.raises(Fenced):
-        appender.commit()
-    assert appender.commit_position == 0
+        appender.store()
+    assert appender.stored_position == 0
     assert bytes(segment.data) == b"????"
 
 
@@ -208,9 +208,9 @@ def test_a_torn_write_of_an_append_only_segment_is_completed_not_repeated() -> N
     segment.script = [torn]
     appender.append(b"data")
     with pytest.raises(Unavailable):
-        appender.commit()
-    assert appender.commit_position == 2
-    assert appender.commit()
+        appender.store()
+    assert appender.stored_position == 2
+    assert appender.store()
     assert segment.writes == [(0, b"data"), (2, b"ta")]
 
 
@@ -226,9 +226,9 @@ def test_a_size_that_cannot_be_found_out_changes_nothing() -> None:
     patch(segment, size=unknown)
     for _ in range(2):
         with pytest.raises(Unavailable):
-            appender.commit()
+            appender.store()
     patch(segment, size=size)
-    assert appender.commit()
+    assert appender.store()
     assert len(segment.writes) == 1
 
 
@@ -247,8 +247,8 @@ def test_o03_a_place_taken_by_our_own_bytes_is_a_lost_reply() -> None:
     segment, appender = make(APPEND_ONLY)
     segment.script = [taken_by("")]
     appender.append(b"data")
-    assert appender.commit()
-    assert appender.commit_position == 4
+    assert appender.store()
+    assert appender.stored_position == 4
 
 
 def test_w01_a_writer_with_the_right_fences_even_by_equal_bytes() -> None:
@@ -256,8 +256,8 @@ def test_w01_a_writer_with_the_right_fences_even_by_equal_bytes() -> None:
     segment.script = [taken_by("broker-2")]
     appender.append(b"data")
     with pytest.raises(Fenced, match="broker-2 holds position 0"):
-        appender.commit()
-    assert appender.commit_position == 0
+        appender.store()
+    assert appender.stored_position == 0
 
 
 @pytest.mark.parametrize(
@@ -272,15 +272,15 @@ def test_w02_bytes_of_a_writer_that_lost_the_right_are_adopted_when_they_are_our
     appender.append(b"first")
     appender.append(b"second")
     if len(left) <= 11:
-        assert appender.commit()
+        assert appender.store()
         assert bytes(segment.data) == b"firstsecond"
     else:
-        assert appender.commit()
+        assert appender.store()
         segment.script = [taken_by("old", stale=True)]
         appender.append(b"THIRD")
         with pytest.raises(TailDiffers):
-            appender.commit()
-    assert appender.commit_position == 11
+            appender.store()
+    assert appender.stored_position == 11
     assert segment.writes[0] == (0, b"firstsecond")
     assert all(position >= adopted for position, _ in segment.writes[1:])
 
@@ -294,9 +294,9 @@ def test_w02_other_bytes_of_such_a_writer_end_the_segment_between_two_messages()
     appender.append(b"first")
     appender.append(b"second")
     with pytest.raises(TailDiffers) as raised:
-        appender.commit()
+        appender.store()
     assert raised.value.stale
-    assert appender.commit_position == 5
+    assert appender.stored_position == 5
 
 
 def test_foreign_bytes_met_after_an_unknown_write_are_told_apart_by_the_next_write() -> None:
@@ -304,22 +304,22 @@ def test_foreign_bytes_met_after_an_unknown_write_are_told_apart_by_the_next_wri
     segment.script = [same_size_other_bytes, taken_by("broker-2")]
     appender.append(b"data")
     with pytest.raises(TailDiffers) as raised:
-        appender.commit()
+        appender.store()
     assert not raised.value.stale
     with pytest.raises(Fenced, match="broker-2"):
-        appender.commit()
+        appender.store()
     assert bytes(segment.data) == b"????"
 
 
 def test_lost_committed_bytes_are_corrupt() -> None:
     segment, appender = make(APPEND_ONLY)
     appender.append(b"data")
-    appender.commit()
+    appender.store()
     segment.script = [nothing_written]
     appender.append(b"more")
     del segment.data[2:]
     with pytest.raises(Corrupt):
-        appender.commit()
+        appender.store()
 
 
 def test_a_write_that_reports_too_small_a_size_is_not_believed() -> None:
@@ -327,20 +327,20 @@ def test_a_write_that_reports_too_small_a_size_is_not_believed() -> None:
     segment.script = [lambda s, position, data: Written(position)]
     appender.append(b"data")
     with pytest.raises(Corrupt):
-        appender.commit()
-    assert appender.commit_position == 0
+        appender.store()
+    assert appender.stored_position == 0
 
 
 def test_rollback_forgets_and_can_go_back() -> None:
     segment, appender = make()
     appender.append(b"kept")
-    appender.commit()
+    appender.store()
     appender.append(b"lost")
     appender.rollback()
     assert (appender.append_position, appender.pending_count) == (4, 0)
     appender.rollback(1)
     appender.append(b"new")
-    appender.commit()
+    appender.store()
     assert bytes(segment.data) == b"knew"
     with pytest.raises(Invalid):
         appender.rollback(9)
@@ -349,11 +349,11 @@ def test_rollback_forgets_and_can_go_back() -> None:
 def test_trim_cuts_off_what_a_failed_write_left() -> None:
     segment, appender = make()
     appender.append(b"good")
-    appender.commit()
+    appender.store()
     segment.script = [torn]
     appender.append(b"torn bytes")
     with pytest.raises(Unavailable):
-        appender.commit()
+        appender.store()
     appender.rollback()
     appender.trim()
     assert bytes(segment.data) == b"good"

@@ -8,14 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.tier.index import NOW, Node, all_found, fill, find, header_of, offsets_of, put
+from tests.kit.tier.index import (
+    BROKER,
+    NOW,
+    Node,
+    all_found,
+    fill,
+    find,
+    header_of,
+    offsets_of,
+    put,
+)
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS, FileSegmentMetadata
 from tieredstore.contracts.segment import FileSegmentType
 from tieredstore.errors import Corrupt, Fenced, TieredStoreError, Unavailable
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.testing.faults import Fault, Faults, FaultyProvider
-from tieredstore.tier.index import IndexStatus, segments
+from tieredstore.tier.index import IndexStatus, IndexStoreService, segments
 
 PATH = "broker-a/rmq_sys_INDEX/0"
 
@@ -464,3 +474,53 @@ def test_the_status_of_a_file_goes_the_way_of_java_s(node: Node) -> None:
     assert (uploaded.status, newest.status) == (IndexStatus.SHUTDOWN, IndexStatus.SHUTDOWN)
     newest.seal()
     assert newest.status is IndexStatus.SHUTDOWN
+
+
+def test_what_is_stored_is_recorded_only_after_a_look_and_the_local_file_stays_until_then(
+    node: Node,
+) -> None:
+    looks: list[Exception | None] = [Unavailable("no look"), Fenced("lost"), None]
+
+    def confirm() -> None:
+        if looks and (problem := looks.pop(0)) is not None:
+            raise problem
+
+    service = IndexStoreService(
+        node.config,
+        node.provider,
+        node.metadata(),
+        node.root / "store",
+        node.clock,
+        confirm_writer=confirm,
+    )
+    service.recover()
+    keys = fill(service, 1)
+    for problem in (Unavailable, Fenced):
+        with pytest.raises(problem):
+            service.seal_and_upload()
+        assert [entry.size for entry in entries(node)] == [0]
+        assert len(node.local_names()) == 1
+        assert all_found(service, keys)
+        service._fenced = None  # a process that lost its right stops; this one asks again
+    assert service.seal_and_upload() == 1
+    assert entries(node)[0].size > 0
+    assert node.local_names() == []
+    assert all_found(service, keys)
+
+
+def test_what_an_earlier_process_stored_is_recorded_after_a_look(node: Node) -> None:
+    service = node.open()
+    fill(service, 1)
+    service.seal_and_upload()
+    metadata = node.metadata()
+    [entry] = metadata.segments(PATH, FileSegmentType.INDEX)
+    entry.size = 0
+    metadata.put_segment(entry)
+
+    def refuse() -> None:
+        raise Fenced("lost")
+
+    found = segments.IndexSegments(node.provider, metadata, BROKER, node.clock, refuse)
+    with pytest.raises(Fenced):
+        found.load()
+    assert [entry.size for entry in metadata.segments(PATH, FileSegmentType.INDEX)] == [0]
