@@ -16,7 +16,7 @@ from tieredstore.errors import Fenced, Invalid
 from tieredstore.local.recovery.store_lock import is_owned
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.location import TierLocation, load_config, place_tier
-from tieredstore.tier.writing import TierWriter
+from tieredstore.tier.writing import TierWriter, begin_stop
 from tieredstore.tier_url import show_url
 
 if TYPE_CHECKING:
@@ -139,6 +139,7 @@ def own_tier(
     clock: Clock = SYSTEM_CLOCK,
 ) -> Iterator[TierWriter]:
     """Open the configured metadata and be the writer of the broker's part of a tier, for the block.
+    The provider is of no use for anything but `close` after it.
 
     state: the directory that is locked meanwhile; None for metadata that goes when the job ends.
     Raises Fenced when a broker runs on it or another writer lives, Corrupt, Unavailable.
@@ -151,4 +152,7 @@ def own_tier(
             provider, metadata, config.broker_name, state, take_over=take_over
         )
         with writer:
-            yield writer
+            try:
+                yield writer
+            finally:
+                begin_stop(provider)

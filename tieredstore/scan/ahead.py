@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from itertools import islice
 from typing import TypeVar
 
 from tieredstore.contracts.segment import SegmentProvider
@@ -12,8 +14,18 @@ from tieredstore.contracts.segment import SegmentProvider
 T = TypeVar("T")
 R = TypeVar("R")
 
-THREADS = 16
-_AHEAD = 4 * THREADS
+MOST_THREADS = 128
+_WINDOWS = 4
+"""Items that are begun before they are asked for, in times of those that are worked on at once."""
+
+
+class _Here(threading.local):
+    """pool: whose thread this is, while it works on an item."""
+
+    pool: ThreadPoolExecutor | None = None
+
+
+_here = _Here()
 
 
 def waits_for_network(provider: SegmentProvider) -> bool:
@@ -22,22 +34,67 @@ def waits_for_network(provider: SegmentProvider) -> bool:
     return not provider.capabilities.rewritable
 
 
+def width_of(provider: SegmentProvider) -> int:
+    """Return how many things are worked on at once over a network."""
+    return min(max(provider.capabilities.concurrent_reads, 1), MOST_THREADS)
+
+
 def map_ahead(
-    provider: SegmentProvider, function: Callable[[T], R], items: Iterable[T]
+    provider: SegmentProvider,
+    function: Callable[[T], R],
+    items: Iterable[T],
+    *,
+    waits: Callable[[T], bool] = lambda _: True,
 ) -> Iterator[R]:
-    """Yield what `function` makes of each item, in their order; over a network of several at once,
-    a bounded number of them before they are asked for. Raises what `function` raises."""
+    """Yield what `function` makes of each item, in their order; over a network of as many at once
+    as the provider answers together, a bounded number of them before they are asked for. A call
+    within an item shares the threads of the one around it. waits: tells items that ask for nothing
+    and are not worth a thread. Raises what `function` raises."""
     if not waits_for_network(provider) or (isinstance(items, Sequence) and len(items) < 2):
         yield from map(function, items)
         return
-    with ThreadPoolExecutor(THREADS, "tiered-plan") as pool:
-        window: deque[Future[R]] = deque()
+    width = width_of(provider)
+    if _here.pool is not None:
+        yield from _map_within(_here.pool, width, function, items)
+        return
+    with ThreadPoolExecutor(width, "tiered-plan") as pool:
+        window: deque[tuple[T, Future[R] | None]] = deque()
         try:
             for item in items:
-                window.append(pool.submit(function, item))
-                if len(window) >= _AHEAD:
-                    yield window.popleft().result()
+                future = pool.submit(_work, pool, function, item) if waits(item) else None
+                window.append((item, future))
+                if len(window) >= _WINDOWS * width:
+                    yield _finish(function, *window.popleft())
             while window:
-                yield window.popleft().result()
+                yield _finish(function, *window.popleft())
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _finish(function: Callable[[T], R], item: T, future: Future[R] | None) -> R:
+    return function(item) if future is None else future.result()
+
+
+def _work(pool: ThreadPoolExecutor, function: Callable[[T], R], item: T) -> R:
+    _here.pool = pool
+    return function(item)
+
+
+def _map_within(
+    pool: ThreadPoolExecutor, width: int, function: Callable[[T], R], items: Iterable[T]
+) -> Iterator[R]:
+    """`map_ahead` from a thread of the pool. What no thread has begun when it is asked for is done
+    here, so threads that wait for one another's items never wait for ever."""
+    window: deque[tuple[T, Future[R]]] = deque()
+    following = iter(items)
+    try:
+        while True:
+            for item in islice(following, width - len(window)):
+                window.append((item, pool.submit(_work, pool, function, item)))
+            if not window:
+                return
+            item, future = window.popleft()
+            yield function(item) if future.cancel() else future.result()
+    finally:
+        # Those under way use what the caller closes next.
+        wait([future for _, future in window if not future.cancel()])

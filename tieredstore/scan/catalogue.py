@@ -24,6 +24,7 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.errors import Invalid
 from tieredstore.message.consume_queue import UNIT_SIZE
+from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.compared import compare_with_metadata
 from tieredstore.scan.findings import Finding, note
 from tieredstore.scan.intervals import Interval, add_interval, subtract_intervals
@@ -275,17 +276,22 @@ def gather(
         if (broker is None or entry.path.split("/", 1)[0] == broker)
         and (topics is None or entry.path.split("/")[1] in topics)
     ]
-    grown: Listings = {}
-    for entry in facts.segments:
-        listing = listings.get(entry.id)
-        if entry.size > (0 if listing is None else listing.size_bytes):
-            # It may have been made, or have grown, since the listing.
-            size = provider.open(entry.id).size()
-            if size:
-                grown[entry.id] = SegmentListing(entry.id, size)
+    ahead = [entry.id for entry in facts.segments if entry.size > _listed_bytes(listings, entry.id)]
+    # They may have been made, or have grown, since the listing.
+    sizes = map_ahead(provider, lambda segment: provider.open(segment).size(), ahead)
+    grown = {
+        segment: SegmentListing(segment, size)
+        for segment, size in zip(ahead, sizes, strict=True)
+        if size
+    }
     if grown:
         facts.listed = [_row(one.id, one.size_bytes) for one in {**listings, **grown}.values()]
     return facts
+
+
+def _listed_bytes(listings: Listings, id: SegmentId) -> int:
+    listing = listings.get(id)
+    return 0 if listing is None else listing.size_bytes
 
 
 def _row(id: SegmentId, size_bytes: int) -> tuple[str, int, int, int]:

@@ -35,12 +35,13 @@ def skip_last_codas(queue: QueueFiles, offsets: npt.NDArray[np.int64]) -> npt.ND
     return offsets
 
 
-def find_message(reader: QueueReader, offset: int) -> int:
+def find_message(reader: QueueReader, offset: int, size: int = 0) -> int:
     """Find where the message begins whose unit names a byte of the commit log: there, or behind the
-    coda of an old writer. Raises Unavailable."""
+    coda of an old writer. size: bytes of the message, read along where it is read next. Raises
+    Unavailable."""
     place = int(skip_last_codas(reader.queue, np.array([offset]))[0])
     try:
-        head = reader.commit_log.read(place, BLANK_SIZE)
+        head = reader.commit_log.read(place, BLANK_SIZE, along_bytes=max(size - BLANK_SIZE, 0))
     except Corrupt:
         return place
     return place + CODA_SIZE * _is_blank(head)

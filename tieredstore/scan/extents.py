@@ -15,10 +15,13 @@ from tieredstore.contracts.segment import FileSegment, SegmentId, SegmentProvide
 from tieredstore.errors import Corrupt
 from tieredstore.message.consume_queue import UNIT_DTYPE, UNIT_SIZE
 from tieredstore.message.layout import CODA_SIZE
+from tieredstore.scan.ahead import waits_for_network
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, extent_at, list_again
 from tieredstore.scan.findings import Finding, damage
 from tieredstore.scan.intervals import Interval
 
+_REMEMBERED_BYTES = 64 << 10
+"""Bytes of a read, at most, that are kept for the next ones."""
 _UNITS_PER_READ = 1 << 14
 _SURE_UNITS = 4 * _UNITS_PER_READ
 """So many more units that can be read than others settle that the expired ones end before."""
@@ -27,25 +30,61 @@ Units = npt.NDArray[np.void]
 
 
 class ExtentReader:
-    """Reads one file, given as its segments. Segments are opened on first use."""
+    """Reads one file, given as its segments. Segments are opened on first use. A small read that
+    lies in the one before it asks for nothing."""
 
     def __init__(self, provider: SegmentProvider, extents: tuple[SegmentExtent, ...]) -> None:
         self._provider = provider
         self._extents = extents
         self._open: dict[SegmentId, FileSegment] = {}
+        self._last = 0, memoryview(b"")
 
     def extent_at(self, offset: int) -> SegmentExtent | None:
         return extent_at(self._extents, offset)
 
-    def read(self, offset: int, length: int) -> memoryview:
+    def read(self, offset: int, length: int, *, along_bytes: int = 0) -> memoryview:
         """Read exactly `length` bytes from `offset` (of the file) on, over any number of segments.
+        along_bytes: so many behind them are read with them, as far as their segment has them, for
+        the reads to come.
 
         Raises Corrupt where no segment covers the range, Unavailable on a backend error.
         """
+        found = self._find_remembered(offset, length)
+        if found is not None:
+            return found
+        extent = extent_at(self._extents, offset)
+        if extent is not None and length <= _REMEMBERED_BYTES:
+            start, end = self._choose_piece(extent, offset, length, along_bytes)
+            try:
+                self._last = start, self.prepare(start, end - start)()
+                return self._last[1][offset - start : offset - start + length]
+            except Corrupt:
+                if end - start == length:
+                    raise
+                # The segment became shorter: what is asked for may be left.
         return self.prepare(offset, length)()
+
+    def _choose_piece(
+        self, extent: SegmentExtent, offset: int, length: int, along_bytes: int
+    ) -> tuple[int, int]:
+        """What is read, and remembered, for a small read: a request for a few bytes takes as long
+        as one for a small object."""
+        if (
+            extent.size_bytes <= _REMEMBERED_BYTES
+            and offset + length <= extent.end_offset
+            and extent.listing is not None
+            and extent.listing.objects == 1
+            and waits_for_network(self._provider)
+        ):
+            return extent.base_offset, extent.end_offset
+        along = min(offset + length + along_bytes, extent.end_offset, offset + _REMEMBERED_BYTES)
+        return offset, max(offset + length, along)
 
     def prepare(self, offset: int, length: int) -> Callable[[], memoryview]:
         """Prepare `read` for another thread: what is returned reads, or raises as `read` does."""
+        found = self._find_remembered(offset, length)
+        if found is not None:
+            return lambda: found
         places: list[tuple[FileSegment, int, int]] = []
         missing: Finding | None = None
         while length > 0:
@@ -65,6 +104,12 @@ class ExtentReader:
             return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
         return read
+
+    def _find_remembered(self, offset: int, length: int) -> memoryview | None:
+        start, data = self._last
+        if start <= offset and offset + length <= start + len(data):
+            return data[offset - start : offset - start + length]
+        return None
 
     def _make_missing_finding(self, offset: int, length: int) -> Finding:
         before = [extent for extent in self._extents if extent.base_offset <= offset]
@@ -92,10 +137,14 @@ class ExtentReader:
 
 
 class QueueReader:
-    """Both files of one queue. A context manager that closes what it opened."""
+    """Both files of one queue. A context manager that closes what it opened. least: its
+    `min_offset`, where that is known."""
 
-    def __init__(self, provider: SegmentProvider, queue: QueueFiles) -> None:
+    def __init__(
+        self, provider: SegmentProvider, queue: QueueFiles, least: int | None = None
+    ) -> None:
         self.queue = queue
+        self._least = least
         self.commit_log = ExtentReader(provider, queue.commit_log)
         self._consume_queue = ExtentReader(provider, queue.consume_queue)
         self._provider = provider
@@ -168,8 +217,13 @@ class QueueReader:
         lost: what the metadata speaks of has not expired.
 
         Commit log and consume queue expire separately: the first units may name bytes that are
-        gone. Reads O(log n) units.
+        gone. Reads O(log n) units, once a reader.
         """
+        if self._least is None:
+            self._least = self._find_min_offset()
+        return self._least
+
+    def _find_min_offset(self) -> int:
         start = self.queue.commit_log_min_offset
         if self._lost and (not self._spans or self._lost[0] < self._spans[0]):
             first = self._lost[0][0]

@@ -16,7 +16,7 @@ from tieredstore.scan.catalogue import QueueFiles, SegmentExtent
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import damage
 from tieredstore.scan.holes import find_lost_units
-from tieredstore.scan.time_search.search import narrow_by_time
+from tieredstore.scan.time_search.search import is_read_whole, narrow_by_time
 
 RANGE_BYTES = 128 << 20
 """Commit log bytes of one range, about."""
@@ -28,7 +28,8 @@ class ScanRange:
     """Messages [from_offset, until_offset) of one queue. Picklable.
 
     since_ms and until_ms: store times [since, until) that messages must have besides; None for no
-    bound. size_bytes: commit log bytes that the range covers.
+    bound. size_bytes: commit log bytes that the range covers. is_searched: whether the times were
+    searched for, or need not be; else that is for the reader to do.
     """
 
     queue: QueueFiles
@@ -37,6 +38,7 @@ class ScanRange:
     size_bytes: int
     since_ms: int | None = None
     until_ms: int | None = None
+    is_searched: bool = True
 
     @property
     def count(self) -> int:
@@ -60,64 +62,106 @@ def plan(
     range_bytes: int = RANGE_BYTES,
     narrow: bool = False,
     search_times: bool = True,
+    leave_small: bool = True,
 ) -> Iterator[ScanRange]:
     """Yield ranges over the messages of `queues` within queue offsets [from, until) and store times
     [since, until), in the order of the queues and of their offsets. With `narrow`, a range knows
     only the segments that it needs, so that it is small to send. Over a network several queues are
-    planned at once; a queue of one range and of one segment a file is planned without a read.
+    planned at once; a queue of one range of which nothing has expired is planned without a read.
 
     Messages whose units are lost are ranges of their own, the reading of which tells so.
 
     Ranges with time bounds hold messages of other times as well, which are left out where they are
-    read. Costs a few hundred small reads a queue at most (`narrow_by_time`); without
-    `search_times` none, and all messages are read and compared. Raises Corrupt, Unavailable.
+    read. A large queue costs a few hundred small reads at most (`narrow_by_time`); of one up to
+    8 MiB the times are searched for where it is read, or, without `leave_small`, now. Without
+    `search_times` none are, and all messages are read and compared. Raises Corrupt, Unavailable.
     """
 
-    def plan_queue(queue: QueueFiles) -> list[ScanRange]:
-        found = _plan_queue(
-            provider,
-            queue,
-            from_offset,
-            until_offset,
-            since_ms,
-            until_ms,
-            range_bytes,
-            narrow=narrow,
-            search_times=search_times,
-        )
-        return list(found)
+    def plan_one(queue: QueueFiles) -> list[ScanRange]:
+        with QueueReader(provider, queue) as reader:
+            found = plan_queue(
+                reader,
+                from_offset=from_offset,
+                until_offset=until_offset,
+                since_ms=since_ms,
+                until_ms=until_ms,
+                range_bytes=range_bytes,
+                narrow=narrow,
+                search_times=search_times,
+                leave_small=leave_small,
+            )
+            return list(found)
 
-    for ranges in map_ahead(provider, plan_queue, queues):
+    is_bounded = from_offset is not None or until_offset is not None
+    is_timed = search_times and (since_ms is not None or until_ms is not None)
+
+    def waits(queue: QueueFiles) -> bool:
+        if is_timed and not (leave_small and is_read_whole(queue)):
+            return True
+        return needs_reads(queue, range_bytes=range_bytes, is_part=narrow and is_bounded)
+
+    for ranges in map_ahead(provider, plan_one, queues, waits=waits):
         yield from ranges
 
 
-def _plan_queue(
-    provider: SegmentProvider,
-    queue: QueueFiles,
-    from_offset: int | None,
-    until_offset: int | None,
-    since_ms: int | None,
-    until_ms: int | None,
-    range_bytes: int,
+def needs_reads(
+    queue: QueueFiles, *, range_bytes: int, is_part: bool, has_least: bool = False
+) -> bool:
+    """Tell whether planning a queue, but for the search for times, may read anything of it.
+    is_part: whether ranges are part of it, and know only the segments that they need. has_least:
+    whether its min offset is known."""
+    starts_late = queue.commit_log_min_offset > 0 and not has_least
+    has_segments = len(queue.commit_log) > 1 or len(queue.consume_queue) > 1
+    log_bytes = queue.commit_log_max_offset - queue.commit_log_min_offset
+    has_holes = len(queue.consume_queue) > 1 and len(queue.unit_spans()) > 1
+    return starts_late or (is_part and has_segments) or log_bytes > range_bytes or has_holes
+
+
+def plan_queue(
+    reader: QueueReader,
     *,
-    narrow: bool,
-    search_times: bool,
+    from_offset: int | None = None,
+    until_offset: int | None = None,
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+    range_bytes: int = RANGE_BYTES,
+    narrow: bool = False,
+    search_times: bool = True,
+    leave_small: bool = True,
 ) -> Iterator[ScanRange]:
-    with QueueReader(provider, queue) as reader:
-        low = max(reader.min_offset(), from_offset or 0)
-        high = reader.max_offset()
-        if until_offset is not None:
-            high = min(high, until_offset)
-        if search_times and (since_ms is not None or until_ms is not None):
+    """Do `plan` for one queue, through a reader that the caller has."""
+    queue = reader.queue
+    begin, behind = reader.min_offset(), reader.max_offset()
+    low = max(begin, from_offset or 0)
+    high = behind if until_offset is None else min(behind, until_offset)
+    lost = find_lost_units(reader)
+    is_left = False
+    if search_times and not _are_within(queue, since_ms, until_ms):
+        is_left = leave_small and not lost and is_read_whole(queue)
+        if not is_left:
             low, high = narrow_by_time(reader, low, high, since_ms=since_ms, until_ms=until_ms)
-        lost = find_lost_units(reader)
-        for first, last in sorted([*queue.unit_spans(), *lost]):
-            start, end = max(first, low), min(last, high)
-            if start < end and (first, last) in lost:
-                yield ScanRange(queue, start, end, 0, since_ms, until_ms)
-            elif start < end:
-                for piece in _cut_range(reader, start, end, range_bytes, since_ms, until_ms):
-                    yield (replace(piece, queue=_narrow_queue(reader, piece)) if narrow else piece)
+    for first, last in sorted([*queue.unit_spans(), *lost]):
+        start, end = max(first, low), min(last, high)
+        if start < end and (first, last) in lost:
+            yield ScanRange(queue, start, end, 0, since_ms, until_ms)
+        elif start < end:
+            for piece in _cut_range(reader, start, end, range_bytes, since_ms, until_ms):
+                is_part = piece.from_offset > begin or piece.until_offset < behind
+                needed = _narrow_queue(reader, piece) if narrow and is_part else queue
+                yield replace(piece, queue=needed, is_searched=not is_left)
+
+
+def _are_within(queue: QueueFiles, since_ms: int | None, until_ms: int | None) -> bool:
+    """Whether there are no bounds, or the metadata say that all messages are within them."""
+    if since_ms is None and until_ms is None:
+        return True
+    return all(
+        extent.times is not None
+        and extent.size_bytes <= extent.recorded_bytes
+        and (since_ms is None or extent.times[0] >= since_ms)
+        and (until_ms is None or extent.times[1] < until_ms)
+        for extent in queue.commit_log
+    )
 
 
 def _cut_range(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Invalid
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
 from tieredstore.scan.plan import RANGE_BYTES, ScanRange, plan
 
+T = TypeVar("T")
 _WHOLE = 1 << 62
 
 
@@ -46,18 +48,24 @@ class Selection:
             pattern = None if self.topic_pattern is None else re.compile(self.topic_pattern)
         except re.error as error:
             raise Invalid(f"topic pattern {self.topic_pattern!r}: {error}") from error
-        for topic in self.topics or ():
-            catalogue.select(topic)
-        for broker in self.brokers or ():
+        topics, brokers = _to_set(self.topics), _to_set(self.brokers)
+        for topic in sorted((topics or set()).difference(q.topic for q in catalogue.queues)):
+            catalogue.select(topic)  # says which there are
+        for broker in sorted((brokers or set()).difference(q.broker for q in catalogue.queues)):
             catalogue.select(broker=broker)
+        queue_ids = _to_set(self.queue_ids)
         return [
             queue
             for queue in catalogue.queues
-            if (self.topics is None or queue.topic in self.topics)
+            if (topics is None or queue.topic in topics)
             and (pattern is None or pattern.fullmatch(queue.topic))
-            and (self.brokers is None or queue.broker in self.brokers)
-            and (self.queue_ids is None or queue.queue_id in self.queue_ids)
+            and (brokers is None or queue.broker in brokers)
+            and (queue_ids is None or queue.queue_id in queue_ids)
         ]
+
+
+def _to_set(values: Iterable[T] | None) -> set[T] | None:
+    return None if values is None else set(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,4 +97,5 @@ class ScanQuery:
             range_bytes=self.range_bytes if cut else _WHOLE,
             narrow=cut,
             search_times=self.search_times,
+            leave_small=cut,
         )

@@ -15,8 +15,9 @@ from tieredstore.message.consume_queue import UNIT_SIZE
 from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.arrow.read import needs_records
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
+from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.findings import Severity
-from tieredstore.scan.plan import ScanRange, plan
+from tieredstore.scan.plan import ScanRange, needs_reads, plan_queue
 from tieredstore.scan.selection import Selection
 from tieredstore.scan.tasks import plan_ranges
 from tieredstore.spark.offsets import EARLIEST, LATEST
@@ -133,28 +134,38 @@ def _ranges(
     check_named(options.starting, "startingOffsets", queues)
     check_named(options.ending, "endingOffsets", queues)
     kept = [queue for queue in queues if narrowing.keeps(queue)]
-    found = map_ahead(provider, lambda queue: _window(provider, queue, options, narrowing), kept)
-    windows = dict(zip(map(key_of, kept), found, strict=True))
     if options.read.keys is None:
 
-        def plan_queue(queue: QueueFiles) -> list[ScanRange]:
-            window = windows[key_of(queue)]
-            planned = plan(
-                provider,
-                [queue],
-                from_offset=window.low,
-                until_offset=window.high,
-                since_ms=window.since_ms,
-                until_ms=window.until_ms,
-                range_bytes=options.max_partition_bytes,
-                narrow=True,
-                search_times=options.search_times,
-            )
-            return list(planned)
+        def plan_one(queue: QueueFiles) -> list[ScanRange]:
+            with QueueReader(provider, queue) as reader:
+                window = _window(reader, options, narrowing)
+                planned = plan_queue(
+                    reader,
+                    from_offset=window.low,
+                    until_offset=window.high,
+                    since_ms=window.since_ms,
+                    until_ms=window.until_ms,
+                    range_bytes=options.max_partition_bytes,
+                    narrow=True,
+                    search_times=options.search_times,
+                )
+                return list(planned)
 
-        for ranges in map_ahead(provider, plan_queue, kept):
+        is_whole = narrowing == Narrowing() and options.starting is None and options.ending is None
+
+        def waits(queue: QueueFiles) -> bool:
+            most = options.max_partition_bytes
+            return not is_whole or needs_reads(queue, range_bytes=most, is_part=False)
+
+        for ranges in map_ahead(provider, plan_one, kept, waits=waits):
             yield from ranges
         return
+
+    def find_window(queue: QueueFiles) -> _Window:
+        with QueueReader(provider, queue) as reader:
+            return _window(reader, options, narrowing)
+
+    windows = dict(zip(map(key_of, kept), map_ahead(provider, find_window, kept), strict=True))
     selection = Selection(
         tags=options.read.tags,
         keys=options.read.keys,
@@ -202,10 +213,9 @@ def _least(values: Sequence[int | None]) -> int | None:
     return min((value for value in values if value is not None), default=None)
 
 
-def _window(
-    provider: SegmentProvider, queue: QueueFiles, options: SourceOptions, narrowing: Narrowing
-) -> _Window:
+def _window(reader: QueueReader, options: SourceOptions, narrowing: Narrowing) -> _Window:
     """What options and filters together leave of a queue."""
+    queue = reader.queue
 
     def out_of_range(wanted: int, least: int, most: int) -> int:
         if wanted < least:
@@ -229,7 +239,7 @@ def _window(
     def offset_of(bound: Bound | None) -> int | None:
         if bound is None or bound.time_of(key) is not None:
             return None
-        return resolve_bound(provider, queue, bound, out_of_range)
+        return resolve_bound(reader, bound, out_of_range)
 
     def time_of(bound: Bound | None) -> int | None:
         return None if bound is None else bound.time_of(key)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Invalid
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
 from tieredstore.scan.extents import QueueReader
@@ -27,8 +26,10 @@ def select_queues(
     """Select the queues that the options choose. With `strict`, a topic or an assigned queue that
     the tier has not is an error (Invalid), with near names."""
     if strict:
-        for topic, broker, queue_id in options.assigned or ():
-            catalogue.select(topic, queue_id, broker)
+        for topic, broker, queue_id in (options.assigned or set()) - {
+            *map(key_of, catalogue.queues)
+        }:
+            catalogue.select(topic, queue_id, broker)  # says which there are
     topics = options.topics
     if not strict and topics is not None:
         topics = tuple(set(topics).intersection(catalogue.topic_names()))
@@ -62,8 +63,7 @@ def check_named(bound: Bound | None, option: str, queues: Sequence[QueueFiles]) 
 
 
 def resolve_bound(
-    provider: SegmentProvider,
-    queue: QueueFiles,
+    reader: QueueReader,
     bound: Bound,
     on_out_of_range: Callable[[int, int, int], int],
     *,
@@ -72,19 +72,18 @@ def resolve_bound(
     """Return the offset that a bound means in a queue. An offset that the queue has not goes with
     min and max offset to `on_out_of_range`, which gives another. Without `search_times` each
     message's time is compared."""
-    wanted = bound.of(key_of(queue))
-    time_ms = bound.time_of(key_of(queue))
-    with QueueReader(provider, queue) as reader:
-        most = reader.max_offset()
-        if wanted == LATEST and time_ms is None:
-            return most
-        least = reader.min_offset()
-        if time_ms is not None:
-            first = find_first(reader, least, most, since_ms=time_ms, search_times=search_times)
-            return most if first is None else first
-        if wanted == EARLIEST:
-            return least
-        return wanted if least <= wanted <= most else on_out_of_range(wanted, least, most)
+    key = key_of(reader.queue)
+    wanted, time_ms = bound.of(key), bound.time_of(key)
+    most = reader.max_offset()
+    if wanted == LATEST and time_ms is None:
+        return most
+    least = reader.min_offset()
+    if time_ms is not None:
+        first = find_first(reader, least, most, since_ms=time_ms, search_times=search_times)
+        return most if first is None else first
+    if wanted == EARLIEST:
+        return least
+    return wanted if least <= wanted <= most else on_out_of_range(wanted, least, most)
 
 
 def listing_of(location: TierLocation) -> TierCatalogue:

@@ -11,6 +11,7 @@ from tests.kit.tier.flat import T0, ListSource, config
 from tests.kit.tier.writing import become_writer
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.segment import (
     Buffer,
     FileSegment,
@@ -49,7 +50,9 @@ class WatchedProvider(WrapperProvider):
     def wrap_segment(self, segment: FileSegment) -> FileSegment:
         return _WatchedSegment(segment, self)
 
-    def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> WriterEpoch:
+    def acquire_writer(
+        self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
+    ) -> WriterEpoch:
         raise AssertionError("a source is only read")
 
 

@@ -11,10 +11,12 @@ import pytest
 from tests.kit.growing_tier import GrowingTier
 from tieredstore.errors import Unavailable
 from tieredstore.providers.memory.provider import MemoryProvider
-from tieredstore.scan.ahead import THREADS, map_ahead
+from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.catalogue import load_catalogue
 from tieredstore.scan.plan import plan
 from tieredstore.testing.chunks import chunk_provider
+
+THREADS = chunk_provider().capabilities.concurrent_reads
 
 
 def test_over_a_network_they_wait_together() -> None:
@@ -48,6 +50,70 @@ def test_few_are_done_before_they_are_asked_for() -> None:
     assert len(taken) <= 4 * THREADS + 1
     found.close()  # type: ignore[attr-defined]
     assert not [one for one in threading.enumerate() if one.name.startswith("tiered-plan")]
+
+
+def test_calls_within_an_item_share_its_threads_and_come_to_an_end() -> None:
+    provider = chunk_provider()
+    names: set[str] = set()
+
+    def leaf(number: int) -> int:
+        names.add(threading.current_thread().name)
+        return number
+
+    def work(number: int) -> list[int]:
+        return list(map_ahead(provider, leaf, range(number, number + 5)))
+
+    def outer(number: int) -> list[list[int]]:
+        return list(map_ahead(provider, work, range(number, number + 3)))
+
+    found = list(map_ahead(provider, outer, range(4 * THREADS)))
+    assert found == [[[*range(m, m + 5)] for m in range(n, n + 3)] for n in range(4 * THREADS)]
+    assert len(names) <= THREADS
+
+
+def test_a_call_within_the_only_item_at_work_is_done_by_several_threads() -> None:
+    provider = chunk_provider()
+    others = THREADS - 1  # one waits for them
+    together = threading.Barrier(others, timeout=30)  # breaks unless so many are at work
+
+    def work(number: int) -> int:
+        if number:
+            return 0
+        return len(list(map_ahead(provider, lambda _: together.wait(), range(others))))
+
+    assert list(map_ahead(provider, work, range(2))) == [others, 0]
+
+
+def test_an_error_within_an_item_ends_it_when_those_under_way_are_done() -> None:
+    provider = chunk_provider()
+    at_work = threading.Semaphore(0)
+    ended: list[int] = []
+
+    def leaf(number: int) -> None:
+        if number == 0:
+            at_work.acquire(timeout=30)  # another one is at work
+            raise Unavailable("away")
+        at_work.release()
+        ended.append(number)
+
+    def work(_: int) -> None:
+        try:
+            list(map_ahead(provider, leaf, range(THREADS)))
+        finally:
+            ended.append(-1)
+
+    with pytest.raises(Unavailable, match="away"):
+        list(map_ahead(provider, work, range(2)))
+    assert ended.count(-1) == 2
+
+
+def test_what_waits_for_nothing_is_done_by_who_asks_for_it() -> None:
+    def name_thread(_: int) -> str:
+        return threading.current_thread().name
+
+    own = threading.current_thread().name
+    found = list(map_ahead(chunk_provider(), name_thread, range(9), waits=lambda n: n == 4))
+    assert [name == own for name in found] == [n != 4 for n in range(9)]
 
 
 def test_an_error_comes_in_its_place() -> None:

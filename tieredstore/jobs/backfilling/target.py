@@ -195,6 +195,7 @@ class BackfillTarget:
 
     def _record(self, pieces: Sequence[Piece], plan: QueuePlan, start: QueueStart) -> None:
         listed = {item.id: item.size_bytes for item in self._provider.list(pieces[0].path)}
+        self._flat_files.confirm_writer()
         now_ms = self._clock.now_ms()
         with self._metadata.batch():
             for piece in pieces:
@@ -276,8 +277,15 @@ def open_target(
         flat_files.record_recovered()
         index = None
         if config.message_index_enable:
-            check = flat_files.check_writer
-            index = IndexStoreService(config, provider, metadata, state, clock, check_writer=check)
+            index = IndexStoreService(
+                config,
+                provider,
+                metadata,
+                state,
+                clock,
+                check_writer=flat_files.check_writer,
+                confirm_writer=flat_files.confirm_writer,
+            )
             index.recover()
             stack.callback(index.stop, force=False)
         yield BackfillTarget(location, provider, metadata, flat_files, index, clock)

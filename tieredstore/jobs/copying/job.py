@@ -75,7 +75,7 @@ def copy_tier(
         target.load()
         _refuse_other_ids(target, tier)
         job = _Job(
-            origin, target, tier, options, writer.check, stop or threading.Event(), progress, start
+            origin, target, tier, options, writer, stop or threading.Event(), progress, start
         )
         report = job.run(piece_bytes)
     report.seconds = time.monotonic() - start
@@ -94,7 +94,7 @@ class _Job:
         target: CopyTarget,
         tier: CopyOrigin,
         options: CopyOptions,
-        check_writer: Callable[[], None],
+        writer: TierWriter,
         stop: threading.Event,
         progress: ProgressCallback | None,
         start: float,
@@ -103,7 +103,8 @@ class _Job:
         self._target = target
         self._tier = tier
         self._options = options
-        self._check_writer = check_writer
+        self._check_writer = writer.check
+        self._confirm_writer = writer.confirm
         self._stop = stop
         self._progress = progress
         self._start = start
@@ -273,6 +274,7 @@ class _Job:
                 self._check_writer()
                 self._target.announce((), (), [item])
             self._copier.copy(item)
+            self._confirm_writer()
             times = segment_times(
                 self._origin,
                 queue,
@@ -289,6 +291,7 @@ class _Job:
             self._target.announce((), (), [item])
             try:
                 self._copier.copy(item)
+                self._confirm_writer()
                 times = index_times(self._origin, item.extent)
             except Corrupt:
                 if self._origin.open(item.id).size():

@@ -50,6 +50,7 @@ from tieredstore.jobs.exporting.work import (
     write,
 )
 from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
+from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.catalogue import TierCatalogue, load_catalogue
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.location import TierLocation
@@ -253,12 +254,14 @@ def _measure_one(
     for item in chain.from_iterable(plan.tasks):
         firsts.setdefault(item.queue, item)
     queues = {queue.path: queue for queue in catalogue.queues}
-    times: list[int] = []
     provider = location.connect()
+
+    def find_time(item: PlannedRange) -> int:
+        with QueueReader(provider, queues[item.queue]) as reader:
+            return store_time(reader, item.from_offset)
+
     try:
-        for path, item in firsts.items():
-            with QueueReader(provider, queues[path]) as reader:
-                times.append(store_time(reader, item.from_offset))
+        times = list(map_ahead(provider, find_time, list(firsts.values())))
     finally:
         provider.close()
     messages = sum(item.until_offset - item.from_offset for item in chain(*plan.tasks))
@@ -320,13 +323,17 @@ def _require_alive(run: JobRun, location: TierLocation, plan: Plan, error: Corru
         firsts.setdefault(item.queue, item)
     queues = {queue.path: queue for queue in _catalogue(location).queues}
     provider = location.connect()
+
+    def find_alive(path: str) -> int | None:
+        queue = queues.get(path)
+        if queue is None or not queue.has_units:
+            return None
+        with QueueReader(provider, queue) as reader:
+            return reader.min_offset()
+
     try:
-        for path, item in firsts.items():
-            queue = queues.get(path)
-            alive = None
-            if queue is not None and queue.has_units:
-                with QueueReader(provider, queue) as reader:
-                    alive = reader.min_offset()
+        found = map_ahead(provider, find_alive, list(firsts))
+        for (path, item), alive in zip(firsts.items(), found, strict=True):
             if alive is None or alive > item.from_offset:
                 run.journal.finish()
                 begins = "is gone" if alive is None else f"begins at {alive}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,12 +16,13 @@ from tieredstore.jobs.exporting.request import Accept, ExportRequest
 from tieredstore.jobs.exporting.state import Position, TargetState
 from tieredstore.jobs.run import TASK_BYTES, gather_groups
 from tieredstore.message.consume_queue import UNIT_SIZE
+from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
 from tieredstore.scan.codas import find_message
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.holes import find_lost_units
 from tieredstore.scan.location import TierLocation
-from tieredstore.scan.plan import ScanRange, plan
+from tieredstore.scan.plan import ScanRange, plan_queue
 from tieredstore.scan.segments.tail import find_committed_end
 from tieredstore.scan.time_search.search import find_first, narrow_by_time
 from tieredstore.scan.time_search.store_times import read_times
@@ -93,39 +95,58 @@ def make_plan(
     ends, Corrupt, Unavailable."""
     result = Plan(uuid.uuid4().hex, state.sequence)
     ranges: list[PlannedRange] = []
-    queues = request.selection.queues(catalogue)
+    # One without units has nothing to export, and nothing by which to tell it from another one.
+    queues = [queue for queue in request.selection.queues(catalogue) if queue.has_units]
     # Queues of a topic stand together: they share its files.
-    for queue in sorted(queues, key=lambda queue: (queue.topic, queue.broker, queue.queue_id)):
-        if not queue.has_units:
-            continue  # nothing to export, and nothing by which to tell it from another one
-        position = state.queues.get(queue.path)
+    queues.sort(key=lambda queue: (queue.topic, queue.broker, queue.queue_id))
+
+    def plan_one(queue: QueueFiles) -> _QueuePlan:
         with QueueReader(provider, queue) as reader:
-            end = find_committed_end(reader)
-            goes_on = position is not None and _goes_on(reader, queue, position, request, end)
-            low, high = _bounds(reader, queue, position, goes_on, request, end)
-        # A queue that begins, or was made again, lacks nothing in front.
-        reached = low if position is None else min(low, position.next_offset)
-        for piece in plan(
-            provider,
-            [queue],
-            from_offset=low,
-            until_offset=high,
-            range_bytes=task_bytes,
-            narrow=True,
-        ):
-            if piece.from_offset > reached:
-                result.gaps.append(Gap(queue.path, reached, piece.from_offset))
-            since_ms = request.selection.since_ms if position is None else None
-            ranges.append(_to_planned_range(piece, since_ms))
-            reached = piece.until_offset
-        if high > low or (position is None and low <= end and request.selection.begins_late):
-            result.positions[queue.path] = (
-                position.move_to(high) if position is not None and goes_on else Position(high)
-            )
+            return _plan_queue(reader, request, state.queues.get(queue.path), task_bytes)
+
+    for queue, planned in zip(queues, map_ahead(provider, plan_one, queues), strict=True):
+        ranges += planned.ranges
+        result.gaps.extend(planned.gaps)
+        if planned.position is not None:
+            result.positions[queue.path] = planned.position
     if request.dedup_window_ms is not None:
         result.taken.update(_find_taken(provider, catalogue, state))
     result.tasks.extend(map(list, gather_groups(ranges, lambda item: item.size_bytes, task_bytes)))
     return result
+
+
+@dataclass(slots=True)
+class _QueuePlan:
+    """What of one queue is exported. position: where the target then is, None for no change."""
+
+    ranges: list[PlannedRange] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    position: Position | None = None
+
+
+def _plan_queue(
+    reader: QueueReader, request: ExportRequest, position: Position | None, task_bytes: int
+) -> _QueuePlan:
+    planned = _QueuePlan()
+    listed = reader.queue
+    end = find_committed_end(reader)
+    goes_on = position is not None and _goes_on(reader, listed, position, request, end)
+    low, high = _bounds(reader, listed, position, goes_on, request, end)
+    # A queue that begins, or was made again, lacks nothing in front.
+    reached = low if position is None else min(low, position.next_offset)
+    since_ms = request.selection.since_ms if position is None else None
+    for piece in plan_queue(
+        reader, from_offset=low, until_offset=high, range_bytes=task_bytes, narrow=True
+    ):
+        if piece.from_offset > reached:
+            planned.gaps.append(Gap(listed.path, reached, piece.from_offset))
+        planned.ranges.append(_to_planned_range(piece, since_ms))
+        reached = piece.until_offset
+    if high > low or (position is None and low <= end and request.selection.begins_late):
+        planned.position = (
+            position.move_to(high) if position is not None and goes_on else Position(high)
+        )
+    return planned
 
 
 def _find_taken(
@@ -134,13 +155,20 @@ def _find_taken(
     """Yield what the target has of each queue that is still the one that was exported, whether it
     is chosen now or not."""
     firsts = state.taken_from or {}
-    for queue in catalogue.queues:
-        position = state.queues.get(queue.path)
-        if position is None or queue.path not in firsts or not queue.has_units:
-            continue
+    known = [
+        (queue, state.queues[queue.path])
+        for queue in catalogue.queues
+        if queue.path in state.queues and queue.path in firsts and queue.has_units
+    ]
+
+    def is_same(one: tuple[QueueFiles, Position]) -> bool:
+        queue, position = one
         with QueueReader(provider, queue) as reader:
-            if _change(reader, position, find_committed_end(reader)) is None:
-                yield queue.path, (firsts[queue.path], position.next_offset)
+            return _change(reader, position, find_committed_end(reader)) is None
+
+    for (queue, position), same in zip(known, map_ahead(provider, is_same, known), strict=True):
+        if same:
+            yield queue.path, (firsts[queue.path], position.next_offset)
 
 
 def plan_known(
@@ -153,25 +181,29 @@ def plan_known(
 ) -> list[list[PlannedRange]]:
     """Plan to read again what the target has of the topics in `times_ms`, stored in [since, until).
     Ranges hold messages of other times too. Raises Corrupt, Unavailable."""
-    ranges: list[PlannedRange] = []
-    for queue in catalogue.queues:
-        if queue.path not in taken or queue.topic not in times_ms:
-            continue
+    known = [
+        queue
+        for queue in catalogue.queues
+        if queue.topic in times_ms and operator.lt(*taken.get(queue.path, (0, 0)))
+    ]
+
+    def plan_one(queue: QueueFiles) -> list[PlannedRange]:
         first, end = taken[queue.path]
         since_ms, until_ms = times_ms[queue.topic]
-        if first >= end:
-            continue
-        pieces = plan(
-            provider,
-            [queue],
-            from_offset=first,
-            until_offset=end,
-            since_ms=since_ms,
-            until_ms=until_ms,
-            range_bytes=task_bytes,
-            narrow=True,
-        )
-        ranges.extend(_to_planned_range(piece, since_ms) for piece in pieces)
+        with QueueReader(provider, queue) as reader:
+            pieces = plan_queue(
+                reader,
+                from_offset=first,
+                until_offset=end,
+                since_ms=since_ms,
+                until_ms=until_ms,
+                range_bytes=task_bytes,
+                narrow=True,
+                leave_small=False,
+            )
+            return [_to_planned_range(piece, since_ms) for piece in pieces]
+
+    ranges = chain.from_iterable(map_ahead(provider, plan_one, known))
     groups = gather_groups(ranges, lambda item: item.size_bytes, task_bytes)
     return [list(group) for group in groups]
 

@@ -116,6 +116,7 @@ def _upload(tier: IndexTier, location: TierLocation) -> _Uploaded:
         Path(location.state),
         SYSTEM_CLOCK,
         check_writer=tier.check_writer,
+        confirm_writer=tier.confirm_writer,
     )
     service.recover()
     try:

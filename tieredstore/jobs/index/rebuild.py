@@ -13,8 +13,11 @@ from tieredstore.jobs.index.files import build_files, commit, keep_file, summary
 from tieredstore.jobs.index.staging import Staging, staging_of
 from tieredstore.jobs.index.tier import IndexSummary, IndexTier, OldIndex, open_index_tier
 from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
+from tieredstore.scan.ahead import map_ahead
+from tieredstore.scan.catalogue import QueueFiles
+from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.location import TierLocation
-from tieredstore.scan.plan import ScanRange, plan
+from tieredstore.scan.plan import ScanRange, plan_queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +148,11 @@ def _tasks(
 
 
 def _ranges(tier: IndexTier, pinned: _Pinned) -> Iterator[ScanRange]:
-    for queue in tier.queues():
-        if queue.path in pinned.queues:
-            from_offset, until_offset = pinned.queues[queue.path]
-            yield from plan(
-                tier.provider,
-                [queue],
+    def plan_one(queue: QueueFiles) -> list[ScanRange]:
+        from_offset, until_offset = pinned.queues[queue.path]
+        with QueueReader(tier.provider, queue) as reader:
+            found = plan_queue(
+                reader,
                 from_offset=from_offset,
                 until_offset=until_offset,
                 since_ms=pinned.since_ms,
@@ -158,3 +160,8 @@ def _ranges(tier: IndexTier, pinned: _Pinned) -> Iterator[ScanRange]:
                 range_bytes=TASK_BYTES,
                 narrow=True,
             )
+            return list(found)
+
+    queues = [queue for queue in tier.queues() if queue.path in pinned.queues]
+    for ranges in map_ahead(tier.provider, plan_one, queues):
+        yield from ranges

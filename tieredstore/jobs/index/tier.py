@@ -66,6 +66,7 @@ class IndexTier:
     config: StoreConfig
     catalogue: TierCatalogue
     check_writer: Callable[[], None]
+    confirm_writer: Callable[[], None]
     segments: IndexSegments
     has_state: bool
     clock: Clock
@@ -183,6 +184,7 @@ class IndexTier:
 
     def adopt(self, old: Iterable[OldIndex]) -> None:
         """Let the metadata know all old segments, so that what is added goes behind them."""
+        self.confirm_writer()
         with self.metadata.batch():
             for index in old:
                 name = self._id(index.base_offset)
@@ -245,7 +247,7 @@ def open_index_tier(
                 f"{where}: has no queue of broker {broker!r} in {provider.url}; a tier whose "
                 "metadata is lost gets it back with `rebuild metadata`"
             )
-        segments = IndexSegments(provider, metadata, broker, clock)
+        segments = IndexSegments(provider, metadata, broker, clock, writer.confirm)
         for file in segments.load():  # which records those that are whole and were not recorded
             file.close()
         yield IndexTier(
@@ -254,6 +256,7 @@ def open_index_tier(
             config,
             catalogue,
             writer.check,
+            writer.confirm,
             segments,
             location.state is not None,
             clock,

@@ -26,10 +26,10 @@ class _Blocks(ExtentReader):
         super().__init__(provider, extents)
         self._blocks: dict[tuple[int, int], memoryview] = {}
 
-    def read(self, offset: int, length: int) -> memoryview:
+    def read(self, offset: int, length: int, *, along_bytes: int = 0) -> memoryview:
         extent = self.extent_at(offset)
         if extent is None or length > BLOCK_BYTES or offset + length > extent.end_offset:
-            return super().read(offset, length)
+            return super().read(offset, length, along_bytes=along_bytes)
         end = extent.end_offset
         first, last = (end - offset - 1) // BLOCK_BYTES, (end - offset - length) // BLOCK_BYTES
         pieces = []

@@ -29,7 +29,7 @@ from tieredstore.jobs.metadata.unsealed import find_unsealed
 from tieredstore.jobs.run import TASK_BYTES, JobRun, gather_groups
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, load_catalogue
 from tieredstore.scan.location import TierLocation, place_tier
-from tieredstore.tier.writing import take_right
+from tieredstore.tier.writing import begin_stop, take_right
 from tieredstore.tier_url import show_url
 
 _TASK_QUEUES = 500
@@ -80,10 +80,11 @@ def run_rebuild_metadata(
             return clock.now_ms()
 
         moment_ms = run.do_once("moment", moment, int)
-        check_writer = _check_nothing
+        confirm_writer = _confirm_nothing
         if not options.dry_run:
             epoch = take_right(stack, provider, broker, state, take_over=options.take_over)
-            check_writer = epoch.check
+            stack.callback(begin_stop, provider)
+            confirm_writer = epoch.confirm
         catalogue = load_catalogue(provider, broker=broker)
         if not catalogue.brokers:
             raise Invalid(f"{provider.url}: no broker {broker!r} in the tier")
@@ -97,7 +98,7 @@ def run_rebuild_metadata(
         found = Found(broker, queues, index, ids, moment_ms)
         kept: list[Path] = []
         if not options.dry_run:
-            check_writer()
+            confirm_writer()  # what was listed under this right counts
             files.check_free()
             kept = files.replace(found.fill, ManualClock(moment_ms), force=options.force)
         return run.report(
@@ -112,7 +113,7 @@ def run_rebuild_metadata(
         )
 
 
-def _check_nothing() -> None:
+def _confirm_nothing() -> None:
     """A dry run has no right that could be lost."""
 
 

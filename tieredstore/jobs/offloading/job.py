@@ -32,6 +32,7 @@ from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.index import IndexStoreService
 from tieredstore.tier.topic_filter import TopicFilter
 from tieredstore.tier.upload.dispatcher import SCAN_PERIOD_MS, MessageStoreDispatcher
+from tieredstore.tier.writing import begin_stop
 
 if TYPE_CHECKING:
     from tieredstore.contracts.metadata_store import MetadataStore
@@ -80,7 +81,7 @@ def offload_store(
     target = offload_target(options)
     start = time.monotonic()
     with _open_job(options, target, clock) as job:
-        stop.on_set(job.dispatcher.stop)
+        stop.on_set(job.stop)
         report = job.new_report()
         job.source.begin(job.flat_files, progress, start)
         _take(report, job.dispatcher.scan(force=True))
@@ -112,7 +113,7 @@ def follow_store(
     target = offload_target(options)
     start = time.monotonic()
     with _open_job(options, target, clock) as job:
-        stop.on_set(job.dispatcher.stop)
+        stop.on_set(job.stop)
         total = job.new_report()
         job.source.begin(job.flat_files, None, start)
         while not stop.event.is_set():
@@ -193,6 +194,11 @@ class _Job:
     clock: Clock
     segments_before: int = 0
 
+    def stop(self) -> None:
+        """Take no more, within the time that the provider has for a stop."""
+        begin_stop(self.flat_files.provider)
+        self.dispatcher.stop()
+
     def segment_count(self) -> int:
         return sum(1 for _ in self.metadata.segments())
 
@@ -230,7 +236,13 @@ def _open_job(options: OffloadOptions, target: TierTarget, clock: Clock) -> Iter
         flat_files.load()
         flat_files.record_recovered()
         index = IndexStoreService(
-            config, provider, metadata, options.state, clock, check_writer=flat_files.check_writer
+            config,
+            provider,
+            metadata,
+            options.state,
+            clock,
+            check_writer=flat_files.check_writer,
+            confirm_writer=flat_files.confirm_writer,
         )
         index.recover()
         stack.callback(index.stop, force=False)

@@ -91,6 +91,8 @@ class _Planner:
 
     def plan_queue(self, queue: QueueFiles) -> list[ScanRange]:
         query, provider = self._query, self._provider
+        if sum(extent.size_bytes for extent in queue.commit_log) <= SMALL_QUEUE_BYTES:
+            return list(query.plan_all(provider, [queue]))
         whole = list(query.plan_all(provider, [queue], cut=False))
         is_small = sum(one.size_bytes for one in whole) <= SMALL_QUEUE_BYTES
         if whole and not is_small and all(is_indexable(queue.topic, key) for key in query.keys):

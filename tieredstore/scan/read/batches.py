@@ -7,7 +7,7 @@ that fails is reported and left out: it is never served.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -26,6 +26,7 @@ from tieredstore.scan.plan import ScanRange
 from tieredstore.scan.read.batch import Bools, Int64s, MessageBatch, UnitRun
 from tieredstore.scan.read.read_ahead import LoadedRun, load_ahead
 from tieredstore.scan.read.record_checks import check_run, place_of
+from tieredstore.scan.time_search.search import narrow_by_time
 
 BATCH_BYTES = 4 << 20
 """Commit log bytes of one batch, at most (one message at least)."""
@@ -46,7 +47,7 @@ def read_batches(
     on_finding: OnFinding = raise_on_damage,
     body_crcs: bool = True,
     tags_codes: frozenset[int] | None = None,
-) -> Iterator[MessageBatch]:
+) -> Generator[MessageBatch]:
     """Read one range in batches, time bounds applied.
 
     tags_codes: leave out messages whose unit says that they have no tag with one of these hashes;
@@ -105,6 +106,9 @@ def unit_blocks(
     """Yield the usable units of a range as they are read: those that name bytes which one commit
     log segment has. They are not fit to be read in one piece."""
     start, end = scan_range.from_offset, scan_range.until_offset
+    if not scan_range.is_searched:
+        since_ms, until_ms = scan_range.since_ms, scan_range.until_ms
+        start, end = narrow_by_time(reader, start, end, since_ms=since_ms, until_ms=until_ms)
     spans = reader.queue.unit_spans()
     lost = subtract_intervals(start, end, spans)
     for first, last in lost:

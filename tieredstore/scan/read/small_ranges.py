@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Generic, TypeAlias, TypeVar
 
 from tieredstore.contracts.segment import SegmentProvider
-from tieredstore.scan.ahead import THREADS, waits_for_network
+from tieredstore.scan.ahead import waits_for_network, width_of
 from tieredstore.scan.findings import Finding, OnFinding
 
 T = TypeVar("T")
@@ -34,7 +34,8 @@ def read_small_ahead(
     on_finding: OnFinding,
 ) -> Generator[R]:
     """Yield the batches of each item, in their order; over a network the next few small ones are
-    being read meanwhile, 16 MiB and 16 items at most. size_of: commit log bytes of an item.
+    being read meanwhile, 16 MiB at most, and no more items than the provider answers together.
+    size_of: commit log bytes of an item.
 
     Findings and errors come when the caller gets to their place, as without reading ahead.
     """
@@ -42,7 +43,8 @@ def read_small_ahead(
         for item in items:
             yield from read(item, on_finding)
         return
-    with ThreadPoolExecutor(THREADS, "tiered-small") as pool:
+    width = width_of(provider)
+    with ThreadPoolExecutor(width, "tiered-small") as pool:
         window: deque[_Ahead[T, R]] = deque()
         held_bytes = 0
         try:
@@ -50,9 +52,7 @@ def read_small_ahead(
                 size_bytes = size_of(item)
                 is_small = size_bytes <= SMALL_BYTES
                 held_bytes += size_bytes
-                while window and (
-                    not is_small or len(window) >= THREADS or held_bytes > AHEAD_BYTES
-                ):
+                while window and (not is_small or len(window) >= width or held_bytes > AHEAD_BYTES):
                     held_bytes -= window[0].size_bytes
                     yield from window.popleft().take(on_finding)
                 if is_small:

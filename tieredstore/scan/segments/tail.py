@@ -126,7 +126,8 @@ def read_message(
     check_body: whether a body with another CRC is damage. Raises Unavailable."""
     try:
         unit = reader.read_units(offset, 1)[0]
-        place, size = find_message(reader, int(unit["physical_offset"])), int(unit["size"])
+        size = int(unit["size"])
+        place = find_message(reader, int(unit["physical_offset"]), size)
         if not find_whole_records(reader.queue, np.array([place]), np.array([size]))[0]:
             return None
         message = decode_record(reader.commit_log.read(place, size))

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tieredstore.errors import Corrupt
+from tieredstore.scan.catalogue import QueueFiles
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.time_search.store_times import read_times, read_times_at
 
@@ -61,6 +62,11 @@ def narrow_by_time(
     # What lies between two spans of units is as old as what is around it.
     first = search.offset_at(begin - 1) + 1 if begin else low
     return first, search.offset_at(end) if end < search.count else high
+
+
+def is_read_whole(queue: QueueFiles) -> bool:
+    """Tell whether the search reads the times of all messages of a queue."""
+    return sum(extent.size_bytes for extent in queue.commit_log) <= READ_WHOLE_BYTES
 
 
 def find_first(

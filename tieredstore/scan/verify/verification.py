@@ -13,13 +13,15 @@ The work is cut into tasks that any process can do: `verify` does them here, a j
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from tieredstore.contracts.segment import SegmentId, SegmentProvider
+from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.catalogue import QueueFiles, SegmentExtent, TierCatalogue
-from tieredstore.scan.findings import Finding, OnFinding, damage, note
+from tieredstore.scan.findings import Finding, OnFinding, damage, note, raise_on_damage
+from tieredstore.scan.read.small_ranges import read_small_ahead
 from tieredstore.scan.verify.gaps import VerifyGap, check_gap
 from tieredstore.scan.verify.index import (
     VerifyIndex,
@@ -119,7 +121,8 @@ def verify(
     task_bytes: int = TASK_BYTES,
 ) -> VerifyReport:
     """Check `queues` (all by default) and the index segments. Findings go to `on_finding` in the
-    order of the catalogue, each queue's and file's once it is done. Raises Unavailable."""
+    order of the catalogue, each queue's and file's once it is done. progress: told a queue's path
+    and bytes, over a network by several threads. Raises Unavailable."""
 
     def run_here(
         stage: str, work: Work, tasks: Sequence[VerifyTask], kind: Any
@@ -330,18 +333,40 @@ def plan_queues(
     provider: SegmentProvider, task: VerifyTask, progress: Progress
 ) -> list[PlanOutcome]:
     del progress
-    return [plan_queue(provider, queue) for queue in task.items]
+    return list(map_ahead(provider, lambda queue: plan_queue(provider, queue), task.items))
 
 
 def check_ranges(
     provider: SegmentProvider, task: VerifyTask, progress: Progress
 ) -> list[RangeOutcome]:
-    return [RangeVerifier(provider, one, progress).run() for one in task.items]
+    return _map_small(
+        provider,
+        task.items,
+        lambda one: one.size_bytes,
+        lambda one: RangeVerifier(provider, one, progress).run(),
+    )
 
 
 def check_gaps(provider: SegmentProvider, task: VerifyTask, progress: Progress) -> list[GapOutcome]:
     del progress
-    return [check_gap(provider, gap) for gap in task.items]
+    return _map_small(
+        provider, task.items, lambda one: one.high - one.low, lambda one: check_gap(provider, one)
+    )
+
+
+def _map_small(
+    provider: SegmentProvider,
+    items: Iterable[Item],
+    size_of: Callable[[Item], int],
+    check: Callable[[Item], Outcome],
+) -> list[Outcome]:
+    """Check each item; over a network, several small ones together."""
+
+    def read(item: Item, tell: OnFinding) -> Generator[Outcome]:
+        del tell  # outcomes have their findings
+        yield check(item)
+
+    return list(read_small_ahead(provider, items, size_of, read, raise_on_damage))
 
 
 def check_index_files(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from tieredstore.scan.ahead import map_ahead
 from tieredstore.spark.offsets import QueueKey
 from tieredstore.spark.stream.view import QueueView
 
@@ -83,19 +84,32 @@ def admit_messages(
             key: backlogs[key].view.end_of(backlogs[key].start, count)
             for key, count in parts.items()
         }
-    if most_bytes is not None:
-        sizes: dict[QueueKey, int] = {}
-        least: dict[QueueKey, int] = {}
-        for key, end in goals.items():
-            view, start = backlogs[key].view, backlogs[key].start
-            least[key] = view.log_bytes(start, view.end_of(start, 1))
-            sizes[key] = max(view.log_bytes(start, end), least[key])
-        parts = shares(sizes, least, most_bytes)
-        goals = {
-            key: goals[key]
-            if size >= sizes[key]
-            else backlogs[key].view.end_within(backlogs[key].start, goals[key], size)
-            for key, size in parts.items()
-        }
+    if most_bytes is not None and goals:
+        goals = _fit_bytes(backlogs, goals, most_bytes)
     ends.update(goals)
     return ends, place if len(goals) == len(turn) else turn[len(goals)]
+
+
+def _fit_bytes(
+    backlogs: Mapping[QueueKey, Backlog], goals: Mapping[QueueKey, int], most_bytes: int
+) -> dict[QueueKey, int]:
+    """How far each queue goes towards its goal; those that have no turn are left out. Over a
+    network, several queues are measured together."""
+    provider = backlogs[next(iter(goals))].view.provider
+
+    def measure(key: QueueKey) -> tuple[int, int]:
+        """Commit log bytes of the first message, and of all up to the goal."""
+        view, start = backlogs[key].view, backlogs[key].start
+        first = view.log_bytes(start, view.end_of(start, 1))
+        return first, max(view.log_bytes(start, goals[key]), first)
+
+    sizes = dict(zip(goals, map_ahead(provider, measure, list(goals)), strict=True))
+    wanted = {key: whole for key, (_, whole) in sizes.items()}
+    parts = shares(wanted, {key: first for key, (first, _) in sizes.items()}, most_bytes)
+
+    def find_end(key: QueueKey) -> int:
+        one = backlogs[key]
+        is_whole = parts[key] >= wanted[key]
+        return goals[key] if is_whole else one.view.end_within(one.start, goals[key], parts[key])
+
+    return dict(zip(parts, map_ahead(provider, find_end, list(parts)), strict=True))

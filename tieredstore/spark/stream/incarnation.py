@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tieredstore.scan.extents import QueueReader
 from tieredstore.scan.segments.tail import read_message
 from tieredstore.spark.stream.checkpoint import Incarnation
 
-_FURTHER = tuple(2**power for power in range(1, 24))
+_DISTANCES = 1, 0, *(2**power for power in range(1, 24))
 
 
-def incarnation_at(reader: QueueReader, offset: int, topic_id: int | None) -> Incarnation:
-    """Find what the queue is known by at a position: the message in front of it, the one there, or
-    where both are damaged one further in front. Looks at few messages, however many are."""
-    least, end = reader.min_offset(), reader.max_offset()
-    for distance in (1, 0, *_FURTHER):
-        witness = offset - distance
-        if least <= witness < end:
-            found = incarnation_of(reader, witness, topic_id)
-            if found.message is not None:
-                return found
-    return Incarnation(topic_id)
+def witnesses_of(offset: int, least: int, end: int) -> Iterator[int]:
+    """Yield the messages of [least, end) by which a queue is known at a position, the best first:
+    the one in front of it, the one there, and where both are damaged some further in front."""
+    for distance in _DISTANCES:
+        if least <= offset - distance < end:
+            yield offset - distance
 
 
 def incarnation_of(reader: QueueReader, witness: int, topic_id: int | None) -> Incarnation:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.errors import Invalid
+from tieredstore.scan.ahead import map_ahead
 from tieredstore.scan.catalogue import QueueFiles, TierCatalogue
-from tieredstore.scan.plan import ScanRange, plan
-from tieredstore.spark.offsets import LATEST, QueueKey, show_queue
+from tieredstore.scan.plan import ScanRange, needs_reads, plan_queue
+from tieredstore.spark.offsets import EARLIEST, LATEST, QueueKey, show_queue
 from tieredstore.spark.options import BATCH_ONLY, STREAM_ONLY, Bound, SourceOptions, refuse
 from tieredstore.spark.partitions import TieredPartition, partitions_of
 from tieredstore.spark.reading import PartitionReader, data_loss, warn_of_loss
@@ -48,6 +50,9 @@ else:
     except ImportError:  # Spark 4.1 takes whatever there is into one batch
         SupportsTriggerAvailableNow = object
         HAS_ADMISSION_CONTROL = False
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
 _LATEST = Bound(LATEST, {})
@@ -89,11 +94,15 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where a query begins that has no checkpoint. Raises Invalid, Unavailable."""
         bound = self._options.starting or _LATEST
-        views = self._look(strict=True)  # Spark asks twice
+        # Spark asks twice
+        views = self._look(strict=True, hears_first=bound.default == EARLIEST)
         check_named(bound, "startingOffsets", [view.queue for view in views.values()])
-        return StreamOffset(
-            {key: self._begin(key, view, bound) for key, view in views.items()}
-        ).to_json()
+        begins = self._map_ahead(
+            lambda one: self._begin(*one, bound),
+            list(views.items()),
+            waits=lambda one: bound.default != EARLIEST or not one[1].is_known_at(one[1].least),
+        )
+        return StreamOffset(dict(zip(views, begins, strict=True))).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         options = self._options
@@ -139,8 +148,14 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         if start is not None and not moved:
             return start
-        for key, end in moved.items():
-            found[key] = Position(end, backlogs[key].view.incarnation(end))
+        views = {key: backlogs[key].view for key in moved}
+        known_by = self._map_ahead(
+            lambda key: views[key].incarnation(moved[key]),
+            list(moved),
+            waits=lambda key: not views[key].is_known_at(moved[key]),
+        )
+        for (key, end), incarnation in zip(moved.items(), known_by, strict=True):
+            found[key] = Position(end, incarnation)
         new = {key: one.start for key, one in backlogs.items() if key not in begin.positions}
         self._batch_ms = self._clock.monotonic_ms()
         return StreamOffset(found, new, place).to_json()
@@ -160,11 +175,18 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if any(key not in views or views[key].end < one.offset for key, one in wanted.items()):
             known = {key: one.offset for key, one in begin.items()}
             views = self._look(known=known, now=True)
-        ranges = [
-            scan_range
-            for key, position in wanted.items()
-            for scan_range in self._ranges(key, views.get(key), begin.get(key), position)
-        ]
+
+        def plan_one(key: QueueKey) -> list[ScanRange]:
+            return list(self._ranges(key, views.get(key), begin.get(key), wanted[key]))
+
+        def waits(key: QueueKey) -> bool:
+            view, most = views.get(key), self._options.max_partition_bytes
+            if view is None or not view.has_heard(wanted[key].incarnation):
+                return True
+            return needs_reads(view.queue, range_bytes=most, is_part=True, has_least=True)
+
+        planned = self._map_ahead(plan_one, list(wanted), waits=waits)
+        ranges = list(chain.from_iterable(planned))
         found: list[InputPartition] = []
         found += partitions_of(
             ranges,
@@ -194,6 +216,12 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Steps
 
+    def _map_ahead(
+        self, function: Callable[[T], R], items: Sequence[T], *, waits: Callable[[T], bool]
+    ) -> Iterator[R]:
+        """What `function` makes of each item; over a network, of several that wait at once."""
+        return map_ahead(self._tier().provider, function, items, waits=waits)
+
     def _tier(self) -> TierView:
         if self._view is None:
             self._view = TierView(
@@ -211,11 +239,12 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         strict: bool = False,
         known: dict[QueueKey, int] | None = None,
         now: bool = False,
+        hears_first: bool = False,
     ) -> dict[QueueKey, QueueView]:
         def select(catalogue: TierCatalogue) -> list[QueueFiles]:
             return select_queues(self._options, catalogue, strict=strict)
 
-        found = self._tier().look(select, known=known, now=now)
+        found = self._tier().look(select, known=known, now=now, hears_first=hears_first)
         self._seen_ends.update((key, view.end) for key, view in found.items())
         return found
 
@@ -230,13 +259,10 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("failOnDataLoss=false: %s: no offset %d", show_queue(key), wanted)
             return least if wanted < least else most
 
-        offset = resolve_bound(
-            view.provider,
-            view.queue,
-            bound,
-            out_of_range,
-            search_times=self._options.search_times,
-        )
+        with view.open() as reader:
+            offset = resolve_bound(
+                reader, bound, out_of_range, search_times=self._options.search_times
+            )
         offset = min(offset, view.end)
         return Position(offset, view.incarnation(offset))
 
@@ -273,6 +299,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[QueueKey, Backlog]:
         """What each queue has that was not read, up to the target of AvailableNow."""
         found: dict[QueueKey, Backlog] = {}
+        self._listen(positions, views)
         for key, view in views.items():
             end = view.end if self._target is None else min(view.end, self._target.get(key, -1))
             position = positions.get(key)
@@ -282,6 +309,19 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if position is not None or end > first:
                 found[key] = Backlog(view, first, max(first, end))
         return found
+
+    def _listen(
+        self, positions: Mapping[QueueKey, Position], views: Mapping[QueueKey, QueueView]
+    ) -> None:
+        """Read together what the queues are compared by with the positions."""
+        waiting = [
+            (view, positions[key].incarnation)
+            for key, view in views.items()
+            if key in positions and not view.has_heard(positions[key].incarnation)
+        ]
+        provider = self._tier().provider
+        for _ in map_ahead(provider, lambda one: one[0].incarnation_like(one[1]), waiting):
+            pass
 
     def _waits_for_more(self, backlogs: Mapping[QueueKey, Backlog]) -> bool:
         """Whether there is less than a batch shall have, and it may still wait."""
@@ -333,14 +373,14 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         low = view.least if begin is None else self._check_start(key, view, begin)
         if begin is not None and low > begin.offset:
             warn_of_loss(view.queue, begin.offset, min(low, end.offset))
-        yield from plan(
-            view.provider,
-            [view.queue],
-            from_offset=low,
-            until_offset=end.offset,
-            range_bytes=self._options.max_partition_bytes,
-            narrow=True,
-        )
+        with view.open() as reader:
+            yield from plan_queue(
+                reader,
+                from_offset=low,
+                until_offset=end.offset,
+                range_bytes=self._options.max_partition_bytes,
+                narrow=True,
+            )
 
     def _check_end(self, key: QueueKey, view: QueueView, end: Position) -> None:
         """A batch that is planned again must find the queue that it was planned from."""

@@ -28,9 +28,13 @@ from tieredstore.scan.segments.tail import Proof, find_committed_end
 from tieredstore.spark.offsets import QueueKey
 from tieredstore.spark.selection import key_of
 from tieredstore.spark.stream.checkpoint import Incarnation
-from tieredstore.spark.stream.incarnation import incarnation_at, incarnation_of
+from tieredstore.spark.stream.incarnation import incarnation_of, witnesses_of
 
 _log = logging.getLogger(__name__)
+_PAGE_OBJECTS = 1000
+"""Objects that one request of a listing tells."""
+_FEW_LISTINGS = 16
+"""Topics that are listed by themselves, however small the tier."""
 _WHOLE_INTERVALS = 30
 """So often a stream of named topics lists the whole tier: there may be new brokers."""
 
@@ -48,18 +52,39 @@ class QueueView:
     lost: Sequence[Interval] = ()
     _witnesses: dict[int, Incarnation] = field(default_factory=dict)
 
+    def open(self) -> QueueReader:
+        """Open a reader of the queue, for the caller to close."""
+        return QueueReader(self.provider, self.queue, self.least)
+
     def incarnation(self, offset: int) -> Incarnation:
-        """Find what the queue is known by at a position."""
-        with QueueReader(self.provider, self.queue) as reader:
-            return incarnation_at(reader, offset, self.topic_id)
+        """Find what the queue is known by at a position. Looks at few messages, however many
+        are."""
+        for witness in witnesses_of(offset, self.least, self.end):
+            found = self._hear(witness)
+            if found.message is not None:
+                return found
+        return Incarnation(self.topic_id)
 
     def incarnation_like(self, then: Incarnation) -> Incarnation:
         """Return what the same message says now, as far as it is still there."""
         witness = then.message
         if witness is None or not self.least <= witness < self.end:
             return Incarnation(self.topic_id)
+        return self._hear(witness)
+
+    def has_heard(self, then: Incarnation) -> bool:
+        """Tell whether `incarnation_like` has nothing to read."""
+        witness = then.message
+        return witness is None or witness in self._witnesses or witness >= self.end
+
+    def is_known_at(self, offset: int) -> bool:
+        """Tell whether `incarnation` has nothing to read, mostly."""
+        return next(witnesses_of(offset, self.least, self.end), None) in self._witnesses
+
+    def _hear(self, witness: int) -> Incarnation:
+        """What a message says, read once."""
         if witness not in self._witnesses:
-            with QueueReader(self.provider, self.queue) as reader:
+            with self.open() as reader:
                 self._witnesses[witness] = incarnation_of(reader, witness, self.topic_id)
         return self._witnesses[witness]
 
@@ -81,14 +106,14 @@ class QueueView:
 
     def log_bytes(self, start: int, end: int) -> int:
         """Commit log bytes of messages [start, end)."""
-        with QueueReader(self.provider, self.queue) as reader:
+        with self.open() as reader:
             return sum(self._log_bytes(reader, *span) for span in self._spans(start, end))
 
     def end_within(self, start: int, end: int, size_bytes: int) -> int:
         """Find the largest end of [start, end) whose messages are so many commit log bytes at most.
         One message is always within."""
         found, least = start, self.end_of(start, 1)
-        with QueueReader(self.provider, self.queue) as reader:
+        with self.open() as reader:
             for first, last in self._spans(start, end):
                 size = self._log_bytes(reader, first, last)
                 if size > size_bytes:
@@ -144,6 +169,7 @@ class TierView:
         self._listed_ms: int | None = None
         self._listed_whole_ms: int | None = None
         self._growing: set[str] = set()
+        self._whole_pages = 1
         self.catalogue: TierCatalogue | None = None
         self.last_seen: dict[QueueKey, QueueView] = {}
 
@@ -153,11 +179,12 @@ class TierView:
         *,
         known: Mapping[QueueKey, int] | None = None,
         now: bool = False,
+        hears_first: bool = False,
     ) -> dict[QueueKey, QueueView]:
         """View the queues that `select` chooses and that have units.
 
-        known: ends that were proven before. now: whatever the interval says. Raises Corrupt,
-        Unavailable.
+        known: ends that were proven before. now: whatever the interval says. hears_first: what
+        queues that are new are known by at their begin is asked next. Raises Corrupt, Unavailable.
         """
         is_first, now_ms = self._listed_ms is None, self._clock.monotonic_ms()
         lists_all = now or self._is_due(self._listed_ms, self._interval_ms)
@@ -168,7 +195,9 @@ class TierView:
         else:
             return self.last_seen
         assert self.catalogue is not None
-        found = self._view_queues(self.catalogue, select(self.catalogue), known or {})
+        found = self._view_queues(
+            self.catalogue, select(self.catalogue), known or {}, hears_first=hears_first
+        )
         before = self.last_seen
         self._growing = {
             key[0]
@@ -179,6 +208,10 @@ class TierView:
         if lists_all:
             self._listed_ms = now_ms
         return found
+
+    @property
+    def provider(self) -> SegmentProvider:
+        return self._provider
 
     def close(self) -> None:
         self._provider.close()
@@ -192,20 +225,28 @@ class TierView:
         whole_ms = _WHOLE_INTERVALS * self._interval_ms
         if self._topics is not None and not self._is_due(self._listed_whole_ms, whole_ms):
             return self._list_topics(self._topics)
+        return self._list_whole()
+
+    def _list_whole(self) -> TierCatalogue:
         now_ms = self._clock.monotonic_ms()
-        found = self._load_catalogue(list_tier(self._provider, self._location.broker))
+        listings = list_tier(self._provider, self._location.broker)
         self._listed_whole_ms = now_ms
-        return found
+        self._whole_pages = 1 + sum(one.objects for one in listings.values()) // _PAGE_OBJECTS
+        return self._load_catalogue(listings)
 
     def _list_topics(self, topics: Collection[str]) -> TierCatalogue:
-        """The catalogue with these topics as they are now."""
+        """The catalogue with these topics as they are now, at least."""
         before = self.catalogue
         assert before is not None
         brokers = before.brokers if self._location.broker is None else [self._location.broker]
+        if len(brokers) * len(topics) > max(self._whole_pages, _FEW_LISTINGS):
+            return self._list_whole()  # takes fewer requests
         listings: Listings = {}
-        for broker in brokers:
-            for topic in sorted(topics):
-                listings.update(list_tier(self._provider, f"{broker}/{topic}"))
+        folders = [f"{broker}/{topic}" for broker in brokers for topic in sorted(topics)]
+        for some in map_ahead(
+            self._provider, lambda folder: list_tier(self._provider, folder), folders
+        ):
+            listings.update(some)
         found = self._load_catalogue(listings, topics)
         queues = [queue for queue in before.queues if queue.topic not in topics]
         return replace(found, queues=(*queues, *found.queues), indexes=before.indexes)
@@ -236,6 +277,8 @@ class TierView:
         catalogue: TierCatalogue,
         queues: Iterable[QueueFiles],
         known: Mapping[QueueKey, int],
+        *,
+        hears_first: bool,
     ) -> dict[QueueKey, QueueView]:
         ids = catalogue.topic_ids or {}
 
@@ -245,19 +288,31 @@ class TierView:
             if before is not None and before.queue == queue:
                 return before
             floor = known.get(key, 0 if before is None else before.end)
-            return self._view(queue, ids.get(queue.topic), floor)
+            return self._view(queue, ids.get(queue.topic), floor, hears_first=hears_first)
 
         # One without units was announced, or expired: where it begins is not known yet.
         there = [queue for queue in queues if queue.has_units]
         return dict(zip(map(key_of, there), map_ahead(self._provider, view, there), strict=True))
 
-    def _view(self, queue: QueueFiles, topic_id: int | None, known_end: int) -> QueueView:
+    def _view(
+        self, queue: QueueFiles, topic_id: int | None, known_end: int, *, hears_first: bool
+    ) -> QueueView:
         with QueueReader(self._provider, queue) as reader:
             least = reader.min_offset()
             proof = Proof.BODY if self._check_bodies else Proof.RECORD
             end = find_committed_end(reader, proof, floor=known_end, lists_again=False)
             lost = find_lost_units(reader)
-        return QueueView(self._provider, queue, topic_id, min(least, end), end, lost)
+            # What it is compared by next: the last message, which was just read, and the one up to
+            # which the stream came.
+            heard = {end - 1, known_end - 1} if end > known_end else set()
+            heard |= {least} if hears_first else set()
+            witnesses = {
+                witness: incarnation_of(reader, witness, topic_id)
+                for witness in sorted(heard, reverse=True)
+                if least <= witness < end
+            }
+        least = min(least, end)
+        return QueueView(self._provider, queue, topic_id, least, end, lost, witnesses)
 
 
 def _find_start(reader: QueueReader, offset: int) -> int:

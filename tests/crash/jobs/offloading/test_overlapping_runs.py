@@ -20,6 +20,7 @@ from tests.kit.tier_builder import BROKER, CLUSTER
 from tieredstore import registry
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.config import StoreConfig
+from tieredstore.contracts.epoch_record import EpochRecord
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
 from tieredstore.contracts.segment import FileSegmentType, SegmentProvider, WriterEpoch
 from tieredstore.contracts.wrapping import WrapperProvider
@@ -95,9 +96,11 @@ class Hooked(WrapperProvider):
         super().__init__(wrapped)
         self._before = before
 
-    def acquire_writer(self, broker_name: str, *, take_over: bool = False) -> WriterEpoch:
+    def acquire_writer(
+        self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
+    ) -> WriterEpoch:
         self._before()
-        return super().acquire_writer(broker_name, take_over=take_over)
+        return super().acquire_writer(broker_name, take_over=take_over, record=record)
 
 
 def hook(patch: pytest.MonkeyPatch, before: Callable[[], None]) -> None:

@@ -22,8 +22,16 @@ from tests.kit.jobs.copy import (
 from tests.kit.tier.wrappers import AppendOnlyProvider
 from tests.kit.tier_builder import BROKER, BuiltTier, TierBuilder, flip, message, small_tier
 from tieredstore.clock import ManualClock
-from tieredstore.contracts.segment import FileSegment, FileSegmentType, SegmentId, SegmentListing
-from tieredstore.errors import Corrupt, Fenced, Invalid
+from tieredstore.contracts.epoch_record import EpochRecord
+from tieredstore.contracts.segment import (
+    FileSegment,
+    FileSegmentType,
+    SegmentId,
+    SegmentListing,
+    WriterEpoch,
+)
+from tieredstore.contracts.wrapping import WrapperEpoch, WrapperProvider
+from tieredstore.errors import Corrupt, Fenced, Invalid, Unavailable
 from tieredstore.jobs.copying.job import copy_tier
 from tieredstore.jobs.copying.report import CopyOptions
 from tieredstore.jobs.copying.target import CopyTarget
@@ -272,3 +280,37 @@ def test_a_middle_segment_that_is_missing_is_told(
         assert (f"COMMIT_LOG@0 byte {base}" if is_log else str(missing)) in line
     assert missing not in contents(target)
     assert len(contents(target)) == len(contents(built.provider))
+
+
+class BlindEpoch(WrapperEpoch):
+    """Cannot look whether it is still held."""
+
+    def confirm(self) -> None:
+        raise Unavailable("injected: no look")
+
+
+class BlindProvider(WrapperProvider):
+    def acquire_writer(
+        self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
+    ) -> WriterEpoch:
+        return BlindEpoch(super().acquire_writer(broker_name, take_over=take_over, record=record))
+
+
+def test_what_is_copied_is_recorded_only_after_a_look_and_the_next_run_goes_on(
+    built: BuiltTier, tmp_path: Path
+) -> None:
+    metadata = state(tmp_path / "target")
+    with pytest.raises(Unavailable, match="no look"):
+        copy(
+            built.provider,
+            state(built.root, read_only=True),
+            BlindProvider(posix(tmp_path / "target")),
+            metadata,
+        )
+    assert [entry.size for entry in metadata.segments() if entry.size] == []
+    metadata.close()
+    stored = contents(posix(tmp_path / "target"))
+    assert stored
+    copy_to(built, tmp_path / "target")
+    assert contents(posix(tmp_path / "target")) == contents(built.provider)
+    assert findings(posix(tmp_path / "target"), tmp_path / "target") == []

@@ -14,11 +14,12 @@ from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Unavailable
 from tieredstore.providers.memory.provider import MemoryProvider
 from tieredstore.providers.naming import cluster_directory_name
-from tieredstore.scan.ahead import THREADS
 from tieredstore.scan.findings import Finding, OnFinding, note, raise_on_damage
 from tieredstore.scan.location import TierLocation
 from tieredstore.scan.read.small_ranges import AHEAD_BYTES, SMALL_BYTES, read_small_ahead
 from tieredstore.testing.chunks import chunk_provider
+
+THREADS = chunk_provider().capabilities.concurrent_reads
 
 
 def read_thrice(item: int, tell: OnFinding) -> Generator[tuple[int, int]]:
