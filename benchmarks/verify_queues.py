@@ -13,12 +13,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.small_queues import BROKER, START_MS, write_queue
 from tieredstore import jobs
 from tieredstore.contracts.metadata_store import FileSegmentMetadata
-from tieredstore.contracts.segment import FileSegmentType, SegmentId, SegmentProvider, Written
-from tieredstore.message.consume_queue import pack_unit
-from tieredstore.message.encoding import Message, encode_record
-from tieredstore.message.hosts import encode_host
+from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.metadata.json_store import DefaultMetadataStore
 from tieredstore.providers.posix.provider import PosixProvider
 from tieredstore.scan.catalogue import load_catalogue
@@ -29,43 +27,19 @@ from tieredstore.table import Tier
 
 WANTED_MS = 1.0
 """For a queue, without state."""
-BROKER, CLUSTER = "broker-a", "bench"
+CLUSTER = "bench"
 MESSAGES = 20
 KEYS = 2 * MESSAGES
-START_MS = 1_700_000_000_000
-HOST = encode_host("10.0.0.7", 10911)
 
 
 def make_queue(provider: SegmentProvider, metadata: DefaultMetadataStore, topic: str) -> None:
     """Write one queue, and what the metadata says of it."""
     metadata.add_topic(topic)
     metadata.add_queue(topic, 0)
-    records, units, place = [], [], 0
-    for offset in range(MESSAGES):
-        message = Message.create(
-            topic,
-            b"x" * 100,
-            queue_id=0,
-            keys=[f"key-{offset}"],
-            uniq_key=f"{offset:032d}",
-            born_timestamp_ms=START_MS,
-            born_host=("10.1.2.3", 4567),
-        )
-        record = encode_record(message, offset, place, START_MS + offset, store_host=HOST)
-        units.append(pack_unit(place, len(record), message.tags_code))
-        records.append(record)
-        place += len(record)
-    for kind, data in (
-        (FileSegmentType.COMMIT_LOG, b"".join(records)),
-        (FileSegmentType.CONSUME_QUEUE, b"".join(units)),
-    ):
-        name = SegmentId(f"{BROKER}/{topic}/0", kind, 0)
-        segment = provider.open(name)
-        assert segment.write(0, [data]) == Written(len(data))
-        segment.close()
+    for segment, size_bytes in write_queue(provider, topic, MESSAGES, with_uniq_keys=True):
         times = (START_MS, START_MS + MESSAGES - 1)
         metadata.put_segment(
-            FileSegmentMetadata(name.path, kind, 0, 0, len(data), START_MS, times[0], times[1])
+            FileSegmentMetadata(segment.path, segment.type, 0, 0, size_bytes, START_MS, *times)
         )
 
 

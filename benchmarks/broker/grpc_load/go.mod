@@ -2,6 +2,10 @@ module grpcload
 
 go 1.22
 
+require measured v0.0.0
+
+replace measured => ../measured
+
 require (
 	github.com/apache/rocketmq-clients/golang/v5 v5.1.2
 	google.golang.org/grpc v1.48.0

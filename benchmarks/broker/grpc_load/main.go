@@ -6,15 +6,15 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"sort"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"measured"
 
 	v2 "github.com/apache/rocketmq-clients/golang/v5/protocol/v2"
 	"google.golang.org/grpc"
@@ -223,11 +223,7 @@ func main() {
 			}
 		}(w)
 	}
-	end := time.Duration(*seconds * float64(time.Second))
-	for time.Since(begin) < end && !stopping.Load() {
-		time.Sleep(5 * time.Millisecond)
-	}
-	stopping.Store(true)
+	measured.StopAfter(*seconds, begin, &stopping)
 	took := time.Since(begin).Seconds()
 	if *mode == "receive" {
 		cancel() // polls that wait
@@ -243,15 +239,7 @@ func main() {
 			failed = w.failed
 		}
 	}
-	sort.Slice(latency, func(i, j int) bool { return latency[i] < latency[j] })
-	at := func(share float64) float64 {
-		if len(latency) == 0 {
-			return 0
-		}
-		return float64(latency[int(share*float64(len(latency)-1))]) / 1e3
-	}
-	json.NewEncoder(os.Stdout).Encode(map[string]any{
-		"messages": messages, "requests": len(latency), "seconds": took, "failed": failed,
-		"p50_us": at(.5), "p99_us": at(.99), "p999_us": at(.999),
+	measured.Report(latency, map[string]any{
+		"messages": messages, "seconds": took, "failed": failed,
 	})
 }

@@ -13,12 +13,13 @@ import (
 	"io"
 	"net"
 	"os"
-	"sort"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"measured"
 )
 
 var (
@@ -278,11 +279,7 @@ func main() {
 		writing.Wait()
 		stopping.Store(true)
 	}
-	end := time.Duration(*seconds * float64(time.Second))
-	for time.Since(begin) < end && !stopping.Load() {
-		time.Sleep(5 * time.Millisecond)
-	}
-	stopping.Store(true)
+	measured.StopAfter(*seconds, begin, &stopping)
 	for _, c := range append(clients, readers...) {
 		c.conn.SetDeadline(time.Now().Add(5 * time.Second))
 	}
@@ -311,15 +308,7 @@ func main() {
 			failed = c.failed
 		}
 	}
-	sort.Slice(latency, func(i, j int) bool { return latency[i] < latency[j] })
-	at := func(share float64) float64 {
-		if len(latency) == 0 {
-			return 0
-		}
-		return float64(latency[int(share*float64(len(latency)-1))]) / 1e3
-	}
-	json.NewEncoder(os.Stdout).Encode(map[string]any{
-		"messages": messages, "requests": len(latency), "seconds": took, "failed": failed, "busy": busy, "read": read,
-		"p50_us": at(.5), "p99_us": at(.99), "p999_us": at(.999),
+	measured.Report(latency, map[string]any{
+		"messages": messages, "seconds": took, "failed": failed, "busy": busy, "read": read,
 	})
 }

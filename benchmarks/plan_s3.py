@@ -1,0 +1,225 @@
+"""What planning costs over an object store: `python -m benchmarks.plan_s3 [--queues N,…]`.
+
+Tiers of many topics with one queue of a few messages each are planned over a client in memory that
+takes 25 ms for each request and for each page of a listing, and answers 32 at once, as an S3 tier
+does by default. Seconds are those to the first row, or to the end of the plan where nothing begins
+before; memory is what the process grew by at its highest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+from benchmarks.small_queues import START_MS, write_queue
+from tieredstore.cli.output.queues import queue_rows
+from tieredstore.config import StoreConfig
+from tieredstore.contracts.segment import SegmentProvider
+from tieredstore.jobs.exporting.plan import make_plan
+from tieredstore.jobs.exporting.request import ExportRequest, Format
+from tieredstore.jobs.exporting.state import TargetState
+from tieredstore.providers.chunks.client import ClientLimits
+from tieredstore.providers.memory.objects import MemoryObjectClient
+from tieredstore.scan.catalogue import load_catalogue
+from tieredstore.scan.findings import raise_on_damage
+from tieredstore.scan.location import TierLocation
+from tieredstore.scan.verify.verification import verify
+from tieredstore.table import Tier
+from tieredstore.testing.chunks import chunk_provider
+
+WANTED_SECONDS = 180
+"""To the first row of a scan or a Spark read over 100,000 queues."""
+MESSAGES = 2
+CONNECTIONS = 32
+
+
+class SlowClient(MemoryObjectClient):
+    """Waits for each request, and counts them."""
+
+    def __init__(self, beside: MemoryObjectClient, seconds: float) -> None:
+        super().__init__(beside=beside, limits=ClientLimits(concurrent_requests=CONNECTIONS))
+        self.requests: Counter[str] = Counter()
+        self._seconds = seconds
+        self._gate = threading.BoundedSemaphore(CONNECTIONS)
+
+    def request(self, operation: str, key: str) -> None:
+        del key
+        with self._gate:
+            self.requests[operation] += 1
+            time.sleep(self._seconds)
+
+
+@dataclass(frozen=True)
+class SlowLocation(TierLocation):
+    """A tier behind that client."""
+
+    client: SlowClient | None = None
+
+    def connect(self) -> SegmentProvider:
+        return chunk_provider(self.client)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one operation took."""
+
+    seconds: float
+    lists: int
+    others: int
+    grown_bytes: int
+
+
+def make(queues: int) -> MemoryObjectClient:
+    """Make a tier of so many queues."""
+    store = MemoryObjectClient()
+    provider = chunk_provider(store, write_cache_bytes=0)
+    for number in range(queues):
+        write_queue(provider, f"topic-{number:06d}", MESSAGES)
+    provider.close()
+    return store
+
+
+def scan_first_row(location: SlowLocation) -> None:
+    batches = Tier(location).scan(columns=["queue_offset", "body"]).batches()
+    next(batches)
+    batches.close()
+
+
+def scan_first_row_of_times(location: SlowLocation) -> None:
+    batches = Tier(location).scan(columns=["body"], since=START_MS + 1).batches()
+    next(batches)
+    batches.close()
+
+
+def plan_scan(location: SlowLocation) -> None:
+    Tier(location).scan(columns=["body"], since=START_MS + 1).plan()
+
+
+def plan_spark_batch(location: SlowLocation) -> None:
+    from tieredstore.spark.batch import TieredBatchReader
+    from tieredstore.spark.options import parse_options
+    from tieredstore.spark.schema import Shape, spark_schema
+
+    with _spark_reads(location):
+        options = parse_options({"path": "s3://bucket", "subscribePattern": ".*"})
+        shape = Shape.of(spark_schema(("queue_offset", "body")), None)
+        assert TieredBatchReader(options, shape).partitions()
+
+
+def plan_spark_stream(location: SlowLocation) -> None:
+    """Where the stream begins, the end of its first batch, and its tasks."""
+    from tieredstore.spark.options import parse_options
+    from tieredstore.spark.schema import Shape, spark_schema
+    from tieredstore.spark.stream.reader import TieredStreamReader
+
+    given = {"path": "s3://bucket", "subscribePattern": ".*", "startingOffsets": "earliest"}
+    with _spark_reads(location):
+        shape = Shape.of(spark_schema(("queue_offset", "body")), None)
+        reader = TieredStreamReader(parse_options(given), shape)
+        start = reader.initialOffset()
+        assert reader.partitions(start, reader.latestOffset(start, None))
+        reader.stop()
+
+
+@contextmanager
+def _spark_reads(location: TierLocation) -> Iterator[None]:
+    from tieredstore.spark.options import SourceOptions
+
+    with mock.patch.object(SourceOptions, "tier", return_value=location):
+        yield
+
+
+def plan_export(location: SlowLocation) -> None:
+    provider = location.connect()
+    request = ExportRequest(Format.PARQUET, f"file://{tempfile.gettempdir()}/none")
+    assert make_plan(provider, load_catalogue(provider), request, TargetState()).tasks
+    provider.close()
+
+
+def list_queues(location: SlowLocation) -> None:
+    provider = location.connect()
+    for _ in queue_rows(provider, list(load_catalogue(provider).queues)):
+        pass
+    provider.close()
+
+
+def verify_tier(location: SlowLocation) -> None:
+    provider = location.connect()
+    verify(provider, load_catalogue(provider), raise_on_damage)
+    provider.close()
+
+
+OPERATIONS: dict[str, Callable[[SlowLocation], None]] = {
+    "scan, first row": scan_first_row,
+    "scan since a time, first row": scan_first_row_of_times,
+    "`scan.plan()` since a time": plan_scan,
+    "Spark batch, all partitions": plan_spark_batch,
+    "Spark stream, first batch": plan_spark_stream,
+    "export, the plan": plan_export,
+    "`ls`, all rows": list_queues,
+    "verify, whole": verify_tier,
+}
+
+
+def measure(store: MemoryObjectClient, work: Callable[[SlowLocation], None], ms: float) -> Cost:
+    client = SlowClient(store, ms / 1000)
+    location = SlowLocation("s3://bucket", StoreConfig(), client=client)
+    before = _reset_peak()
+    started = time.monotonic()
+    work(location)
+    seconds = time.monotonic() - started
+    grown = _memory("VmHWM") - before
+    lists = client.requests["LIST"]
+    return Cost(seconds, lists, client.requests.total() - lists, max(grown, 0))
+
+
+def _reset_peak() -> int:
+    """Bytes in use now; the peak begins anew."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:  # another system: the peak is that of the whole run
+        return 0
+    return _memory("VmRSS")
+
+
+def _memory(name: str) -> int:
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.plan_s3", description=__doc__)
+    parser.add_argument("--queues", default="1000,10000,100000", metavar="N,…")
+    parser.add_argument("--ms", type=float, default=25, help="of a request")
+    parser.add_argument("--only", default="", help="operations whose name has this")
+    given = parser.parse_args()
+    print(f"load {os.getloadavg()[0]:.1f}, {given.ms:g} ms a request, {CONNECTIONS} at once")
+    print("| what | queues | LISTs | reads a queue | seconds | MB |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for queues in map(int, given.queues.split(",")):
+        store = make(queues)
+        for name, work in OPERATIONS.items():
+            if given.only not in name:
+                continue
+            cost = measure(store, work, given.ms)
+            print(
+                f"| {name} | {queues:,} | {cost.lists} | {cost.others / queues:.2f} "
+                f"| {cost.seconds:.1f} | {cost.grown_bytes / 1e6:.0f} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
