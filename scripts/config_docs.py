@@ -32,7 +32,8 @@ name with or without its package (`PosixFileSegment`,
 `tieredMetadataServiceProvider` takes the same kinds of names.
 
 Settings marked (r) may be changed while a broker runs, by `mqadmin updateBrokerConfig`; a change of
-another is refused, and with it the whole request. A change holds until the broker ends.
+another is refused, and with it the whole request ([which, and
+why](#what-counts-after-a-restart)). A change holds until the broker ends.
 
 A provider has settings of its own, in the sections below. Their names in Python are also the
 parameters of a tier's URL, except those of secrets.
@@ -92,6 +93,54 @@ def plugin_sections() -> typing.Iterator[str]:
             shown |= fields.keys()
 
 
+MADE_AT_THE_START = {
+    "`storePath…`, `storeType`, `flushDiskType`, `mappedFileSize…`, `maxHashSlotNum`, "
+    "`maxIndexNum`, `enableConsumeQueueExt`, `enabledAppendPropCRC`, `transientStorePoolEnable`, "
+    "`transientStorePoolSize`, `tieredStoreFilePath`, the providers": "files, buffers, threads",
+    "`forceVerifyPropCRC`": "a recovery",
+    "`messageDelayLevel`": "the table of delays",
+    "`cleanResourceInterval`, `registerNameServerPeriod`, `tieredStoreDeleteFileInterval`, "
+    "`metric…Interval…`": "timers",
+    "`readAheadCacheExpireDuration`, `readAheadCacheSizeThresholdRate`, "
+    "`tieredStoreMaxPendingLimit`": "a cache and a semaphore",
+    "`defaultTopicQueueNums`, `clusterTopicEnable`, `brokerTopicEnable`, `traceTopicEnable`, "
+    "`msgTraceTopicName`": "topics",
+    "`enableLmq`": "the tables of topics, groups and offsets",
+    "names, addresses, ports, TLS, exporters, access control": "what listens, connects and checks",
+}
+"""What Java makes of keys at its start, and does not make again."""
+
+NOT_TAKEN = {
+    "`messageIndexEnable`": "an index with a hole looks like a damaged one, which a recovery "
+    "builds again",
+    "`enableMultiDispatch`": "a recovery puts in light queues what the key says then, of all "
+    "messages",
+    "`tieredStoreIndexFileMaxHashSlotNum`, `tieredStoreIndexFileMaxIndexNum`": "both together "
+    "bound a file, which is checked at the start",
+}
+"""Keys that Java takes at run time, and why they are not taken here."""
+
+
+def after_restart() -> str:
+    """Which keys a broker does not take while it runs."""
+    made = "\n".join(f"- {keys}: {what}." for keys, what in MADE_AT_THE_START.items())
+    others = "\n".join(f"- {keys}: {why}." for keys, why in NOT_TAKEN.items())
+    return f"""
+## What counts after a restart
+
+Java's broker accepts each key from `updateBrokerConfig` and writes it into its file. Of what it
+made something at its start, that stays as it is until the next start; such keys are refused here:
+
+{made}
+
+These Java takes at once, and a broker here with its next start:
+
+{others}
+
+A change of `maxMessageSize` or `osPageCacheBusyTimeOutMills` counts within 50 ms.
+"""
+
+
 BROKER = """Read by `tieredstore broker` and by nothing else.
 
 """
@@ -131,6 +180,7 @@ def page() -> str:
         + "\n"
         + broker_section()
         + "".join(plugin_sections())
+        + after_restart()
         + "\n## Accepted, without effect\n\n"
         + unused
         + "\n\n## Declined\n\n"

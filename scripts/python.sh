@@ -1,5 +1,5 @@
 # Sourced by the scripts here: sets ROOT, and PYTHON to the clone's own interpreter.
-# Usage: . scripts/python.sh core|spark|dev
+# Usage: . scripts/python.sh core|s3-server|spark|dev
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 for candidate in "${PYTHON:-}" python3.13 python3.12 python3.11 python3; do
   [ -n "$candidate" ] && command -v "$candidate" >/dev/null 2>&1 || continue

@@ -1,9 +1,10 @@
 """Make the virtual environment of this clone, once, and print its Python.
 
-Usage: python3 scripts/setup_env.py core|spark|dev
+Usage: python3 scripts/setup_env.py core|s3-server|spark|dev
 
-`core` is what the package needs, with the broker and for a tier in S3; `spark` adds PySpark, and a
-Java where the machine has none that does; `dev` adds the tools of the tests. A stamp is written
+`core` is what the package needs, with the broker and for a tier in S3; `s3-server` adds a server of
+S3, `spark` PySpark, and a Java where the machine has none that does; `dev` has all of it and the
+tools of the tests. A stamp is written
 last: while it matches pyproject.toml, the constraints, the compiled core and the Python version,
 nothing is done and no network is needed. Only the standard library is used: any Python 3.11 can run
 it.
@@ -24,8 +25,13 @@ VENV = ROOT / ".venv"
 CONSTRAINTS = ROOT / "scripts" / "constraints.txt"
 CORE = (ROOT / "setup.py", ROOT / "tieredstore" / "message" / "_core.c")
 """The compiled core is built with the installation, where there is a compiler."""
-EXTRAS = {"core": "broker,s3", "spark": "broker,s3,spark", "dev": "dev"}
-"""Each holds those before it."""
+EXTRAS = {
+    "core": "broker,s3",
+    "s3-server": "broker,s3,s3-server",
+    "spark": "broker,s3,spark",
+    "dev": "dev",
+}
+"""Each holds the first, the last one holds all."""
 FIND_JAVA = "from tieredstore.spark.sessions.java import java_home; java_home()"
 
 
@@ -46,8 +52,12 @@ def stamp(extras: str) -> Path:
 
 
 def is_complete(extras: str, wanted: str) -> bool:
-    names = list(EXTRAS)[list(EXTRAS).index(extras) :]
-    return any(stamp(name).is_file() and stamp(name).read_text() == wanted for name in names)
+    names = EXTRAS if extras == "core" else (extras, "dev")
+    return any(has_stamp(name, wanted) for name in names)
+
+
+def has_stamp(name: str, wanted: str) -> bool:
+    return stamp(name).is_file() and stamp(name).read_text() == wanted
 
 
 def succeeds(*command: str) -> bool:
@@ -96,12 +106,16 @@ def main() -> None:
         if not is_complete(extras, wanted):
             if not any(VENV.glob(".complete-*")) or not python.exists():
                 make_venv()
+            # The constraints pin every version, so what is there stays as it is; but not while an
+            # installation is under way.
+            complete = [name for name in EXTRAS if has_stamp(name, wanted)]
             for old in VENV.glob(".complete-*"):
                 old.unlink()
             install(python, EXTRAS[extras])
             if extras == "spark" and not succeeds(str(python), "-c", FIND_JAVA):
                 install(python, "spark-jdk")
-            stamp(extras).write_text(wanted)
+            for name in (*complete, extras):
+                stamp(name).write_text(wanted)
     os.write(1, f"{python}\n".encode())
 
 

@@ -52,7 +52,9 @@ class Process:
             "monotonic_ms": store.clock.now_ms,
             "lease_ms": LEASE_MS,
             "grace_ms": GRACE_MS,
-            "policy": MergePolicy(fan_in=4, target_bytes=160, part_bytes=100, free_bytes=10),
+            "policy": MergePolicy(
+                fan_in=4, target_bytes=160, part_bytes=100, free_bytes=10, settle_ms=0
+            ),
         }
         self.tier: ChunkProvider = chunk_provider(self.client, owner=owner, **(defaults | settings))
         self.client.requests.clear()
