@@ -162,7 +162,15 @@ class Broker:
         abort_file = Path(config.store_path_root_dir, ABORT_FILE)
         was_clean = not await asyncio.to_thread(abort_file.exists)
         begin = time.monotonic()
-        await asyncio.to_thread(store.load)
+        loading = asyncio.create_task(asyncio.to_thread(store.load))
+        try:
+            await asyncio.shield(loading)
+        except asyncio.CancelledError:
+            # The thread goes on; what it has opened by then is closed.
+            await asyncio.wait({loading})
+            if loading.exception() is None:
+                await self._shut_down(store)
+            raise
         starting.push_async_callback(self._shut_down, store)
         seconds = time.monotonic() - begin
         tier = await asyncio.to_thread(find_tier, store)

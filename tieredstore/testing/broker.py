@@ -13,10 +13,11 @@ As a pytest fixture: `pytest_plugins = ["tieredstore.testing.pytest_plugin"]` in
 from __future__ import annotations
 
 import asyncio
+import inspect
 import tempfile
 import threading
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast
@@ -25,9 +26,13 @@ from tieredstore.broker import broker as served
 from tieredstore.broker.development import development_properties
 from tieredstore.broker.remoting.limits import RemotingLimits
 from tieredstore.broker.services import BrokerServices
+from tieredstore.errors import Unavailable
 from tieredstore.testing.moving_time import MovingClock, MovingLoop
 
 START_SECONDS: Final = 60
+"""How long a start may take: a disk that others write to stands still at times."""
+STOP_SECONDS: Final = 60
+"""How long a start that took too long may take to stop what it began; then it is left alone."""
 _NEVER_MS: Final = 1000 * 365 * 86_400_000
 _T = TypeVar("_T")
 
@@ -83,7 +88,8 @@ class Broker:
         return self._given_folder
 
     def start(self) -> None:
-        """Start, and return once the broker serves. Raises what the start raises."""
+        """Start, and return once the broker serves. Raises what the start raises, and Unavailable
+        when it takes longer than START_SECONDS; what was started is stopped again then."""
         assert self._loop is None, "the broker runs"
         properties = development_properties(self.folder, port=0) | self._properties
         loop = MovingLoop(self.clock)
@@ -91,8 +97,22 @@ class Broker:
         self._thread.start()
         self._loop = loop
         broker = _Served.from_properties(properties, origin="testing.Broker", clock=self.clock)
+        work = broker.start()
+        starting = self.call(lambda: loop.create_task(work))
         try:
-            self.run(broker.start(), START_SECONDS)
+            self.run(asyncio.wait({starting}), START_SECONDS)
+            starting.result()
+        except TimeoutError:
+            if starting.done():
+                self._end_loop()
+                raise
+            where = _find_wait(work)
+            self._give_up(starting)
+            raise Unavailable(
+                f"{self.folder}: expected a broker that serves after {START_SECONDS} s, found one "
+                f"that starts: it waits in {where}",
+                path=str(self.folder),
+            ) from None
         except BaseException:
             self._end_loop()
             raise
@@ -115,11 +135,22 @@ class Broker:
         finally:
             self._closing.close()
 
-    def _end_loop(self) -> None:
+    def _give_up(self, starting: asyncio.Task[None]) -> None:
+        """Cancel a start, which stops in order what it began."""
+
+        async def cancel() -> None:
+            starting.cancel()
+            await asyncio.wait({starting})
+
+        with suppress(TimeoutError):
+            self.run(cancel(), STOP_SECONDS)
+        self._end_loop(STOP_SECONDS)
+
+    def _end_loop(self, timeout: float | None = None) -> None:
         loop, self._loop = self._loop, None
         if loop is not None and self._thread is not None:
             loop.call_soon_threadsafe(loop.stop)
-            self._thread.join()
+            self._thread.join(timeout)
 
     # Where it is
 
@@ -188,6 +219,17 @@ class Broker:
             if not sent:
                 return count
             count += sent
+
+
+def _find_wait(work: Coroutine[Any, Any, object]) -> str:
+    """Return the calls that a coroutine is in, the innermost last."""
+    calls = []
+    awaited: object = work
+    while inspect.iscoroutine(awaited) and (frame := awaited.cr_frame) is not None:
+        file = Path(frame.f_code.co_filename).name
+        calls.append(f"{awaited.__qualname__} ({file}:{frame.f_lineno})")
+        awaited = awaited.cr_await
+    return ", ".join(calls)
 
 
 def _run_loop(loop: MovingLoop) -> None:

@@ -6,10 +6,12 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 import urllib.request
 from pathlib import Path
 
 import orjson
+import pytest
 
 from tests.kit.paths import ROOT
 from tests.kit.waiting import wait_for
@@ -17,6 +19,8 @@ from tieredstore.broker.clients import Subscription
 from tieredstore.broker.pull.puller import PullRequest
 from tieredstore.broker.remoting.codes import RequestCode
 from tieredstore.cli.remote import BrokerClient
+from tieredstore.errors import Unavailable
+from tieredstore.local.message_store import DefaultMessageStore
 from tieredstore.message.record import Message
 from tieredstore.testing import Broker
 
@@ -51,6 +55,26 @@ def test_a_stopped_broker_goes_on_with_what_it_had() -> None:
         broker.start()
         assert read(broker) == [b"%d" % number for number in range(5)]
     assert not folder.exists()
+
+
+def test_a_start_that_takes_too_long_says_where_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(tmp_path)
+    load = DefaultMessageStore.load
+
+    def load_slowly(store: DefaultMessageStore) -> None:
+        threading.Event().wait(2)
+        load(store)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DefaultMessageStore, "load", load_slowly)
+        patch.setattr("tieredstore.testing.broker.START_SECONDS", 1)
+        with pytest.raises(Unavailable, match=rf"{tmp_path}: .*in Broker\.start .*_open_store"):
+            broker.start()
+    with broker:  # its store is locked no more
+        put(broker, 1)
+        assert broker.flush_tier() == 1
 
 
 def test_flush_tier_uploads_all_and_health_and_metrics_say_so() -> None:

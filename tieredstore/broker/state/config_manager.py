@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import aiofiles
 import aiofiles.os
 import msgspec
 
@@ -126,15 +125,20 @@ class ConfigManager(ABC):
     async def _write(self, data: bytes) -> None:
         await aiofiles.os.makedirs(self.path.parent, exist_ok=True)
         temporary = self._named(".tmp")
-        async with aiofiles.open(temporary, "wb", opener=self._open) as file:
-            await file.write(data)
-            await file.flush()
-            await asyncio.to_thread(sync_file, file.fileno())
+        await asyncio.to_thread(self._write_synced, temporary, data)
         # An empty file is no backup.
         if await aiofiles.os.path.exists(self.path) and await aiofiles.os.path.getsize(self.path):
             await self._rename(self.path, self._named(".bak"))
         await self._rename(temporary, self.path)
         await asyncio.to_thread(sync_folder, self.path.parent)
+
+    def _write_synced(self, path: Path, data: bytes) -> None:
+        """Write a file whole. One call of a thread: also when the end of the loop cancels who
+        waits for it, nobody closes the file under its sync, and nobody forgets to."""
+        with open(path, "wb", opener=self._open) as file:
+            file.write(data)
+            file.flush()
+            sync_file(file.fileno())
 
     def _open(self, path: str, flags: int) -> int:
         fd = os.open(path, flags, self.file_mode)
@@ -151,8 +155,7 @@ class ConfigManager(ABC):
     async def _read(self, path: Path) -> bool:
         """Take the state from a file; False when it is missing or empty."""
         try:
-            async with aiofiles.open(path, "rb") as file:
-                data = await file.read()
+            data = await asyncio.to_thread(path.read_bytes)  # opened and closed by one call
         except FileNotFoundError:
             return False
         except OSError as error:

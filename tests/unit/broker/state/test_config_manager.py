@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import os
+import threading
+import warnings
 from pathlib import Path
 
 import aiofiles.os
@@ -204,6 +208,52 @@ def test_a_failed_write_is_tried_again(tmp_path: Path) -> None:
         assert (blocked / "subscriptionGroup.json").exists()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("slow", ["open", "fdatasync"])
+def test_a_write_that_the_end_of_the_loop_cancels_closes_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str
+) -> None:
+    """The disk takes its time for one call, until the loop has cancelled all of its tasks."""
+    begun, go_on = threading.Event(), threading.Event()
+    real = getattr(os, slow)
+    failures: list[OSError] = []
+
+    def wait_for_disk(file: int | str, *arguments: int) -> object:
+        if slow == "open" and not str(file).endswith(".tmp"):
+            return real(file, *arguments)
+        begun.set()
+        go_on.wait(60)
+        try:
+            return real(file, *arguments)
+        except OSError as error:
+            failures.append(error)
+            raise
+
+    async def end_of_the_loop() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            asyncio.get_running_loop().call_soon(go_on.set)
+
+    async def run() -> list[asyncio.Task[None]]:
+        offsets = await loaded(tmp_path)
+        offsets.commit_offset("readers", "orders", 0, 5)
+        monkeypatch.setattr(os, slow, wait_for_disk)
+        tasks = [
+            asyncio.create_task(offsets.persist()),
+            asyncio.create_task(end_of_the_loop()),
+        ]
+        await asyncio.to_thread(begun.wait, 60)
+        return tasks
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        assert all(task.cancelled() for task in asyncio.run(run()))
+        gc.collect()
+    assert not [str(one.message) for one in seen]
+    assert not failures
+    assert (tmp_path / "consumerOffset.json.tmp").stat().st_size > 0
 
 
 def test_the_data_version_counts_changes(tmp_path: Path) -> None:
