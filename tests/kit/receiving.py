@@ -37,6 +37,7 @@ class KeptDeadLetters:
         if self.error is not None:
             raise self.error
         self.letters.append((group, bytes(message.body).decode(), attempts))
+        await asyncio.sleep(0)  # until it is durable
 
 
 class Receiving:

@@ -39,18 +39,22 @@ class GrpcAccess:
     def check(self, method: str, request: Any, call: Call) -> None:
         """Note the user of a call, who must be allowed to make it. What a telemetry stream wants is
         in its settings. Raises Rejected and Refused."""
-        try:
-            call.user = self._access.authenticate(read_credentials(call))
-        except NotAuthenticated as error:
-            raise Rejected(Code.UNAUTHORIZED, str(error)) from None
+        call.user = self._authenticate(call)
         if method != "Telemetry":
             wants = _list_wants(method, request, self._access.cluster)
             self._access.authorize(call.user, wants, _source_ip(call.peer))
 
-    def check_settings(self, settings: Any, user: User | None, peer: str) -> None:
-        """Let a client be what its settings say, or raise Refused."""
-        assert user is not None, "the stream was checked when it was opened"
-        self._access.authorize(user, _list_wants_of_settings(settings), _source_ip(peer))
+    def check_settings(self, settings: Any, call: Call) -> None:
+        """Let a client be what its settings say, as users and policies are now: a stream may be
+        open for months. call: who says so. Raises Rejected and Refused."""
+        user = self._authenticate(call)
+        self._access.authorize(user, _list_wants_of_settings(settings), _source_ip(call.peer))
+
+    def _authenticate(self, call: Call) -> User:
+        try:
+            return self._access.authenticate(read_credentials(call))
+        except NotAuthenticated as error:
+            raise Rejected(Code.UNAUTHORIZED, str(error)) from None
 
 
 def read_credentials(call: Call) -> Credentials | None:

@@ -40,6 +40,9 @@ _ENCODINGS: Final = list_values("Encoding")
 _DIGESTS: Final = list_values("DigestType")
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _GZIP_WBITS: Final = 31
+_GZIP_PIECE: Final = 64 << 10
+MAX_GZIP_MEMBERS: Final = 1_024
+"""Of one body; a member may be 20 bytes that inflate to nothing."""
 _MAX_TIME_DIGITS: Final = 15
 RESERVED_NAMES: Final = frozenset(
     value
@@ -190,17 +193,31 @@ def _convert_body(body: bytes, system: Any, max_body: int) -> tuple[bytes, int]:
 
 
 def _inflate(body: bytes, max_body: int) -> bytes:
-    """Inflate a gzip body, one byte beyond the limit at most."""
-    inflater = zlib.decompressobj(_GZIP_WBITS)
-    try:
-        plain = inflater.decompress(body, max_body + 1)
-    except zlib.error as error:
-        raise Rejected(Code.MESSAGE_CORRUPTED, f"body: no gzip: {error}") from error
-    if len(plain) > max_body:
-        raise Rejected(Code.MESSAGE_BODY_TOO_LARGE, f"body: inflates to more than {max_body} bytes")
-    if not inflater.eof:
-        raise Rejected(Code.MESSAGE_CORRUPTED, "body: the gzip stream is cut off")
-    return plain
+    """Inflate a gzip body with all its members, one byte beyond the limit at most. What stands
+    behind the last one and is none does not count, as in Java."""
+    parts: list[bytes] = []
+    room, position = max_body, 0
+    for _ in range(MAX_GZIP_MEMBERS):
+        inflater = zlib.decompressobj(_GZIP_WBITS)
+        while not inflater.eof:
+            piece = body[position : position + _GZIP_PIECE]
+            if not piece:
+                raise Rejected(Code.MESSAGE_CORRUPTED, "body: the gzip stream is cut off")
+            try:
+                parts.append(inflater.decompress(piece, room + 1))
+            except zlib.error as error:
+                raise Rejected(Code.MESSAGE_CORRUPTED, f"body: no gzip: {error}") from error
+            room -= len(parts[-1])
+            if room < 0:
+                raise Rejected(
+                    Code.MESSAGE_BODY_TOO_LARGE, f"body: inflates to more than {max_body} bytes"
+                )
+            position += len(piece) - len(inflater.unused_data)
+        if not body.startswith(_GZIP_MAGIC, position):
+            return b"".join(parts)
+    raise Rejected(
+        Code.MESSAGE_CORRUPTED, f"body: expected {MAX_GZIP_MEMBERS} gzip members at most"
+    )
 
 
 def _check_digest(body: bytes, digest: Any) -> None:

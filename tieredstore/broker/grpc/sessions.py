@@ -48,15 +48,16 @@ logger = logging.getLogger(__name__)
 
 
 class GrpcSession:
-    """One telemetry stream: what its client said last, and the commands that go to it."""
+    """One telemetry stream: what its client said last, and the commands that go to it. call: that
+    opened it."""
 
     version = _VERSION_5_0_0
 
     def __init__(self, call: Call) -> None:
+        self.call = call
         self.client_id = call.client_id
         self.address = call.peer
         self.language = call.language
-        self.user = call.user
         self.settings: Any = None
         self.commands: asyncio.Queue[Any] = asyncio.Queue(_COMMAND_LIMIT)
         self._questions: dict[str, asyncio.Future[Any]] = {}  # by nonce

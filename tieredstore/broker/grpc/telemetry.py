@@ -67,9 +67,12 @@ class Telemetry:
 
     async def heartbeat(self, request: Any, call: Call) -> Any:  # noqa: ARG002
         """Note that a client lives. One that is not known has just lost its stream, and opens
-        another one: OK too."""
+        another one: OK too. Raises Rejected and Refused for a client that may not be any more what
+        its settings say: it is taken for gone once it was silent for long enough."""
         session = self._sessions.find(call.client_id)
-        if session is not None and session.settings is not None:
+        if session is not None and session.settings is not None and _is_same_user(session, call):
+            if self._access is not None:
+                self._access.check_settings(session.settings, call)
             self._register(session)
         return _HeartbeatResponse(status=make_status(Code.OK))
 
@@ -98,7 +101,7 @@ class Telemetry:
     def _take_settings(self, session: GrpcSession, settings: Any) -> Any:
         try:
             if self._access is not None:
-                self._access.check_settings(settings, session.user, session.address)
+                self._access.check_settings(settings, session.call)
             name = find_consumer_group(settings)
             group = None
             if name is not None:
@@ -156,9 +159,10 @@ def read_subscription(topic: str, expression: Any) -> Subscription:
 
 def _is_same_user(session: GrpcSession, call: Call) -> bool:
     """Tell whether a call comes from whom a session belongs to: anybody may name a client."""
-    if session.user is None or call.user is None:  # nobody is checked
-        return session.user is call.user
-    return session.user.username == call.user.username
+    user = session.call.user
+    if user is None or call.user is None:  # nobody is checked
+        return user is call.user
+    return user.username == call.user.username
 
 
 def _end_if_silent(session: GrpcSession) -> None:

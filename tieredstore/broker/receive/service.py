@@ -33,6 +33,7 @@ from tieredstore.broker.receive.requests import (
     Received,
     ReceiveRequest,
 )
+from tieredstore.broker.receive.shared_calls import SharedCalls
 from tieredstore.broker.receive.state import ReceiveState
 from tieredstore.broker.state.groups import SubscriptionGroupManager
 from tieredstore.broker.state.offsets import ConsumerOffsetManager
@@ -84,6 +85,7 @@ class ReceiveService:
         self._clock = clock
         self._is_live = is_live
         self._polls = ParkedPolls(hold)
+        self._forwards = SharedCalls[AckStatus]()
         self._turns: dict[tuple[str, str], int] = {}
         self._is_stopped = False
         self._tasks = (
@@ -128,6 +130,7 @@ class ReceiveService:
         self._polls.stop()
         for task in self._tasks:
             await task.stop()
+        await self._forwards.stop()
         await self._journal.close()
 
     def health(self) -> list[ServiceHealth]:
@@ -228,8 +231,13 @@ class ReceiveService:
         return encode_handle(Receipt(progress.queue_id, entry.offset, generation))
 
     async def forward_to_dead_letters(self, group: str, topic: str, handle: str) -> AckStatus:
-        """Make a message a dead letter of its group, and acknowledge it. Raises what a put
+        """Make a message a dead letter of its group, and acknowledge it. A call that comes again
+        meanwhile makes no second one, and one that is cancelled comes to its end. Raises what a put
         raises, and Unavailable for a message that cannot be read now."""
+        key = group, topic, handle
+        return await self._forwards.run(key, lambda: self._forward(*key))
+
+    async def _forward(self, group: str, topic: str, handle: str) -> AckStatus:
         found = self._find(group, topic, handle)
         if found is None:
             return AckStatus.INVALID_RECEIPT_HANDLE

@@ -458,3 +458,58 @@ def test_grpc_calls_are_checked(tmp_path: Path) -> None:
                     assert (service.sessions.find("c") is not None) is is_there
 
     asyncio.run(run())
+
+
+def test_an_open_stream_has_the_rights_of_today(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving(tmp_path) as (broker, client):
+            code = RequestCode.AUTH_UPDATE_USER
+            service = Service(broker.services, access=broker.services.access)
+            said: asyncio.Queue[Any] = asyncio.Queue()
+
+            async def commands() -> AsyncIterator[Any]:
+                while True:
+                    yield await said.get()
+
+            settings = find_message("TelemetryCommand")()
+            settings.settings.publishing.topics.add(name="orders")
+            beat = find_message("HeartbeatRequest")()
+
+            async def change(user_type: str, status: str) -> None:
+                body = {"userType": user_type, "userStatus": status}
+                answer = await request_as(
+                    client, *ADMIN, code, {"username": "alice"}, json.dumps(body).encode()
+                )
+                assert answer.code == OK
+
+            await add_user(client, *GRPC_USER)
+            await change("Super", "enable")
+            call = Call(
+                metadata={"x-mq-client-id": "c", **sign_call(*GRPC_USER)}, peer="127.0.0.1:5"
+            )
+            async with aclosing(service.stream("Telemetry", commands(), call)) as stream:
+                for user_type, status, expected in (
+                    ("Super", "enable", Code.OK),
+                    ("Normal", "enable", Code.FORBIDDEN),
+                    ("Super", "enable", Code.OK),
+                    ("Super", "disable", Code.UNAUTHORIZED),
+                ):
+                    await change(user_type, status)
+                    said.put_nowait(settings)
+                    async with asyncio.timeout(10):
+                        assert Code((await anext(stream)).status.code) is expected
+                    assert await status_of(service, "Heartbeat", beat, call) is expected
+
+            # Nobody else keeps a client alive.
+            await change("Super", "enable")
+            producers = broker.services.producers
+            async with aclosing(service.stream("Telemetry", commands(), call)) as stream:
+                said.put_nowait(settings)
+                assert Code((await anext(stream)).status.code) is Code.OK
+                producers.remove_session(service.sessions.find("c"))
+                others = Call(metadata={"x-mq-client-id": "c", **sign_call(*ADMIN)})
+                for made, is_there in ((others, False), (call, True)):
+                    assert await status_of(service, "Heartbeat", beat, made) is Code.OK
+                    assert (producers.find_session("orders") is not None) is is_there
+
+    asyncio.run(run())

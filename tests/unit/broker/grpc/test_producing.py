@@ -14,6 +14,7 @@ import pytest
 
 from tests.kit.grpc_broker import GrpcBroker, GrpcClient, codes, serving_grpc
 from tieredstore.broker.grpc.conversion import write_timestamp_ms
+from tieredstore.broker.grpc.messages import MAX_GZIP_MEMBERS
 from tieredstore.broker.grpc.stubs import find_message, list_values
 from tieredstore.clock import SYSTEM_CLOCK
 from tieredstore.message.record import StoredMessage
@@ -124,12 +125,14 @@ def test_the_broker_chooses_the_queues_and_one_for_each_message_group(tmp_path: 
 def test_a_gzip_body_is_one_that_every_client_can_read(tmp_path: Path) -> None:
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
         plain = b"body " * 1000
-        for number, packed in enumerate((gzip.compress(plain), zlib.compress(plain))):
+        members = gzip.compress(plain[:3000]) + gzip.compress(b"") + gzip.compress(plain[3000:])
+        bodies = gzip.compress(plain), zlib.compress(plain), members, members + bytes(512)
+        for number, packed in enumerate(bodies):
             request = one_message(packed, message_id=f"{number:034x}")
             request.messages[0].system_properties.body_encoding = ENCODINGS["GZIP"]
             response = await client.call("SendMessage", request)
             assert codes([response.status]) == ["OK"]
-        for stored in await read(broker, 2):
+        for stored in await read(broker, len(bodies)):
             assert stored.body_length < 1000
             assert stored.decode_body() == plain
 
@@ -155,6 +158,14 @@ def fill_properties(message: Any) -> None:
 def set_digest(message: Any) -> None:
     message.system_properties.body_digest.type = DIGESTS["MD5"]
     message.system_properties.body_digest.checksum = "0" * 32
+
+
+def set_gzip(body: bytes) -> Callable[[Any], None]:
+    def apply(message: Any) -> None:
+        message.body = body
+        message.system_properties.body_encoding = ENCODINGS["GZIP"]
+
+    return apply
 
 
 def set_far_delivery(message: Any) -> None:
@@ -184,6 +195,9 @@ def set_far_delivery(message: Any) -> None:
         (set_digest, "MESSAGE_CORRUPTED"),
         (set_far_delivery, "ILLEGAL_DELIVERY_TIME"),
         (change(body_encoding=ENCODINGS["GZIP"]), "MESSAGE_CORRUPTED"),
+        (set_gzip(gzip.compress(b"x")[:-1]), "MESSAGE_CORRUPTED"),
+        (set_gzip(gzip.compress(b"x") + gzip.compress(b"y")[:-1]), "MESSAGE_CORRUPTED"),
+        (set_gzip(gzip.compress(b"") * (MAX_GZIP_MEMBERS + 1)), "MESSAGE_CORRUPTED"),
     ],
 )
 def test_i05_what_no_message_may_be_is_refused(
@@ -202,10 +216,12 @@ def test_i05_what_no_message_may_be_is_refused(
 
 def test_i04_a_gzip_bomb_stops_at_the_largest_body(tmp_path: Path) -> None:
     async def test(broker: GrpcBroker, client: GrpcClient) -> None:
-        request = one_message(gzip.compress(bytes((4 << 20) + 1)))
-        request.messages[0].system_properties.body_encoding = ENCODINGS["GZIP"]
-        response = await client.call("SendMessage", request)
-        assert codes([response.status]) == ["MESSAGE_BODY_TOO_LARGE"]
+        half = gzip.compress(bytes(2 << 20))
+        for body in (gzip.compress(bytes((4 << 20) + 1)), half + half + gzip.compress(b"x")):
+            request = one_message(body)
+            request.messages[0].system_properties.body_encoding = ENCODINGS["GZIP"]
+            response = await client.call("SendMessage", request)
+            assert codes([response.status]) == ["MESSAGE_BODY_TOO_LARGE"]
 
     with_client(tmp_path, test)
 

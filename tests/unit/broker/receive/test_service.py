@@ -215,6 +215,34 @@ def test_a_client_forwards_a_message_to_the_dead_letters(tmp_path: Path) -> None
     drive(tmp_path, test)
 
 
+def test_two_forwards_of_one_handle_make_one_dead_letter(tmp_path: Path) -> None:
+    async def test(on: Receiving) -> None:
+        on.put(1)
+        (one,) = await on.receive(fifo=True)
+        forward = on.service.forward_to_dead_letters
+        outcomes = await asyncio.gather(*(forward("G", "T", one.handle) for _ in range(3)))
+        assert outcomes == [OK] * 3
+        assert on.dead.letters == [("G", "0", 1)]
+        assert on.offset() == 1
+
+    drive(tmp_path, test)
+
+
+def test_a_forward_whose_client_has_gone_comes_to_its_end(tmp_path: Path) -> None:
+    async def test(on: Receiving) -> None:
+        on.put(1)
+        (one,) = await on.receive(fifo=True)
+        gone = asyncio.create_task(on.service.forward_to_dead_letters("G", "T", one.handle))
+        while not on.dead.letters:
+            await asyncio.sleep(0)
+        gone.cancel()
+        assert await on.service.forward_to_dead_letters("G", "T", one.handle) is OK
+        assert on.dead.letters == [("G", "0", 1)]
+        assert on.offset() == 1
+
+    drive(tmp_path, test)
+
+
 def test_fifo_messages_are_no_dead_letters_by_themselves(tmp_path: Path) -> None:
     async def test(on: Receiving) -> None:
         on.put(1)
