@@ -26,9 +26,11 @@ FROM_FIRST_GROUP = {"consumeFromWhere": FROM_FIRST}
 
 
 class KeptDeadLetters:
-    """Notes what became a dead letter; `error` is raised in place of it."""
+    """Notes what became a dead letter; `error` is raised in place of it. was_put: once one is
+    there, before the caller hears of it."""
 
     def __init__(self) -> None:
+        self.was_put = asyncio.Event()
         self.letters: list[tuple[str, str, int]] = []
         self.error: Exception | None = None
 
@@ -37,6 +39,7 @@ class KeptDeadLetters:
         if self.error is not None:
             raise self.error
         self.letters.append((group, bytes(message.body).decode(), attempts))
+        self.was_put.set()
         await asyncio.sleep(0)  # until it is durable
 
 

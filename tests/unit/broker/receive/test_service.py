@@ -233,8 +233,7 @@ def test_a_forward_whose_client_has_gone_comes_to_its_end(tmp_path: Path) -> Non
         on.put(1)
         (one,) = await on.receive(fifo=True)
         gone = asyncio.create_task(on.service.forward_to_dead_letters("G", "T", one.handle))
-        while not on.dead.letters:
-            await asyncio.sleep(0)
+        await on.dead.was_put.wait()
         gone.cancel()
         assert await on.service.forward_to_dead_letters("G", "T", one.handle) is OK
         assert on.dead.letters == [("G", "0", 1)]
