@@ -506,7 +506,9 @@ def test_an_open_stream_has_the_rights_of_today(tmp_path: Path) -> None:
             async with aclosing(service.stream("Telemetry", commands(), call)) as stream:
                 said.put_nowait(settings)
                 assert Code((await anext(stream)).status.code) is Code.OK
-                producers.remove_session(service.sessions.find("c"))
+                session = service.sessions.find("c")
+                assert session is not None
+                producers.remove_session(session)
                 others = Call(metadata={"x-mq-client-id": "c", **sign_call(*ADMIN)})
                 for made, is_there in ((others, False), (call, True)):
                     assert await status_of(service, "Heartbeat", beat, made) is Code.OK
