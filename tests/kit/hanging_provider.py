@@ -1,5 +1,5 @@
 """A tier in files whose writes wait while a file `hang` is beside it, as those of a backend do that
-never answers."""
+never answers, and whose writer epoch waits while there is a file `hang-start`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tieredstore.config import StoreConfig
-from tieredstore.contracts.segment import Buffer, FileSegment, WriteResult
+from tieredstore.contracts.epoch_record import EpochRecord
+from tieredstore.contracts.segment import Buffer, FileSegment, WriterEpoch, WriteResult
 from tieredstore.contracts.wrapping import WrapperProvider, WrapperSegment
 from tieredstore.providers.posix.provider import PosixProvider
 
@@ -16,19 +17,25 @@ from tieredstore.providers.posix.provider import PosixProvider
 class HangingProvider(WrapperProvider):
     """A Posix provider that waits."""
 
-    def __init__(self, wrapped: PosixProvider, sign: Path) -> None:
+    def __init__(self, wrapped: PosixProvider, folder: Path) -> None:
         super().__init__(wrapped)
-        self._sign = sign
+        self._folder = folder
 
     @classmethod
     def from_config(cls, config: StoreConfig) -> HangingProvider:
-        sign = Path(config.tier_file_path).with_name("hang")
-        return cls(PosixProvider.from_config(config), sign)
+        return cls(PosixProvider.from_config(config), Path(config.tier_file_path).parent)
 
-    def wait(self) -> None:
-        """Wait while the sign is there."""
-        while self._sign.exists():
+    def wait(self, sign: str = "hang") -> None:
+        """Wait while the sign is there; `<sign>.seen` says that somebody does."""
+        while (self._folder / sign).exists():
+            (self._folder / f"{sign}.seen").touch()
             time.sleep(0.05)
+
+    def acquire_writer(
+        self, broker_name: str, *, take_over: bool = False, record: EpochRecord | None = None
+    ) -> WriterEpoch:
+        self.wait("hang-start")
+        return super().acquire_writer(broker_name, take_over=take_over, record=record)
 
     def wrap_segment(self, segment: FileSegment) -> FileSegment:
         return _HangingSegment(segment, self)

@@ -20,6 +20,9 @@ SWITCH_INTERVAL_S: Final = 0.001
 """How long the loop may wait for a thread of the store to give the interpreter up."""
 STOP_SECONDS: Final = 20.0
 """Within which a stop should be over."""
+STOP_START_SECONDS: Final = 8.0
+"""How long a start that is told to stop has to come to its end: it may watch another writer's epoch
+or recover a large store, which no signal shortens."""
 _log = logging.getLogger("tieredstore.broker")
 
 
@@ -77,7 +80,7 @@ async def _serve(make_broker: Callable[[], Broker], announce: Callable[[Broker],
     for number in numbers:
         loop.add_signal_handler(number, on_signal)
     broker = make_broker()
-    await broker.start()
+    await _start(broker, stop)
     try:
         if not stop.is_set():
             places = ", ".join(f"{name} {place}" for name, place in broker.addresses.items())
@@ -91,8 +94,30 @@ async def _serve(make_broker: Callable[[], Broker], announce: Callable[[Broker],
         seconds = time.monotonic() - begin
         level = logging.WARNING if seconds > STOP_SECONDS else logging.INFO
         _log.log(level, "stopped in %.1f s", seconds)
-        if broker.is_abandoned:
-            # A thread still waits for the tier, and would hold the process up.
-            logging.shutdown()
-            sys.stdout.flush()
-            os._exit(0)
+        if broker.is_abandoned:  # a thread still waits for the tier
+            _end_at_once()
+
+
+async def _start(broker: Broker, stop: asyncio.Event) -> None:
+    """Start a broker; one that is told to stop meanwhile has some time to end its start. Raises
+    what the start raises."""
+    starting = asyncio.ensure_future(broker.start())
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if not stopping.done():
+        stopping.cancel()
+    elif not starting.done():
+        _log.info("told to stop during the start, which has %d s to end", STOP_START_SECONDS)
+        await asyncio.wait({starting}, timeout=STOP_START_SECONDS)
+        if not starting.done():
+            _log.warning("the start has not ended: it is given up, and the next one recovers")
+            _end_at_once()
+    await starting
+
+
+def _end_at_once() -> None:
+    """End the process without its threads, which would hold it up: as a kill does, and the store
+    survives that."""
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(0)

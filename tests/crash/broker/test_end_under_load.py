@@ -6,12 +6,14 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.kit.clients.broker_process import BrokerProcess
 from tests.kit.remoting import RemotingClient
+from tests.kit.waiting import wait_for
 from tieredstore.broker.remoting.codes import RequestCode
 from tieredstore.errors import TieredStoreError
 from tieredstore.message.properties import encode_properties
@@ -170,3 +172,43 @@ def test_a_tier_that_never_answers_does_not_hold_a_stop_up(tmp_path: Path) -> No
             check(load, await read_all(broker.addresses["remoting"]))
 
     asyncio.run(run())
+
+
+def begin_and_wait(broker: BrokerProcess) -> Path:
+    """Start a broker that waits for its tier; returns the file that lets it go on when it goes."""
+    sign = broker.folder / "hang-start"
+    sign.touch()
+    broker.begin()
+    wait_for(sign.with_name("hang-start.seen").exists)
+    return sign
+
+
+def test_a_start_that_does_not_end_is_given_up_when_it_is_told_to_stop(tmp_path: Path) -> None:
+    keys = {"tieredBackendServiceProvider": "tests.kit.hanging_provider:HangingProvider"}
+    broker = BrokerProcess(tmp_path, keys)
+    try:
+        sign = begin_and_wait(broker)
+        assert broker.stop() == 0
+        assert "it is given up" in broker.log()
+        sign.unlink()
+        broker.start()
+        assert broker.stop() == 0
+    finally:
+        broker.kill()
+
+
+def test_a_start_that_is_told_to_stop_ends_in_order(tmp_path: Path) -> None:
+    keys = {"tieredBackendServiceProvider": "tests.kit.hanging_provider:HangingProvider"}
+    broker = BrokerProcess(tmp_path, keys)
+    try:
+        sign = begin_and_wait(broker)
+        with ThreadPoolExecutor(1) as pool:
+            stopping = pool.submit(broker.stop)
+            wait_for(lambda: "told to stop during the start" in broker.log())
+            sign.unlink()
+            assert stopping.result() == 0
+        assert "stopped in" in broker.log()
+        assert "given up" not in broker.log()
+        assert not (tmp_path / "store" / "abort").exists()
+    finally:
+        broker.kill()

@@ -79,6 +79,11 @@ class BrokerProcess:
 
     def start(self, **changed: str) -> None:
         """Start, and return once it serves. changed: settings from now on."""
+        self.begin(**changed)
+        self.addresses = json.loads(self._first_line())
+
+    def begin(self, **changed: str) -> None:
+        """Start, and return before it serves."""
         assert self._process is None, "it runs"
         self._settings.update(changed)
         conf = self.folder / "broker.conf"
@@ -93,7 +98,6 @@ class BrokerProcess:
                 cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": str(ROOT)},  # configurations name test modules
             )
-        self.addresses = json.loads(self._first_line())
 
     def kill(self) -> None:
         """SIGKILL, as `kill -9`."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -14,7 +16,7 @@ import msgspec
 from tieredstore.broker.settings import BrokerSettings
 from tieredstore.broker.state.config_manager import ConfigManager, DataVersion
 from tieredstore.clock import SYSTEM_CLOCK, Clock
-from tieredstore.errors import Invalid
+from tieredstore.errors import Busy, Invalid
 from tieredstore.message.names import DLQ_PREFIX, RETRY_PREFIX
 
 PERM_READ: Final = 4
@@ -73,6 +75,7 @@ class TopicConfigManager(ConfigManager):
         self._topics: dict[str, TopicConfig] = {}
         self._listeners: list[TopicListener] = []
         self._changed: dict[str, int] = {}  # the last change of a topic that is not persisted
+        self._being_deleted = Counter[str]()
 
     async def load(self) -> None:
         """Read the file as `ConfigManager.load`. Raises also Invalid where a Java broker has kept
@@ -100,7 +103,7 @@ class TopicConfigManager(ConfigManager):
 
     def update_topic(self, config: TopicConfig) -> None:
         """Make or replace a topic. Its attributes are those of the new config. Raises Invalid for a
-        number of queues that no topic may have."""
+        number of queues that no topic may have, Busy for a topic that is being deleted."""
         check_queue_nums(f"topic {config.topic_name}", config.read_queue_nums)
         check_queue_nums(f"topic {config.topic_name}", config.write_queue_nums)
         self._put(config)
@@ -111,6 +114,18 @@ class TopicConfigManager(ConfigManager):
             return False
         self._tell(topic)
         return True
+
+    @contextmanager
+    def deleting(self, topics: Collection[str]) -> Iterator[None]:
+        """Delete topics from the table, and let nobody make them again before the block ends, which
+        deletes their messages: what is sent meanwhile would go with those. Who tries gets Busy."""
+        self._being_deleted.update(topics)
+        try:
+            for topic in topics:
+                self.delete_topic(topic)
+            yield
+        finally:
+            self._being_deleted -= Counter(topics)
 
     def is_persisted(self, topic: str) -> bool:
         """Tell whether the file has a topic as it is now."""
@@ -130,7 +145,7 @@ class TopicConfigManager(ConfigManager):
         """Return the topic of a send; an unknown one is made after the producer's default topic.
         None when that is not allowed or not possible.
 
-        Raises Invalid for a name that no topic may have.
+        Raises Invalid for a name that no topic may have, Busy for one that is being deleted.
         """
         found = self._topics.get(topic)
         if found is not None:
@@ -156,7 +171,8 @@ class TopicConfigManager(ConfigManager):
     def create_on_send_back(
         self, topic: str, queue_nums: int, perm: int = PERM_READ | PERM_WRITE, sys_flag: int = 0
     ) -> TopicConfig:
-        """Return a topic of the broker's own making (retry, dead letters, …); made if unknown."""
+        """Return a topic of the broker's own making (retry, dead letters, …); made if unknown.
+        Raises Busy for one that is being deleted."""
         found = self._topics.get(topic)
         if found is not None:
             return found
@@ -189,10 +205,13 @@ class TopicConfigManager(ConfigManager):
         self.data_version = table.data_version or DataVersion()
 
     def _put(self, config: TopicConfig) -> None:
-        if self._topics.get(config.topic_name) == config:
+        topic = config.topic_name
+        if self._topics.get(topic) == config:
             return
-        self._topics[config.topic_name] = config
-        self._tell(config.topic_name)
+        if topic in self._being_deleted:
+            raise Busy(f"topic {topic} is being deleted", topic=topic)
+        self._topics[topic] = config
+        self._tell(topic)
 
     def _tell(self, topic: str) -> None:
         self.mark_changed()

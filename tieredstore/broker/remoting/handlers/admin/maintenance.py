@@ -70,7 +70,8 @@ class MaintenanceHandlers:
             and not key.topic.startswith(LMQ_PREFIX)
         }
         if unused:
-            await self._broker.look_ups.run(self._broker.store.delete_topics, unused)
+            with known.deleting(unused):
+                await self._broker.look_ups.run(self._broker.store.delete_topics, unused)
         return RemotingCommand(ResponseCode.SUCCESS)
 
     def _list_queues(self) -> set[QueueKey]:

@@ -91,11 +91,11 @@ class TopicHandlers:
         self._refuse_read_only()
         topic = read_text(request, "topic")
         self._refuse_system(topic)
-        self._topics.delete_topic(topic)
-        self._broker.offsets.remove_topic(topic)
-        await self._topics.persist()
-        await self._broker.offsets.persist()
-        await self._broker.look_ups.run(self._broker.store.delete_topics, {topic})
+        with self._topics.deleting({topic}):
+            self._broker.offsets.remove_topic(topic)
+            await self._topics.persist()
+            await self._broker.offsets.persist()
+            await self._broker.look_ups.run(self._broker.store.delete_topics, {topic})
         return RemotingCommand(ResponseCode.SUCCESS)
 
     def list_topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:

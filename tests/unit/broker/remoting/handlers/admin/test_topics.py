@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,10 @@ from tests.kit.broker_services import broker_services, client_of
 from tests.kit.local_stores import plain, put_all
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.handlers.admin.topics import register_handlers
+from tieredstore.broker.send.sender import MessageSender, SendRequest
+from tieredstore.errors import Busy
 from tieredstore.local.topic_table import read_topics
+from tieredstore.message.encoding import Message
 
 UPDATE = RequestCode.UPDATE_AND_CREATE_TOPIC
 FIELDS = {
@@ -53,6 +57,54 @@ def test_a_topic_is_made_changed_listed_and_deleted(tmp_path: Path) -> None:
             assert broker.offsets.query_offset("G", "orders", 0) is None
             missing = await client.request(RequestCode.GET_TOPIC_CONFIG, {"topic": "orders"})
             assert missing.code == ResponseCode.TOPIC_NOT_EXIST
+
+    asyncio.run(run())
+
+
+def test_a_topic_is_not_made_again_while_it_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with (
+            broker_services(tmp_path) as broker,
+            client_of(broker, register_handlers) as client,
+        ):
+            loop = asyncio.get_running_loop()
+            begun, go_on = asyncio.Event(), threading.Event()
+            delete = broker.store.delete_topics
+
+            def delete_later(topics: set[str]) -> int:
+                loop.call_soon_threadsafe(begun.set)
+                assert go_on.wait(60)
+                return delete(topics)
+
+            monkeypatch.setattr(broker.store, "delete_topics", delete_later)
+            sender = MessageSender(
+                broker.store, broker.settings, broker.topics, broker.groups, broker.store_host
+            )
+
+            def read(queue_id: int, offset: int) -> bytes:
+                (found,) = broker.store.get_message("G", "orders", queue_id, offset, 1).messages
+                return bytes(found.body)
+
+            async def send() -> bytes:
+                sent = await sender.send(SendRequest("P", Message.create("orders", b"one")))
+                stored = await broker.store.look_message_by_offset_async(sent.physical_offset)
+                assert stored is not None
+                broker.store.dispatch_source.flush()
+                return read(stored.queue_id, sent.queue_offset)
+
+            await client.request(UPDATE, FIELDS)
+            deleting = asyncio.create_task(
+                client.request(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
+            )
+            await begun.wait()
+            with pytest.raises(Busy, match="topic orders is being deleted"):
+                await send()
+            assert (await client.request(UPDATE, FIELDS)).code == ResponseCode.SYSTEM_BUSY
+            go_on.set()
+            assert (await deleting).code == ResponseCode.SUCCESS
+            assert await send() == b"one"
 
     asyncio.run(run())
 
