@@ -55,7 +55,8 @@ class DispatchSource(Protocol):
     def read_records(self, units: npt.NDArray[np.void]) -> Sequence[memoryview]:
         """Read the records of those units, in order, in the fewest possible pieces: each buffer
         holds one or more whole records. Raises Corrupt when one is missing or its size or magic
-        differs from its unit. The buffers stay valid while they are referenced."""
+        differs from its unit. The buffers stay valid while they are referenced; one that can be
+        written to is the caller's own."""
         ...
 
     def is_in_store(self, key: QueueKey, offset: int) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +19,6 @@ from tieredstore.message.consume_queue import MIN_EXTENDED_ADDRESS, UNIT_DTYPE
 from tieredstore.message.hashes import tags_code
 from tieredstore.message.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
 from tieredstore.message.record import decode_record
-
-MAX_GAP_BYTES: Final = 16 << 10
-"""Records of one queue with less than this between them are read at once; it costs less than a
-read of each, where other queues' records lie among them."""
 
 
 class LocalDispatchSource:
@@ -120,33 +115,56 @@ class LocalDispatchSource:
         return units
 
     def read_records(self, units: npt.NDArray[np.void]) -> Sequence[memoryview]:
-        """Read the records of the units: one buffer for each run of records that lie one after the
-        other. Raises Corrupt when one is missing or is not what its unit says, Unavailable when
-        one is not on disk yet: what a caller asks for, `queue_range` bounds only at its time."""
+        """Read the records of the units, each byte once: a buffer for each file of the log, which
+        is the caller's own. Raises Corrupt when one is missing or is not what its unit says,
+        Unavailable when one is not on disk yet: what a caller asks for, `queue_range` bounds only
+        at its time."""
         if not len(units):
             return []
         offsets = units["physical_offset"].astype(np.int64)
         sizes = units["size"].astype(np.int64)
         ends = offsets + sizes
         self._check_flushed(int(ends.max()))
-        gaps = offsets[1:] - ends[:-1]
-        far = (gaps < 0) | (gaps > MAX_GAP_BYTES)
         file_numbers = offsets // self._store.commit_log.file_size
-        spans = np.flatnonzero(far | (file_numbers[1:] != file_numbers[:-1])) + 1
-        pieces: list[memoryview] = []
-        for first, stop in pairwise([0, *spans.tolist(), len(units)]):
-            begin = int(offsets[first])
-            span = self._read_span(begin, int(ends[stop - 1]), stop - first)
-            starts, stops = offsets[first:stop] - begin, ends[first:stop] - begin
-            self._check_heads(span, starts, sizes[first:stop], begin)
-            breaks = gaps[first : stop - 1] != 0
-            runs = zip(
-                starts[np.append(True, breaks)].tolist(),
-                stops[np.append(breaks, True)].tolist(),
-                strict=True,
+        files = np.flatnonzero(file_numbers[1:] != file_numbers[:-1]) + 1
+        return [
+            self._gather(offsets[first:stop], sizes[first:stop], ends[first:stop])
+            for first, stop in pairwise([0, *files.tolist(), len(units)])
+        ]
+
+    def _gather(
+        self,
+        offsets: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+        ends: npt.NDArray[np.int64],
+    ) -> memoryview:
+        """Records in one file of the log, others of other queues among them."""
+        if int(sizes.min()) < MIN_RECORD_SIZE:
+            raise Corrupt(
+                f"units at {offsets[0]} of the commit log: expected at least {MIN_RECORD_SIZE} "
+                f"bytes each, found {int(sizes.min())}",
+                offset=int(offsets[0]),
             )
-            pieces += [span[run_start:run_stop] for run_start, run_stop in runs]
-        return pieces
+        breaks = offsets[1:] != ends[:-1]
+        starts = offsets[np.append(True, breaks)].tolist()
+        stops = ends[np.append(breaks, True)].tolist()
+        log = self._store.commit_log
+        begin, end = int(offsets[0]), int(ends[-1])
+        was_held = begin >= log.min_offset
+        buffer = log.gather(list(zip(starts, stops, strict=True)))
+        if buffer is None and was_held and begin < log.min_offset:
+            raise Unavailable(
+                f"the commit log file with {begin} was deleted while it was read", offset=begin
+            )
+        if buffer is None:
+            raise Corrupt(
+                f"expected {len(offsets)} messages at {begin} to {end} of the commit log, which "
+                f"holds {log.min_offset} to {log.readable_offset}",
+                offset=begin,
+            )
+        records = memoryview(buffer)
+        _check_heads(records, offsets, sizes)
+        return records
 
     def _check_flushed(self, end: int) -> None:
         log = self._store.commit_log
@@ -156,48 +174,6 @@ class LocalDispatchSource:
                 f"messages up to {end} of the commit log: expected them on disk, which holds it up "
                 f"to {flushed}",
                 offset=flushed,
-            )
-
-    def _read_span(self, begin: int, end: int, count: int) -> memoryview:
-        """Bytes of the log in which `count` records lie, others of other queues among them."""
-        log = self._store.commit_log
-        was_held = begin >= log.min_offset
-        span = log.get(begin, end - begin)
-        if span is None and was_held and begin < log.min_offset:
-            raise Unavailable(
-                f"the commit log file with {begin} was deleted while it was read", offset=begin
-            )
-        if span is None:
-            raise Corrupt(
-                f"expected {count} messages at {begin} to {end} of the commit log, which holds "
-                f"{log.min_offset} to {log.readable_offset}",
-                offset=begin,
-            )
-        return span
-
-    @staticmethod
-    def _check_heads(
-        piece: memoryview,
-        positions: npt.NDArray[np.int64],
-        sizes: npt.NDArray[np.int64],
-        begin: int,
-    ) -> None:
-        if len(piece) < MIN_RECORD_SIZE or int(sizes.min()) < MIN_RECORD_SIZE:
-            raise Corrupt(
-                f"units at {begin} of the commit log: expected at least {MIN_RECORD_SIZE} bytes "
-                f"each, found {int(sizes.min())}",
-                offset=begin,
-            )
-        heads = view_unaligned(piece, ">u8")[positions].astype(np.uint64)
-        wanted = sizes.astype(np.uint64) << np.uint64(32)
-        good = (heads == wanted | np.uint64(MAGIC_V1)) | (heads == wanted | np.uint64(MAGIC_V2))
-        if not good.all():
-            bad = int(good.argmin())
-            position, head = begin + int(positions[bad]), int(heads[bad])
-            raise Corrupt(
-                f"record at {position} of the commit log: expected {int(sizes[bad])} bytes and a "
-                f"record's magic, found {head >> 32} bytes and {head & 0xFFFFFFFF:08x}",
-                offset=position,
             )
 
     def is_in_store(self, key: QueueKey, offset: int) -> bool:
@@ -254,3 +230,20 @@ class LocalDispatchSource:
     def find_needed_offset(self, key: QueueKey) -> int | None:
         """Ask the retention guard for the offset from which a queue is needed."""
         return self._guard(key)
+
+
+def _check_heads(
+    records: memoryview, offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> None:
+    """Check that each record begins as its unit says."""
+    heads = view_unaligned(records, ">u8")[np.cumsum(sizes) - sizes].astype(np.uint64)
+    wanted = sizes.astype(np.uint64) << np.uint64(32)
+    good = (heads == wanted | np.uint64(MAGIC_V1)) | (heads == wanted | np.uint64(MAGIC_V2))
+    if not good.all():
+        bad = int(good.argmin())
+        position, head = int(offsets[bad]), int(heads[bad])
+        raise Corrupt(
+            f"record at {position} of the commit log: expected {int(sizes[bad])} bytes and a "
+            f"record's magic, found {head >> 32} bytes and {head & 0xFFFFFFFF:08x}",
+            offset=position,
+        )

@@ -17,23 +17,34 @@ from tieredstore.message.delay_levels import parse_delay_levels
 KEY = QueueKey("T", 0)
 
 
-def test_contiguous_records_are_one_piece(tmp_path: Path) -> None:
+def test_records_of_a_queue_come_in_one_buffer_for_each_file(tmp_path: Path) -> None:
     config = small_config(
         tmp_path / "s",
-        mapped_file_size_commit_log_bytes=1 << 16,
+        mapped_file_size_commit_log_bytes=1 << 11,
         mapped_file_size_consume_queue_bytes=2000,
     )
     with running(config) as store:
         put_all(store, [plain("T", 0, i) for i in range(10)])
         put_all(store, [plain("T", i % 2, i) for i in range(10, 20)])
         store.flush()
-        source = store.dispatch_source
-        assert source.queue_range(KEY) == QueueRange(0, 15)
-        units = source.read_units(KEY, 0, 100)
-        pieces = source.read_records(units)
-        assert [len(piece) for piece in pieces[1:]] == units["size"][11:].tolist()
-        assert len(pieces[0]) == int(units["size"][:11].sum())
-        assert list(source.read_records(units[:0])) == []
+        live = store.dispatch_source
+        assert live.queue_range(KEY) == QueueRange(0, 15)
+        units = live.read_units(KEY, 0, 100)
+        files = np.unique(units["physical_offset"] >> 11)
+        assert len(files) == 2
+        pieces = live.read_records(units)
+        assert len(pieces) == len(files)
+        records = b"".join(pieces)
+        log = store.commit_log
+        wanted = [log.get(int(unit["physical_offset"]), int(unit["size"])) for unit in units]
+        assert records == b"".join(record for record in wanted if record is not None)
+        assert list(live.read_records(units[:0])) == []
+        # The buffers are the caller's own: what is done to them changes nothing in the store.
+        for piece in pieces:
+            piece[:] = bytes(len(piece))
+        assert b"".join(live.read_records(units)) == records
+    foreign = open_read_only(tmp_path / "s").dispatch_source
+    assert b"".join(foreign.read_records(units)) == records
 
 
 def test_unknown_queues_have_nothing(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import mmap
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -196,6 +196,14 @@ class MappedFile:
         if view is None:
             return None
         data = bytes(view[start:end])
+        return None if self.fault.is_noted else data
+
+    def gather(self, runs: Sequence[tuple[int, int]]) -> bytearray | None:
+        """Copy runs [start, end) of the mapping, one behind the other; None as `copy`."""
+        view = self._view
+        if view is None:
+            return None
+        data = bytearray().join([view[start:end] for start, end in runs])
         return None if self.fault.is_noted else data
 
     def reserve(self, end: int) -> int:

@@ -27,7 +27,7 @@ class RecordBatch:
     """
 
     first_offset: int
-    buffer: bytearray
+    buffer: memoryview
     starts: Int64s
     ends: Int64s
     sizes: Int64s
@@ -57,6 +57,7 @@ def prepare(
     path: str,
 ) -> RecordBatch:
     """Copy records into one buffer and give them physical offsets from `commit_log_offset` on.
+    One buffer that can be written to is used as it is.
 
     units: the consume queue units of the records, for sizes and tags codes. Raises Corrupt, naming
     `path` and the queue offset, when sizes or magics in the records differ from the units.
@@ -64,7 +65,9 @@ def prepare(
     sizes = units["size"].astype(np.int64)
     ends = np.cumsum(sizes)
     starts = ends - sizes
-    buffer = bytearray(records[0]) if len(records) == 1 else bytearray().join(records)
+    buffer = records[0] if len(records) == 1 else memoryview(bytearray().join(records))
+    if buffer.readonly:
+        buffer = memoryview(bytearray(buffer))
     total = int(ends[-1]) if len(ends) else 0
     if len(buffer) != total or (total and int(sizes.min()) < layout.MIN_RECORD_SIZE):
         raise Corrupt(
@@ -89,7 +92,7 @@ def prepare(
 
 
 def _check_headers(
-    buffer: bytearray, starts: Int64s, sizes: Int64s, first_offset: int, path: str
+    buffer: memoryview, starts: Int64s, sizes: Int64s, first_offset: int, path: str
 ) -> None:
     found = view_unaligned(buffer, ">i4")[starts]
     magics = view_unaligned(buffer, ">u4")[starts + layout.MAGIC_POSITION]

@@ -190,7 +190,8 @@ class FlatMessageFile(QueueView):
 
         units: their consume queue units (UNIT_DTYPE; sizes and tags codes are used); records:
         buffers of one or more whole records, together those of the units. They are copied once,
-        with the physical offsets of the tier. Segments are rolled where they are full, which
+        with the physical offsets of the tier; a single one that can be written to is not, and
+        belongs to the file from then on. Segments are rolled where they are full, which
         commits what was appended before; a message larger than a segment gets its own.
 
         Returns the batch as it is in the tier. Raises Corrupt when units and records disagree

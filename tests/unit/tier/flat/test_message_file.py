@@ -52,14 +52,17 @@ def test_any_grouping_of_records_gives_the_same_bytes(pieces: int) -> None:
     assert one.objects() == many.objects()
 
 
-def test_the_callers_records_are_not_changed() -> None:
-    data, code = record(0)
-    kept = bytearray(data)
-    units, _ = as_batch([(data, code)])
-    file = Tier().queue()
-    file.append_batch(units, [memoryview(kept)])
+def test_a_buffer_that_can_be_written_to_is_used_as_it_is_and_no_other_changed() -> None:
+    tier, made = Tier(), [record(0), record(1)]
+    data = b"".join(record for record, _ in made)
+    units, _ = as_batch(made)
+    file = tier.queue()
+    given = bytearray(data)
+    batch = file.append_batch(units, [memoryview(data)])
+    assert batch.buffer.obj is not data
+    assert file.append_batch(units, [memoryview(given)]).buffer.obj is given
     file.commit()
-    assert bytes(kept) == data
+    assert given != data, "the physical offsets of the tier are in it"
 
 
 def test_offsets_are_those_of_the_queue() -> None:

@@ -1,0 +1,36 @@
+"""Copying records that lie apart in a commit log file into one buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tieredstore.contracts.segment import Buffer
+
+Run = tuple[int, int]
+"""Bytes [start, end) of the commit log."""
+
+MAX_GAP_BYTES: Final = 16 << 10
+"""Runs with less than this between them are read at once: it costs less than a read of each."""
+
+
+def gather_runs(runs: Sequence[Run], read: Callable[[int, int], Buffer | None]) -> bytearray | None:
+    """Read runs that follow one another and copy them, one behind the other.
+
+    read: returns the bytes of (offset, size), None when they are not there; what lies between near
+    runs is read with them. Returns None when `read` does.
+    """
+    pieces: list[memoryview] = []
+    first = 0
+    while first < len(runs):
+        stop = first + 1
+        while stop < len(runs) and 0 <= runs[stop][0] - runs[stop - 1][1] <= MAX_GAP_BYTES:
+            stop += 1
+        begin = runs[first][0]
+        span = read(begin, runs[stop - 1][1] - begin)
+        if span is None:
+            return None
+        view = memoryview(span)
+        pieces += [view[start - begin : end - begin] for start, end in runs[first:stop]]
+        first = stop
+    return bytearray().join(pieces)
