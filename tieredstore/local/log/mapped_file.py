@@ -24,7 +24,14 @@ from tieredstore.disk.guarded_mapping import guard
 from tieredstore.disk.locks import is_file_at
 from tieredstore.disk.sync import allocate, sync_file
 from tieredstore.errors import Corrupt, Exhausted, TieredStoreError
-from tieredstore.local.log.memory import POPULATE_WRITE, lock_memory, populate, unlock_memory
+from tieredstore.local.log.memory import (
+    POPULATE_WRITE,
+    find_address,
+    is_resident,
+    lock_memory,
+    populate,
+    unlock_memory,
+)
 
 RESERVE_BYTES: Final = 16 << 20
 TOUCH_BYTES: Final = 1 << 20
@@ -62,6 +69,7 @@ class MappedFile:
     """
 
     __slots__ = (
+        "_address",
         "_closing",
         "_fd",
         "_is_locked",
@@ -83,6 +91,7 @@ class MappedFile:
         self._fd = -1
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
+        self._address = 0
         self._reserved = 0
         self._touched = 0
         self._closing = threading.Lock()
@@ -186,14 +195,16 @@ class MappedFile:
     def view(self) -> memoryview:
         """The whole file."""
         if self._view is None:
-            self._view = memoryview(self.map)
+            view = memoryview(self.map)
+            self._address = find_address(view)
+            self._view = view
         return self._view
 
     def copy(self, start: int, end: int) -> bytes | None:
-        """Copy bytes of the mapping; None when it was closed, or had a fault: they have to be read
-        from the file then."""
+        """Copy bytes of the mapping; None when it was closed, had a fault, or has not all of them
+        in memory: they have to be read from the file then, which stops no other thread."""
         view = self._view
-        if view is None:
+        if view is None or not is_resident(self._address, start, end):
             return None
         data = bytes(view[start:end])
         return None if self.fault.is_noted else data

@@ -8,11 +8,14 @@ import functools
 import logging
 import mmap
 import os
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any, Final
 
 POPULATE_WRITE: Final = 23
 """MADV_POPULATE_WRITE of Linux 5.14; Python has no name for it yet."""
+_MOST_PAGES: Final = 256
 _log = logging.getLogger(__name__)
 
 
@@ -33,6 +36,18 @@ def _find_madvise() -> Callable[[int, int, int], int] | None:
     function: Any = getattr(ctypes.CDLL(None), "madvise", None)
     if function is not None:
         function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        function.restype = ctypes.c_int
+    return function  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _find_mincore() -> Callable[[int, int, int], int] | None:
+    """What tells which pages are in memory; it never waits, so it keeps the GIL."""
+    if sys.platform != "linux":
+        return None
+    function: Any = getattr(ctypes.PyDLL(None), "mincore", None)
+    if function is not None:
+        function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
         function.restype = ctypes.c_int
     return function  # type: ignore[no-any-return]
 
@@ -62,6 +77,41 @@ def populate(mapping: mmap.mmap, start: int, end: int) -> None:
     if madvise is not None:
         first = ctypes.c_char.from_buffer(mapping)  # so that it stays mapped
         madvise(ctypes.addressof(first) + start, end - start, POPULATE_WRITE)
+
+
+class _Answer(threading.local):
+    """What `mincore` writes for each page."""
+
+    def __init__(self) -> None:
+        self.pages = ctypes.create_string_buffer(_MOST_PAGES)
+        self.address = ctypes.addressof(self.pages)
+
+
+_answer = _Answer()
+
+
+def find_address(view: memoryview) -> int:
+    """Return where a writable mapping begins, for as long as somebody has a view of it."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(view))
+
+
+def is_resident(address: int, start: int, end: int) -> bool:
+    """Tell whether all pages of bytes [start, end) of a mapping at an address are in memory: who
+    touches another one waits for the disk, and all threads with it. True where the system cannot
+    tell."""
+    mincore = _find_mincore()
+    if mincore is None:
+        return True
+    position = start - start % mmap.PAGESIZE
+    while position < end:
+        size = min(end - position, _MOST_PAGES * mmap.PAGESIZE)
+        count = -(-size // mmap.PAGESIZE)
+        if mincore(address + position, size, _answer.address):
+            return True
+        if _answer.pages[:count].count(1) != count:
+            return False
+        position += size
+    return True
 
 
 def lock_memory(mapping: mmap.mmap) -> bool:
