@@ -108,7 +108,7 @@ def is_resident(address: int, start: int, end: int) -> bool:
         count = -(-size // mmap.PAGESIZE)
         if mincore(address + position, size, _answer.address):
             return True
-        if _answer.pages[:count].count(1) != count:
+        if _answer.pages.raw[:count].count(1) != count:
             return False
         position += size
     return True
