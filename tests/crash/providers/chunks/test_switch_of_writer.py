@@ -1,12 +1,14 @@
 """A writer is stopped at each of its requests, another one takes over, and the first one goes on.
 
 The stopped writer is a zombie: it believes that it owns the broker prefix. Whatever it was doing,
-what the new writer was told stays as it is, and the zombie is told nothing that is not so.
+what the new writer was told stays as it is, and the zombie is told nothing that is not so. The
+store and each writer have a clock; in a switch those of the store and the new writer go on, and
+the zombie's, unless its machine stood still.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +36,13 @@ LOG = SegmentId("broker-a/TopicA/0", FileSegmentType.COMMIT_LOG, 0)
 OTHER = SegmentId("broker-a/TopicB/0", FileSegmentType.COMMIT_LOG, 0)
 LIMITS = ClientLimits(min_part_bytes=100)
 GRACE_MS = 120_000
+WHEN = ["before", "after", "lost"]
+SWITCHES = [
+    *((switch_ms, True) for switch_ms in (1_000, 20_000, 59_000, 61_000, 1_200_000)),
+    (20_000, False),
+    (1_200_000, False),
+]
+"""How long a switch takes, ms; whether the zombie's clock stands still meanwhile."""
 LEASE_MS = 10_000
 
 
@@ -42,8 +51,10 @@ class Writer:
     """One broker process; what it was told was written."""
 
     client: MemoryObjectClient
-    clock: ManualClock
+    server: ManualClock
     name: str
+    clock: ManualClock = field(default_factory=ManualClock)
+    others: list[ManualClock] = field(default_factory=list)
     acknowledged: dict[SegmentId, list[tuple[int, bytes]]] = field(default_factory=dict)
     is_fenced: bool = False
     is_unsure: bool = False
@@ -65,6 +76,7 @@ class Writer:
         """Whether it was written; a writer of the highest epoch never stops for another one."""
         result = self.tier.open(id).write(position, [data])
         if isinstance(result, Written):
+            self.epoch.confirm()
             self.acknowledged.setdefault(id, []).append((position, data))
             return True
         assert isinstance(result, (FencedWrite, UnknownWrite))
@@ -75,7 +87,7 @@ class Writer:
     def live(self) -> None:
         """Appends, merges, collects, seals and deletes until it is told to stop."""
         try:
-            epoch = self.tier.acquire_writer("broker-a")
+            self.epoch = self.tier.acquire_writer("broker-a")
             self.append(OTHER, 0, content(70, 9))
             position = 0
             for turn in range(7):
@@ -85,22 +97,27 @@ class Writer:
                 position += len(data)
                 if turn % 3 == 2:
                     self.tier.run_maintenance()
-                    self.clock.advance(GRACE_MS)
+                    self.wait(GRACE_MS)
             self.acknowledged.pop(OTHER, None)
             self.tier.open(OTHER).delete()
             self.tier.open(LOG).seal()
             self.tier.run_maintenance()
-            self.clock.advance(GRACE_MS)
+            self.wait(GRACE_MS)
             self.tier.run_maintenance()
-            epoch.release()
+            self.epoch.release()
         except Fenced:
             self.is_fenced = True
         except Unavailable:
             self.is_unsure = True
 
-    def take_over(self) -> None:
-        self.clock.advance(10 * GRACE_MS)
-        self.tier.acquire_writer("broker-a", take_over=True)
+    def wait(self, time_ms: int) -> None:
+        for clock in (self.clock, self.server):
+            clock.advance(time_ms)
+
+    def take_over(self, switch_ms: int) -> None:
+        for clock in (self.clock, self.server, *self.others):
+            clock.advance(switch_ms)
+        self.epoch = self.tier.acquire_writer("broker-a", take_over=True)
 
     def extend(self, id: SegmentId, seed: int) -> None:
         """Append at the end, merge and collect, so that keys of former writes are free again."""
@@ -112,7 +129,7 @@ class Writer:
             position += len(data)
         for _ in range(2):
             self.tier.run_maintenance()
-            self.clock.advance(GRACE_MS)
+            self.wait(GRACE_MS)
 
 
 def reader(store: MemoryObjectClient) -> ChunkProvider:
@@ -129,15 +146,16 @@ def assert_holds(
 
 
 def run_with_switch(
-    number: int, when: str, change: Callable[[Writer], None]
+    number: int, when: str, change: Callable[[Writer], None], *, stands: bool
 ) -> tuple[Writer, Writer, str]:
     """The zombie, its successor, and where the switch was."""
-    clock = ManualClock()
+    server = ManualClock()
     store = MemoryObjectClient()
-    shared: dict[str, Any] = {"beside": store, "now_ms": clock.now_ms, "limits": LIMITS}
+    shared: dict[str, Any] = {"beside": store, "now_ms": server.now_ms, "limits": LIMITS}
     stopped = StoppedClient(number, when, **shared)
-    zombie = Writer(stopped, clock, "zombie")
-    successor = Writer(MemoryObjectClient(**shared), clock, "successor")
+    zombie = Writer(stopped, server, "zombie")
+    successor = Writer(MemoryObjectClient(**shared), server, "successor")
+    successor.others = [] if stands else [zombie.clock]
     stopped.meanwhile = lambda: change(successor)
     zombie.live()
     assert stopped.is_over, f"there is no request {number}"
@@ -145,9 +163,9 @@ def run_with_switch(
 
 
 def requests_of_an_undisturbed_writer() -> list[str]:
-    clock = ManualClock()
-    client = StoppedClient(0, "before", now_ms=clock.now_ms, limits=LIMITS)
-    Writer(client, clock, "alone").live()
+    server = ManualClock()
+    client = StoppedClient(0, "before", now_ms=server.now_ms, limits=LIMITS)
+    Writer(client, server, "alone").live()
     return client.requests
 
 
@@ -156,14 +174,17 @@ FIRST = next(n for n, name in enumerate(REQUESTS, 1) if name.startswith("PUT")) 
 """The first request with the epoch in hand."""
 
 
-@pytest.mark.parametrize("when", ["before", "after", "lost"])
-def test_w02_a_switch_at_each_request_leaves_no_hole_and_no_second_copy(when: str) -> None:
+@pytest.mark.parametrize(("switch_ms", "stands"), SWITCHES)
+@pytest.mark.parametrize("when", WHEN)
+def test_w02_a_switch_at_each_request_leaves_no_hole_and_no_second_copy(
+    when: str, switch_ms: int, *, stands: bool
+) -> None:
     def change(successor: Writer) -> None:
-        successor.take_over()
+        successor.take_over(switch_ms)
         successor.extend(LOG, 100)
 
     for number in range(FIRST, len(REQUESTS) + 1):
-        zombie, successor, where = run_with_switch(number, when, change)
+        zombie, successor, where = run_with_switch(number, when, change, stands=stands)
         tier = reader(zombie.client)
         for listing in tier.list():
             assert isinstance(listing.token, Chain)
@@ -176,31 +197,47 @@ def test_w02_a_switch_at_each_request_leaves_no_hole_and_no_second_copy(when: st
         assert_holds(reader(zombie.client), zombie.acknowledged, where)
 
 
-@pytest.mark.parametrize("when", ["before", "after", "lost"])
-def test_w01_a_zombie_is_told_to_stop(when: str) -> None:
+@pytest.mark.parametrize(("switch_ms", "stands"), SWITCHES)
+@pytest.mark.parametrize("when", WHEN)
+def test_w01_a_zombie_is_told_to_stop(when: str, switch_ms: int, *, stands: bool) -> None:
     """It may learn that at the next request that changes something, not later."""
 
     def change(successor: Writer) -> None:
-        successor.take_over()
+        successor.take_over(switch_ms)
 
     for number in range(FIRST, len(REQUESTS)):
-        zombie, _, where = run_with_switch(number, when, change)
+        zombie, _, where = run_with_switch(number, when, change, stands=stands)
         changing = [
             name
             for name in zombie.client.requests[number:]  # type: ignore[attr-defined]
             if name.startswith(("PUT ", "COMPLETE", "DELETE")) and "/.writer/" not in name
         ]
-        assert zombie.is_fenced or zombie.is_unsure or not changing, where
-        # The request on its way, and one that takes back what it made.
-        assert len(changing) <= 2, (where, changing)
+        # The last of all may be the one that was on its way.
+        assert zombie.is_fenced or zombie.is_unsure or not changing[1:], where
+        # Between two looks: a deletion, a seal, and the whole of what is sealed.
+        assert len(changing) <= 3, (where, changing)
 
 
-@pytest.mark.parametrize("when", ["before", "after", "lost"])
-def test_w03_a_topic_that_was_made_again_keeps_what_it_was_told(when: str) -> None:
+def made_again_switches() -> Iterator[object]:
+    """Yield when, and which switch; those are marked that lose or mix bytes today."""
+    mark = pytest.mark.xfail(
+        strict=True,
+        reason="names are used again: folders with epochs end that (docs/formats/chunk-log.md)",
+    )
+    for when in WHEN:
+        for switch_ms, stands in SWITCHES:
+            is_broken = stands or (switch_ms == 20_000 and when != "lost")
+            yield pytest.param(when, switch_ms, stands, marks=[mark] if is_broken else [])
+
+
+@pytest.mark.parametrize(("when", "switch_ms", "stands"), [*made_again_switches()])
+def test_w03_a_topic_that_was_made_again_keeps_what_it_was_told(
+    when: str, switch_ms: int, *, stands: bool
+) -> None:
     """A deletion of garbage on its way is apart: docs/formats/chunk-log.md, "What remains"."""
 
     def change(successor: Writer) -> None:
-        successor.take_over()
+        successor.take_over(switch_ms)
         for segment_id in (LOG, OTHER):
             successor.tier.open(segment_id).delete()
         for turn in range(2):
@@ -211,7 +248,7 @@ def test_w03_a_topic_that_was_made_again_keeps_what_it_was_told(when: str) -> No
         request = REQUESTS[number - 1]
         if when == "before" and request.startswith("DELETE") and "/TopicA/" in request:
             continue
-        zombie, successor, where = run_with_switch(number, when, change)
+        zombie, successor, where = run_with_switch(number, when, change, stands=stands)
         tier = reader(zombie.client)
         assert_holds(tier, successor.acknowledged, where)
         successor.extend(LOG, 200)
