@@ -66,6 +66,12 @@ def draw(
     return drawn
 
 
+def take_turns(areas: Sequence[Area], count: int, seed: int) -> list[Area]:
+    """Return so many of the areas; with one seed after the other each has its turn."""
+    first = seed * count
+    return [areas[number % len(areas)] for number in range(first, first + min(count, len(areas)))]
+
+
 def try_area(
     area: Area, mutants: Sequence[Mutant], copies: SimpleQueue[Copy], workers: int, seed: int
 ) -> Iterator[Tried]:
@@ -95,6 +101,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=72, help="of all areas together")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--area", action="append", choices=names, help="only this; repeatable")
+    parser.add_argument("--areas", type=int, help="only so many, others with the next seed")
     parser.add_argument("--minutes", type=float, default=120, help="begin no area after that")
     parser.add_argument("--workers", type=int, default=min(os.cpu_count() or 1, 4))
     parser.add_argument("--list", action="store_true", help="show what is drawn, and stop")
@@ -104,6 +111,8 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> int:
     chosen = parse_arguments()
     areas = [area for area in AREAS if not chosen.area or area.name in chosen.area]
+    if chosen.areas:
+        areas = take_turns(areas, chosen.areas, chosen.seed)
     exclusions = load_exclusions(WITHOUT_EFFECT)
     drawn = {
         area: draw(

@@ -29,6 +29,8 @@ CHECK_TIMEOUT_S = 240
 PORT_OFFSETS = (0, 3, 5, 6)
 """Name server, then the broker's fast, main and replication listeners."""
 EVERY_KEY = "-DkeySample=1000000000"
+QUICK = ("-XX:TieredStopAtLevel=1",)
+"""A broker of a test lives for seconds: what starts at once beats what runs fast."""
 OWN_KEYS = ("storePathRootDir", "storePathCommitLog", "tieredStoreFilePath")
 RESULT = re.compile(r"^RESULT (PASS|FAIL) want=(\d+) ok=(\d+) keyQueries=(\d+)/(\d+)", re.MULTILINE)
 
@@ -107,7 +109,7 @@ class JavaTools:
     def run_class(self, name: str, text: str) -> str:
         """Run one of our classes that reads all of its input and then answers."""
         done = subprocess.run(
-            ["java", "-Xmx256m", "-cp", self._classpath, name],
+            ["java", "-Xmx256m", *QUICK, "-cp", self._classpath, name],
             input=text,
             capture_output=True,
             text=True,
@@ -150,7 +152,8 @@ class JavaTools:
         wanted, out = root / "append-manifest.json", root / "append-out.json"
         wanted.write_text(json.dumps({"brokerConf": manifest["brokerConf"]}))
         names = [f"{topic}:{queue_id}" for topic, queue_id in queues]
-        java = ["java", *self._flags, f"-Duser.home={root / 'home'}", "-cp", self._classpath]
+        java = ["java", *self._flags, *QUICK, f"-Duser.home={root / 'home'}"]
+        java += ["-cp", self._classpath]
         done = self._on_free_ports(
             lambda port: (
                 _append(java, root, wanted, out, port, count, names),
@@ -166,7 +169,7 @@ class JavaTools:
         """A Java broker on `store`, until `stop`; it is killed at the end, and when it hangs.
         settings: `key=value` of its configuration."""
         log = store.parent / "java.log"
-        java = ["java", *self._flags, f"-Duser.home={store.parent / 'home'}"]
+        java = ["java", *self._flags, *QUICK, f"-Duser.home={store.parent / 'home'}"]
         for _ in range(3):
             port = free_ports()
             where = (str(store), str(port), str(port + 5))
@@ -186,7 +189,14 @@ class JavaTools:
         port = free_ports()
         config, log = folder / "namesrv.conf", folder / "namesrv.log"
         config.write_text(f"listenPort={port}\nrocketmqHome={folder}\n")
-        java = ["java", "-Xmx256m", f"-Duser.home={folder / 'home'}", "-cp", self._classpath]
+        java = [
+            "java",
+            "-Xmx256m",
+            *QUICK,
+            f"-Duser.home={folder / 'home'}",
+            "-cp",
+            self._classpath,
+        ]
         main = "org.apache.rocketmq.namesrv.NamesrvStartup"
         with (
             log.open("w") as errors,
@@ -202,7 +212,11 @@ class JavaTools:
     def _on_free_ports(self, command: Any) -> subprocess.CompletedProcess[str]:
         for attempt in range(3):
             arguments, extra = command(free_ports())
-            environment = {"TIMEOUT": str(CHECK_TIMEOUT_S), "JEXTRA": EVERY_KEY, **extra}
+            environment = {
+                "TIMEOUT": str(CHECK_TIMEOUT_S),
+                "JEXTRA": " ".join([EVERY_KEY, *QUICK]),
+                **extra,
+            }
             done = _run(arguments, timeout_s=CHECK_TIMEOUT_S + 30, environment=environment)
             # between our look and Java's bind somebody else may have taken a port
             if attempt == 2 or "Address already in use" not in done.stdout:

@@ -24,12 +24,16 @@ if TYPE_CHECKING:
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A session lives for minutes: what starts at once beats what runs fast."""
 TEST_CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": QUICK_JVM,
+    "spark.executor.extraJavaOptions": QUICK_JVM,
     # How long a new Python may take on a busy machine; 15 s by default, and then a query fails.
     "spark.python.authenticate.socketTimeout": "120s",
 }

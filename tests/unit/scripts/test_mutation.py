@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.mutation.__main__ import WITHOUT_EFFECT, draw, load_exclusions
+from scripts.mutation.__main__ import WITHOUT_EFFECT, draw, load_exclusions, take_turns
 from scripts.mutation.areas import AREAS, Area
 from scripts.mutation.sites import Mutant, find_mutants, iterate_modules
 from scripts.mutation.trial import Copy, Verdict
@@ -195,3 +195,10 @@ def test_the_command_lists_what_it_would_try() -> None:
         check=True,
     )
     assert done.stdout.count("--- providers/posix/") == 2
+
+
+def test_each_area_has_its_turn() -> None:
+    assert [area.name for area in take_turns(AREAS, len(AREAS), 0)] == [a.name for a in AREAS]
+    taken = [area.name for seed in range(5, 9) for area in take_turns(AREAS, 4, seed)]
+    assert set(taken) == {area.name for area in AREAS}
+    assert len(take_turns(AREAS, 99, 3)) == len(AREAS)

@@ -132,7 +132,10 @@ class IndexService:
         name = int(now.strftime("%Y%m%d%H%M%S") + f"{now.microsecond // 1000:03d}")
         if self._paths:  # newer files sort behind older ones, also when the clock was set back
             name = max(name, int(Path(self._paths[-1]).name) + 1)
-        return self._root / INDEX_DIRECTORY / str(name)
+        folder = self._root / INDEX_DIRECTORY
+        while (path := folder / str(name)).exists():  # left by an attempt of this millisecond
+            name += 1
+        return path
 
     def candidates(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Find the physical offsets of messages that may have the key, newest first."""

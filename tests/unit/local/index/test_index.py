@@ -84,6 +84,15 @@ def test_names_grow_when_the_clock_does_not(tmp_path: Path) -> None:
     assert all(len(name) == 17 for name in names)
 
 
+def test_the_name_of_a_file_that_could_not_be_removed_again_is_passed_over(tmp_path: Path) -> None:
+    """What makes a new file fail may keep it from being removed, too."""
+    _put(_service(tmp_path), 0, 1)
+    [path] = (tmp_path / "index").iterdir()
+    again = IndexService(tmp_path, SHAPE, PositionalFiles(writable=True), ManualClock(START_MS))
+    _put(again, 0, 1)
+    assert sorted((tmp_path / "index").iterdir()) == [path, path.with_name(str(int(path.name) + 1))]
+
+
 def test_windows_are_exact_to_the_millisecond(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
     with running(small_config(tmp_path / "s"), clock) as store:
