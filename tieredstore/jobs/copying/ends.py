@@ -22,6 +22,7 @@ from tieredstore.jobs.stopping import StopSignal
 from tieredstore.jobs.target import TierTarget, refuse_broker, resolve_target
 from tieredstore.scan.location import TierLocation, refuse_memory
 from tieredstore.scan.opening import INDEX_DIRECTORY, OpenTier, open_location
+from tieredstore.tier.writing import begin_stop
 from tieredstore.tier_url import parse_tier_url
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def _copy(
             # One that writes objects keeps what it wrote in memory: another one reads it back.
             back = registry.segment_provider(goal.config)
             stack.callback(back.close)
+        stop.on_set(lambda: begin_stop(provider))
         report = copy_tier(
             origin.provider,
             origin.metadata,

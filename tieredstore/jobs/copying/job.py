@@ -24,7 +24,7 @@ from tieredstore.jobs.copying.target import CopyTarget
 from tieredstore.jobs.run import JobProgress, ProgressCallback
 from tieredstore.scan.catalogue import QueueFiles, list_again
 from tieredstore.scan.segments.times import index_times, segment_times
-from tieredstore.tier.writing import TierWriter
+from tieredstore.tier.writing import TierWriter, begin_stop
 
 _REPLANS = 3
 _log = logging.getLogger(__name__)
@@ -62,7 +62,8 @@ def copy_tier(
     piece_bytes: int = PIECE_BYTES,
 ) -> CopyReport:
     """Copy what the origin has and the target lacks. origin_metadata: None for a tier without
-    state. Interrupted anywhere, it can be run again and ends like one run.
+    state. Interrupted anywhere, it can be run again and ends like one run. The target's provider is
+    of no use for anything but `close` after it.
 
     Raises Invalid when the target holds something else (before anything is written there), Fenced
     when another writer has it, Corrupt, Unavailable. What fails for one queue is in the report.
@@ -72,12 +73,15 @@ def copy_tier(
     with TierWriter.acquire(
         target.provider, target.metadata, broker, target.state, take_over=options.take_over
     ) as writer:
-        target.load()
-        _refuse_other_ids(target, tier)
-        job = _Job(
-            origin, target, tier, options, writer, stop or threading.Event(), progress, start
-        )
-        report = job.run(piece_bytes)
+        try:
+            target.load()
+            _refuse_other_ids(target, tier)
+            job = _Job(
+                origin, target, tier, options, writer, stop or threading.Event(), progress, start
+            )
+            report = job.run(piece_bytes)
+        finally:
+            begin_stop(target.provider)
     report.seconds = time.monotonic() - start
     return report
 
@@ -199,6 +203,7 @@ class _Job:
                 task.result()
         except BaseException:
             self._stop.set()
+            begin_stop(self._target.provider)
             raise
         finally:
             pool.shutdown(cancel_futures=True)
@@ -214,6 +219,8 @@ class _Job:
         except Fenced:
             raise
         except TieredStoreError as error:
+            if isinstance(error, Unavailable) and self._stop.is_set():
+                return  # what is under way ends with the stop
             with self._lock:
                 self._report.failed.append((plan.path, error))
 
