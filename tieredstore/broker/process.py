@@ -79,8 +79,7 @@ async def _serve(make_broker: Callable[[], Broker], announce: Callable[[Broker],
 
     for number in numbers:
         loop.add_signal_handler(number, on_signal)
-    broker = make_broker()
-    await _start(broker, stop)
+    broker = await _start(make_broker, stop)
     try:
         if not stop.is_set():
             places = ", ".join(f"{name} {place}" for name, place in broker.addresses.items())
@@ -98,10 +97,10 @@ async def _serve(make_broker: Callable[[], Broker], announce: Callable[[Broker],
             _end_at_once()
 
 
-async def _start(broker: Broker, stop: asyncio.Event) -> None:
-    """Start a broker; one that is told to stop meanwhile has some time to end its start. Raises
-    what the start raises."""
-    starting = asyncio.ensure_future(broker.start())
+async def _start(make_broker: Callable[[], Broker], stop: asyncio.Event) -> Broker:
+    """Make and start a broker, which has some time for that once it is told to stop. Raises what
+    these raise."""
+    starting = asyncio.ensure_future(_make_and_start(make_broker))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if not stopping.done():
@@ -112,7 +111,13 @@ async def _start(broker: Broker, stop: asyncio.Event) -> None:
         if not starting.done():
             _log.warning("the start has not ended: it is given up, and the next one recovers")
             _end_at_once()
-    await starting
+    return await starting
+
+
+async def _make_and_start(make_broker: Callable[[], Broker]) -> Broker:
+    broker = await asyncio.to_thread(make_broker)  # which may have to look into a tier
+    await broker.start()
+    return broker
 
 
 def _end_at_once() -> None:

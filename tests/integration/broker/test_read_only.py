@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -204,3 +207,28 @@ def test_options_that_do_not_go_together_are_refused(words: list[str]) -> None:
         check=False,
     )
     assert done.returncode == 2
+
+
+def test_a_start_that_waits_for_its_tier_is_given_up_when_it_is_told_to_stop(
+    tmp_path: Path,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        tier = f"s3://bucket/tier?endpoint={endpoint}&region=us-east-1&path_style=true"
+        state = ["--state", str(tmp_path / "state")]
+        process = subprocess.Popen(
+            [*VERB, "broker", "--read-only", "--tier", tier, *state],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            env={**os.environ, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"},
+        )
+        try:
+            connection, _ = silent.accept()  # its first question, which nobody answers
+            with connection:
+                process.send_signal(signal.SIGTERM)
+                _, log = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert b"it is given up" in log
