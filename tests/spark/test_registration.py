@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.kit.spark.cluster import TEST_CONF, Cluster, executor_python
+from tests.kit.spark.cluster import QUICK_JVM, TEST_CONF, Cluster, executor_python
 from tests.kit.spark.offsets import OFFSETS, QUERY, offsets_once_enabled
 from tests.kit.tier_builder import small_tier
 from tieredstore.spark import build_zip
@@ -100,9 +100,10 @@ def test_sent_by_spark_submit_and_enabled_and_a_verb_there(
         "main()\n"
     )
     submit = Path(sys.executable).with_name("spark-submit")
+    options = ["--driver-java-options", QUICK_JVM]
     python = str(executor_python(tmp_path))
     done = run(
-        [submit, "--master", "local[3]", "--py-files", zipped, script, url],
+        [submit, "--master", "local[3]", *options, "--py-files", zipped, script, url],
         tmp_path,
         {"PYSPARK_PYTHON": python},
     )
