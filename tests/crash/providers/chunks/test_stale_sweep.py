@@ -54,31 +54,44 @@ def test_w08_a_sweep_that_listed_before_a_deletion_takes_nothing_of_the_next_lif
     assert listings
     for number in listings:
         tier, writer = prepare()
-
-        def make_again(writer: Broker = writer) -> None:
-            beside(lambda: writer.append(*NEW))
-
-        def delete(tier: Tier = tier, writer: Broker = writer) -> None:
-            writer.delete()
-            stop_at_change(writer, make_again)
-
-        writer.client.watch(number, "after", delete)
-        writer.keep()
-        if QUEUE not in writer.told:  # nothing was left to be collected
-            make_again()
+        sweep_while_made_again(writer, number)
         assert tier.content() == b"".join(NEW) == writer.content()
         writer.append(b"behind that").collect(tier)
         assert tier.content() == b"".join(NEW) + b"behind that"
 
 
-def stop_at_change(writer: Broker, meanwhile: Callable[[], None]) -> None:
-    """Let `meanwhile` happen before the next request that changes something."""
+def sweep_while_made_again(writer: Broker, number: int) -> None:
+    """Delete the topic behind that request of the sweep, and make it again before the sweep's first
+    request that changes something."""
+    hooks: list[Callable[[], None]] = []
+
+    def make_again() -> None:
+        beside(lambda: writer.append(*NEW))
+
+    def delete() -> None:
+        writer.delete()
+        hooks.append(stop_at_change(writer, make_again))
+
+    writer.client.watch(number, "after", delete)
+    writer.keep()
+    hooks[0]()
+    if QUEUE not in writer.told:  # nothing was left to be collected
+        make_again()
+
+
+def stop_at_change(writer: Broker, meanwhile: Callable[[], None]) -> Callable[[], None]:
+    """Let `meanwhile` happen before the next request that changes something; returns what lets it
+    happen no more."""
     request = writer.client.request
 
     def stop(operation: str, key: str) -> None:
         if operation in CHANGING:
-            writer.client.request = request  # type: ignore[method-assign]
+            go_on()
             meanwhile()
         request(operation, key)
 
+    def go_on() -> None:
+        writer.client.request = request  # type: ignore[method-assign]
+
     writer.client.request = stop  # type: ignore[method-assign]
+    return go_on
