@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -14,6 +17,8 @@ from tieredstore.scan.arrow.buffers import Bools, Int64s, content, gather_values
 _NAME_END, _PAIR_END, _SPACE = 1, 2, 0x20
 _NUMBERS = {4: "u4", 8: "u8"}
 """Names are compared as numbers, which is several times faster than as texts."""
+_PADDING = 8
+"""Bytes behind the last property, so that a number can be read at each."""
 
 
 class PropertyColumns:
@@ -26,21 +31,62 @@ class PropertyColumns:
             buffer, columns.properties_offsets - 1, columns.properties_lengths + 1
         )
         ends, data = content(pieces)
-        blob = data[: ends[-1]].copy()
+        size = int(ends[-1])
+        blob = np.empty(size + _PADDING, np.uint8)
+        blob[:size] = data[:size]
+        blob[size:] = 0
         blob[ends[:-1]] = _PAIR_END
         self._blob = blob
         self._is_ascii = bool((blob < 0x80).all())
         marks = np.flatnonzero(blob == _PAIR_END)
+        self._firsts, self._marks = ends[:-1], marks
         self._begins = marks + 1
-        self._ends = np.append(marks[1:], len(blob))
-        is_first = np.zeros(len(marks), np.bool_)
-        is_first[np.searchsorted(marks, ends[:-1])] = True
-        self._rows = np.cumsum(is_first) - 1
+        self._ends = np.append(marks[1:], size)
+
+    @cached_property
+    def _rows(self) -> Int64s:
+        """int64[m]: the record of each property."""
+        is_first = np.zeros(len(self._marks), np.bool_)
+        is_first[np.searchsorted(self._marks, self._firsts)] = True
+        return np.cumsum(is_first) - 1
+
+    @cached_property
+    def _alike(self) -> npt.NDArray[np.uint32] | None:
+        """uint32[n, k]: the first four bytes of each property, where all records have as many."""
+        per_record, rest = divmod(len(self._marks), max(self._count, 1))
+        if rest or not per_record or (self._marks[::per_record] != self._firsts).any():
+            return None
+        starts = view_unaligned(self._blob.data, "u4")
+        return starts[self._begins].reshape(-1, per_record)
+
+    def _find_alike(self, name: bytes) -> tuple[Int64s, Int64s] | None:
+        """Where the values of that name begin and end, when each record has it once, at the same
+        place and with a value; None where that is not so."""
+        if self._alike is None:
+            return None
+        may_be = self._alike == np.frombuffer(name[:4], "u4")[0]
+        first = np.flatnonzero(may_be[0])
+        if len(first) != 1 or np.count_nonzero(may_be) != self._count:
+            return None
+        place = slice(int(first[0]), None, may_be.shape[1])
+        begins, ends = self._begins[place], self._ends[place]
+        kind, value_begins = _NUMBERS[len(name)], begins + len(name) + 1
+        names = view_unaligned(self._blob.data, kind)
+        is_named = (
+            (value_begins < ends).all()
+            and (names[begins] == np.frombuffer(name, kind)[0]).all()
+            and (self._blob[value_begins - 1] == _NAME_END).all()
+        )
+        return (value_begins, ends) if is_named else None
 
     def values(self, name: bytes) -> pa.Array:
         """Make string[n]: one property of each record, null where it has none. Its name has 4 or 8
         bytes."""
         width = len(name) + 1
+        alike = self._find_alike(name)
+        if alike is not None:
+            begins, ends = alike
+            return self._text(begins, ends - begins)
         kind = _NUMBERS[len(name)]
         found = np.flatnonzero(self._ends - self._begins > width)
         begins = self._begins[found]

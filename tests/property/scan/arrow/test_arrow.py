@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.kit.arrow_rows import MOST_MS, TIMES, rows_of, stored_row
@@ -72,6 +72,49 @@ def test_every_column_is_what_the_scalar_decoder_says(
     assert rows_of(ArrowColumns(half).record_batch(names)) == [
         {name: row[name] for name in names} for row in expected
     ]
+
+
+LIKE_NAMES = st.lists(
+    st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "UNIQ", "UNIQ_KEX", "KEYS2", "TAG", "WAIT"]),
+    min_size=1,
+    max_size=5,
+)
+
+
+@st.composite
+def rows_alike(draw: st.DrawFn) -> list[bytes]:
+    """Properties as one producer writes them: of the same names at the same places, but for one
+    name of a row or two."""
+    names = draw(LIKE_NAMES)
+    values = st.sampled_from(["a", "b c", "", "é", "KEYS", "TAGS"])
+    end = draw(st.sampled_from(["\x02", ""]))
+    rows: list[str] = []
+    for _ in range(draw(st.integers(1, 6))):
+        own = list(names)
+        if rows and draw(st.integers(0, 3)) == 0:
+            own[draw(st.integers(0, len(own) - 1))] = draw(st.sampled_from([*names, "WAIT"]))
+        rows.append("\x02".join(f"{name}\x01{draw(values)}" for name in own) + end)
+    return [row.encode() for row in rows]
+
+
+@given(rows_alike())
+@example([b"UNIQ_KEX\x01a\x02KEYS\x01b\x02"] * 2)
+@example([b"TAGS\x01a\x02WAIT\x01b", b"TAGS\x01c\x02TAGS\x01d"])
+@example([b"TAGS\x01a\x02x\x01b\x02x\x01c\x02TAGS\x01d", b"x\x01e\x02x\x01f"])
+def test_records_of_one_pattern_are_what_the_scalar_decoder_says(rows: list[bytes]) -> None:
+    records, positions = b"", []
+    for number, properties in enumerate(rows):
+        positions.append(len(records))
+        message = Message("T", b"body", properties=properties)
+        records += encode_record(message, number, len(records), 1_000)
+    numbers = np.arange(len(rows))
+    columns = record_columns(records, np.array(positions))
+    batch = MessageBatch(QueueFiles("b", "T", 0), memoryview(records), 0, numbers, numbers, columns)
+    expected = [stored_row(message, "b") for message in batch.messages()]
+
+    found = rows_of(ArrowColumns(batch).record_batch(tuple(TYPES)))
+
+    assert found == expected
 
 
 @st.composite
