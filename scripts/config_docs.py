@@ -115,8 +115,6 @@ NOT_TAKEN = {
     "builds again",
     "`enableMultiDispatch`": "a recovery puts in light queues what the key says then, of all "
     "messages",
-    "`tieredStoreIndexFileMaxHashSlotNum`, `tieredStoreIndexFileMaxIndexNum`": "both together "
-    "bound a file, which is checked at the start",
 }
 """Keys that Java takes at run time, and why they are not taken here."""
 

@@ -407,11 +407,11 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     commit_log_rolling_minimum_size_bytes: Annotated[
         int, _int32("Size below which age does not roll a segment, bytes.", 0, runtime=True)
     ] = field(name="commitLogRollingMinimumSize", default=16 << 20)
-    index_file_max_hash_slot_num: Annotated[int, _int32("Hash slots of a tiered index file.")] = (
-        field(name="tieredStoreIndexFileMaxHashSlotNum", default=5_000_000)
-    )
+    index_file_max_hash_slot_num: Annotated[
+        int, _int32("Hash slots of a tiered index file.", runtime=True)
+    ] = field(name="tieredStoreIndexFileMaxHashSlotNum", default=5_000_000)
     index_file_max_index_num: Annotated[
-        int, _meta("Items of a tiered index file; one less is usable.", 2, 1 << 25)
+        int, _meta("Items of a tiered index file; one less is usable.", 2, 1 << 25, runtime=True)
     ] = field(name="tieredStoreIndexFileMaxIndexNum", default=20_000_000)
 
     # Tier: upload

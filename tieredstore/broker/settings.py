@@ -16,6 +16,7 @@ from msgspec import Meta, field
 
 from tieredstore.config import FIELDS_BY_KEY, StoreConfig, change_config, parse_setting
 from tieredstore.errors import Invalid
+from tieredstore.message.index.tiered import check_capacity
 from tieredstore.properties import fields_by_key, is_runtime, is_secret, make_extra, parse_value
 
 _INT32_MAX: Final = 2**31 - 1
@@ -328,7 +329,8 @@ def update_settings(
     """Change settings of the broker and of its store at run time, all or none; returns the keys
     that have changed.
 
-    Raises Invalid for a bad value, and for a key that cannot be changed while the broker runs.
+    Raises Invalid for a bad value, for values that do not go together, and for a key that cannot be
+    changed while the broker runs.
     """
     for key in properties:
         info = BROKER_FIELDS_BY_KEY.get(key) or FIELDS_BY_KEY.get(key)
@@ -340,6 +342,9 @@ def update_settings(
         for key, value in properties.items()
         if key in FIELDS_BY_KEY
     }
+    wanted = {FIELDS_BY_KEY[key].name: value for key, value in for_store.items()}
+    then: StoreConfig = msgspec.structs.replace(store_config, **wanted)
+    check_capacity(then.index_file_max_hash_slot_num, then.index_file_max_index_num)
     changed = [name for name, value in values.items() if getattr(settings, name) != value]
     for name in changed:
         setattr(settings, name, values[name])

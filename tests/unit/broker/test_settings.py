@@ -83,3 +83,12 @@ def test_changes_at_run_time_are_taken_all_or_none() -> None:
             )
     assert store_config == StoreConfig(delete_when="05", max_message_size_bytes=1000)
     assert settings.transaction_check_interval_ms == 30_000
+
+
+def test_index_files_that_would_be_too_large_are_refused_at_run_time() -> None:
+    slots, items = "tieredStoreIndexFileMaxHashSlotNum", "tieredStoreIndexFileMaxIndexNum"
+    settings, store_config = BrokerSettings(), StoreConfig()
+    update_settings(settings, store_config, {slots: "1000", items: "33554432"}, "update")
+    with pytest.raises(Invalid, match="expected a compacted file below 2 GiB"):
+        update_settings(settings, store_config, {slots: "200000000"}, "update")
+    assert store_config.index_file_max_hash_slot_num == 1000

@@ -156,6 +156,16 @@ def compacted_size(slots: int, items: int) -> int:
     return HEADER_SIZE + slots * SLOT_SIZE + items * COMPACTED_ITEM_SIZE
 
 
+def check_capacity(slots: int, items: int) -> None:
+    """Raise Invalid for files that would be too large once they are compacted."""
+    size = compacted_size(slots, items)
+    if size >= 1 << 31:
+        raise Invalid(
+            "tieredStoreIndexFileMaxHashSlotNum and tieredStoreIndexFileMaxIndexNum: expected a "
+            f"compacted file below 2 GiB, found {size} bytes"
+        )
+
+
 def infer_slots(file_size: int, items: int) -> int | None:
     """Compute S of a compacted file of that many bytes; None when no S fits (the file is
     damaged)."""

@@ -20,7 +20,7 @@ from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.contracts.segment import SegmentProvider
 from tieredstore.errors import Corrupt, Fenced, Invalid, TieredStoreError
 from tieredstore.message.hashes import tiered_key_hash_candidates, tiered_key_hashes
-from tieredstore.message.index.tiered import compacted_size
+from tieredstore.message.index.tiered import check_capacity
 from tieredstore.metrics import Metrics
 from tieredstore.service_thread import ServiceHealth, ServiceState, ServiceThread
 from tieredstore.tier.index.compaction import compact_file
@@ -78,12 +78,7 @@ class IndexStoreService:
         self.segments = IndexSegments(provider, metadata, config.broker_name, clock, confirm_writer)
         self.problems: list[str] = []
         self._config = config
-        self._capacity = (config.index_file_max_hash_slot_num, config.index_file_max_index_num)
-        if compacted_size(*self._capacity) >= 1 << 31:
-            raise Invalid(
-                "tieredStoreIndexFileMaxHashSlotNum and tieredStoreIndexFileMaxIndexNum: expected "
-                f"a compacted file below 2 GiB, found {compacted_size(*self._capacity)} bytes"
-            )
+        check_capacity(*self._find_capacity())
         self._clock = clock
         self._metrics = metrics if metrics is not None else Metrics()
         self._retention_hours = retention_hours
@@ -106,6 +101,9 @@ class IndexStoreService:
             late_after_ms=UPLOAD_LATE_MS,
         )
 
+    def _find_capacity(self) -> tuple[int, int]:
+        return self._config.index_file_max_hash_slot_num, self._config.index_file_max_index_num
+
     # Life
 
     def recover(self, *, is_writer: bool = True) -> None:
@@ -118,13 +116,13 @@ class IndexStoreService:
             self.problems.append(str(error))
             watermarks = Watermarks()
         found = recover_index(
-            self.directory, self._capacity, self.segments, watermarks, is_writer=is_writer
+            self.directory, self._find_capacity(), self.segments, watermarks, is_writer=is_writer
         )
         self.problems += found.problems
         self._uploaded = tuple(found.uploaded)
         self._writer = IndexWriter(
             self.directory,
-            self._capacity,
+            self._find_capacity,
             self._clock,
             found.local,
             found.replay,

@@ -19,14 +19,14 @@ QueueId = tuple[int, int]
 class IndexWriter:
     """Thread-safe. `files` is replaced whole, by ascending begin, so that readers need no lock.
 
-    capacity: slots and items of new files; replay: rows that a crash may make the caller put
+    find_capacity: tells slots and items of a new file; replay: rows that a crash may make the caller put
     again; last_begin: the newest name among the uploaded files.
     """
 
     def __init__(
         self,
         directory: Path,
-        capacity: tuple[int, int],
+        find_capacity: Callable[[], tuple[int, int]],
         clock: Clock,
         files: list[LocalIndexStoreFile],
         replay: ReplayFilter,
@@ -36,7 +36,7 @@ class IndexWriter:
         self.files = tuple(files)
         self.batches = 0
         self._directory = directory
-        self._capacity = capacity
+        self._find_capacity = find_capacity
         self._clock = clock
         self._replay = replay
         self._indexed_until = indexed_until
@@ -159,7 +159,7 @@ class IndexWriter:
             return self.files[-1]
         begin_ms = self._next_begin(first_ms)
         made = LocalIndexStoreFile.create(
-            self._directory / str(begin_ms), begin_ms, *self._capacity
+            self._directory / str(begin_ms), begin_ms, *self._find_capacity()
         )
         self.files = (*self.files, made)
         return made
