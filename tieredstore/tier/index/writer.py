@@ -19,8 +19,8 @@ QueueId = tuple[int, int]
 class IndexWriter:
     """Thread-safe. `files` is replaced whole, by ascending begin, so that readers need no lock.
 
-    find_capacity: tells slots and items of a new file; replay: rows that a crash may make the caller put
-    again; last_begin: the newest name among the uploaded files.
+    find_capacity: tells slots and items of a new file; replay: rows that a crash may make the
+    caller put again; last_begin: the newest name among the uploaded files.
     """
 
     def __init__(
