@@ -247,6 +247,8 @@ class TransactionService:
             half = await self._store.look_message_by_offset_async(entry.physical_offset)
         except Corrupt as error:
             half, reason = None, str(error)
+        if self._table.has_ended(offset):  # while it was read
+            return 0
         if half is None:
             _log.error("half message %d: nobody can say what became of it: %s", offset, reason)
             self._end(offset)

@@ -113,6 +113,32 @@ async def test_a_transaction_ends_once(tmp_path: Path) -> None:
         assert _bodies(parts) == [b"1"]
 
 
+@pytest.mark.parametrize("resolution", [COMMIT, ROLLBACK])
+@on_loop
+async def test_one_that_ends_while_it_is_looked_at_for_a_question_is_not_asked_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resolution: CommitOrRollback
+) -> None:
+    with producing(tmp_path) as parts:
+        session = Session()
+        parts.producers.register("g", session)
+        sent = await _prepare(parts, b"1")
+        look = parts.store.look_message_by_offset_async
+
+        async def look_slowly(physical_offset: int) -> StoredMessage | None:
+            found = await look(physical_offset)
+            monkeypatch.undo()
+            await _end(parts, sent, resolution)
+            return found
+
+        monkeypatch.setattr(parts.store, "look_message_by_offset_async", look_slowly)
+        assert await _check(parts) == 0
+        assert await _check(parts) == 0
+        assert session.asked == []
+        assert len(parts.read(HALF_TOPIC)) == 1
+        assert _bodies(parts) == ([b"1"] if resolution is COMMIT else [])
+        assert parts.read(DISCARDED) == []
+
+
 @on_loop
 async def test_by_the_id_of_the_half_message(tmp_path: Path) -> None:
     with producing(tmp_path) as parts:
