@@ -255,6 +255,8 @@ def test_what_the_tier_has_not_is_refused_with_near_names(tier: Tier) -> None:
         tier.scan(topic_pattern="(").plan()
     with pytest.raises(Invalid, match="did you mean body"):
         tier.scan(columns=["bodi"])
+    with pytest.raises(Invalid, match="expected at most 1073741824, found 1073741825"):
+        tier.scan(batch_bytes=(1 << 30) + 1)
     with pytest.raises(Invalid, match="target_bytes: expected a number above 0, found 0"):
         tier.scan().plan(target_bytes=0)
     with pytest.raises(Invalid, match="no such directory"):

@@ -137,6 +137,7 @@ def test_how_to_read() -> None:
         ({"minOffsetsPerTrigger": "3", "maxOffsetsPerTrigger": "2"}, "at most maxOffsetsPerTri"),
         ({"startingOffsetsByTimestamp": '{"t": {"b": {"0": -1}}}'}, "expected epoch milliseconds"),
         ({"maxPartitionBytes": "big"}, "maxPartitionBytes: expected bytes above 0"),
+        ({"batchBytes": "2g"}, "batchBytes): expected at most 1073741824, found 2147483648"),
         ({"failOnDataLoss": "no"}, "failOnDataLoss: expected true or false, found 'no'"),
         ({"corruptRecords": "drop"}, "corruptRecords: expected fail or skip, found 'drop'"),
         ({"columns": "bod"}, "no column 'bod' in a message; did you mean body"),

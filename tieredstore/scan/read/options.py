@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tieredstore.errors import Invalid
 from tieredstore.message.compression import DEFAULT_BODY_LIMIT_BYTES
 from tieredstore.message.hashes import tags_code
 from tieredstore.scan.read.batches import BATCH_BYTES
 
+MOST_BATCH_BYTES = 1 << 30
+"""Arrow's offsets have 32 bits, and a batch is in memory several times."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How a range is read. Picklable.
+    """How a range is read. Picklable. Raises Invalid for batches of more than 1 GiB.
 
     batch_bytes: commit log bytes of a batch, at most. body_crcs: compare bodies with their CRCs.
     body_limit_bytes: most that one compressed body may inflate to. tags: only messages whose TAGS
@@ -27,6 +31,13 @@ class ReadOptions:
     keys: tuple[str, ...] | None = None
     verify_records: bool = False
     limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch_bytes > MOST_BATCH_BYTES:
+            raise Invalid(
+                f"batch_bytes (batchBytes): expected at most {MOST_BATCH_BYTES}, "
+                f"found {self.batch_bytes}"
+            )
 
     @property
     def tags_codes(self) -> frozenset[int] | None:
