@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
@@ -14,7 +15,7 @@ from tieredstore.broker.remoting.command import RemotingCommand
 from tieredstore.broker.remoting.handlers.fields import read_text
 from tieredstore.broker.remoting.handlers.pull import check_property_filter
 from tieredstore.contracts.dispatch_source import QueueKey
-from tieredstore.errors import Invalid
+from tieredstore.errors import Busy, Invalid
 from tieredstore.message.names import RETRY_PREFIX
 
 if TYPE_CHECKING:
@@ -112,11 +113,12 @@ class _ClientHandlers:
         config = broker.groups.find_group(consumer.group_name)
         if config is None:  # as Java: its pulls say why
             return
-        broker.topics.create_on_send_back(
-            RETRY_PREFIX + consumer.group_name,
-            config.retry_queue_nums,
-            sys_flag=_UNIT_TOPIC_FLAG if consumer.unit_mode else 0,
-        )
+        with suppress(Busy):  # it is being deleted: the next heartbeat makes it again
+            broker.topics.create_on_send_back(
+                RETRY_PREFIX + consumer.group_name,
+                config.retry_queue_nums,
+                sys_flag=_UNIT_TOPIC_FLAG if consumer.unit_mode else 0,
+            )
         subscriptions = {
             data.topic: Subscription.parse(
                 data.topic, data.sub_string, data.expression_type, data.sub_version

@@ -72,6 +72,21 @@ def test_a_heartbeat_makes_the_retry_topic_and_names_the_client(tmp_path: Path) 
     play(tmp_path, scenario)
 
 
+def test_a_heartbeat_counts_while_the_retry_topic_is_deleted(tmp_path: Path) -> None:
+    async def scenario(broker: ServedBroker) -> None:
+        services, retry = broker.services, "%RETRY%" + GROUP
+        async with await RemotingClient.open(broker.address) as client:
+            await join(client, "me")
+            with services.topics.deleting({retry}):
+                await join(client, "me")
+                assert services.topics.find_topic(retry) is None
+                assert await list_members(client) == ["me"]
+            await join(client, "me")
+            assert services.topics.find_topic(retry) is not None
+
+    play(tmp_path, scenario)
+
+
 @pytest.mark.parametrize(
     "body",
     [
