@@ -35,6 +35,9 @@ _PAGE_OBJECTS = 1000
 """Objects that one request of a listing tells."""
 _FEW_LISTINGS = 16
 """Topics that are listed by themselves, however small the tier."""
+_SLOW_LOOK_MS = 10_000
+"""A look that takes longer counts for as long again: the next one would list all those pages for
+what came in the meantime alone."""
 _WHOLE_INTERVALS = 30
 """So often a stream of named topics lists the whole tier: there may be new brokers."""
 
@@ -147,7 +150,8 @@ class TierView:
 
     check_bodies: whether a message whose body has another CRC counts as not there. topics: those
     that the stream names; None where any may be its. interval_ms: the tier is listed once in it at
-    most, but for a topic that grew between the last two looks, which is listed by itself.
+    most, but for a topic that grew between the last two looks, which is listed by itself. A look
+    that takes 10 s or more is followed by one after the same time, at the earliest.
     """
 
     def __init__(
@@ -167,6 +171,7 @@ class TierView:
         self._provider = location.connect()
         self._told: set[str] = set()
         self._listed_ms: int | None = None
+        self._slow_until_ms = 0
         self._listed_whole_ms: int | None = None
         self._growing: set[str] = set()
         self._whole_pages = 1
@@ -187,7 +192,8 @@ class TierView:
         queues that are new are known by at their begin is asked next. Raises Corrupt, Unavailable.
         """
         is_first, now_ms = self._listed_ms is None, self._clock.monotonic_ms()
-        lists_all = now or self._is_due(self._listed_ms, self._interval_ms)
+        is_due = self._is_due(self._listed_ms, self._interval_ms)
+        lists_all = now or (is_due and now_ms >= self._slow_until_ms)
         if lists_all:
             self.catalogue = self._list_all()
         elif self._growing:
@@ -207,6 +213,9 @@ class TierView:
         self.last_seen = found
         if lists_all:
             self._listed_ms = now_ms
+        ended_ms = self._clock.monotonic_ms()
+        if ended_ms - now_ms >= _SLOW_LOOK_MS:
+            self._slow_until_ms = ended_ms + (ended_ms - now_ms)
         return found
 
     @property

@@ -154,6 +154,30 @@ def test_an_idle_stream_lists_the_tier_once_in_its_interval(
     assert listed == ["", *([""] if "subscribePattern" in options else by_name) * 9]
 
 
+def test_a_look_that_took_long_is_not_made_again_at_once(
+    tier: GrowingTier, listed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark asks where the stream begins, then for the end of its first batch."""
+    tier.append("orders", 0, 5)
+    clock = ManualClock()
+    listing = PosixProvider.list
+
+    def list_slowly(self: PosixProvider, prefix: str = "") -> Iterable[SegmentListing]:
+        clock.advance(60_000)
+        return listing(self, prefix)
+
+    monkeypatch.setattr(PosixProvider, "list", list_slowly)
+    reader = reader_of(tier, clock, listInterval="10s", startingOffsets="earliest")
+    start = latest(reader, reader.initialOffset())
+    assert offsets(start) == {("orders", 0): 5}
+    tier.append("orders", 0, 1)
+    clock.advance(59_999)
+    assert latest(reader, start) == start
+    assert listed == [""]
+    clock.advance(1)
+    assert offsets(latest(reader, start)) == {("orders", 0): 6}
+
+
 def test_a_topic_that_grows_is_listed_by_itself_until_it_rests(
     tier: GrowingTier, listed: list[str]
 ) -> None:
