@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
+
+StoredEnds: TypeAlias = tuple[int, ...]
+"""How far each of some files was stored at one moment, bytes."""
 
 
 class StoringFile(Protocol):
@@ -37,11 +40,20 @@ class Confirmation:
         """Let a file take part."""
         self._files.append(file)
 
+    def note_stored(self) -> StoredEnds:
+        """Note what is stored now; `settle` lets it count after a look that begins later."""
+        return tuple(file.stored_offset for file in self._files)
+
+    def settle(self, ends: StoredEnds) -> None:
+        """Count as committed what was stored when it was noted; a look that began after that has
+        confirmed the right to write. Raises what the metadata raises."""
+        for file, end in zip(self._files, ends, strict=True):
+            file.settle(end)
+
     def commit_stored(self) -> None:
         """Confirm the right to write, then count as committed what was stored before. Asks nobody
         when all counts already. Raises Fenced, Unavailable, and what the metadata raises."""
-        stored = [file.stored_offset for file in self._files]
-        if any(file.commit_offset < end for file, end in zip(self._files, stored, strict=True)):
+        ends = self.note_stored()
+        if any(file.commit_offset < end for file, end in zip(self._files, ends, strict=True)):
             self._confirm()
-            for file, end in zip(self._files, stored, strict=True):
-                file.settle(end)
+            self.settle(ends)

@@ -30,7 +30,7 @@ from tieredstore.tier.flat import batch, recovery
 from tieredstore.tier.flat.appender import AppendResult
 from tieredstore.tier.flat.batch import RecordBatch
 from tieredstore.tier.flat.commit_log_file import FlatCommitLogFile
-from tieredstore.tier.flat.confirmation import Confirmation
+from tieredstore.tier.flat.confirmation import Confirmation, StoredEnds
 from tieredstore.tier.flat.consume_queue_file import FlatConsumeQueueFile
 from tieredstore.tier.flat.queue_view import QueueView
 
@@ -64,6 +64,7 @@ class FlatMessageFile(QueueView):
         "_clock",
         "_closed",
         "_config",
+        "_confirmation",
         "_marks",
         "_metadata",
         "_topic_id",
@@ -96,7 +97,7 @@ class FlatMessageFile(QueueView):
         self._topic_id: int | None = None
         self._marks: list[_Mark] = []
         # The commit log joins first: a unit never counts before its message.
-        confirmation = Confirmation(confirm_writer)
+        self._confirmation = confirmation = Confirmation(confirm_writer)
         commit_log = FlatCommitLogFile(
             self.path,
             FileSegmentType.COMMIT_LOG,
@@ -309,15 +310,43 @@ class FlatMessageFile(QueueView):
         if not self.lock.acquire(blocking=False):
             return False
         try:
-            if self._closed:
+            if not self._store():
                 return False
-            if self._marks:
-                # Units that a failed write left must not come to name the messages of this one.
-                self.consume_queue.trim()
-            return self.commit_log.store() and self.consume_queue.commit()
+            self._confirmation.commit_stored()
+            return True
         finally:
             self._forget_marks()
             self.lock.release()
+
+    def store(self) -> StoredEnds | None:
+        """Write as `commit` does, but confirm nothing: what is stored then counts after a look
+        that begins later, and `settle`, or with the next `commit`. None when another thread is
+        committing. Raises as `commit`."""
+        if not self.lock.acquire(blocking=False):
+            return None
+        try:
+            return self._confirmation.note_stored() if self._store() else None
+        finally:
+            self._forget_marks()
+            self.lock.release()
+
+    def settle(self, ends: StoredEnds) -> bool:
+        """Count as committed what `store` told of, after a look that began behind it. False when
+        the file was closed meanwhile, as its topic was deleted."""
+        with self.lock:
+            if self._closed:
+                return False
+            self._confirmation.settle(ends)
+            self._forget_marks()
+            return True
+
+    def _store(self) -> bool:
+        if self._closed:
+            return False
+        if self._marks:
+            # Units that a failed write left must not come to name the messages of this one.
+            self.consume_queue.trim()
+        return self.commit_log.store() and self.consume_queue.store()
 
     def _forget_marks(self) -> None:
         committed = self.consume_queue_commit_offset

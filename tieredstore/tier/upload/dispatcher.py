@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StorageLevel, StoreConfig
 from tieredstore.contracts.dispatch_source import DispatchSource, QueueKey, QueueRange
-from tieredstore.errors import Busy, Fenced, TieredStoreError, Unavailable
+from tieredstore.errors import Busy, Fenced, TieredStoreError
 from tieredstore.metrics import Metrics
 from tieredstore.service_thread import ServiceHealth, ServiceThread
 from tieredstore.tier.flat.file_store import FlatFileStore
@@ -21,6 +19,7 @@ from tieredstore.tier.upload import indexing
 from tieredstore.tier.upload.indexing import KeyIndex
 from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus
 from tieredstore.tier.upload.queue_upload import QueueState, QueueUpload
+from tieredstore.tier.upload.visits import Visits
 from tieredstore.tier.worker_pool import run_worker_pool
 
 SCAN_PERIOD_MS = 20_000
@@ -28,8 +27,6 @@ VISIT_BYTES = 64 << 20
 """About how much one visit uploads before the next queue gets its turn."""
 FINISH_MS = 10_000
 """How long the upload of what waits may hold up a shutdown."""
-GIVE_UP_AFTER = 16
-"""Visits in a row that find the backend unavailable, after which a scan leaves the others alone."""
 
 BEHIND_METRIC = "rocketmq_tiered_store_dispatch_behind"
 LATENCY_METRIC = "rocketmq_tiered_store_dispatch_latency"
@@ -65,6 +62,8 @@ class MessageStoreDispatcher:
         self._metrics = metrics if metrics is not None else Metrics()
         capabilities = flat_files.provider.capabilities
         self._is_durable = capabilities.durable
+        # Where a look is a request
+        self._shares_looks = capabilities.conditional
         self._upload = QueueUpload(
             config,
             source,
@@ -178,7 +177,7 @@ class MessageStoreDispatcher:
         if not queue_keys:
             self._note_scan(failed)
             return failed
-        visits = _Visits(queue_keys)
+        visits = Visits(queue_keys)
         limit = max(self._config.max_pending_limit // 4, 1)
         workers = min(self._config.dispatch_threads, limit, len(queue_keys))
         run_worker_pool(lambda: self._work(visits, force), workers, "tiered-upload")
@@ -193,23 +192,48 @@ class MessageStoreDispatcher:
         if all(outcome.error is None for outcome in outcomes) and not self._stopping.is_set():
             self.last_good_scan_ms = self._clock.now_ms()
 
-    def _work(self, visits: _Visits, force: bool) -> bool:
+    def _work(self, visits: Visits, force: bool) -> bool:
         """One visit; False when there is none to make."""
-        if self._stopping.is_set() or self._fenced is not None:
-            return False
-        key = visits.take()
+        key: QueueKey | None = None
+        if not self._stopping.is_set() and self._fenced is None:
+            key = visits.take()
         if key is None or self._clock.now_ms() > self._deadline_ms:
+            self._finish_stored(visits, visits.take_stored())
             return False
         try:
-            outcome = self._dispatch(key, force, VISIT_BYTES)
+            outcome = self._dispatch(key, force, VISIT_BYTES, defers=self._shares_looks)
         except Exception as error:
             # A bug met by one queue must not take this worker from the others.
             _log.exception("%s/%d: dispatch failed", *key)
             failure = TieredStoreError(f"{key.topic}/{key.queue_id}: {error!r}")
             outcome = DispatchOutcome(key, DispatchStatus.FAILED, error=failure)
-        visits.put_back(outcome)
+        if outcome.stored is not None:
+            self._finish_stored(visits, visits.put_stored(outcome))
+        else:
+            visits.put_back(outcome)
         self._loop.report_progress()
         return True
+
+    def _finish_stored(self, visits: Visits, outcomes: list[DispatchOutcome]) -> None:
+        """Confirm the right to write once for uploads that are stored."""
+        if not outcomes:
+            return
+        problem: TieredStoreError | None = None
+        try:
+            self._flat_files.confirm_writer()
+        except TieredStoreError as error:
+            problem = error
+        for outcome in outcomes:
+            assert outcome.stored is not None
+            state = self._states.get(outcome.key) or QueueState(outcome.stored.file)
+            try:
+                self._upload.finish(outcome, state, problem)
+            except Exception as error:
+                _log.exception("%s/%d: dispatch failed", *outcome.key)
+                failure = TieredStoreError(f"{outcome.key.topic}/{outcome.key.queue_id}: {error!r}")
+                outcome.status, outcome.error = DispatchStatus.FAILED, failure
+            self._end(outcome)
+            visits.put_back(outcome)
 
     def dispatch(
         self, key: QueueKey, force: bool = False, *, max_bytes: int | None = None
@@ -227,7 +251,9 @@ class MessageStoreDispatcher:
     def _may_upload(self) -> bool:
         return self.is_enabled and self._fenced is None and not self._stopping.is_set()
 
-    def _dispatch(self, key: QueueKey, force: bool, max_bytes: int | None) -> DispatchOutcome:
+    def _dispatch(
+        self, key: QueueKey, force: bool, max_bytes: int | None, *, defers: bool = False
+    ) -> DispatchOutcome:
         if self._stopping.is_set() or self._fenced is not None:
             return DispatchOutcome(key, DispatchStatus.STOPPED, error=self._fenced)
         if not self.is_enabled:
@@ -235,17 +261,24 @@ class MessageStoreDispatcher:
         if self._topic_filter.is_filtered(key.topic):
             return DispatchOutcome(key, DispatchStatus.FILTERED)
         try:
-            outcome = self._visit(key, force, max_bytes)
+            outcome = self._visit(key, force, max_bytes, defers=defers)
         except Busy:
             outcome = DispatchOutcome(key, DispatchStatus.BUSY)
         except TieredStoreError as error:
             outcome = DispatchOutcome(key, DispatchStatus.FAILED, error=error)
+        if outcome.stored is None:
+            self._end(outcome)
+        return outcome
+
+    def _end(self, outcome: DispatchOutcome) -> None:
+        """Note how a visit ended."""
         if isinstance(outcome.error, Fenced):
             self._fenced = outcome.error
         self._report(outcome)
-        return outcome
 
-    def _visit(self, key: QueueKey, force: bool, max_bytes: int | None) -> DispatchOutcome:
+    def _visit(
+        self, key: QueueKey, force: bool, max_bytes: int | None, *, defers: bool
+    ) -> DispatchOutcome:
         if self._source.queue_range(key) is None:
             return DispatchOutcome(key, DispatchStatus.UNKNOWN)
         self._flat_files.check_writer()
@@ -267,7 +300,7 @@ class MessageStoreDispatcher:
             if state is None or state.file is not file:
                 state = self._states[key] = QueueState(file)
             outcome = self._upload.visit(
-                key, file, available, state, force=force, max_bytes=max_bytes
+                key, file, available, state, force=force, max_bytes=max_bytes, defers=defers
             )
             if outcome.error is not None and self._is_gone(key):
                 return DispatchOutcome(key, DispatchStatus.UNKNOWN)
@@ -377,39 +410,3 @@ class MessageStoreDispatcher:
         labels = {"topic": key.topic, "queue_id": key.queue_id, "file_type": "consume_queue"}
         self._metrics.gauge(BEHIND_METRIC, behind, **labels)
         self._metrics.gauge(LATENCY_METRIC, latency, **labels)
-
-
-class _Visits:
-    """The queues of one scan, shared by its workers; a queue with more to do goes to the end."""
-
-    def __init__(self, queue_keys: Iterable[QueueKey]) -> None:
-        self._queue = deque(queue_keys)
-        self._lock = threading.Lock()
-        self._unavailable = 0
-        self.outcomes: dict[QueueKey, DispatchOutcome] = {}
-
-    @property
-    def given_up(self) -> bool:
-        return self._unavailable >= GIVE_UP_AFTER
-
-    def take(self) -> QueueKey | None:
-        with self._lock:
-            return self._queue.popleft() if self._queue and not self.given_up else None
-
-    def put_back(self, outcome: DispatchOutcome) -> None:
-        """Note what a visit came to, with what earlier visits of the scan did."""
-        with self._lock:
-            before = self.outcomes.get(outcome.key)
-            if before is not None:
-                outcome.messages += before.messages
-                outcome.size_bytes += before.size_bytes
-                outcome.hole = outcome.hole or before.hole
-                if outcome.messages and outcome.error is None:
-                    outcome.status = DispatchStatus.UPLOADED
-            self.outcomes[outcome.key] = outcome
-            if isinstance(outcome.error, Unavailable):
-                self._unavailable += 1
-            else:
-                self._unavailable = 0
-                if outcome.more and outcome.error is None:
-                    self._queue.append(outcome.key)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.errors import TieredStoreError
+from tieredstore.tier.flat.batch import RecordBatch
+from tieredstore.tier.flat.confirmation import StoredEnds
+from tieredstore.tier.flat.message_file import FlatMessageFile
 
 
 class DispatchStatus(enum.Enum):
-    """UPLOADED: messages were committed. HELD: group commit waits for more, or for time. IDLE:
-    nothing is new. BUSY: another thread has the queue. FILTERED, DISABLED, UNKNOWN, STOPPED:
-    nothing to be done. FAILED: see the error."""
+    """UPLOADED: messages were committed. STORED: they will be, after a look at the writer epoch.
+    HELD: group commit waits for more, or for time. IDLE: nothing is new. BUSY: another thread has
+    the queue. FILTERED, DISABLED, UNKNOWN, STOPPED: nothing to be done. FAILED: see the error."""
 
     UPLOADED = "uploaded"
+    STORED = "stored"
     HELD = "held"
     IDLE = "idle"
     BUSY = "busy"
@@ -25,11 +30,24 @@ class DispatchStatus(enum.Enum):
     FAILED = "failed"
 
 
+@dataclass(frozen=True, slots=True)
+class StoredUpload:
+    """An upload that is stored, and counts after a look at the writer epoch. ends: how far the
+    files are; batches: its messages, size_bytes long; puts_keys: whether their keys are put into
+    the index then."""
+
+    file: FlatMessageFile
+    ends: StoredEnds
+    batches: Sequence[RecordBatch]
+    size_bytes: int
+    puts_keys: bool
+
+
 @dataclass(slots=True)
 class DispatchOutcome:
     """messages, size_bytes: committed by this visit (an error may have ended it after that); hole:
     [first missing, next present) queue offsets when the visit left one; more: whether there is
-    work that need not wait."""
+    work that need not wait; stored: with STORED, what `QueueUpload.finish` lets count."""
 
     key: QueueKey
     status: DispatchStatus
@@ -38,3 +56,4 @@ class DispatchOutcome:
     hole: tuple[int, int] | None = None
     error: TieredStoreError | None = None
     more: bool = False
+    stored: StoredUpload | None = None

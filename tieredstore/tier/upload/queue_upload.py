@@ -21,15 +21,18 @@ from tieredstore.message import layout
 from tieredstore.message.columns import records as columns
 from tieredstore.metrics import Metrics
 from tieredstore.tier.flat.batch import RecordBatch
+from tieredstore.tier.flat.confirmation import StoredEnds
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.reading import run
 from tieredstore.tier.upload import indexing
 from tieredstore.tier.upload.commit_interval import CommitInterval
 from tieredstore.tier.upload.indexing import KeyIndex
-from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus
+from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus, StoredUpload
 
 NEW_QUEUE_LOOK_BACK_MS = 120_000
 """How far back `tieredStoreBacklog=recent` begins."""
+DEFERRED_BYTES = 1 << 20
+"""An upload of at most so much may wait, in memory, for a look that it shares with others."""
 REINDEX_BYTES = 64 << 20
 """Most bytes read back from the tier for the index in one visit."""
 
@@ -48,7 +51,7 @@ class QueueState:
     indexed: nothing above the index's mark is known to be missing there; oldest_offset and
     oldest_ms: first message not uploaded, and its store time; weighed_offset and waiting_bytes:
     the messages from the oldest up to that offset have that size; bytes_per_s: at which the last
-    upload gathered, 0 before the first.
+    upload gathered, 0 before the first; unconfirmed: the last upload, while it is stored only.
     """
 
     file: FlatMessageFile
@@ -59,6 +62,7 @@ class QueueState:
     weighed_offset: int = -1
     waiting_bytes: int = 0
     bytes_per_s: float = 0.0
+    unconfirmed: StoredUpload | None = None
 
 
 class QueueUpload:
@@ -107,20 +111,23 @@ class QueueUpload:
         *,
         force: bool,
         max_bytes: int | None,
+        defers: bool = False,
     ) -> DispatchOutcome:
         """Upload what is due of an announced queue whose lock the caller holds.
 
         Stops after about `max_bytes` with `more` set. What failed is in the outcome's error; what
-        was committed before counts, what was not is forgotten and read again next time.
+        was committed before counts, what was not is forgotten and read again next time. defers:
+        leave a small upload that is the last one stored, for `finish`.
         """
         outcome = DispatchOutcome(key, DispatchStatus.IDLE)
+        state.unconfirmed = None
         try:
             self._commit_stored(file, outcome)
             self._index_missing(file, state, outcome)
             self._check_position(key, file, available, state, outcome)
             file.roll_commit_log_if_due()
             while self._is_due(key, file, available, state, force=force):
-                self._upload(key, file, available, state, outcome)
+                self._upload(key, file, available, state, outcome, defers=defers)
                 if max_bytes is not None and outcome.size_bytes >= max_bytes:
                     outcome.more = True
                     break
@@ -135,7 +142,39 @@ class QueueUpload:
             self._count(DISPATCHED_METRIC, key, outcome.messages, file_type="commit_log")
         if outcome.error is not None:
             outcome.status = DispatchStatus.FAILED
+        elif outcome.stored is not None:
+            outcome.status = DispatchStatus.STORED
         return outcome
+
+    def finish(
+        self, outcome: DispatchOutcome, state: QueueState, problem: TieredStoreError | None = None
+    ) -> None:
+        """Let a STORED upload count, as a look that began after the visit has confirmed the right
+        to write; problem: why it has not, then the next visit commits what is stored. An upload
+        that a later visit let count, and one whose topic was deleted, are left alone."""
+        stored, outcome.stored = outcome.stored, None
+        assert stored is not None
+        is_last, committed = state.unconfirmed is stored, 0
+        if is_last:
+            state.unconfirmed = None
+        try:
+            if problem is not None:
+                raise problem
+            with stored.file.lock:
+                before = stored.file.consume_queue_commit_offset
+                is_open = stored.file.settle(stored.ends)
+                committed = stored.file.consume_queue_commit_offset - before
+                if is_open and is_last and stored.puts_keys and self._index is not None:
+                    self._put_batches(self._index, stored.file, stored.batches, state)
+        except TieredStoreError as error:
+            outcome.error = error
+        if committed:
+            outcome.messages += committed
+            outcome.size_bytes += stored.size_bytes
+            self._count(DISPATCHED_METRIC, outcome.key, committed, file_type="commit_log")
+        outcome.status = DispatchStatus.UPLOADED if outcome.messages else DispatchStatus.IDLE
+        if outcome.error is not None:
+            outcome.status = DispatchStatus.FAILED
 
     # Where the queue stands
 
@@ -268,6 +307,8 @@ class QueueUpload:
         available: QueueRange,
         state: QueueState,
         outcome: DispatchOutcome,
+        *,
+        defers: bool,
     ) -> None:
         committed = file.consume_queue_commit_offset
         batches: list[RecordBatch] = []
@@ -291,14 +332,25 @@ class QueueUpload:
                 size += len(batches[-1].buffer)
                 if size >= self._gather_bytes:
                     break
-            if not file.commit():
+            is_last = file.consume_queue_max_offset >= available.max_offset
+            ends: StoredEnds | None = None
+            if defers and is_last and size <= DEFERRED_BYTES:
+                ends = file.store()
+                is_done = ends is not None
+            else:
+                is_done = file.commit()
+            if not is_done:
                 raise Unavailable(f"{file.path}: closed, or another thread commits")
         finally:
             outcome.messages += file.consume_queue_commit_offset - committed
-        outcome.size_bytes += size
         first_ms = int(batches[0].store_timestamps[0])
         span_ms = int(batches[-1].store_timestamps[-1]) - first_ms
         state.bytes_per_s = self._interval.rate(size, span_ms)
+        if ends is not None:
+            outcome.stored = StoredUpload(file, ends, batches, size, put_now)
+            state.unconfirmed = outcome.stored
+            return
+        outcome.size_bytes += size
         if self._index is not None and put_now:
             self._put_batches(self._index, file, batches, state)
 

@@ -36,6 +36,7 @@ from tieredstore.metrics import Metrics
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.topic_filter import TopicFilter
 from tieredstore.tier.upload import dispatcher as module
+from tieredstore.tier.upload import visits
 from tieredstore.tier.upload.dispatcher import (
     SCAN_PERIOD_MS,
     MessageStoreDispatcher,
@@ -429,7 +430,7 @@ def test_a_failing_queue_stops_no_other_and_goes_on_later(rig: Rig) -> None:
 def test_a_scan_gives_an_unavailable_backend_a_rest(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "GIVE_UP_AFTER", 3)
+    monkeypatch.setattr(visits, "GIVE_UP_AFTER", 3)
     rig.dispatcher = MessageStoreDispatcher(
         config(dispatch_threads=1),
         rig.source,

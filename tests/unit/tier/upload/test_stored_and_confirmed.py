@@ -4,7 +4,6 @@ for readers, metadata, index, retention guard and metrics alike."""
 from __future__ import annotations
 
 import copy
-import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -21,9 +20,9 @@ from tests.kit.tier.flat import (
     bodies,
     config,
     existing,
+    patch,
 )
 from tests.kit.tier.writing import become_writer
-from tests.kit.waiting import wait_for
 from tieredstore.clock import ManualClock
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.segment import FileSegmentType
@@ -33,9 +32,11 @@ from tieredstore.providers.memory.objects import MemoryObjectClient
 from tieredstore.testing.chunks import chunk_provider
 from tieredstore.tier.flat.file_store import FlatFileStore
 from tieredstore.tier.topic_filter import TopicFilter
+from tieredstore.tier.upload import queue_upload
 from tieredstore.tier.upload.dispatcher import MessageStoreDispatcher
 from tieredstore.tier.upload.outcome import DispatchOutcome, DispatchStatus
 from tieredstore.tier.upload.queue_upload import DISPATCHED_METRIC
+from tieredstore.tier.upload.visits import STORED_TOGETHER
 
 MINUTE_MS = 60_000
 
@@ -213,46 +214,128 @@ def test_what_a_start_lists_counts_after_a_look(node: Node) -> None:
         node.start()
 
 
-class CountingCondition(threading.Condition):
-    """Counts who waits."""
+def make_dispatcher(node: Node, workers: int) -> MessageStoreDispatcher:
+    settings = config(group_commit_count=4, dispatch_threads=workers)
+    return MessageStoreDispatcher(
+        settings,
+        node.source,
+        node.store,
+        node.index,
+        TopicFilter(settings),
+        node.clock,
+        node.metrics,
+    )
 
-    waiting = 0
 
-    def wait(self, timeout: float | None = None) -> bool:
-        self.waiting += 1  # under the lock, which is released only by waiting
-        try:
-            return super().wait(timeout)
-        finally:
-            self.waiting -= 1
+def queue_of(number: int) -> QueueKey:
+    return QueueKey("TopicA", number)
 
 
-def test_many_queues_side_by_side_share_their_looks(server: ManualClock) -> None:
-    """In each round all workers have written before one of them begins to look, and the others
-    come while it looks: its look is its own, the next one serves them all."""
+def put_all(node: Node, count: int) -> None:
+    for number in range(count):
+        node.source.put(queue_of(number), 0, 2, keys=(f"key-{number}",))
+
+
+def test_small_uploads_of_a_scan_share_a_look_behind_the_last_of_them(server: ManualClock) -> None:
+    queues = 3 * STORED_TOGETHER // 2
+    node = Node(server)
+    put_all(node, queues)
+    order: list[str] = []
+    node.client.after = lambda operation, _: order.append(operation)
+    outcomes = make_dispatcher(node, 1).scan(force=True)
+    assert [outcome.messages for outcome in outcomes] == [2] * queues
+    assert {outcome.status for outcome in outcomes} == {DispatchStatus.UPLOADED}
+    first = ["PUT"] * 2 * STORED_TOGETHER
+    rest = ["PUT"] * 2 * (queues - STORED_TOGETHER)
+    assert order == [*first, "HEAD", *rest, "HEAD"]
+
+
+def test_many_workers_share_their_looks(server: ManualClock) -> None:
     workers, queues = 8, 64
     node = Node(server)
-    settings = config(group_commit_count=4, dispatch_threads=workers)
-    dispatcher = MessageStoreDispatcher(
-        settings, node.source, node.store, None, TopicFilter(settings), node.clock
-    )
-    for number in range(queues):
-        node.source.put(QueueKey("TopicA", number), 0, 2)
-    written = threading.Barrier(workers)
-    changed = CountingCondition()
-    epoch: Any = node.writer._epoch
-    epoch._looks._changed = changed
-
-    def meet(operation: str, key: str) -> None:
-        if operation == "PUT" and "/CONSUME_QUEUE/" in key:
-            written.wait(60)
-        if operation == "HEAD" and node.client.counts["HEAD"] % 2 == 1:
-            wait_for(lambda: changed.waiting == workers - 1)
-
-    node.client.after = meet
-    outcomes = dispatcher.scan(force=True)
+    put_all(node, queues)
+    outcomes = make_dispatcher(node, workers).scan(force=True)
     assert sum(outcome.messages for outcome in outcomes) == 2 * queues
     counts = node.client.take()
-    assert counts == {"PUT": 2 * queues, "HEAD": 2 * queues // workers}
+    assert counts["PUT"] == 2 * queues
+    assert counts["HEAD"] <= queues // STORED_TOGETHER + workers
+    for number in range(queues):
+        assert len(bodies(existing(node.store, queue_of(number)))) == 2
+
+
+def test_a_shared_look_that_fails_leaves_all_of_them_stored_and_tells_nobody(
+    server: ManualClock,
+) -> None:
+    node = Node(server)
+    put_all(node, 5)
+    dispatcher = make_dispatcher(node, 2)
+    node.client.is_blind = True
+    outcomes = dispatcher.scan(force=True)
+    assert {outcome.status for outcome in outcomes} == {DispatchStatus.FAILED}
+    assert sum(outcome.messages + outcome.size_bytes for outcome in outcomes) == 0
+    assert node.client.take()["PUT"] == 10
+    assert node.index.keys() == []
+    assert dispatcher.last_good_scan_ms is None
+    for number in range(5):
+        assert dispatcher.retention_guard(queue_of(number)) == 0
+        assert bodies(existing(node.store, queue_of(number))) == []
+    node.client.is_blind = False
+    assert sum(outcome.messages for outcome in dispatcher.scan(force=True)) == 10
+    assert "PUT" not in node.client.take()
+    assert all(dispatcher.retention_guard(queue_of(number)) == 2 for number in range(5))
+    assert len(node.index.keys()) == 10
+
+
+def before_the_look(node: Node, act: Callable[[], object]) -> None:
+    """Let something happen before the right to write is confirmed next."""
+    confirm, acts = node.store.confirm_writer, [act]
+
+    def confirm_late() -> None:
+        if acts:
+            acts.pop()()
+        confirm()
+
+    patch(node.store, confirm_writer=confirm_late)
+
+
+def test_a_topic_that_is_deleted_before_the_look_is_not_committed(server: ManualClock) -> None:
+    node = Node(server)
+    put_all(node, 3)
+    file = node.store.get_or_create("TopicA", 1)
+    before_the_look(node, lambda: node.store.destroy_topics(["TopicA"]))
+    outcomes = make_dispatcher(node, 1).scan(force=True)
+    assert sum(outcome.messages for outcome in outcomes) == 0
+    assert all(outcome.error is None for outcome in outcomes)
+    assert file.is_closed
+    assert list(node.metadata.segments()) == []
+    assert node.index.keys() == []
+
+
+def test_what_another_visit_let_count_meanwhile_counts_once(server: ManualClock) -> None:
+    node = Node(server)
+    put_all(node, 2)
+    dispatcher = make_dispatcher(node, 1)
+    others: list[DispatchOutcome] = []
+    before_the_look(node, lambda: others.append(dispatcher.dispatch(queue_of(1), force=True)))
+    outcomes = dispatcher.scan(force=True)
+    assert [outcome.messages for outcome in others] == [2]
+    assert {outcome.key: outcome.messages for outcome in outcomes} == {
+        queue_of(0): 2,
+        queue_of(1): 0,
+    }
+    assert sorted(node.index.keys()) == ["key-0"] * 2 + ["key-1"] * 2
+    assert len(bodies(existing(node.store, queue_of(1)))) == 2
+
+
+def test_a_large_upload_does_not_wait_in_memory(
+    server: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_upload, "DEFERRED_BYTES", 100)
+    node = Node(server)
+    put_all(node, 4)
+    outcomes = make_dispatcher(node, 1).scan(force=True)
+    assert sum(outcome.messages for outcome in outcomes) == 8
+    assert node.client.take() == {"PUT": 8, "HEAD": 4}
 
 
 CLOCKS = ["server", "monotonic", "successor"]
