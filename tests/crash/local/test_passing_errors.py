@@ -265,7 +265,7 @@ def test_l04_an_error_of_the_disk_stops_the_dispatch_and_reads_go_on(
         put_all(store, [plain(number=0)])
         with monkeypatch.context() as patch:
             calls.install(patch)
-            calls.fail(0, 1)
+            calls.fail(0, 1000)  # also what makes files ahead, which may come first
             assert store.put_message(plain(number=1)).ok
             with pytest.raises(Unavailable, match="Input/output error"):
                 store.wait_until_dispatched()
