@@ -126,6 +126,8 @@ def test_a_cluster_streams(cluster: Cluster, tier: GrowingTier, tmp_path: Path) 
     assert cluster.call(rows, tmp_path) == places("orders", 0, 12) + places("orders", 1, 4)
 
 
+PATIENCE_S = 600
+"""A limit, for a machine on which a stream takes minutes to begin."""
 KILLS = ("checkpoint/offsets/1", "out/_spark_metadata/2")
 MORE_KILLS = ("checkpoint/commits/0", *KILLS, "checkpoint/offsets/4", "checkpoint/commits/5")
 
@@ -154,7 +156,7 @@ def test_each_message_once_over_kills(
     tier.append("orders", 0, 40)
     for point in kills:
         process = stream(tier, tmp_path)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + PATIENCE_S
         try:
             while not (tmp_path / point).exists():
                 assert process.poll() is None, process.communicate()[1].decode()
@@ -165,7 +167,7 @@ def test_each_message_once_over_kills(
         tier.append("orders", 1, 3)
     process = stream(tier, tmp_path)
     try:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, errors.decode()
     finally:
         kill(process)
