@@ -14,7 +14,7 @@ from tieredstore.contracts.segment import (
 )
 from tieredstore.providers import checks
 from tieredstore.providers.chunks.append import ChunkAppender
-from tieredstore.providers.chunks.chain import Chain
+from tieredstore.providers.chunks.lives.chain import Chain
 from tieredstore.providers.chunks.reading.blocks import BlockReader
 from tieredstore.providers.chunks.reading.reader import ChunkReader, ObjectGone
 from tieredstore.providers.chunks.settings import ChunkSettings
@@ -86,13 +86,14 @@ class ChunkFileSegment:
                     return memoryview(self._read_chain(chain, position, length))
                 except ObjectGone as error:
                     problem = error
-            elif not is_remembered:
+                    if not is_remembered:
+                        state.was_fenced()
+            elif not is_remembered and not state.was_fenced():
                 there = max(0, chain.size_bytes - position)
                 raise checks.make_short_read_error(state.id, position, length, there)
             # Longer by now, merged and deleted underneath, or made again: the listing tells.
             chain, is_remembered = None, False
-        assert problem is not None
-        raise problem
+        raise problem or checks.make_short_read_error(state.id, position, length, 0)
 
     def read_nowait(self, position: int, length: int) -> memoryview | None:
         """Return what blocks and recent writes in memory hold; None when a request is needed."""

@@ -37,7 +37,7 @@ class Writers:
         self._owner = owner or make_own_name(settings.clock.now_ms())
         self._epochs: dict[str, ChunkWriterEpoch] = {}
         self._lock = threading.Lock()
-        self._nobody = UnheldAuthority(f"0:{self._owner}", settings.monotonic_ms, settings.lease_ms)
+        self._unheld: dict[str, UnheldAuthority] = {}
 
     def acquire(
         self,
@@ -73,7 +73,11 @@ class Writers:
         """Return the authority with which this process writes there. Raises Invalid as
         `check_may_write`."""
         self.check_may_write()
-        return self._epochs.get(broker_name, self._nobody)
+        epoch = self._epochs.get(broker_name)
+        if epoch is not None:
+            return epoch
+        with self._lock:
+            return self._unheld.setdefault(broker_name, UnheldAuthority(f"0:{self._owner}"))
 
     def get_held_epochs(self) -> dict[str, ChunkWriterEpoch]:
         """Return the epochs held, as far as is known."""
