@@ -185,7 +185,7 @@ class ChunkProvider:
         epoch = self._writers.get_held_epochs().get(state.broker_name)
         if epoch is None:
             state.adopt(Chain())
-        elif self._views.knows_absent(state.id) and not epoch.lives.has(state.id):
+        elif self._views.knows_absent(state.id):
             state.adopt(Chain(epoch=epoch.number))
 
 

@@ -104,11 +104,11 @@ class Views:
         return own is not None and own.inheritance is not None
 
     def knows_absent(self, id: SegmentId) -> bool:
-        """Tell, without a request, whether the epoch held does not inherit a segment."""
+        """Tell, without a request, whether the epoch held neither inherits nor writes a segment."""
         own = self._find_own(id.path.partition("/")[0])
         if own is None or own.inheritance is None:
             return False
-        return own.inheritance.find(id) == NOTHING_INHERITED
+        return own.inheritance.find(id) == NOTHING_INHERITED and not own.epoch.lives.has(id)
 
     def list_chain(self, id: SegmentId, folder: str) -> Chain:
         """List the chain of one segment. Raises Unavailable."""
@@ -120,7 +120,8 @@ class Views:
             except Superseded:
                 self._newest.forget(broker_name)
                 continue
-            if chain.holes and self.was_fenced(broker_name):
+            is_missing = bool(chain.holes) or not (chain.is_there or self.knows_absent(id))
+            if is_missing and self.was_fenced(broker_name):
                 continue
             if self._holds_still(broker_name, inheritance):
                 return chain
