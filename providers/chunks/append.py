@@ -81,8 +81,8 @@ class ChunkAppender:
     def seal(self, state: SegmentState, authority: Authority) -> None:
         """Put the marker: from then on no append succeeds."""
         chain = self._load_chain(state, authority)
-        if not chain.size_bytes:
-            chain = state.list_chain()  # it may have been known for absent, and written by a helper
+        if not chain.size_bytes:  # it may have been known for absent, and written by a helper
+            chain = self._list_chain(state, authority)
         for attempt in range(_MAX_SEAL_TRIES):
             chain.check_whole(state.folder)
             if chain.is_closed:
@@ -105,7 +105,7 @@ class ChunkAppender:
                     state.chain = replace(chain, marked=True)
                     return
             # Whatever the answer was, the listing tells whose object stands at the end now.
-            chain = state.list_chain()
+            chain = self._list_chain(state, authority)
         raise Unavailable(
             f"segment {state.id}: not sealed at {chain.size_bytes}: other writers were faster, or "
             "the store did not answer",
@@ -125,13 +125,17 @@ class ChunkAppender:
         self.prepare(state, authority)
         chain = state.get_chain(authority)
         if chain is None or position not in {None, chain.size_bytes}:
-            chain = state.list_chain()
-            if chain.epoch != authority.view:
-                self.prepare(state, authority)
-                raise Unavailable(f"segment {state.id}: writers change", path=state.folder)
-            if chain.holes:
-                authority.confirm()
+            chain = self._list_chain(state, authority)
             chain.check_whole(state.folder)
+        return chain
+
+    def _list_chain(self, state: SegmentState, authority: Authority) -> Chain:
+        """The chain by the inheritance that the authority goes by. Raises Fenced when there is a
+        later one."""
+        chain = state.list_chain()
+        if chain.epoch != authority.view:
+            self.prepare(state, authority)
+            raise Unavailable(f"segment {state.id}: writers change", path=state.folder)
         return chain
 
     def _append(

@@ -86,9 +86,7 @@ class ChunkFileSegment:
                     return memoryview(self._read_chain(chain, position, length))
                 except ObjectGone as error:
                     problem = error
-                    if not is_remembered:
-                        state.was_fenced()
-            elif not is_remembered and not state.was_fenced():
+            elif not is_remembered:
                 there = max(0, chain.size_bytes - position)
                 raise checks.make_short_read_error(state.id, position, length, there)
             # Longer by now, merged and deleted underneath, or made again: the listing tells.

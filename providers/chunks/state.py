@@ -89,11 +89,6 @@ class SegmentState:
                 self._replace(chain)
         return chain
 
-    def was_fenced(self) -> bool:
-        """Look, when something is missing, whether this is a former writer's view. Raises
-        Unavailable."""
-        return self._views.was_fenced(self.broker_name)
-
     def adopt(self, chain: Chain) -> None:
         """Take what another listing showed, unless more is known."""
         with self._chain_lock:

@@ -84,6 +84,13 @@ class Writers:
         with self._lock:
             return {name: epoch for name, epoch in self._epochs.items() if not epoch.is_lost}
 
+    def check_held(self) -> None:
+        """Raise Fenced when an epoch was lost or released."""
+        with self._lock:
+            epochs = list(self._epochs.values())
+        for epoch in epochs:
+            epoch.check()
+
     def close(self) -> None:
         """Give no more signs of life."""
         with self._lock:

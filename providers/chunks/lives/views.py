@@ -2,7 +2,8 @@
 
 A reader takes the newest inheritance, lists, and looks again whether it is still the newest: while
 it was, no epoch below had anything to say, and that epoch's own lives are in the listing. The
-holder of an epoch goes by its own inheritance, which it makes before its first write.
+holder of an epoch goes by its own inheritance, which it makes before its first write, and looks
+whether the next epoch was claimed: who comes later collects what the former view shows.
 """
 
 from __future__ import annotations
@@ -120,22 +121,9 @@ class Views:
             except Superseded:
                 self._newest.forget(broker_name)
                 continue
-            is_missing = bool(chain.holes) or not (chain.is_there or self.knows_absent(id))
-            if is_missing and self.was_fenced(broker_name):
-                continue
             if self._holds_still(broker_name, inheritance):
                 return chain
         raise self._newest.make_restless_error(broker_name)
-
-    def was_fenced(self, broker_name: str) -> bool:
-        """Look, when something is missing, whether the epoch held was taken over: who comes later
-        collects what the former view shows. False without an epoch. Raises Unavailable."""
-        own = self._find_own(broker_name)
-        if own is None:
-            return False
-        with suppress(Fenced):
-            own.epoch.confirm()
-        return own.epoch.is_lost
 
     def list_chains(self, prefix: str) -> dict[SegmentId, Chain]:
         """List the chains of all segments below a prefix of the provider's listings, those too of
@@ -169,7 +157,9 @@ class Views:
     def _holds_still(self, broker_name: str, inheritance: Inheritance) -> bool:
         own = self._find_own(broker_name)
         if own is not None and own.inheritance is inheritance:
-            return True
+            with suppress(Fenced):
+                own.epoch.confirm()
+            return not own.epoch.is_lost
         return self._newest.is_newest(broker_name, inheritance)
 
     # Listing
@@ -186,9 +176,6 @@ class Views:
                 found = self._read_segments(f"{self._cluster_folder}/{prefix}/", inheritance)
             except Superseded:
                 self._newest.forget(broker_name)
-                continue
-            has_hole = any(chain.holes for chain in found.values())
-            if has_hole and self.was_fenced(broker_name):
                 continue
             if self._holds_still(broker_name, inheritance):
                 return found

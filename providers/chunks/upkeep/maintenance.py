@@ -140,6 +140,7 @@ class Maintenance:
         Invalid when there is none, Fenced, and Unavailable when the tier cannot be listed."""
         held = self._writers.get_held_epochs()
         if not held:
+            self._writers.check_held()
             raise Invalid(f"{self._client.url}: maintenance needs the writer epoch of a broker")
         report = MaintenanceReport()
         for broker_name, epoch in held.items():

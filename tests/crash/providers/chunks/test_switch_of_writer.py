@@ -1,7 +1,9 @@
 """A writer is stopped at each of its requests, another one takes over, and the first one goes on.
 
 The stopped writer is a zombie: it believes that it owns the broker prefix. Whatever it was doing,
-what the new writer was told stays as it is, and the zombie is told nothing that is not so.
+what the new writer was told stays as it is, and the zombie is told nothing that is not so. The
+store and each writer have a clock; in a switch those of the store and the new writer go on, and
+the zombie's, unless its machine stood still.
 """
 
 from __future__ import annotations
@@ -34,17 +36,25 @@ LOG = SegmentId("broker-a/TopicA/0", FileSegmentType.COMMIT_LOG, 0)
 OTHER = SegmentId("broker-a/TopicB/0", FileSegmentType.COMMIT_LOG, 0)
 LIMITS = ClientLimits(min_part_bytes=100)
 GRACE_MS = 120_000
-SWITCH_MS = [1_000, 20_000, 59_000, 61_000, 1_200_000]
+WHEN = ["before", "after", "lost"]
+SWITCHES = [
+    *((switch_ms, True) for switch_ms in (1_000, 20_000, 59_000, 61_000, 1_200_000)),
+    (20_000, False),
+    (1_200_000, False),
+]
+"""How long a switch takes, ms; whether the zombie's clock stands still meanwhile."""
 
 
 @dataclass
 class Writer:
-    """One broker process, with a clock of its own; what it confirmed."""
+    """One broker process, with a clock of its own; what it confirmed. others: the clocks that go on
+    during a switch besides its own and the store's."""
 
     client: MemoryObjectClient
     server: ManualClock
     name: str
     clock: ManualClock = field(default_factory=ManualClock)
+    others: list[ManualClock] = field(default_factory=list)
     acknowledged: dict[SegmentId, list[tuple[int, bytes]]] = field(default_factory=dict)
     is_fenced: bool = False
     is_unsure: bool = False
@@ -60,11 +70,6 @@ class Writer:
                 fan_in=3, target_bytes=150, part_bytes=100, free_bytes=30, settle_ms=0
             ),
         )
-
-    def pass_time(self) -> None:
-        """So much that garbage goes."""
-        for clock in (self.clock, self.server):
-            clock.advance(GRACE_MS)
 
     def append(self, id: SegmentId, position: int, data: bytes) -> bool:
         """Whether it was written; a writer of the highest epoch never stops for another one."""
@@ -91,12 +96,12 @@ class Writer:
                 position += len(data)
                 if turn % 3 == 2:
                     self.tier.run_maintenance()
-                    self.pass_time()
+                    self.wait(GRACE_MS)
             self.acknowledged.pop(OTHER, None)
             self.tier.open(OTHER).delete()
             self.tier.open(LOG).seal()
             self.tier.run_maintenance()
-            self.pass_time()
+            self.wait(GRACE_MS)
             self.tier.run_maintenance()
             self.epoch.release()
         except Fenced:
@@ -104,7 +109,13 @@ class Writer:
         except Unavailable:
             self.is_unsure = True
 
-    def take_over(self) -> None:
+    def wait(self, time_ms: int) -> None:
+        for clock in (self.clock, self.server):
+            clock.advance(time_ms)
+
+    def take_over(self, switch_ms: int) -> None:
+        for clock in (self.clock, self.server, *self.others):
+            clock.advance(switch_ms)
         self.epoch = self.tier.acquire_writer("broker-a", take_over=True)
 
     def extend(self, id: SegmentId, seed: int) -> None:
@@ -117,7 +128,7 @@ class Writer:
             position += len(data)
         for _ in range(2):
             self.tier.run_maintenance()
-            self.pass_time()
+            self.wait(GRACE_MS)
 
 
 def reader(store: MemoryObjectClient) -> ChunkProvider:
@@ -134,33 +145,26 @@ def assert_holds(
 
 
 def run_with_switch(
-    number: int, when: str, change: Callable[[Writer], None], switch_ms: int
+    number: int, when: str, change: Callable[[Writer], None], *, stands: bool
 ) -> tuple[Writer, Writer, str]:
-    """The zombie, its successor, and where the switch was. Only the server's clock and that of the
-    successor go on while the zombie stands still."""
-    server = ManualClock(10_000_000)
+    """The zombie, its successor, and where the switch was."""
+    server = ManualClock()
     store = MemoryObjectClient()
     shared: dict[str, Any] = {"beside": store, "now_ms": server.now_ms, "limits": LIMITS}
     stopped = StoppedClient(number, when, **shared)
     zombie = Writer(stopped, server, "zombie")
     successor = Writer(MemoryObjectClient(**shared), server, "successor")
-
-    def switch() -> None:
-        for clock in (server, successor.clock):
-            clock.advance(switch_ms)
-        change(successor)
-        server.advance(switch_ms)
-
-    stopped.meanwhile = switch
+    successor.others = [] if stands else [zombie.clock]
+    stopped.meanwhile = lambda: change(successor)
     zombie.live()
     assert stopped.is_over, f"there is no request {number}"
     return zombie, successor, f"{when} request {number}: {stopped.requests[number - 1]}"
 
 
 def requests_of_an_undisturbed_writer() -> list[str]:
-    clock = ManualClock()
-    client = StoppedClient(0, "before", now_ms=clock.now_ms, limits=LIMITS)
-    Writer(client, clock, "alone").live()
+    server = ManualClock()
+    client = StoppedClient(0, "before", now_ms=server.now_ms, limits=LIMITS)
+    Writer(client, server, "alone").live()
     return client.requests
 
 
@@ -169,17 +173,17 @@ FIRST = next(n for n, name in enumerate(REQUESTS, 1) if name.startswith("PUT")) 
 """The first request with the epoch in hand."""
 
 
-@pytest.mark.parametrize("switch_ms", SWITCH_MS)
-@pytest.mark.parametrize("when", ["before", "after", "lost"])
+@pytest.mark.parametrize(("switch_ms", "stands"), SWITCHES)
+@pytest.mark.parametrize("when", WHEN)
 def test_w02_a_switch_at_each_request_leaves_no_hole_and_no_second_copy(
-    when: str, switch_ms: int
+    when: str, switch_ms: int, *, stands: bool
 ) -> None:
     def change(successor: Writer) -> None:
-        successor.take_over()
+        successor.take_over(switch_ms)
         successor.extend(LOG, 100)
 
     for number in range(FIRST, len(REQUESTS) + 1):
-        zombie, successor, where = run_with_switch(number, when, change, switch_ms)
+        zombie, successor, where = run_with_switch(number, when, change, stands=stands)
         tier = reader(zombie.client)
         for listing in tier.list():
             assert isinstance(listing.token, Chain)
@@ -192,15 +196,16 @@ def test_w02_a_switch_at_each_request_leaves_no_hole_and_no_second_copy(
         assert_holds(reader(zombie.client), zombie.acknowledged, where)
 
 
-@pytest.mark.parametrize("when", ["before", "after", "lost"])
-def test_w01_a_zombie_is_told_to_stop(when: str) -> None:
+@pytest.mark.parametrize(("switch_ms", "stands"), SWITCHES)
+@pytest.mark.parametrize("when", WHEN)
+def test_w01_a_zombie_is_told_to_stop(when: str, switch_ms: int, *, stands: bool) -> None:
     """At its next look, which every write has; until then it changes only folders of its own."""
 
     def change(successor: Writer) -> None:
-        successor.take_over()
+        successor.take_over(switch_ms)
 
     for number in range(FIRST, len(REQUESTS)):
-        zombie, _, where = run_with_switch(number, when, change, SWITCH_MS[0])
+        zombie, _, where = run_with_switch(number, when, change, stands=stands)
         requests = zombie.client.requests[number:]  # type: ignore[attr-defined]
         changing = [name for name in requests if name.startswith(("PUT ", "COMPLETE", "DELETE"))]
         changing = [name for name in changing if "/.writer/" not in name]
@@ -212,12 +217,13 @@ def test_w01_a_zombie_is_told_to_stop(when: str) -> None:
         assert sum("/c." in name for name in changing) <= 2, (where, changing)
 
 
-@pytest.mark.parametrize("switch_ms", SWITCH_MS)
-@pytest.mark.parametrize("when", ["before", "after", "lost"])
-def test_w03_a_topic_that_was_made_again_keeps_what_it_was_told(when: str, switch_ms: int) -> None:
-
+@pytest.mark.parametrize(("switch_ms", "stands"), SWITCHES)
+@pytest.mark.parametrize("when", WHEN)
+def test_w03_a_topic_that_was_made_again_keeps_what_it_was_told(
+    when: str, switch_ms: int, *, stands: bool
+) -> None:
     def change(successor: Writer) -> None:
-        successor.take_over()
+        successor.take_over(switch_ms)
         for segment_id in (LOG, OTHER):
             successor.tier.open(segment_id).delete()
         for turn in range(2):
@@ -225,7 +231,7 @@ def test_w03_a_topic_that_was_made_again_keeps_what_it_was_told(when: str, switc
                 successor.append(segment_id, 25 * turn, content(25, 50 + turn))
 
     for number in range(FIRST, len(REQUESTS) + 1):
-        zombie, successor, where = run_with_switch(number, when, change, switch_ms)
+        zombie, successor, where = run_with_switch(number, when, change, stands=stands)
         tier = reader(zombie.client)
         assert_holds(tier, successor.acknowledged, where)
         successor.extend(LOG, 200)

@@ -90,7 +90,7 @@ class TestCost:
         segment = writer.open()
         assert segment.write(3, [b"d"]) == Written(4)
         listed = ["LIST"] * 3  # what was inherited before, all there is, whether that still holds
-        assert writer.operations() == [*listed, "PUT", "LIST", "PUT"]
+        assert writer.operations() == [*listed, "PUT", "LIST", "HEAD", "PUT"]
         segment.write(4, [b"e"])
         assert writer.operations() == ["PUT"]
 

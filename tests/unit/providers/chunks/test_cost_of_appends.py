@@ -12,7 +12,9 @@ TURNS = 5
 
 
 @pytest.mark.parametrize("grace_ms", [0, 10_000, 120_000])
-def test_an_append_of_each_of_many_slow_queues_is_one_put_and_no_listing(grace_ms: int) -> None:
+def test_an_append_of_each_of_many_slow_queues_is_one_put_and_no_listing(
+    grace_ms: int,
+) -> None:
     store = Store()
     writer = store.process(grace_ms=grace_ms).take_over()
     queues = [

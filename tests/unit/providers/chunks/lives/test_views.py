@@ -10,6 +10,7 @@ from tests.kit.chunks import GRACE_MS, LOG, UNITS, Process, Store
 from tieredstore.contracts.segment import FileSegmentType, SegmentId, Written
 from tieredstore.errors import Corrupt, Fenced, Unavailable
 from tieredstore.providers.chunks.lives import inheritance
+from tieredstore.providers.chunks.lives.names import Life, chunk_name
 from tieredstore.providers.chunks.lives.own import OwnLives
 from tieredstore.testing.object_faults import ObjectFault
 
@@ -59,12 +60,12 @@ def test_a_reader_that_knows_the_inheritance_pays_one_look(store: Store) -> None
     assert reader.operations() == ["LIST", "LIST"]
 
 
-def test_a_writer_pays_none(store: Store) -> None:
+def test_a_writer_pays_a_look_at_its_epoch(store: Store) -> None:
     writer = store.process().take_over()
     segment = writer.append(b"abc")
     writer.operations()
     assert segment.size() == 3
-    assert writer.operations() == ["LIST"]
+    assert writer.operations() == ["LIST", "HEAD"]
 
 
 def test_writers_that_change_all_the_time_are_told_of(store: Store) -> None:
@@ -90,6 +91,50 @@ def test_a_former_writer_reads_what_its_successor_merged(store: Store) -> None:
     winner.tier.run_maintenance()
     assert bytes(segment.read(0, 12)) == b"abcdefghijkl"
     assert bytes(zombie.tier.open(LOG).read(0, 15)) == b"abcdefghijklmno"
+
+
+def delete(process: Process) -> None:
+    process.open().delete()
+
+
+def delete_and_die(process: Process) -> None:
+    """What is left of it goes later, and not all at once: the first write stays to the last."""
+    delete(process)
+    heir = process.store.process().take_over()
+    heir.tier.run_maintenance()
+    store = process.store.first
+    left = [info.key for info in store.list(f"{process.store.folder()}/")]
+    store.delete(left)
+    store.put_if_absent(process.store.folder() + "/" + Life(1, 1).name(chunk_name(0)), [b"abc"], {})
+
+
+def delete_and_make_again(process: Process) -> None:
+    delete(process)
+    process.append(b"n", b"e", b"w")
+
+
+def merge_and_collect(process: Process) -> None:
+    process.append(b"m", b"n", b"o", b"p")
+    process.tier.run_maintenance()
+
+
+@pytest.mark.parametrize(
+    "change", [delete, delete_and_die, delete_and_make_again, merge_and_collect]
+)
+def test_a_former_writer_lists_what_any_reader_does(
+    store: Store, change: Callable[[Process], None]
+) -> None:
+    zombie = store.process("zombie").take_over()
+    segment = zombie.append(b"abc", b"def", b"ghi", b"jkl")
+    change(store.process("successor", grace_ms=0).take_over())
+    expected = [(found.id, found.size_bytes) for found in store.process().tier.list()]
+    assert [(found.id, found.size_bytes) for found in zombie.tier.list()] == expected
+    assert segment.size() == sum(size for _, size in expected)
+    assert zombie.content() == store.process().content()
+    with pytest.raises(Fenced, match="successor"):
+        segment.write(12, [b"late"])
+    with pytest.raises(Fenced, match="successor"):
+        segment.seal()
 
 
 @pytest.mark.parametrize("faults", [(LOSE,), (FAIL,), (LOSE, FAIL, LOSE)])

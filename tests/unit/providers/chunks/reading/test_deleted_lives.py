@@ -24,7 +24,7 @@ def append(process: Process, id: SegmentId, *pieces: bytes) -> None:
     process.append(*pieces, id=id)
 
 
-@pytest.mark.parametrize("id", [pytest.param(UNITS), LOG], ids=["units", "log"])
+@pytest.mark.parametrize("id", [UNITS, LOG], ids=["units", "log"])
 def test_a_reader_that_lists_again_gets_the_next_life(store: Store, id: SegmentId) -> None:
     writer = store.process().take_over()
     append(writer, id, *units("old", 0, 4))

@@ -88,7 +88,7 @@ class TestMerging:
         assert writer.tier.run_maintenance(sweep=False).failed_count == 1
         writer.operations()
         segment.write(12, [b"m"])
-        assert writer.operations() == ["LIST", "PUT"]
+        assert writer.operations() == ["LIST", "HEAD", "PUT"]
         store.clock.advance(GRACE_MS)
         writer.tier.run_maintenance(sweep=False)
         assert store.names() == [chunk_name(12), make_merged_name(0, 12)]
@@ -325,7 +325,7 @@ class TestDeleting:
         writer = store.process().take_over()
         segment = writer.append(b"abc")
         segment.delete()
-        writer.fail_next(None, FAIL, FAIL, FAIL, FAIL)
+        writer.fail_next(None, None, FAIL, FAIL, FAIL, FAIL)
         assert not isinstance(segment.write(0, [b"late"]), Written)
         segment.delete()
         assert store.names() == ["t"]
