@@ -48,12 +48,16 @@ def make_own_name(now_ms: int) -> str:
 
 @dataclass(slots=True)
 class UnheldAuthority:
-    """Writes in nobody's name, beside the epoch that it first met."""
+    """Writes in nobody's name, beside the epoch `view`: that which it helps, else the first that it
+    meets."""
 
     stamp: str
     number: int = 0
     view: int | None = None
-    lives: Lives = field(default_factory=lambda: SharedLife(0))
+    lives: Lives = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lives = SharedLife(self.view or 0)
 
     def check(self) -> None:
         """Raise nothing: nothing was ever promised."""
@@ -62,7 +66,7 @@ class UnheldAuthority:
         """Raise nothing: nobody has a right that another one would respect."""
 
     def join(self, inheritance: int) -> None:
-        """Write beside that epoch. Raises Fenced when it was another one before: whoever let this
+        """Write beside that epoch. Raises Fenced where another one is the newest: whoever let this
         process write has lost the right."""
         if self.view is None:
             self.view, self.lives = inheritance, SharedLife(inheritance)

@@ -147,6 +147,11 @@ class ChunkProvider:
         self._maintenance.start(broker_name)
         return epoch
 
+    def help_writer(self, broker_name: str, number: int) -> None:
+        """Write beside that epoch alone, which another process holds and has listed the tier with:
+        its inheritance is there."""
+        self._writers.help(broker_name, number)
+
     def find_last_writer(self, broker_name: str) -> str | None:
         """Describe the last writer below a broker prefix; None when there was none."""
         return self._writers.describe_last(broker_name)

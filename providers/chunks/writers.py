@@ -63,6 +63,11 @@ class Writers:
             self._epochs[broker_name] = epoch
         return epoch
 
+    def help(self, broker_name: str, number: int) -> None:
+        """Write beside that epoch alone, where this process holds none."""
+        with self._lock:
+            self._unheld[broker_name] = UnheldAuthority(f"0:{self._owner}", view=number)
+
     def describe_last(self, broker_name: str) -> str | None:
         """Describe the last writer below a broker prefix; None when there was none."""
         naming.check_name(broker_name, "broker name")
