@@ -214,8 +214,10 @@ def test_lives_of_one_epoch_follow_one_another() -> None:
 def test_a_write_that_was_left_behind_gives_way_to_the_one_made_in_its_place() -> None:
     chain = view((LIFE, {"c0": 5, "c5": 9}), (SECOND, {"c5": 3, "c8": 1}))
     assert spans(chain) == [(0, 5, "c"), (5, 8, "c"), (8, 9, "c")]
+    assert garbage(chain) == garbage_of("c5")
     further = view((LIFE, {"c0": 5, "c5": 9, "c14": 2}), (SECOND, {"c5": 3}))
     assert (spans(further), further.holes) == ([(0, 5, "c"), (5, 8, "c")], ())
+    assert garbage(further) == garbage_of("c5")  # the other one is behind the end
     assert spans(view((LIFE, {"c0": 5, "c5": 9}))) == [(0, 5, "c"), (5, 14, "c")]
 
 
