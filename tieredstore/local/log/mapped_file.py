@@ -212,7 +212,8 @@ class MappedFile:
     def gather(self, runs: Sequence[tuple[int, int]]) -> bytearray | None:
         """Copy runs [start, end) of the mapping, one behind the other; None as `copy`."""
         view = self._view
-        if view is None:
+        begin, stop = min(start for start, _ in runs), max(end for _, end in runs)
+        if view is None or not is_resident(self._address, begin, stop):
             return None
         data = bytearray().join([view[start:end] for start, end in runs])
         return None if self.fault.is_noted else data
