@@ -177,6 +177,18 @@ class DefaultMetadataStore:
             version = row.version = self._note_change()
         self._settle(version)
 
+    def set_reserve_time(self, topic: TopicMetadata, hours: int) -> bool:
+        with self._lock_for_change():
+            row = self._tables.topics.get(topic.topic)
+            if row is None or row.value.topic_id != topic.topic_id:
+                return False
+            row.value = replace(
+                row.value, reserve_time_hours=hours, update_timestamp_ms=self._clock.now_ms()
+            )
+            version = row.version = self._note_change()
+        self._settle(version)
+        return True
+
     def delete_topic(self, topic: str) -> None:
         with self._lock_for_change():
             found = self._tables.topics.pop(topic, None) is not None

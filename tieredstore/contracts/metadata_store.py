@@ -95,7 +95,13 @@ class MetadataStore(Protocol):
         ...
 
     def update_topic(self, topic: TopicMetadata) -> None:
-        """Replace the entry of a topic; do nothing for an unknown topic."""
+        """Replace the entry of a topic, its id too; do nothing for an unknown topic."""
+        ...
+
+    def set_reserve_time(self, topic: TopicMetadata, hours: int) -> bool:
+        """Give the topic of that name and that id another retention, at the present time; return
+        False, and change nothing, when there is none: it was deleted since, and perhaps made
+        again."""
         ...
 
     def delete_topic(self, topic: str) -> None:

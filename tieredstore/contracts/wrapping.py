@@ -145,6 +145,9 @@ class WrapperMetadataStore:
     def update_topic(self, topic: TopicMetadata) -> None:
         self.wrapped.update_topic(topic)
 
+    def set_reserve_time(self, topic: TopicMetadata, hours: int) -> bool:
+        return self.wrapped.set_reserve_time(topic, hours)
+
     def delete_topic(self, topic: str) -> None:
         self.wrapped.delete_topic(topic)
 

@@ -298,6 +298,11 @@ class FaultyMetadataStore(WrapperMetadataStore):
     def update_topic(self, topic: TopicMetadata) -> None:
         self._change(f"update_topic {topic.topic}", partial(super().update_topic, topic))
 
+    def set_reserve_time(self, topic: TopicMetadata, hours: int) -> bool:
+        return self._change(
+            f"set_reserve_time {topic.topic}", partial(super().set_reserve_time, topic, hours)
+        )
+
     def delete_topic(self, topic: str) -> None:
         self._change(f"delete_topic {topic}", partial(super().delete_topic, topic))
 

@@ -92,6 +92,20 @@ class MetadataStoreContract:
         store.update_topic(replace(topic, topic="unknown"))
         assert store.topic("unknown") is None
 
+    def test_w03_a_retention_is_given_to_the_topic_that_was_meant(
+        self, store: MetadataStore
+    ) -> None:
+        topic = store.add_topic("T")
+        assert store.set_reserve_time(topic, 24)
+        assert self.reopen(store).topic("T") == store.topic("T")
+        store.delete_topic("T")
+        assert not store.set_reserve_time(topic, 48)
+        assert store.topic("T") is None
+        again = store.add_topic("T")
+        assert again.topic_id != topic.topic_id
+        assert not store.set_reserve_time(topic, 48)
+        assert self.reopen(store).topic("T") == again
+
     def test_deleting_a_topic_drops_its_queues_and_keeps_segments(
         self, store: MetadataStore
     ) -> None:

@@ -146,9 +146,8 @@ class TierExpiry:
             for entry in metadata.topics():
                 hours = wanted.get(entry.topic, -1)
                 if hours != entry.reserve_time_hours:
-                    entry.reserve_time_hours = hours
-                    entry.update_timestamp_ms = self._clock.now_ms()
-                    metadata.update_topic(entry)
+                    # By its id: a topic may be deleted and made again while this looks.
+                    metadata.set_reserve_time(entry, hours)
 
     def _expire(self, file: FlatMessageFile, before_ms: int, outcome: ExpiryOutcome) -> None:
         try:

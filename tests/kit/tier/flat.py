@@ -67,6 +67,13 @@ class TableMetadata:
         if topic.topic in self.topic_table:
             self.topic_table[topic.topic] = topic
 
+    def set_reserve_time(self, topic: TopicMetadata, hours: int) -> bool:
+        found = self.topic_table.get(topic.topic)
+        if found is None or found.topic_id != topic.topic_id:
+            return False
+        found.reserve_time_hours = hours
+        return True
+
     def delete_topic(self, topic: str) -> None:
         self.topic_table.pop(topic, None)
         for key in [key for key in self.queue_table if key[0] == topic]:

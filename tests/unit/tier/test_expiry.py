@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import pytest
@@ -15,12 +16,14 @@ from tests.kit.tier.flat import (
     bodies,
     commit_log_id,
     config,
+    existing,
     fill,
     patch,
     record,
 )
 from tests.kit.tier.writing import become_writer
-from tieredstore.contracts.metadata_store import FileSegmentMetadata
+from tieredstore.contracts.dispatch_source import QueueKey
+from tieredstore.contracts.metadata_store import FileSegmentMetadata, TopicMetadata
 from tieredstore.errors import Fenced, Unavailable
 from tieredstore.metrics import Metrics
 from tieredstore.tier.expiry import EXPIRED_METRIC, TierExpiry
@@ -90,6 +93,30 @@ def test_a_topic_has_its_own_retention_when_it_is_above_zero() -> None:
     rig.expiry.run_once()
     assert rig.tier.table.topic_table["Long"].reserve_time_hours == -1
     assert not rig.offsets(files["Long"])
+
+
+def test_w03_a_topic_made_again_while_expiry_looks_keeps_its_own_id() -> None:
+    """The key index names topics by id: the old one's would hide the new one's keys."""
+    rig = Rig(reserve={"T": 5})
+    rig.queue("T")
+    before = rig.tier.table.topic_table["T"].topic_id
+    topics = rig.tier.metadata.topics
+
+    def made_again_behind() -> list[TopicMetadata]:
+        patch(rig.tier.metadata, topics=topics)
+        found = [replace(topic) for topic in topics()]
+        rig.store.destroy_topics({"T"})
+        rig.queue("T")
+        return found
+
+    patch(rig.tier.metadata, topics=made_again_behind)
+    rig.expiry.run_once()
+    found = rig.tier.table.topic_table["T"]
+    assert found.topic_id != before
+    assert found.topic_id == existing(rig.store, QueueKey("T", 0)).topic_id
+    assert found.reserve_time_hours == -1  # said of the one that has gone; the next round sees this
+    rig.expiry.run_once()
+    assert rig.tier.table.topic_table["T"].reserve_time_hours == 5
 
 
 def test_nothing_expires_by_a_retention_that_nobody_set(caplog: pytest.LogCaptureFixture) -> None:
