@@ -91,7 +91,7 @@ class TierExpiry:
             self.run_once()
 
     def stop(self) -> None:
-        """End the loop after the queue in progress. Idempotent."""
+        """End the loop after the deletion in progress. Idempotent."""
         self._loop.stop()
 
     def health(self) -> list[ServiceHealth]:
@@ -118,8 +118,13 @@ class TierExpiry:
             self._expire(file, before_ms, outcome)
         outcome.kept_bytes = {topic: size for topic, size in kept.items() if size}
         self._warn(outcome.kept_bytes)
-        outcome.undeleted = self._flat_files.sweep_deleted()
+        outcome.undeleted = self._flat_files.sweep_deleted(self._is_ending)
         return outcome
+
+    def _is_ending(self) -> bool:
+        """Whether to delete nothing more; asked before each deletion."""
+        self._loop.report_progress()
+        return self._loop.is_stopping
 
     def longest_retention_hours(self) -> int | None:
         """Find the longest retention of any topic, for the key index (D22); None when some topic
@@ -151,7 +156,7 @@ class TierExpiry:
 
     def _expire(self, file: FlatMessageFile, before_ms: int, outcome: ExpiryOutcome) -> None:
         try:
-            gone = file.expire(before_ms)
+            gone = file.expire(before_ms, self._is_ending)
         except TieredStoreError as error:
             _log.error("expiry of %s: %s", file.path, error)
             outcome.errors[file.path] = error

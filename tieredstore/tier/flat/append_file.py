@@ -16,6 +16,7 @@ from tieredstore.config import StoreConfig
 from tieredstore.contracts.metadata_store import NEVER_WRITTEN_MS, MetadataStore
 from tieredstore.contracts.segment import (
     Buffer,
+    FileSegment,
     FileSegmentType,
     SegmentId,
     SegmentListing,
@@ -30,7 +31,7 @@ from tieredstore.tier.flat.appender import (
     TailDiffers,
 )
 from tieredstore.tier.flat.confirmation import Confirmation
-from tieredstore.tier.flat.deletion import mark_deleted, remove
+from tieredstore.tier.flat.deletion import Deletions, mark_deleted
 from tieredstore.tier.flat.opening import open_segments
 from tieredstore.tier.flat.segment import STATUS_DELETED, FlatSegment
 from tieredstore.tier.flat.segments import FlatSegments
@@ -51,7 +52,7 @@ class FlatAppendFile(FlatSegments):
 
     Bytes are appended (in memory), then stored (in the segment), then committed: they count for
     readers, metadata and everybody else. confirmation: what moves the commit offset behind what is
-    stored; shared by files that do so together.
+    stored; shared by files that do so together. deletions: those of the whole broker.
 
     is_listed_whole: a listing made with the right to write showed no segment that the metadata
     does not know, so a new one is surely absent and need not be asked for.
@@ -66,6 +67,7 @@ class FlatAppendFile(FlatSegments):
         "_closed",
         "_config",
         "_confirmation",
+        "_deletions",
         "_lock",
         "_metadata",
         "_pending_begin_ms",
@@ -90,6 +92,7 @@ class FlatAppendFile(FlatSegments):
         clock: Clock = SYSTEM_CLOCK,
         lock: threading.RLock | None = None,
         confirmation: Confirmation | None = None,
+        deletions: Deletions | None = None,
     ) -> None:
         super().__init__()
         self.path = path
@@ -101,6 +104,7 @@ class FlatAppendFile(FlatSegments):
         self._lock = lock if lock is not None else threading.RLock()
         self._confirmation = confirmation if confirmation is not None else Confirmation(_trust)
         self._confirmation.join(self)
+        self._deletions = deletions if deletions is not None else Deletions(metadata)
         self._appender: SegmentAppender | None = None
         self._tail_from_before = False
         self._closed = False
@@ -191,8 +195,13 @@ class FlatAppendFile(FlatSegments):
                 self._appender = None
 
     def _create(self, offset: int) -> FlatSegment:
-        """Announce a new, empty segment in the metadata."""
+        """Announce a new, empty segment in the metadata. Raises Busy while a former one of that
+        name is being deleted."""
         new_id = SegmentId(self.path, self.type, offset)
+        with self._deletions.hold(new_id):
+            return self._create_held(new_id)
+
+    def _create_held(self, new_id: SegmentId) -> FlatSegment:
         entry = self._metadata.segment(new_id)
         if entry is None and self.is_listed_whole:
             file = self._provider.open(new_id, SegmentListing(new_id, 0))
@@ -205,7 +214,7 @@ class FlatAppendFile(FlatSegments):
                     f"{new_id}: the tier {self._provider.url} holds {size} bytes that the metadata "
                     "does not know of; rebuild the metadata before writing",
                     path=self.path,
-                    offset=offset,
+                    offset=new_id.base_offset,
                 )
         segment = FlatSegment(file)
         self._metadata.put_segment(segment.metadata(self._clock.now_ms()))
@@ -428,7 +437,7 @@ class FlatAppendFile(FlatSegments):
         self._segments = (*self._segments[:-1], new) if replaced else (*self._segments, new)
         self._appender = None
         if replaced:
-            remove(self._metadata, [last.file])
+            self._deletions.remove([last.file])
             return
         try:
             last.file.seal()
@@ -457,28 +466,32 @@ class FlatAppendFile(FlatSegments):
         now keeps an entry marked as deleted, for `FlatFileStore.sweep_deleted` (D7). Returns what
         left the file.
         """
+        victims = self.take_expired(before_ms)
+        self._deletions.remove(victims)
+        return [file.id for file in victims]
+
+    def take_expired(self, before_ms: int) -> list[FileSegment]:
+        """Take what `expire` would delete out of the file, marked as deleted: the caller deletes
+        it, once it holds no lock any more."""
         with self._lock:
             segments = self._segments
             count = 0
             while count < len(segments) - 1 and segments[count].is_expired(before_ms):
                 count += 1
-            victims = segments[:count]
-            if not victims:
-                return []
-            mark_deleted(self._metadata, victims, self._clock.now_ms())
-            self._segments = segments[count:]
-        remove(self._metadata, [segment.file for segment in victims])
-        return [segment.file.id for segment in victims]
+            return self._take_out(count)
 
-    def destroy(self) -> list[SegmentId]:
-        """Delete all segments, and close. Returns those that left; see `expire` for failures."""
+    def take_all(self) -> list[FileSegment]:
+        """Close, and take all segments out as `take_expired` does."""
         with self._lock:
             self.close()
-            victims = self._segments
+            return self._take_out(len(self._segments))
+
+    def _take_out(self, count: int) -> list[FileSegment]:
+        victims = self._segments[:count]
+        if victims:
             mark_deleted(self._metadata, victims, self._clock.now_ms())
-            self._segments = ()
-        remove(self._metadata, [segment.file for segment in victims])
-        return [segment.file.id for segment in victims]
+            self._segments = self._segments[count:]
+        return [segment.file for segment in victims]
 
     def close(self) -> None:
         """Refuse appends and commits, release the segments' handles. Idempotent."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 
 from tieredstore.clock import SYSTEM_CLOCK, Clock
 from tieredstore.config import StoreConfig
@@ -22,9 +22,10 @@ from tieredstore.contracts.segment import (
     SegmentProvider,
 )
 from tieredstore.errors import Busy, Corrupt
-from tieredstore.tier.flat.deletion import finish_deletion
+from tieredstore.tier.flat.deletion import Deletions
 from tieredstore.tier.flat.message_file import FlatMessageFile
 from tieredstore.tier.flat.segment import STATUS_DELETED
+from tieredstore.tier.flat.turns import Turns
 from tieredstore.tier.worker_pool import run_worker_pool
 from tieredstore.tier.writing import TierWriter
 
@@ -32,6 +33,8 @@ _MOST_THREADS = 128
 """Threads that open queues at a start."""
 _MAX_DESTROYED = 10_000
 """Queues that are remembered as destroyed: the listing at the start is wrong about them."""
+_FIRST_SWEEP_MS = 5_000
+"""How long deletions that are left over may hold up a start; expiry goes on with them."""
 _log = logging.getLogger(__name__)
 
 
@@ -57,6 +60,9 @@ class FlatFileStore:
         self._broken: dict[QueueKey, Corrupt] = {}
         self._unannounced: dict[str, list[SegmentId]] = {}
         self._leaving: frozenset[str] = frozenset()
+        self._deleting: Counter[str] = Counter()  # calls that have a topic in hand
+        self._deletions = Deletions(metadata)
+        self._turns = Turns()
         self._writer: TierWriter | None = None
         self._is_listed = False
         self._destroyed: set[QueueKey] = set()
@@ -152,6 +158,8 @@ class FlatFileStore:
             self.metadata,
             self._clock,
             self.confirm_writer,
+            self._deletions,
+            self._turns,
         )
         if (ids := self._unannounced.get(file.path)) is not None:
             file.read_only_reason = (
@@ -163,11 +171,12 @@ class FlatFileStore:
         return file
 
     def become_writer(self, writer: TierWriter) -> None:
-        """Write under that right from now on, and finish announced deletions. Comes before
-        `load`."""
+        """Write under that right from now on, and finish announced deletions, as far as the time
+        goes. Comes before `load`."""
         with self._lock:
             self._writer = writer
-        self.sweep_deleted()
+        until_ms = self._clock.monotonic_ms() + _FIRST_SWEEP_MS
+        self.sweep_deleted(lambda: self._clock.monotonic_ms() >= until_ms)
 
     def record_recovered(self) -> None:
         """Write to the metadata what `load` found of segments that a killed run did not record."""
@@ -250,13 +259,21 @@ class FlatFileStore:
         leaving = frozenset(topics)
         with self._lock:
             self._leaving |= leaving
+            self._deleting.update(leaving)
         found: list[tuple[TopicMetadata, list[int]]] = []
-        for topic in leaving:
-            destroyed = self._destroy_topic(topic)
+        gone: set[str] = set()
+        try:
+            for topic in leaving:
+                destroyed = self._destroy_topic(topic)
+                gone.add(topic)
+                if destroyed is not None:
+                    found.append(destroyed)
+        finally:
             with self._lock:
-                self._leaving -= {topic}
-            if destroyed is not None:
-                found.append(destroyed)
+                self._deleting.subtract(leaving)
+                # Two may delete a topic at once: it may be made again when both are done.
+                self._leaving -= {topic for topic in gone if not self._deleting[topic]}
+                self._deleting = +self._deleting
         return found
 
     def _destroy_topic(self, topic: str) -> tuple[TopicMetadata, list[int]] | None:
@@ -289,24 +306,16 @@ class FlatFileStore:
             if file is not None and self._files.get(key) is file:
                 del self._files[key]
 
-    def sweep_deleted(self) -> int:
-        """Try announced deletions again; returns how many segments are still there."""
+    def sweep_deleted(self, is_stopping: Callable[[], bool] = lambda: False) -> int:
+        """Try announced deletions again, until it is to stop; returns how many segments are still
+        there. Uploads and reads go on meanwhile, however long the backend takes."""
         self.destroy_topics(self._leaving)
         marked = [
             entry.id
             for entry in self.metadata.segments()
             if entry.status == STATUS_DELETED and entry.type is not FileSegmentType.INDEX
         ]
-        return sum(self._finish_deletion(segment_id) for segment_id in marked)
-
-    def _finish_deletion(self, segment_id: SegmentId) -> int:
-        topic, _, queue_id = segment_id.path.partition("/")[2].rpartition("/")
-        with self._lock:
-            file = self._files.get(QueueKey(topic, int(queue_id))) if queue_id.isdecimal() else None
-            if file is None:  # and nobody can make it now
-                return finish_deletion(self.provider, self.metadata, segment_id)
-        with file.lock:
-            return finish_deletion(self.provider, self.metadata, segment_id)
+        return self._deletions.finish(self.provider, marked, is_stopping)
 
     def close(self) -> None:
         """Close all queues: what is appended and not committed is dropped. The right to write

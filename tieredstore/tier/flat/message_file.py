@@ -18,6 +18,7 @@ from tieredstore.clock import Clock
 from tieredstore.config import StoreConfig
 from tieredstore.contracts.metadata_store import MetadataStore
 from tieredstore.contracts.segment import (
+    FileSegment,
     FileSegmentType,
     SegmentId,
     SegmentListing,
@@ -32,7 +33,9 @@ from tieredstore.tier.flat.batch import RecordBatch
 from tieredstore.tier.flat.commit_log_file import FlatCommitLogFile
 from tieredstore.tier.flat.confirmation import Confirmation, StoredEnds
 from tieredstore.tier.flat.consume_queue_file import FlatConsumeQueueFile
+from tieredstore.tier.flat.deletion import Deletions
 from tieredstore.tier.flat.queue_view import QueueView
+from tieredstore.tier.flat.turns import Turns
 
 HOUR_MS = 3_600_000
 
@@ -56,8 +59,9 @@ class FlatMessageFile(QueueView):
     """The tiered messages of one queue.
 
     Offsets are queue offsets, or byte offsets of the queue's own commit log. `lock` serialises
-    writers (dispatch, expiry, destroy); readers take no lock. confirm_writer: as
-    `WriterEpoch.confirm`; called when both files are stored, before anything of them counts.
+    writers (dispatch, expiry, destroy); readers take no lock. It is held for no longer than a batch
+    takes: see `give_way`. confirm_writer: as `WriterEpoch.confirm`; called when both files are
+    stored, before anything of them counts. deletions, turns: those of the whole broker.
     """
 
     __slots__ = (
@@ -65,9 +69,11 @@ class FlatMessageFile(QueueView):
         "_closed",
         "_config",
         "_confirmation",
+        "_deletions",
         "_marks",
         "_metadata",
         "_topic_id",
+        "_turns",
         "lock",
         "path",
         "queue_id",
@@ -84,6 +90,8 @@ class FlatMessageFile(QueueView):
         metadata: MetadataStore,
         clock: Clock,
         confirm_writer: Callable[[], None] = lambda: None,
+        deletions: Deletions | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
@@ -96,6 +104,8 @@ class FlatMessageFile(QueueView):
         self._closed = False
         self._topic_id: int | None = None
         self._marks: list[_Mark] = []
+        self._deletions = deletions = deletions if deletions is not None else Deletions(metadata)
+        self._turns = turns if turns is not None else Turns()
         # The commit log joins first: a unit never counts before its message.
         self._confirmation = confirmation = Confirmation(confirm_writer)
         commit_log = FlatCommitLogFile(
@@ -107,6 +117,7 @@ class FlatMessageFile(QueueView):
             clock=clock,
             lock=self.lock,
             confirmation=confirmation,
+            deletions=deletions,
         )
         consume_queue = FlatConsumeQueueFile(
             self.path,
@@ -117,6 +128,7 @@ class FlatMessageFile(QueueView):
             clock=clock,
             lock=self.lock,
             confirmation=confirmation,
+            deletions=deletions,
         )
         super().__init__(commit_log, consume_queue)
 
@@ -148,6 +160,19 @@ class FlatMessageFile(QueueView):
     @property
     def is_closed(self) -> bool:
         return self._closed
+
+    # Turns
+
+    def wait_for_lock(self) -> None:
+        """Take `lock`, also from an upload that has more to do: it gives way between two batches.
+        The caller gives it back."""
+        with self._turns.waiting(self.path):
+            self.lock.acquire()
+
+    def give_way(self) -> None:
+        """Let others have the lock who wait for it. The caller holds it, once; afterwards the file
+        may be closed, or longer."""
+        self._turns.give_way(self.path, self.lock)
 
     # Writing
 
@@ -380,28 +405,41 @@ class FlatMessageFile(QueueView):
 
     # Ending
 
-    def expire(self, before_ms: int) -> list[SegmentId]:
+    def expire(
+        self, before_ms: int, is_stopping: Callable[[], bool] = lambda: False
+    ) -> list[SegmentId]:
         """Delete the segments whose newest message is older than a time; consume queue first.
 
         Offsets go on where they are, also when everything expired (D19). What the backend does
-        not delete now is left to `FlatFileStore.sweep_deleted` (D7). Returns what left the queue.
+        not delete now, or is left when it is to stop, is left to `FlatFileStore.sweep_deleted`
+        (D7). Returns what left the queue.
         """
-        with self.lock:
+        with self._turns.waiting(self.path), self.lock:
             if self._closed:
                 return []
             if not self._marks:
                 # The commit log first, so that recovery never meets units without messages.
                 self.commit_log.roll_if_expired(before_ms)
                 self.consume_queue.roll_if_expired(before_ms)
-            return self.consume_queue.expire(before_ms) + self.commit_log.expire(before_ms)
+            victims = self.consume_queue.take_expired(before_ms)
+            victims += self.commit_log.take_expired(before_ms)
+        return self._remove(victims, is_stopping)
 
     def destroy(self) -> list[SegmentId]:
         """Delete the queue's segments and its queue metadata (the topic's stays), and close."""
-        with self.lock:
+        with self._turns.waiting(self.path), self.lock:
             self.close()
-            gone = self.consume_queue.destroy() + self.commit_log.destroy()
-            self._metadata.delete_queue(self.topic, self.queue_id)
-            return gone
+            victims = self.consume_queue.take_all() + self.commit_log.take_all()
+        gone = self._remove(victims)
+        self._metadata.delete_queue(self.topic, self.queue_id)
+        return gone
+
+    def _remove(
+        self, victims: Sequence[FileSegment], is_stopping: Callable[[], bool] = lambda: False
+    ) -> list[SegmentId]:
+        """Delete what was taken out; the lock is not held."""
+        self._deletions.remove(victims, is_stopping)
+        return [file.id for file in victims]
 
     def close(self) -> None:
         """Refuse further writes and release the segments. Idempotent."""
