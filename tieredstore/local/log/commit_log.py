@@ -25,6 +25,7 @@ from tieredstore.local.log.mapped_file import MappedFile
 from tieredstore.local.log.mapped_file_queue import MappedFileQueue
 from tieredstore.local.log.transient_pool import TransientStorePool
 from tieredstore.local.positional_files import PositionalFiles
+from tieredstore.message.buffers import Buffer
 from tieredstore.message.layout import BLANK_SIZE
 from tieredstore.message.record import blank_record
 from tieredstore.service_thread import ServiceHealth
@@ -33,6 +34,9 @@ COMMIT_LOG_DIRECTORY: Final = "commitlog"
 PAGE_BYTES: Final = 4096
 FILES_AHEAD: Final = 2
 """Files that are made before they are needed, as in Java."""
+WRITE_BYTES: Final = 8 << 10
+"""From this size on records are written by a call of the system: a new page that is overwritten as
+a whole is neither zeroed nor mapped then, which costs more than the call (`docs/benchmarks.md`)."""
 _WIPE_BYTES: Final = 1 << 20
 
 
@@ -112,11 +116,13 @@ class CommitLog:
         self.on_damage: Callable[[TieredStoreError], object] = lambda _: None
         self.closed_reason: str | None = None  # why nothing may be appended
         # For the writer: the file that it writes to, and up to where a record may end in it before
-        # `make_room` has to be asked. It is 0 once the file was cut off underneath, so the writer
-        # asks `refuse_written` after it has written.
+        # `make_room` has to be asked: one that is copied to `view`, and one for `write`. Both are 0
+        # once the file was cut off underneath, so who copies asks `refuse_written` afterwards.
         self.view = memoryview(b"")
         self.view_from = 0
         self.limit = 0
+        self.write_limit = 0
+        self._written: MappedFile | None = None  # `write` goes to it, without one to `view`
         self._sync_flush = sync_flush
         self._pool = pool
         self._fail_without_buffer = fail_without_buffer
@@ -130,7 +136,7 @@ class CommitLog:
         def leave_short_way() -> None:
             here = log()
             if here is not None:
-                here.limit = 0
+                here.refuse_short_way()
 
         self._on_fault = leave_short_way
         self._files = MappedFileQueue(directory, file_size, open_files, self._prepare)
@@ -257,6 +263,29 @@ class CommitLog:
                 piece[:] = bytes(len(piece))
         file.sync()
 
+    def refuse_short_way(self) -> None:
+        """Have `make_room` asked in front of the next record, whatever its size."""
+        self.limit = self.write_limit = 0
+
+    def find_limit(self, size: int) -> int:
+        """Return up to where records of so many bytes may end before `make_room` has to be asked
+        for them."""
+        return self.limit if size < WRITE_BYTES else self.write_limit
+
+    def write(self, position: int, data: Buffer) -> None:
+        """Write the bytes of records, to where `make_room` said or up to `find_limit`; many of them
+        by a call of the system. Raises Corrupt for a file that was cut off underneath, Exhausted,
+        Unavailable."""
+        inside = position - self.view_from
+        if self._written is None or len(data) < WRITE_BYTES:
+            self.view[inside : inside + len(data)] = data
+            self.refuse_written(position + len(data))
+            return
+        try:
+            self._written.write(inside, memoryview(data))
+        except Corrupt as error:
+            self._fail(error)
+
     def refuse_written(self, end: int) -> None:
         """Raise Corrupt when bytes up to an offset, just written to `view`, went nowhere: the file
         was cut off underneath, and `limit` was set to 0 then."""
@@ -281,7 +310,7 @@ class CommitLog:
             self._fail(error)
 
     def _fail(self, error: Corrupt) -> NoReturn:
-        self.limit = 0
+        self.refuse_short_way()
         self.on_damage(error)
         raise error
 
@@ -296,9 +325,15 @@ class CommitLog:
         inside = position - file.from_offset
         reserved = file.reserve(inside + size)
         buffer = self._buffer_of(file)
+        self.write_limit = file.from_offset + min(reserved, file.size - BLANK_SIZE)
         if buffer is not None:
-            self.view, self.view_from = memoryview(buffer), file.from_offset
-            self.limit = file.from_offset + min(reserved, file.size - BLANK_SIZE)
+            self.view, self.view_from, self._written = memoryview(buffer), file.from_offset, None
+            self.limit = self.write_limit
+            return position
+        self._written = file
+        if size >= WRITE_BYTES:
+            if self.view_from != file.from_offset or not self.view:
+                self.view, self.view_from, self.limit = file.view, file.from_offset, 0
             return position
         touched = file.touch(inside, inside + size)
         goes_on = self.view_from == file.from_offset and bool(self.view)
@@ -413,7 +448,8 @@ class CommitLog:
 
     def close(self) -> None:
         """Drop the mappings, and delete the files that were made ahead and not used."""
-        self.view, self.limit = memoryview(b""), 0
+        self.refuse_short_way()
+        self.view, self._written = memoryview(b""), None
         if self._pool is not None:
             for buffer in self._buffers.values():
                 if buffer is not None:

@@ -14,6 +14,7 @@ from typing import Final
 
 from tieredstore.contracts.message_store import DURABLE, PutMessageResult, PutMessageStatus
 from tieredstore.errors import TieredStoreError
+from tieredstore.local.log.commit_log import WRITE_BYTES
 from tieredstore.local.put.general import GeneralPut
 from tieredstore.local.put.queues import FORGOTTEN, Plain
 from tieredstore.local.put.refusals import refuse, refuse_by_error
@@ -77,7 +78,7 @@ class MessageAppender(GeneralPut):
                 log = self._log
                 position = log.max_offset
                 end = position + size
-                if end > log.limit:
+                if end > (log.limit if size < WRITE_BYTES else log.write_limit):
                     position = self._make_room(size)
                     end = position + size
                 queue_offset = state.next_offset
@@ -98,12 +99,16 @@ class MessageAppender(GeneralPut):
                     message.prepared_transaction_offset,
                     body_length,
                 )
-                inside = position - log.view_from
-                log.view[inside : inside + size] = b"".join(
+                record = b"".join(
                     (head, body, topic_field, _LENGTHS[properties_length], properties)
                 )
-                if end > log.limit:  # the file was cut off meanwhile
-                    log.refuse_written(end)
+                if size < WRITE_BYTES:
+                    inside = position - log.view_from
+                    log.view[inside : inside + size] = record
+                    if end > log.limit:  # the file was cut off meanwhile
+                        log.refuse_written(end)
+                else:
+                    log.write(position, record)
             except (TieredStoreError, MemoryError) as error:
                 return self.statistics.observe_refusal(refuse_by_error(error))
             except struct.error:
@@ -145,7 +150,7 @@ class MessageAppender(GeneralPut):
                 if encoded is not None:
                     data, rows = encoded
                     size = len(data)
-                    if start + size > log.limit:
+                    if start + size > log.find_limit(size):
                         here, start = start, self._make_room(size)
                         if start != here:
                             encoded = self._encode_plain(
@@ -153,9 +158,7 @@ class MessageAppender(GeneralPut):
                             )
                             assert encoded is not None
                             data, rows = encoded
-                    inside = start - log.view_from
-                    log.view[inside : inside + size] = data
-                    log.refuse_written(start + size)
+                    log.write(start, data)
             except (TieredStoreError, MemoryError) as error:
                 return self.statistics.observe_refusal(refuse_by_error(error))
             except struct.error:

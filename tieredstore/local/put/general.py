@@ -17,6 +17,7 @@ import msgspec
 
 from tieredstore.contracts.message_store import PutMessageResult, PutMessageStatus
 from tieredstore.errors import Exhausted, Invalid, TieredStoreError, Unavailable
+from tieredstore.local.log.commit_log import WRITE_BYTES
 from tieredstore.local.put.queues import PutQueues, QueueState
 from tieredstore.local.put.refusals import (
     find_fault,
@@ -140,13 +141,16 @@ class GeneralPut(PutQueues):
                         "message with light queues: expected a record of at most "
                         f"{self._encoder.max_body_bytes} bytes, found {total}",
                     )
-                if start + total > self._log.limit:
+                if start + total > self._log.find_limit(total):
                     here = start
                     start = self._make_room(total)
                     if start != here:
                         parts, _ = self._encode(messages, queue_offset, start, timestamp)
-                copy_parts(parts, self._log.view, start - self._log.view_from)
-                self._log.refuse_written(start + total)
+                if total < WRITE_BYTES:
+                    copy_parts(parts, self._log.view, start - self._log.view_from)
+                    self._log.refuse_written(start + total)
+                else:
+                    self._log.write(start, b"".join(parts))
                 rows: Rows = []
                 position = start
                 for number, (message, size) in enumerate(
