@@ -65,15 +65,16 @@ CUTS = {
 
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
 @pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("body_bytes", [100, 20_000])  # copied, and written by a call of the system
 def test_l13_a_put_into_a_file_that_was_cut_off_is_refused_for_good(
-    tmp_path: Path, cut: str, many: bool
+    tmp_path: Path, cut: str, many: bool, body_bytes: int
 ) -> None:
     put = "store.put_messages([message])" if many else "store.put_message(message)"
     run(
         tmp_path,
         f"""
         {cut}
-        message = plain(number=50)
+        message = plain(number=50, body=b"x" * {body_bytes})
         refused({put})
         refused({put})
         os.truncate(path, 1 << 20)  # what was cut off does not come back with the length

@@ -260,8 +260,13 @@ class MappedFile:
 
     def write(self, position: int, data: memoryview) -> None:
         """Write bytes by a call of the system, past the mapping. Raises Corrupt for a file that was
-        cut off, Exhausted when the disk is full, Unavailable."""
-        self.check_length()
+        cut off, which counts as a fault from then on, Exhausted when the disk is full,
+        Unavailable."""
+        try:
+            self.check_length()
+        except Corrupt:
+            self.fault.note()
+            raise
         try:
             while data:
                 written = os.pwrite(self.fd, data, position)
