@@ -106,23 +106,28 @@ MADE_AT_THE_START = {
     "`defaultTopicQueueNums`, `clusterTopicEnable`, `brokerTopicEnable`, `traceTopicEnable`, "
     "`msgTraceTopicName`": "topics",
     "`enableLmq`": "the tables of topics, groups and offsets",
+    "`brokerRole`": "whether messages are taken and uploaded",
     "names, addresses, ports, TLS, exporters, access control": "what listens, connects and checks",
 }
 """What Java makes of keys at its start, and does not make again."""
 
-NOT_TAKEN = {
-    "`messageIndexEnable`": "an index with a hole looks like a damaged one, which a recovery "
-    "builds again",
-    "`enableMultiDispatch`": "a recovery puts in light queues what the key says then, of all "
-    "messages",
+COUNTS_FOR = {
+    "`maxMessageSize`, `osPageCacheBusyTimeOutMills`": "counts within 50 ms",
+    "`messageIndexEnable`": "counts for what is dispatched from then on. What is dispatched while "
+    "it is false is not found by key in the local store, as in Java, until [a recovery or a "
+    "rebuild](local-store.md#the-key-index) gives it its entries. In the tier, a queue whose keys "
+    "were put in the index before gets what it missed, read back from the tier; of one that began "
+    "meanwhile `tieredstore rebuild index` puts them",
+    "`enableMultiDispatch`": "counts for what is put from then on. A crash is recovered by what "
+    "the file says: a key that stays true has to be true there too",
 }
-"""Keys that Java takes at run time, and why they are not taken here."""
+"""From when on some changes count, and for what."""
 
 
 def after_restart() -> str:
     """Which keys a broker does not take while it runs."""
     made = "\n".join(f"- {keys}: {what}." for keys, what in MADE_AT_THE_START.items())
-    others = "\n".join(f"- {keys}: {why}." for keys, why in NOT_TAKEN.items())
+    others = "\n".join(f"- {keys}: {what}." for keys, what in COUNTS_FOR.items())
     return f"""
 ## What counts after a restart
 
@@ -131,11 +136,9 @@ made something at its start, that stays as it is until the next start; such keys
 
 {made}
 
-These Java takes at once, and a broker here with its next start:
+A change of any other key counts at once. Of some there is more to say:
 
 {others}
-
-A change of `maxMessageSize` or `osPageCacheBusyTimeOutMills` counts within 50 ms.
 """
 
 

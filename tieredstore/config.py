@@ -249,7 +249,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
         name="maxIndexNum", default=20_000_000
     )
     message_index_enable: Annotated[
-        bool, _text("Whether messages are put in the key indexes, local and tiered.")
+        bool, _text("Whether messages are put in the key indexes, local and tiered.", runtime=True)
     ] = field(name="messageIndexEnable", default=True)
     max_message_size_bytes: Annotated[
         int, _int32("Largest body accepted, bytes.", runtime=True)
@@ -279,8 +279,9 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_multi_dispatch: Annotated[
         bool,
         _text(
-            "Whether messages are dispatched to the light queues that they name; with queues in "
-            "RocksDB `enableLmq` is enough."
+            "Whether messages get a place in the light queues that they name; with queues in "
+            "RocksDB `enableLmq` is enough.",
+            runtime=True,
         ),
     ] = field(name="enableMultiDispatch", default=False)
     message_delay_level: Annotated[str, _text("Delays of the levels 1, 2, …")] = field(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,13 +20,15 @@ from tieredstore.clock import ManualClock
 
 
 @asynccontextmanager
-async def broker_services(root: Path, **changes: object) -> AsyncIterator[BrokerServices]:
+async def broker_services(
+    root: Path, *, store_settings: Mapping[str, object] | None = None, **changes: object
+) -> AsyncIterator[BrokerServices]:
     """Tables, clients and rates over a store of small files; changes: of the services' fields."""
     clock = ManualClock()
     settings = BrokerSettings(
         broker_name="broker-a", broker_cluster_name="cluster", broker_ip1="127.0.0.1"
     )
-    config = small_config(root, broker_name="broker-a")
+    config = small_config(root, broker_name="broker-a", **(store_settings or {}))
     with running(config, clock) as store:
         broker = BrokerServices(settings=settings, store=store, store_config=config, clock=clock)
         for name, value in changes.items():

@@ -20,7 +20,7 @@ from tieredstore.local.put.appender import MessageAppender
 from tieredstore.local.put.compiled import find_appender_class
 from tieredstore.local.queues.batch_consume_queue_store import BatchConsumeQueueStore
 from tieredstore.local.queues.interface import ConsumeQueueStoreInterface
-from tieredstore.local.queues.kinds import is_rocksdb, make_queue_store
+from tieredstore.local.queues.kinds import fills_light_queues, make_queue_store
 from tieredstore.local.running_flags import RunningFlag, RunningFlags
 from tieredstore.message.delay_levels import parse_delay_levels
 from tieredstore.message.encoding import RecordEncoder
@@ -28,7 +28,7 @@ from tieredstore.message.encoding import RecordEncoder
 
 @dataclass(frozen=True, slots=True)
 class StoreParts:
-    """The parts of one store. commit: None without a pool; index: None when it is switched off."""
+    """The parts of one store. commit: None without a pool."""
 
     root: Path
     config: StoreConfig
@@ -37,7 +37,7 @@ class StoreParts:
     commit_log: CommitLog
     queues: ConsumeQueueStoreInterface
     batch_queues: BatchConsumeQueueStore
-    index: IndexService | None
+    index: IndexService
     appender: MessageAppender
     commit: CommitLogCommit | None
     reput: Reput
@@ -55,13 +55,12 @@ def make_parts(root: Path, config: StoreConfig, clock: Clock, store_host: bytes)
     log = _make_commit_log(root, config, files)
     queues = make_queue_store(root, config, files)
     batch_queues = BatchConsumeQueueStore(root, files)
-    index = _make_index(root, config, files, clock)
+    shape = IndexShape(config.max_hash_slot_num, config.max_index_num)
+    index = IndexService(root, shape, files, clock)
     appender = _make_appender(config, log, flags, clock, store_host)
     commit = CommitLogCommit(config, log, appender) if _uses_pool(config) else None
-    # Of a database Java asks for one key only.
-    is_light = config.enable_lmq and (config.enable_multi_dispatch or is_rocksdb(config))
     levels = parse_delay_levels(config.message_delay_level)
-    reput = Reput(log, appender, queues, index, levels, flags, dispatch_light_queues=is_light)
+    reput = Reput(log, appender, queues, index, levels, flags, config)
     flush = StoreFlush(root, config, log, queues, index, appender, reput, flags)
     reput.on_batch(batch_queues.append_record)
     reput.dispatcher.sync_log = flush.sync_log
@@ -117,15 +116,6 @@ def _make_commit_log(root: Path, config: StoreConfig, files: PositionalFiles) ->
     )
 
 
-def _make_index(
-    root: Path, config: StoreConfig, files: PositionalFiles, clock: Clock
-) -> IndexService | None:
-    if not config.message_index_enable:
-        return None
-    shape = IndexShape(config.max_hash_slot_num, config.max_index_num)
-    return IndexService(root, shape, files, clock)
-
-
 def _make_appender(
     config: StoreConfig, log: CommitLog, flags: RunningFlags, clock: Clock, store_host: bytes
 ) -> MessageAppender:
@@ -140,5 +130,6 @@ def _make_appender(
         clock,
         flags,
         enable_light_queues=config.enable_lmq,
+        fills_light_queues=lambda: fills_light_queues(config),
         holds_rows=_is_sync(config) or _uses_pool(config),
     )

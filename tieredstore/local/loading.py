@@ -89,11 +89,10 @@ def _load_files(parts: StoreParts, clock: Clock, plan: RecoveryPlan | None) -> N
     named = read_topics(root).list_batch_topics()
     parts.appender.refused_topics = parts.batch_queues.topics | named
     checkpoint = read_known_checkpoint(root)
-    if index is not None:
-        index.load()
-        index.end_timestamp_ms = checkpoint.index_msg_timestamp_ms
-        if index.missing_from is not None:
-            reput.miss_index_from(max(index.missing_from, log.min_offset))
+    index.load()
+    index.end_timestamp_ms = checkpoint.index_msg_timestamp_ms
+    if index.missing_from is not None:
+        reput.miss_index_from(max(index.missing_from, log.min_offset))
     recover_normally(root, log, parts.queues, plan)
     parts.batch_queues.truncate(log.max_offset)
     parts.batch_queues.correct_min_offset(log.min_offset)
@@ -101,7 +100,7 @@ def _load_files(parts: StoreParts, clock: Clock, plan: RecoveryPlan | None) -> N
     last = parts.queues.find_last_message()
     parts.appender.last_timestamp_ms = _find_last_timestamp_ms(parts, clock, last)
     reput.timestamp_ms = parts.appender.last_timestamp_ms
-    if index is not None and last is not None and last[0] < reput.built_offset:
+    if parts.config.message_index_enable and last is not None and last[0] < reput.built_offset:
         _warn_of_missing_entries(parts, index, *last)
 
 

@@ -249,8 +249,7 @@ class DefaultMessageStore(StoreReads):
     def _close_files(self) -> None:
         self._commit_log.close()
         self._queues.close()
-        if self._index is not None:
-            self._index.close()
+        self._index.close()
         self._files.close()
         self._lock.release()
 
@@ -293,8 +292,6 @@ class DefaultMessageStore(StoreReads):
             raise Invalid(f"{self.root}: the store is {self._state.value}", path=str(self.root))
 
     def _candidates(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        if self._index is None:
-            return iter(())
         return self._index.candidates(key_hash, begin_ms, end_ms)
 
     # What a broker adds

@@ -185,9 +185,7 @@ class ReadOnlyMessageStore(StoreReads):
         """Open the queues as a recovery would leave them; what it would build is built in memory.
         Raises Corrupt for what no recovery mends."""
         config = infer_sizes(self.root, self._config)
-        self.recovery_plan = plan = plan_recovery(
-            self.root, msgspec.structs.replace(config, message_index_enable=False)
-        )
+        self.recovery_plan = plan = plan_recovery(self.root, config, with_index=False)
         rebuilt = RebuiltQueues(
             self._log,
             str(self._log.directory),

@@ -200,7 +200,7 @@ def test_l05_without_space_for_the_index_queues_go_on_and_it_catches_up(
     acknowledged: list[Any] = []
     with running(config) as store:
         _put(store, range(1), acknowledged)
-        real = store._index.put  # type: ignore[union-attr]
+        real = store._index.put
 
         def full(*_: Any) -> None:
             raise Exhausted("index: no space")

@@ -57,7 +57,7 @@ class CleanService:
         log: CleanableLog,
         queues: ConsumeQueueStoreInterface,
         batch_queues: BatchConsumeQueueStore,
-        index: IndexService | None,
+        index: IndexService,
         guards: RetentionGuards,
         disk: DiskWatch,
         clock: Clock,
@@ -221,8 +221,7 @@ class CleanService:
             return
         outcome.queue_files = self._queues.delete_expired(minimum)
         outcome.queue_files += self._batch_queues.delete_expired(minimum)
-        if self._index is not None:
-            outcome.index_files = self._index.delete_expired(minimum)
+        outcome.index_files = self._index.delete_expired(minimum)
         self._cleaned_to = minimum
 
     def _tell(self, outcome: CleaningOutcome) -> None:

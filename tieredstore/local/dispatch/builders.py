@@ -35,7 +35,8 @@ _log = logging.getLogger(__name__)
 class RowDispatcher:
     """Builds consume queues and index from rows, in the order of the log. One thread at a time.
 
-    index: None where the store has none. timestamp_ms: store time of the last message. listener: is
+    light_queues_from: byte of the log from which on messages are put in the light queues of which
+    they carry an offset; None: none is. timestamp_ms: store time of the last message. listener: is
     told of messages that gets find from now on. counts: of the messages from the byte `counts_from`
     of the log on, each once; None: of none yet.
     """
@@ -45,11 +46,10 @@ class RowDispatcher:
         log: CommitLog,
         appender: MessageAppender,
         queues: ConsumeQueueStoreInterface,
-        index: IndexBuilder | None,
+        index: IndexBuilder,
         delays_ms: tuple[int, ...],
-        *,
-        dispatch_light_queues: bool,
     ) -> None:
+        self.light_queues_from: int | None = None
         self.timestamp_ms = 0
         self.put_batch: Callable[[StoredMessage, int], object] = lambda *_: None
         """Told of each record of a topic with batch queues, and where it is in the log (bytes)."""
@@ -63,7 +63,6 @@ class RowDispatcher:
         self._queues = queues
         self._index = index
         self._delays_ms = delays_ms
-        self._dispatch_light_queues = dispatch_light_queues
         self._prefixes = TopicPrefixes()
         self._by_number: dict[int, QueueKey] = {}
         self._deletions: list[TopicDeletion] = []  # of the rows in hand
@@ -126,8 +125,8 @@ class RowDispatcher:
             groups.append(QueueUnits(key, first, units[chosen], times[chosen]))
         self._queues.append(groups, int(offsets[-1] + sizes[-1]))
         self._count(columns, order, starts)
-        if self._index is not None and len(entries.rows):
-            rows = entries.rows
+        rows = entries.rows
+        if self._index.takes_entries(int(offsets[0])) and len(rows):
             self._index.put(entries.hashes, offsets[rows], times[rows], int(offsets[0]))
         self.timestamp_ms = int(times[-1])
         if self.listener is not None:
@@ -225,11 +224,11 @@ class RowDispatcher:
         if topic in self._appender.refused_topics:  # whose units are of another form
             self.put_batch(message, offset)
         else:
-            groups = find_record_units(
-                message, self._delays_ms, with_light_queues=self._dispatch_light_queues
-            )
+            light_from = self.light_queues_from
+            is_light = light_from is not None and offset >= light_from
+            groups = find_record_units(message, self._delays_ms, with_light_queues=is_light)
         self._queues.append(groups, offset + size)
-        if self._index is not None:
+        if self._index.takes_entries(offset):
             self._index.put(*_record_entries(message, offset), offset)
         if deletion is not None:
             self._deletions.append(deletion)
@@ -263,24 +262,23 @@ class RowDispatcher:
     def index(self, columns: RowColumns) -> None:
         """Put the entries of messages in the index, which is behind. Raises what the index
         raises."""
-        assert self._index is not None
         count = len(columns.numbers)
         first = 0
         for row in [*np.flatnonzero(columns.numbers == SPECIAL).tolist(), count]:
             if first < row:
-                self._index_columns(self._index, columns.select(first, row))
+                self._index_columns(columns.select(first, row))
             if row < count:
                 offset = int(columns.offsets[row])
                 record = self._read_record(offset, int(columns.sizes[row]))
                 self._index.put_again(*_record_entries(record, offset))
             first = row + 1
 
-    def _index_columns(self, index: IndexBuilder, columns: RowColumns) -> None:
+    def _index_columns(self, columns: RowColumns) -> None:
         for number in np.unique(columns.numbers).tolist():
             self._learn_queue(number)
         entries = index_entries(self._prefixes, columns.numbers, columns.properties)
         rows = entries.rows
-        index.put_again(entries.hashes, columns.offsets[rows], columns.timestamps[rows])
+        self._index.put_again(entries.hashes, columns.offsets[rows], columns.timestamps[rows])
 
 
 def _record_entries(message: StoredMessage, offset: int) -> tuple[Int32s, Int64s, Int64s]:

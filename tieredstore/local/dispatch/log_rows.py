@@ -28,14 +28,15 @@ PASS_ROWS: Final = 4_096
 
 
 class LogRows:
-    """Reads the log for the dispatch, where no rows are in memory."""
+    """Reads the log for the dispatch, where no rows are in memory. has_light_queues: whether
+    messages may be in light queues too."""
 
     def __init__(
-        self, log: CommitLog, appender: MessageAppender, *, dispatch_light_queues: bool
+        self, log: CommitLog, appender: MessageAppender, *, has_light_queues: bool
     ) -> None:
         self._log = log
         self._appender = appender
-        self._dispatch_light_queues = dispatch_light_queues
+        self._has_light_queues = has_light_queues
 
     def read(self, offset: int, end: int) -> Iterator[tuple[RowColumns, int]]:
         """Yield the rows of the records from `offset` to `end` (bytes of the log), up to PASS_ROWS
@@ -76,7 +77,7 @@ class LogRows:
         """What the rows of the put path would have said."""
         properties = properties_of(chunk, records)
         special = (records.sys_flags & TRANSACTION_MASK) != 0
-        if self._dispatch_light_queues:
+        if self._has_light_queues:
             special |= np.array([b"INNER_MULTI_" in found for found in properties], dtype=np.bool_)
         numbers = self._queue_numbers(
             topics(chunk, records), records.queue_ids.tolist(), special.tolist()

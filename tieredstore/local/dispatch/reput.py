@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
+from tieredstore.config import StoreConfig
 from tieredstore.errors import Exhausted, TieredStoreError
 from tieredstore.local.dispatch.builders import RowDispatcher
 from tieredstore.local.dispatch.index_builder import IndexBuilder
@@ -24,6 +25,7 @@ from tieredstore.local.log.commit_log import CommitLog
 from tieredstore.local.put.appender import MessageAppender
 from tieredstore.local.put.rows import ROW_FIELDS
 from tieredstore.local.queues.interface import ConsumeQueueStoreInterface
+from tieredstore.local.queues.kinds import fills_light_queues
 from tieredstore.local.running_flags import RunningFlag, RunningFlags, find_passing
 from tieredstore.message.record import StoredMessage
 from tieredstore.service_thread import ServiceHealth, ServiceState, ServiceThread
@@ -48,6 +50,10 @@ class Reput:
     `max_behind_bytes` wait in the log, whatever the reason. After a lasting error nothing more is
     dispatched, `error` says why, and WRITE_LOGICS_QUEUE_ERROR is raised: nobody could find what
     would be put.
+
+    What was put before the start goes in its light queues if `enableMultiDispatch` says so then.
+    What is put later does wherever its put gave it an offset there: so no light queue has a hole,
+    whenever the key is changed.
     """
 
     def __init__(
@@ -55,11 +61,10 @@ class Reput:
         log: CommitLog,
         appender: MessageAppender,
         queues: ConsumeQueueStoreInterface,
-        index: IndexService | None,
+        index: IndexService,
         delays_ms: tuple[int, ...],
         flags: RunningFlags,
-        *,
-        dispatch_light_queues: bool,
+        config: StoreConfig,
     ) -> None:
         self.offset = 0
         self.error: TieredStoreError | None = None
@@ -68,16 +73,12 @@ class Reput:
         self._log = log
         self._appender = appender
         self._flags = flags
-        self._log_rows = LogRows(log, appender, dispatch_light_queues=dispatch_light_queues)
-        self._index = None if index is None else IndexBuilder(index, flags)
-        self.dispatcher = RowDispatcher(
-            log,
-            appender,
-            queues,
-            self._index,
-            delays_ms,
-            dispatch_light_queues=dispatch_light_queues,
-        )
+        self._config = config
+        self._log_rows = LogRows(log, appender, has_light_queues=config.enable_lmq)
+        self._index = IndexBuilder(index, flags, lambda: config.message_index_enable)
+        self.dispatcher = RowDispatcher(log, appender, queues, self._index, delays_ms)
+        if fills_light_queues(config):
+            self.dispatcher.light_queues_from = 0
         self._lock = threading.RLock()  # taken before the put lock
         self._round_ended_s = 0.0
         # It is woken by the put path, which sets the event itself.
@@ -104,7 +105,7 @@ class Reput:
     def built_offset(self) -> int:
         """Where in the log (bytes) the dispatch has to go on after a restart: everything before is
         in queues and index."""
-        behind = None if self._index is None else self._index.behind_from
+        behind = self._index.behind_from
         return self.offset if behind is None else min(self.offset, behind)
 
     @contextmanager
@@ -115,15 +116,16 @@ class Reput:
 
     def miss_index_from(self, offset: int) -> None:
         """Let the index be built from a byte of the log on, beside the dispatch."""
-        if self._index is not None:
-            self._index.behind_from = offset
+        self._index.behind_from = offset
 
     def on_batch(self, put_batch: Callable[[StoredMessage, int], object]) -> None:
         """Let records of topics with batch queues be told, with their place in the log (bytes)."""
         self.dispatcher.put_batch = put_batch
 
     def start(self) -> None:
-        """Begin to dispatch in the background."""
+        """Begin to dispatch in the background what is put from now on."""
+        if self._config.enable_lmq and self.dispatcher.light_queues_from is None:
+            self.dispatcher.light_queues_from = self.offset
         self._appender.help_dispatch = self.run_pass
         self.dispatcher.counts_from = self.offset
         self._loop.start()
@@ -147,7 +149,7 @@ class Reput:
             rows = replace(rows, state=ServiceState.FAILED)
         elif found.state is ServiceState.FAILED:  # the index's, which the same thread serves
             rows = replace(rows, state=ServiceState.RUNNING)
-        if self._index is None:
+        if not self._index.is_enabled():
             return [rows]
         index = replace(rows, name="index", failures=0, error=self._index.error)
         if index.error is not None:
@@ -241,11 +243,11 @@ class Reput:
     def _complete_index(self) -> Exception | None:
         """Give entries to what the index has missed; returns why it misses some still."""
         index = self._index
-        if index is None or index.behind_from is None:
+        if index.behind_from is None:
             return None
         with self._lock:
             begin = index.behind_from
-            if index.is_broken or begin is None:
+            if begin is None or index.is_broken or not index.takes_entries(self.offset):
                 return index.error
             try:
                 for columns, end in self._log_rows.read(begin, self.offset):

@@ -44,7 +44,7 @@ class StoreFlush:
         config: StoreConfig,
         log: CommitLog,
         queues: ConsumeQueueStoreInterface,
-        index: IndexService | None,
+        index: IndexService,
         puts: RowBuffer,
         reput: Reput,
         flags: RunningFlags,
@@ -219,10 +219,9 @@ class StoreFlush:
         self._log_flush.flush()
         self._queues.sync()
         checkpoint = self._checkpoint
-        if self._index is not None:
-            if built != checkpoint.logics_physical_offset:
-                self._index.sync()
-            checkpoint.index_msg_timestamp_ms = self._index.end_timestamp_ms
+        if built != checkpoint.logics_physical_offset:
+            self._index.sync()
+        checkpoint.index_msg_timestamp_ms = self._index.end_timestamp_ms
         if timestamp_ms > 0 and self._log.flushed_offset >= end:
             checkpoint.physic_msg_timestamp_ms = timestamp_ms
             # Others of that millisecond may not be dispatched yet.

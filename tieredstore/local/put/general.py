@@ -34,6 +34,7 @@ from tieredstore.local.put.rows import (
 from tieredstore.local.queues.light_queues import (
     LIGHT_QUEUE_ID,
     add_light_offsets,
+    drop_light_offsets,
     light_queue_names,
 )
 from tieredstore.message.buffers import Buffer
@@ -89,6 +90,8 @@ class GeneralPut(PutQueues):
                 names = light_queue_names(message.topic, message.properties)
             except Invalid as error:
                 return refuse(_ILLEGAL, str(error))
+            if names and not self._fills_light_queues():
+                names, message = [], _copy_without_offsets(message)
         is_special = (
             message.topic == SCHEDULE_TOPIC
             or bool(message.sys_flag & TRANSACTION_MASK)
@@ -229,6 +232,13 @@ class GeneralPut(PutQueues):
 
 def _copy_with_offsets(message: Message, light: Sequence[QueueState]) -> Message:
     properties = add_light_offsets(message.properties, [queue.next_offset for queue in light])
+    return msgspec.structs.replace(message, properties=properties)
+
+
+def _copy_without_offsets(message: Message) -> Message:
+    """Offsets that a producer has made up would lead a later dispatch to places in light queues
+    that are others'."""
+    properties = drop_light_offsets(message.properties)
     return msgspec.structs.replace(message, properties=properties)
 
 

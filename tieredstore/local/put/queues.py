@@ -54,7 +54,8 @@ class PutQueues(RowBuffer):
     Each change of a flag empties the table of queues whose messages take the short way, which has
     no checks: the general one asks the flags, and fills the table again once puts may go on.
     refused_topics: topics of which nothing is taken; enable_light_queues: whether a message may
-    name light queues that it belongs to as well; find_next_offset: the next offset of a queue that
+    name light queues that it belongs to as well; fills_light_queues: whether it gets a place in
+    them now; find_next_offset: the next offset of a queue that
     is not known yet.
     """
 
@@ -66,6 +67,7 @@ class PutQueues(RowBuffer):
         flags: RunningFlags,
         *,
         enable_light_queues: bool = False,
+        fills_light_queues: Callable[[], bool] = lambda: True,
         holds_rows: bool = False,
     ) -> None:
         super().__init__(log, holds_rows=holds_rows)
@@ -80,6 +82,7 @@ class PutQueues(RowBuffer):
         self._now_ms = clock.now_ms
         self._limit_plain_bodies(encoder.max_body_bytes)
         self._enable_light_queues = enable_light_queues
+        self._fills_light_queues = fills_light_queues
         self._flags = flags
         self.statistics = PutStatistics()
         self._busy_reason: str | None = None

@@ -23,6 +23,12 @@ def is_rocksdb(config: StoreConfig) -> bool:
     return config.store_type.lower() == "defaultrocksdb"
 
 
+def fills_light_queues(config: StoreConfig) -> bool:
+    """Tell whether messages are put in the light queues that they name, as the configuration is
+    now. Of a database Java asks for one key only."""
+    return config.enable_lmq and (config.enable_multi_dispatch or is_rocksdb(config))
+
+
 def find_queue_database(root: Path) -> Path | None:
     """Find the folder of a store's consume queue database; None for a store without one. Raises
     Invalid where there are two."""

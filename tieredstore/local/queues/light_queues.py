@@ -56,6 +56,11 @@ def add_light_offsets(properties: bytes, offsets: list[int]) -> bytes:
     return kept + _OFFSETS + b"\x01" + text + b"\x02"
 
 
+def drop_light_offsets(properties: bytes) -> bytes:
+    """Make the properties of a message that gets no place in the light queues that it names."""
+    return remove_property(properties, _OFFSETS)
+
+
 def light_queue_offsets(topic: str, properties: bytes) -> list[tuple[str, int]]:
     """Find (light queue, offset in it) of a stored message; names that are no light queue's, and
     lists that do not match, give nothing."""

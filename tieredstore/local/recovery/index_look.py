@@ -59,12 +59,14 @@ def look_at_index(
     flushed_timestamp_ms: int,
     sure_offset: int,
     log_min_offset: int,
+    is_built: bool = True,
 ) -> IndexLook:
     """Find what of the index is known to be whole.
 
     A full file that ends at or before `flushed_timestamp_ms` (the checkpoint's) was on disk before
     that was written. Of the others those items stay whose message begins before `sure_offset` (the
-    kept dispatch position; 0 for unknown), as far as each is credible. Raises Corrupt for a file of
+    kept dispatch position; 0 for unknown), as far as each is credible. is_built: whether entries
+    are put again of what goes; else all that is credible stays. Raises Corrupt for a file of
     another shape.
     """
     look = IndexLook()
@@ -79,12 +81,16 @@ def look_at_index(
             end_offset = header.end_physical_offset
             continue
         rest = paths[number:]
-        look.dispatch_from = max(end_offset, log_min_offset)
+        if is_built:
+            look.dispatch_from = max(end_offset, log_min_offset)
         items = 0
         if header is not None and sure_offset > 0:
-            items, last = _count_credible(files, path, shape, sure_offset)
+            items, again, last = _count_credible(files, path, shape, sure_offset)
+            if is_built:
+                items -= again
             if items:
                 look.cuts.append(IndexCut(path, items))
+            if items and is_built:
                 look.dispatch_from = max(last, log_min_offset)
         look.delete = rest[1:] if items else rest
         break
@@ -111,9 +117,9 @@ def _is_flushed(header: LocalIndexHeader, shape: IndexShape, flushed_timestamp_m
 
 def _count_credible(
     files: PositionalFiles, path: str, shape: IndexShape, sure_offset: int
-) -> tuple[int, int]:
-    """How many items of a file stay, and where the message begins from which on entries have to be
-    put again: the last one that has some, since the rest of its entries may be missing."""
+) -> tuple[int, int, int]:
+    """How many items of a file are credible; how many of them are of the last message that has
+    some, the rest of whose entries may be missing; and where that message begins."""
     kept, previous_offset, last, last_begins = 0, -1, -1, 0
     for first in range(1, shape.max_items, _READ_ITEMS):
         items = read_items(files, path, shape, first, min(_READ_ITEMS, shape.max_items - first))
@@ -138,7 +144,7 @@ def _count_credible(
                 last_begins = first - 1 + int(np.searchsorted(offsets[:count], last))
         if count < len(items):
             break
-    return (last_begins, last) if kept else (0, -1)
+    return kept, kept - last_begins, last
 
 
 def read_items(

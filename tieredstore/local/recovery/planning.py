@@ -48,18 +48,27 @@ TIME_SLACK_MS: Final = 3_000
 
 
 def plan_recovery(
-    root: str | Path, config: StoreConfig, *, full: bool = False, is_clean: bool | None = None
+    root: str | Path,
+    config: StoreConfig,
+    *,
+    full: bool = False,
+    is_clean: bool | None = None,
+    with_index: bool = True,
 ) -> RecoveryPlan:
     """Find what a recovery of the store in a folder has to do. Writes nothing.
 
     full: check every record, and build all queues and the index anew from the log. is_clean:
     whether the store was stopped cleanly, where that is known otherwise than from its `abort` file.
-    Raises Corrupt for damage that no recovery mends (a commit log file that is missing between
-    others, files of another size than the configuration's), Invalid for queues without a log.
+    with_index: whether the index counts; who only reads queues leaves it alone. Raises Corrupt for
+    damage that no recovery mends (a commit log file that is missing between others, files of
+    another size than the configuration's), Invalid for queues without a log.
     """
     files = PositionalFiles(writable=False)
     try:
-        return _Planner(Path(root), config, files, full=full, is_clean=is_clean).make()
+        planner = _Planner(
+            Path(root), config, files, full=full, is_clean=is_clean, with_index=with_index
+        )
+        return planner.make()
     finally:
         files.close()
 
@@ -73,11 +82,13 @@ class _Planner:
         *,
         full: bool,
         is_clean: bool | None,
+        with_index: bool,
     ) -> None:
         self.root = root
         self.config = config
         self.files = files
         self.full = full
+        self.with_index = with_index
         self.was_clean = not has_abort_file(root) if is_clean is None else is_clean
         self.warnings: list[str] = []
         self.log_directory = find_log_directory(config, root)
@@ -114,8 +125,8 @@ class _Planner:
         # What a store left behind that was stopped cleanly counts up to the end of its log.
         cut_at = end.offset if is_sure else min(check_from, end.offset)
         index = IndexLook(end_timestamp_ms=before.index_msg_timestamp_ms)
-        if not is_sure:
-            index = self._look_at_index(before, min(cut_at, before.logics_physical_offset))
+        if self.with_index and not is_sure:
+            index = self._look_at_index(before, cut_at, end.offset)
         cuts = []
         for look, queue in looks:
             cut = cut_queue(look, queue, self.files, cut_at, is_unsure=not is_sure)
@@ -279,16 +290,21 @@ class _Planner:
         detail = f" ({end.detail})" if end.detail else ""
         return f"{text}{detail}"
 
-    def _look_at_index(self, before: Checkpoint, sure_offset: int) -> IndexLook:
-        if not self.config.message_index_enable:
-            return IndexLook(end_timestamp_ms=before.index_msg_timestamp_ms)
+    def _look_at_index(self, before: Checkpoint, cut_at: int, log_end: int) -> IndexLook:
+        is_built = self.config.message_index_enable
+        flushed_ms, sure_offset = before.index_msg_timestamp_ms, log_end
+        if is_built:  # else entries are put behind what stays, once `messageIndexEnable` is true
+            sure_offset = min(cut_at, before.logics_physical_offset)
+            if self.full:
+                flushed_ms, sure_offset = -1, 0
         return look_at_index(
             self.root,
             self.files,
             self.shape,
-            flushed_timestamp_ms=-1 if self.full else before.index_msg_timestamp_ms,
-            sure_offset=0 if self.full else sure_offset,
+            flushed_timestamp_ms=flushed_ms,
+            sure_offset=sure_offset,
             log_min_offset=self.log.min_offset,
+            is_built=is_built,
         )
 
     def _find_dispatch_from(

@@ -56,7 +56,7 @@ class MessageStoreDispatcher:
         self._config = config
         self._source = source
         self._flat_files = flat_files
-        self._index = index if config.message_index_enable else None
+        self._index = index
         self._topic_filter = topic_filter
         self._clock = clock
         self._metrics = metrics if metrics is not None else Metrics()
@@ -67,7 +67,6 @@ class MessageStoreDispatcher:
         self._upload = QueueUpload(
             config,
             source,
-            index,
             clock,
             self._metrics,
             preferred_bytes=capabilities.preferred_batch_bytes,
@@ -294,13 +293,21 @@ class MessageStoreDispatcher:
                 if available.min_offset >= available.max_offset:
                     return DispatchOutcome(key, DispatchStatus.IDLE)
                 file.init_offset(self._upload.first_offset(key, available))
-            if self._index is not None:
-                indexing.mark_first(self._index, [file])
+            index = self._find_index()
+            if index is not None:
+                indexing.mark_first(index, [file])
             state = self._states.get(key)
             if state is None or state.file is not file:
                 state = self._states[key] = QueueState(file)
             outcome = self._upload.visit(
-                key, file, available, state, force=force, max_bytes=max_bytes, defers=defers
+                key,
+                file,
+                available,
+                state,
+                index,
+                force=force,
+                max_bytes=max_bytes,
+                defers=defers,
             )
             if outcome.error is not None and self._is_gone(key):
                 return DispatchOutcome(key, DispatchStatus.UNKNOWN)
@@ -331,9 +338,13 @@ class MessageStoreDispatcher:
         state = self._states.get(key)
         if state is None or state.file is not file:
             return True
-        if self._index is not None and not state.indexed:
+        if self._find_index() is not None and not state.indexed:
             return True
         return file.consume_queue_max_offset != available.max_offset or key in self._failing
+
+    def _find_index(self) -> KeyIndex | None:
+        """The index, where keys are put in it now (`messageIndexEnable`)."""
+        return self._index if self._config.message_index_enable else None
 
     def _is_gone(self, key: QueueKey) -> bool:
         """Whether the local store does not have the queue any more."""
@@ -373,8 +384,9 @@ class MessageStoreDispatcher:
             for file in new:
                 file.undo_init()
             raise
-        if self._index is not None:
-            indexing.mark_first(self._index, files)
+        index = self._find_index()
+        if index is not None:
+            indexing.mark_first(index, files)
         return ready, failed
 
     # Telling

@@ -11,6 +11,7 @@ from tieredstore.errors import TieredStoreError
 from tieredstore.tier.flat.batch import RecordBatch
 from tieredstore.tier.flat.confirmation import StoredEnds
 from tieredstore.tier.flat.message_file import FlatMessageFile
+from tieredstore.tier.upload.indexing import KeyIndex
 
 
 class DispatchStatus(enum.Enum):
@@ -33,14 +34,14 @@ class DispatchStatus(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class StoredUpload:
     """An upload that is stored, and counts after a look at the writer epoch. ends: how far the
-    files are; batches: its messages, size_bytes long; puts_keys: whether their keys are put into
-    the index then."""
+    files are; batches: its messages, size_bytes long; index: where their keys are put then; None:
+    nowhere."""
 
     file: FlatMessageFile
     ends: StoredEnds
     batches: Sequence[RecordBatch]
     size_bytes: int
-    puts_keys: bool
+    index: KeyIndex | None
 
 
 @dataclass(slots=True)

@@ -72,7 +72,6 @@ class QueueUpload:
         self,
         config: StoreConfig,
         source: DispatchSource,
-        index: KeyIndex | None,
         clock: Clock,
         metrics: Metrics,
         *,
@@ -80,7 +79,6 @@ class QueueUpload:
     ) -> None:
         self._config = config
         self._source = source
-        self._index = index if config.message_index_enable else None
         self._clock = clock
         self._metrics = metrics
         self._gather_bytes = preferred_bytes
@@ -108,6 +106,7 @@ class QueueUpload:
         file: FlatMessageFile,
         available: QueueRange,
         state: QueueState,
+        index: KeyIndex | None,
         *,
         force: bool,
         max_bytes: int | None,
@@ -116,18 +115,20 @@ class QueueUpload:
         """Upload what is due of an announced queue whose lock the caller holds.
 
         Stops after about `max_bytes` with `more` set. What failed is in the outcome's error; what
-        was committed before counts, what was not is forgotten and read again next time. defers:
-        leave a small upload that is the last one stored, for `finish`.
+        was committed before counts, what was not is forgotten and read again next time. index:
+        where the keys are put; None: nowhere. defers: leave a small upload that is the last one
+        stored, for `finish`.
         """
         outcome = DispatchOutcome(key, DispatchStatus.IDLE)
         state.unconfirmed = None
         try:
             self._commit_stored(file, outcome)
-            self._index_missing(file, state, outcome)
+            if index is not None and not state.indexed:
+                self._index_missing(index, file, state, outcome)
             self._check_position(key, file, available, state, outcome)
             file.roll_commit_log_if_due()
             while self._is_due(key, file, available, state, force=force):
-                self._upload(key, file, available, state, outcome, defers=defers)
+                self._upload(key, file, available, state, index, outcome, defers=defers)
                 if max_bytes is not None and outcome.size_bytes >= max_bytes:
                     outcome.more = True
                     break
@@ -164,8 +165,8 @@ class QueueUpload:
                 before = stored.file.consume_queue_commit_offset
                 is_open = stored.file.settle(stored.ends)
                 committed = stored.file.consume_queue_commit_offset - before
-                if is_open and is_last and stored.puts_keys and self._index is not None:
-                    self._put_batches(self._index, stored.file, stored.batches, state)
+                if is_open and is_last and stored.index is not None:
+                    self._put_batches(stored.index, stored.file, stored.batches, state)
         except TieredStoreError as error:
             outcome.error = error
         if committed:
@@ -306,6 +307,7 @@ class QueueUpload:
         file: FlatMessageFile,
         available: QueueRange,
         state: QueueState,
+        index: KeyIndex | None,
         outcome: DispatchOutcome,
         *,
         defers: bool,
@@ -315,7 +317,8 @@ class QueueUpload:
         size = 0
         # False until the end: an error anywhere leaves the keys to the next visit, and keys never
         # overtake missing ones.
-        put_now, state.indexed = state.indexed, False
+        put_in = index if state.indexed else None
+        state.indexed = False
         try:
             while True:
                 current = file.consume_queue_max_offset
@@ -347,12 +350,12 @@ class QueueUpload:
         span_ms = int(batches[-1].store_timestamps[-1]) - first_ms
         state.bytes_per_s = self._interval.rate(size, span_ms)
         if ends is not None:
-            outcome.stored = StoredUpload(file, ends, batches, size, put_now)
+            outcome.stored = StoredUpload(file, ends, batches, size, put_in)
             state.unconfirmed = outcome.stored
             return
         outcome.size_bytes += size
-        if self._index is not None and put_now:
-            self._put_batches(self._index, file, batches, state)
+        if put_in is not None:
+            self._put_batches(put_in, file, batches, state)
 
     def _read_batch(
         self, key: QueueKey, offset: int, count: int
@@ -389,12 +392,14 @@ class QueueUpload:
             state.indexed = True
 
     def _index_missing(
-        self, file: FlatMessageFile, state: QueueState, outcome: DispatchOutcome
+        self,
+        index: KeyIndex,
+        file: FlatMessageFile,
+        state: QueueState,
+        outcome: DispatchOutcome,
     ) -> None:
-        if self._index is None or state.indexed:
-            return
         try:
-            state.indexed = indexing.put_missing(self._index, file, REINDEX_BYTES)
+            state.indexed = indexing.put_missing(index, file, REINDEX_BYTES)
             outcome.more = not state.indexed
         except TieredStoreError as error:
             self._note_index_failure(file, error)

@@ -22,7 +22,7 @@ from tests.kit.tier.flat import (
     record,
 )
 from tests.kit.tier.writing import become_writer
-from tieredstore.config import StorageLevel
+from tieredstore.config import StorageLevel, change_config
 from tieredstore.contracts.dispatch_source import QueueKey
 from tieredstore.contracts.segment import (
     Buffer,
@@ -521,6 +521,25 @@ def test_without_message_index_no_key_is_put() -> None:
     rig.source.put(KEY, 0, 2, keys=("a",))
     rig.one()
     assert rig.index.rows == []
+
+
+@pytest.mark.parametrize("begins_on", [False, True])
+def test_the_index_is_switched_at_run_time(begins_on: bool) -> None:
+    """A queue that was in it gets what it missed, from the tier; another begins with what is
+    uploaded then."""
+    rig = Rig(message_index_enable=begins_on)
+    settings = rig.dispatcher._config
+    for round_, keys in enumerate(("first", "second", "third")):
+        change_config(settings, {"messageIndexEnable": begins_on ^ (round_ == 1)})
+        rig.source.put(KEY, round_, 1, keys=(keys,))
+        rig.dispatcher.scan(force=True)
+    if begins_on:
+        assert rig.index.keys() == ["first", "second", "third"]
+    else:
+        assert rig.index.keys() == ["second"]
+        change_config(settings, {"messageIndexEnable": True})
+        rig.dispatcher.scan()  # nothing is new, and keys are missing
+        assert rig.index.keys() == ["second", "third"]
 
 
 def test_defect_d21_keys_are_indexed_after_a_crash_between_upload_and_index(rig: Rig) -> None:

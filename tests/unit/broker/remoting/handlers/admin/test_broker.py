@@ -7,11 +7,12 @@ import json
 from pathlib import Path
 
 from tests.kit.broker_services import broker_services, client_of
-from tests.kit.local_stores import plain, put_all
+from tests.kit.local_stores import FOREVER, plain, put_all
 from tieredstore.broker.remoting.codes import RequestCode, ResponseCode
 from tieredstore.broker.remoting.handlers.admin.broker import register_handlers
 from tieredstore.broker.state.topics import TopicConfig
 from tieredstore.clock import ManualClock
+from tieredstore.local.message_store import DefaultMessageStore
 
 CLUSTER_LIST_KEYS = {
     "brokerActive",
@@ -79,6 +80,29 @@ def test_settings_are_shown_and_changed_at_run_time(tmp_path: Path) -> None:
                 answer = await client.request(RequestCode.UPDATE_BROKER_CONFIG, {}, body)
                 assert answer.code == ResponseCode.INVALID_PARAMETER, body
             assert not broker.settings.auto_create_topic_enable
+
+    asyncio.run(run())
+
+
+def test_index_and_light_queues_are_switched_at_run_time(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with (
+            broker_services(tmp_path, store_settings={"enable_lmq": True}) as broker,
+            client_of(broker, register_handlers) as client,
+        ):
+            store = broker.store
+            assert isinstance(store, DefaultMessageStore)
+            for number, text in enumerate(("false", "true")):
+                body = f"messageIndexEnable={text}\nenableMultiDispatch={text}\n"
+                answer = await client.request(RequestCode.UPDATE_BROKER_CONFIG, {}, body.encode())
+                assert answer.code == ResponseCode.SUCCESS, answer.remark
+                answer = await client.request(RequestCode.GET_BROKER_CONFIG)
+                assert {*body.split()} <= {*answer.body_bytes.decode().splitlines()}
+                light = {"INNER_MULTI_DISPATCH": "%LMQ%a"}
+                put_all(store, [plain(number=number, properties=light)])
+                found = store.query_message("T", f"k{number}", 9, *FOREVER)
+                assert len(found) == number
+                assert store.get_max_offset_in_queue("%LMQ%a", 0) == number
 
     asyncio.run(run())
 
